@@ -1,0 +1,1 @@
+"""Combiner: the messages of each root taken as a set."""

@@ -1,0 +1,1 @@
+"""Know when everything derived from a message is finished."""
