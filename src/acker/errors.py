@@ -1,0 +1,53 @@
+"""The exception tree: one root, and each child is also the builtin exception that a caller would expect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from acker.columns import Completions
+
+
+class AckerError(Exception):
+    """Root of every exception that this package raises on purpose."""
+
+
+class ArgumentTypeError(AckerError, TypeError):
+    """An argument is of the wrong type; nothing was applied."""
+
+
+class ArgumentValueError(AckerError, ValueError):
+    """An argument is of the right type and out of its range; nothing was applied."""
+
+
+class ColumnTypeError(ArgumentTypeError):
+    """A column holds something other than integers. The text names the column, and the row where one row is to blame."""
+
+
+class ColumnValueError(ArgumentValueError):
+    """A column has the wrong shape or a value out of range. The text names the column, and the row if one is to blame."""
+
+
+class SnapshotError(AckerError, ValueError):
+    """Bytes that are not an undamaged snapshot of a version that this release reads."""
+
+
+class BusyError(AckerError, RuntimeError):
+    """Another thread is inside this acker; nothing was applied."""
+
+
+class AckerMemoryError(AckerError, MemoryError):
+    """Memory ran out inside a batch; the acker stays valid.
+
+    Attributes
+    ----------
+    rows_applied : int
+        How many leading rows of the batch took effect. The rest had none and may be sent again.
+    completions : Completions
+        The trees that those rows finished. They are reported here and nowhere else.
+    """
+
+    def __init__(self, message: str, rows_applied: int, completions: Completions) -> None:
+        super().__init__(message)
+        self.rows_applied = rows_applied
+        self.completions = completions

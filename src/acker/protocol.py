@@ -1,0 +1,288 @@
+"""The vocabulary: message kinds, outcomes, protocols, options, encoded tuple ids, the schemas, and which acker owns a root.
+
+The numbers here are the only ones: the native core, the snapshots and the Arrow columns all use them.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from acker.errors import ArgumentTypeError, ArgumentValueError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    MESSAGE_SCHEMA: pa.Schema
+    COMPLETION_SCHEMA: pa.Schema
+
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+INT32_MAX: Final = 2**31 - 1
+UINT64_MAX: Final = 2**64 - 1
+
+# The index of a protocol is its code in the native core and in snapshots.
+PROTOCOLS: Final = ("storm", "storm-0.9", "fsshelter")
+
+BUCKETS_MIN: Final = 2
+BUCKETS_MAX: Final = 15
+# 4 * high_water must stay an int64.
+HIGH_WATER_MAX: Final = 2**61 - 1
+
+_TICK_MODULUS: Final = 2**32
+_ELAPSED_MS_MAX: Final = 49 * 24 * 3600 * 1000
+
+
+class Kind(IntEnum):
+    """What a message says about its tree. ``INIT`` and ``ACK`` are Storm's names of ``TRACK`` and ``OK``.
+
+    Examples
+    --------
+    >>> from acker import Kind
+    >>> Kind.INIT is Kind.TRACK, Kind.ACK is Kind.OK
+    (True, True)
+    """
+
+    TRACK = 0
+    ANCHOR = 1
+    OK = 2
+    FAIL = 3
+    RESET_TIMEOUT = 4
+    INIT = 0
+    ACK = 2
+
+
+class Outcome(IntEnum):
+    """How a tree ended. ``PENDING`` appears in batch reports on Spark only: the tree is still open at the end."""
+
+    ACKED = 0
+    FAILED = 1
+    TIMED_OUT = 2
+    REJECTED = 3
+    PENDING = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counts since creation (the first ten) and now (the last two).
+
+    Always ``tracked == acked + failed + timed_out + open``.
+
+    Attributes
+    ----------
+    tracked : int
+        TRACKs accepted.
+    acked, failed, timed_out : int
+        Trees reported with that outcome.
+    rejected : int
+        TRACKs answered REJECTED because of ``high_water``.
+    duplicates : int
+        TRACKs of a root that was tracked already; ignored.
+    unknown : int
+        Messages about an unknown root that were ignored.
+    orphans : int
+        Entries that left with their bucket and never had a TRACK.
+    dropped : int
+        Messages about an unknown root that were not stored because of ``high_water``.
+    resets : int
+        RESET_TIMEOUTs of known roots.
+    pending : int
+        Entries held now, those without a TRACK included.
+    open : int
+        Tracked entries held now.
+    """
+
+    tracked: int
+    acked: int
+    failed: int
+    timed_out: int
+    rejected: int
+    duplicates: int
+    unknown: int
+    orphans: int
+    dropped: int
+    resets: int
+    pending: int
+    open: int
+
+
+class Options(NamedTuple):
+    """The checked options of an acker."""
+
+    protocol: str
+    buckets: int
+    high_water: int | None
+    seed: int
+
+
+def check_options(protocol: object, buckets: object, high_water: object, seed: object) -> Options:
+    """Check the options of an acker, in this order; a seed of None is drawn from the operating system."""
+    if not isinstance(protocol, str):
+        raise ArgumentTypeError(f"protocol: expected one of {_protocol_names()}, got {type(protocol).__name__}")
+    if protocol not in PROTOCOLS:
+        raise ArgumentValueError(f"protocol: expected one of {_protocol_names()}, got {protocol!r}")
+    bucket_count = check_integer("buckets", buckets, BUCKETS_MIN, BUCKETS_MAX)
+    high = None if high_water is None else check_integer("high_water", high_water, 0, HIGH_WATER_MAX)
+    if seed is None:
+        seed = int.from_bytes(os.urandom(8), "little")
+    return Options(protocol, bucket_count, high, check_integer("seed", seed, 0, UINT64_MAX))
+
+
+def check_integer(name: str, value: object, least: int, most: int) -> int:
+    """Return `value` as an int in [least, most]; bool and everything that is not an integer is refused."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, SupportsIndex):
+        raise ArgumentTypeError(f"{name}: expected an integer from {least} to {most}, got {type(value).__name__}")
+    try:
+        number = operator.index(value)
+    except TypeError:  # an array has __index__ too, and only uses it when it holds one integer
+        raise ArgumentTypeError(
+            f"{name}: expected an integer from {least} to {most}, got {type(value).__name__}"
+        ) from None
+    if not least <= number <= most:
+        raise ArgumentValueError(f"{name}: expected an integer from {least} to {most}, got {number}")
+    return number
+
+
+def _protocol_names() -> str:
+    return ", ".join(map(repr, PROTOCOLS))
+
+
+def start_tick(now_ms: int) -> int:
+    """Return the start of an entry as it is stored: the low 32 bits of the clock, in milliseconds."""
+    return now_ms & (_TICK_MODULUS - 1)
+
+
+def elapsed_ms(tick: int, now_ms: int) -> int:
+    """Return the milliseconds from `tick` (see `start_tick`) to `now_ms`; 0 when the clock was set back.
+
+    32 bits of milliseconds are 49.7 days. Differences above 49 days are read as a clock set back by less than the
+    17 hours that remain, so ages below 49 days are exact.
+    """
+    difference = (now_ms - tick) % _TICK_MODULUS
+    return 0 if difference > _ELAPSED_MS_MAX else difference
+
+
+@overload
+def acker_of(root_id: SupportsIndex, n: SupportsIndex) -> int: ...
+@overload
+def acker_of(root_id: npt.ArrayLike, n: SupportsIndex) -> Any: ...
+def acker_of(root_id: npt.ArrayLike | SupportsIndex, n: SupportsIndex) -> Any:
+    """Return which of `n` ackers owns a tree: ``abs(remainder(root_id, n))``, the remainder's sign that of the root.
+
+    The remainder is that of C and .NET (FsShelter takes ``abs (anchorId % n)``); Python's own ``%`` differs for
+    negative root ids.
+
+    Parameters
+    ----------
+    root_id : int or array-like of int64
+    n : int >= 1
+
+    Returns
+    -------
+    int, or an int64 array of the same shape, in [0, n)
+
+    Raises
+    ------
+    ArgumentValueError   `n` < 1, or a root id outside int64.
+    ArgumentTypeError    either is not an integer.
+
+    Examples
+    --------
+    >>> import acker
+    >>> [acker.acker_of(-(2**63), n) for n in (3, 5, 7)]
+    [2, 3, 1]
+    >>> acker.acker_of([-7, 7, 0], 4)
+    array([3, 3, 0])
+    """
+    count = check_integer("n", n, 1, INT64_MAX)
+    if np.ndim(root_id) == 0:
+        # For whole numbers of any size abs(truncated remainder) is abs(x) % n.
+        return abs(check_integer("root_id", root_id, INT64_MIN, INT64_MAX)) % count
+    roots = np.asarray(root_id)
+    if roots.size == 0:
+        return np.zeros(roots.shape, np.int64)
+    if roots.dtype.kind not in "iu":
+        raise ArgumentTypeError(f"root_id: expected int64, got {roots.dtype}")
+    if roots.dtype.kind == "u" and int(roots.max()) > INT64_MAX:
+        raise ArgumentValueError(f"root_id: expected int64, got {roots.max()}")
+    return np.abs(np.fmod(roots.astype(np.int64, copy=False), np.int64(count)))
+
+
+# 19 digits hold every int64; longer text cannot be one, and int() refuses very long text with an error of its own.
+_TUPLE_ID: Final = re.compile(r"(-?[0-9]{1,19}):(-?[0-9]{1,19})", re.ASCII)
+
+
+def encode_tuple_id(root_id: SupportsIndex, tuple_id: SupportsIndex) -> str:
+    """Return the text of one tuple of one tree, ``"root_id:tuple_id"`` in signed decimal (FsShelter).
+
+    A tuple that belongs to several trees carries one such text for each.
+
+    Examples
+    --------
+    >>> import acker
+    >>> acker.encode_tuple_id(123, -456)
+    '123:-456'
+    """
+    root = check_integer("root_id", root_id, INT64_MIN, INT64_MAX)
+    return f"{root}:{check_integer('tuple_id', tuple_id, INT64_MIN, INT64_MAX)}"
+
+
+def parse_tuple_id(text: str) -> tuple[int, int] | None:
+    """Return (root id, tuple id) of an encoded tuple id, or None for an unanchored one.
+
+    Any text that is not two int64s is an unanchored id and never an error.
+
+    Examples
+    --------
+    >>> import acker
+    >>> acker.parse_tuple_id("123:-456")
+    (123, -456)
+    >>> acker.parse_tuple_id("789") is None
+    True
+    """
+    match = _TUPLE_ID.fullmatch(text)
+    if match is None:
+        return None
+    root, tuple_id = int(match[1]), int(match[2])
+    if not (INT64_MIN <= root <= INT64_MAX and INT64_MIN <= tuple_id <= INT64_MAX):
+        return None
+    return root, tuple_id
+
+
+def _schemas() -> dict[str, pa.Schema]:
+    # Here and not above: the core needs NumPy only, pyarrow is imported on first use.
+    import pyarrow as pa
+
+    message = pa.schema(
+        [
+            pa.field("kind", pa.int8()),
+            pa.field("root_id", pa.int64()),
+            pa.field("value", pa.int64()),
+            pa.field("task_id", pa.int32()),
+            pa.field("message_id", pa.int64()),
+        ]
+    )
+    completion = pa.schema(
+        [
+            pa.field("root_id", pa.int64()),
+            pa.field("message_id", pa.int64()),
+            pa.field("task_id", pa.int32()),
+            pa.field("outcome", pa.int8()),
+            pa.field("elapsed_ms", pa.int64()),
+        ]
+    )
+    return {"MESSAGE_SCHEMA": message, "COMPLETION_SCHEMA": completion}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("MESSAGE_SCHEMA", "COMPLETION_SCHEMA"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals().update(_schemas())
+    return globals()[name]
