@@ -1,16 +1,67 @@
-"""Switches of the native build; everything else about the package stands in pyproject.toml."""
+"""Switches of the native build; everything else about the package stands in pyproject.toml.
+
+Environment variables, read when the extension is compiled:
+
+ACKER_NATIVE=1       compile for this machine's processor (-march=native). Never for a wheel that leaves the machine.
+ACKER_DEBUG=1        -O0, debug information, C++ asserts and Cython's bounds checks.
+ACKER_SANITIZE=LIST  for example address,undefined: passed to -fsanitize. The runtime has to be preloaded into Python.
+CXX, CXXFLAGS        as everywhere.
+"""
+
+import os
+import sys
+from pathlib import Path
 
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+
+def enabled(name: str) -> bool:
+    """Return whether the switch is on; a value that is neither yes nor no stops the build."""
+    value = os.environ.get(name, "0").lower()
+    if value not in {"", "0", "1", "no", "yes"}:
+        raise SystemExit(f"{name}={value}: expected 0 or 1")
+    return value in {"1", "yes"}
+
+
+def compile_args(*, msvc: bool, debug: bool, native: bool, sanitize: str) -> list[str]:
+    """Return the compiler's arguments for the given switches."""
+    if msvc:
+        if native or sanitize:
+            raise SystemExit("ACKER_NATIVE and ACKER_SANITIZE are not supported with MSVC")
+        return ["/std:c++17", "/EHsc", "/W3", *(["/Od", "/Zi"] if debug else ["/O2"])]
+    args = ["-std=c++17", "-Wall", "-Wextra", "-fvisibility=hidden"]
+    args += ["-O0", "-g"] if debug else ["-O3"]
+    if native:
+        args.append("-march=native")
+    if sanitize:
+        args += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-g"]
+    return args
+
+
+debug, sanitize = enabled("ACKER_DEBUG"), os.environ.get("ACKER_SANITIZE", "")
+macros: list[tuple[str, str | None]] = [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")]
 core = Extension(
     "acker._core",
     sources=["ext/acker/_core.pyx"],
+    depends=sorted(path.as_posix() for kind in ("h", "pxd", "pxi") for path in Path("ext/acker").glob(f"*.{kind}")),
     include_dirs=["ext/acker", numpy.get_include()],
-    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-    extra_compile_args=["-std=c++17", "-O3", "-Wall", "-Wextra"],
+    define_macros=[*macros, ("ACKER_DEBUG", "1")] if debug else [*macros, ("NDEBUG", None)],
+    undef_macros=["NDEBUG"] if debug else [],  # Python's own flags may define it
+    extra_compile_args=compile_args(
+        msvc=sys.platform == "win32", debug=debug, native=enabled("ACKER_NATIVE"), sanitize=sanitize
+    ),
+    extra_link_args=[f"-fsanitize={sanitize}"] if sanitize else [],
     language="c++",
 )
 
-setup(ext_modules=cythonize([core], include_path=["ext/acker"], compiler_directives={"language_level": "3"}))
+setup(
+    ext_modules=cythonize(
+        [core],
+        # Outside ext/, one folder a variant: the generated file of one is never taken for that of the other.
+        build_dir="build/cython-debug" if debug else "build/cython",
+        include_path=["ext/acker"],
+        compiler_directives={"language_level": "3", "embedsignature": True, "boundscheck": debug},
+    )
+)
