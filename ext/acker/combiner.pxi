@@ -1,1 +1,182 @@
-"""Combiner: the messages of each root taken as a set."""
+"""CombineTable: the native half of acker.combiner.Combiner. Columns come in checked; nothing is checked twice."""
+
+import numpy as np
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+
+cdef extern from "combine.h" namespace "acker" nogil:
+    uint32_t c_shard_of "acker::shard_of"(int64_t root_id, uint32_t shards) noexcept
+
+    cppclass c_Messages "acker::CombineTable::Messages":
+        const int8_t* kind
+        const int64_t* root_id
+        const int64_t* value
+        const int32_t* task_id
+        const int64_t* message_id
+        size_t rows
+
+    cppclass c_PartialsIn "acker::CombineTable::PartialsIn":
+        const int64_t* root_id
+        const int64_t* value
+        const uint8_t* flags
+        const int64_t* track_value
+        const int32_t* task_id
+        const int64_t* message_id
+
+    cppclass c_PartialsOut "acker::CombineTable::PartialsOut":
+        int64_t* root_id
+        int64_t* value
+        uint8_t* flags
+        int64_t* track_value
+        int32_t* task_id
+        int64_t* message_id
+
+    cppclass c_CompletionsOut "acker::CombineTable::CompletionsOut":
+        int64_t* root_id
+        int64_t* message_id
+        int32_t* task_id
+        int8_t* outcome
+
+    cppclass c_CombineTable "acker::CombineTable":
+        void seed(uint64_t seed) noexcept
+        size_t size() noexcept
+        size_t nbytes() noexcept
+        int add(const c_Messages& messages, size_t* rows_applied) noexcept
+        int merge(const c_PartialsIn& partials, size_t rows, size_t* rows_applied) noexcept
+        void count_shards(uint32_t shards, int64_t* counts) noexcept
+        void write_partials(uint32_t shards, int64_t* next_row, const c_PartialsOut& out) noexcept
+        size_t settle(bint include_pending, const c_CompletionsOut& out) noexcept
+
+
+cdef int64_t* _longs_out(int64_t[::1] column) noexcept:
+    return &column[0] if column.shape[0] > 0 else NULL
+
+
+cdef int32_t* _ints_out(int32_t[::1] column) noexcept:
+    return &column[0] if column.shape[0] > 0 else NULL
+
+
+def shards_of(const int64_t[::1] root_id, uint32_t shards):
+    """Return the shard of each root as a uint32 array."""
+    cdef Py_ssize_t row
+    shard = np.empty(root_id.shape[0], np.uint32)
+    cdef uint32_t[::1] out = shard
+    with nogil:
+        for row in range(root_id.shape[0]):
+            out[row] = c_shard_of(root_id[row], shards)
+    return shard
+
+
+cdef class CombineTable:
+    """The table of a Combiner; used by one thread at a time, which Combiner sees to."""
+
+    cdef c_CombineTable table
+
+    def __init__(self, uint64_t seed):
+        self.table.seed(seed)
+
+    def __len__(self):
+        return self.table.size()
+
+    @property
+    def nbytes(self):
+        return self.table.nbytes()
+
+    def add(
+        self,
+        const int8_t[::1] kind,
+        const int64_t[::1] root_id,
+        const int64_t[::1] value,
+        const int32_t[::1] task_id,
+        const int64_t[::1] message_id,
+    ):
+        """Add messages; return how many leading rows took effect: fewer than there are when memory ran out."""
+        cdef c_Messages messages
+        cdef size_t rows_applied = 0
+        messages.rows = <size_t> root_id.shape[0]
+        if messages.rows == 0:
+            return 0
+        messages.kind = &kind[0]
+        messages.root_id = &root_id[0]
+        messages.value = &value[0]
+        messages.task_id = NULL
+        messages.message_id = NULL
+        if task_id is not None:
+            messages.task_id = &task_id[0]
+        if message_id is not None:
+            messages.message_id = &message_id[0]
+        with nogil:
+            self.table.add(messages, &rows_applied)
+        return rows_applied
+
+    def merge(
+        self,
+        const int64_t[::1] root_id,
+        const int64_t[::1] value,
+        const uint8_t[::1] flags,
+        const int64_t[::1] track_value,
+        const int32_t[::1] task_id,
+        const int64_t[::1] message_id,
+    ):
+        """Merge partials; return how many leading rows took effect: fewer than there are when memory ran out."""
+        cdef c_PartialsIn partials
+        cdef size_t rows_applied = 0
+        cdef size_t rows = <size_t> root_id.shape[0]
+        if rows == 0:
+            return 0
+        partials.root_id = &root_id[0]
+        partials.value = &value[0]
+        partials.flags = &flags[0]
+        partials.track_value = &track_value[0]
+        partials.task_id = &task_id[0]
+        partials.message_id = &message_id[0]
+        with nogil:
+            self.table.merge(partials, rows, &rows_applied)
+        return rows_applied
+
+    def partials(self, uint32_t shards):
+        """Return six columns with the trees of a shard side by side, and where each shard ends in them."""
+        cdef Py_ssize_t rows = <Py_ssize_t> self.table.size()
+        longs = np.empty((4, rows), np.int64)
+        ints = np.empty(rows, np.int32)
+        flag_bytes = np.empty(rows, np.uint8)
+        counts = np.zeros(shards, np.int64)
+        cdef int64_t[::1] count_of = counts
+        cdef uint8_t[::1] flags = flag_bytes
+        cdef c_PartialsOut out
+        with nogil:
+            self.table.count_shards(shards, &count_of[0])
+        ends = np.cumsum(counts)
+        starts = ends - counts
+        if rows > 0:
+            out.root_id = _longs_out(longs[0])
+            out.value = _longs_out(longs[1])
+            out.flags = &flags[0]
+            out.track_value = _longs_out(longs[2])
+            out.task_id = _ints_out(ints)
+            out.message_id = _longs_out(longs[3])
+            count_of = starts
+            with nogil:
+                self.table.write_partials(shards, &count_of[0], out)
+        return (longs[0], longs[1], flag_bytes, longs[2], ints, longs[3]), ends
+
+    def settle(self, bint include_pending):
+        """Return the columns root_id, message_id, task_id, outcome of the trees that have an outcome."""
+        cdef size_t rows = self.table.size()
+        root_id = np.empty(rows, np.int64)
+        message_id = np.empty(rows, np.int64)
+        task_id = np.empty(rows, np.int32)
+        outcome = np.empty(rows, np.int8)
+        cdef int8_t[::1] outcomes = outcome
+        cdef c_CompletionsOut out
+        cdef size_t settled = 0
+        if rows > 0:
+            out.root_id = _longs_out(root_id)
+            out.message_id = _longs_out(message_id)
+            out.task_id = _ints_out(task_id)
+            out.outcome = &outcomes[0]
+            with nogil:
+                settled = self.table.settle(include_pending, out)
+        return root_id[:settled], message_id[:settled], task_id[:settled], outcome[:settled]

@@ -1,0 +1,262 @@
+// The messages of each root taken as a set: xor, flags and the least TRACK by root, for Spark's map-side combine and
+// for merging what several of them made. No order, no buckets, no clock; nothing is finished before settle.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hash.h"
+#include "memory.h"
+
+namespace acker {
+
+// Which shard a root belongs to. Not seeded: every worker of a job must agree, and so must the next release, since
+// blocks may be stored. SplitMix64's output for the seed `root_id`, whose upper half is scaled to [0, shards).
+inline uint32_t shard_of(int64_t root_id, uint32_t shards) noexcept {
+    uint64_t state = static_cast<uint64_t>(root_id);
+    return static_cast<uint32_t>(((mix_seed(&state) >> 32) * shards) >> 32);
+}
+
+class CombineTable {
+  public:
+    enum Flag : uint32_t { TRACKED = 1, FAILED = 2 };
+    enum Code : int { DONE = 0, NO_MEMORY = 1 };
+
+    // Columns of messages, all of `rows`; task_id and message_id may be null (no TRACK rows; message ids read 0).
+    // Kinds and task ids have been checked: the loop trusts them.
+    struct Messages {
+        const int8_t* kind;
+        const int64_t* root_id;
+        const int64_t* value;
+        const int32_t* task_id;
+        const int64_t* message_id;
+        size_t rows;
+    };
+
+    // Columns of partials, to read from (merge) or to write to (partials).
+    template <class Long, class Int, class Byte>
+    struct PartialColumns {
+        Long* root_id;
+        Long* value;
+        Byte* flags;
+        Long* track_value;
+        Int* task_id;
+        Long* message_id;
+    };
+    using PartialsIn = PartialColumns<const int64_t, const int32_t, const uint8_t>;
+    using PartialsOut = PartialColumns<int64_t, int32_t, uint8_t>;
+
+    struct CompletionsOut {
+        int64_t* root_id;
+        int64_t* message_id;
+        int32_t* task_id;
+        int8_t* outcome;
+    };
+
+    CombineTable() noexcept = default;
+    CombineTable(const CombineTable&) = delete;
+    CombineTable& operator=(const CombineTable&) = delete;
+    ~CombineTable() noexcept {
+        release(index_);
+        release(hot_);
+        release(cold_);
+    }
+
+    void seed(uint64_t seed) noexcept { hash_ = Hash::from_seed(seed); }
+
+    size_t size() const noexcept { return size_; }
+    size_t nbytes() const noexcept {
+        return index_slots() * sizeof(uint32_t) + hot_capacity_ * sizeof(Hot) + cold_capacity_ * sizeof(Cold);
+    }
+
+    // Adds messages in chunks that reserve their memory first; `*rows_applied` says how many rows took effect.
+    int add(const Messages& in, size_t* rows_applied) noexcept {
+        return each_row(in.root_id, in.rows, rows_applied, [&](size_t row, uint64_t hash) noexcept {
+            // Nothing expires in a set, so a RESET_TIMEOUT does not even make its root known.
+            if (in.kind[row] == RESET_TIMEOUT) return;
+            apply_message(in, row, find_or_insert(hash, static_cast<uint64_t>(in.root_id[row])));
+        });
+    }
+
+    // Adds what other combiners made of other messages; the same chunks, the same promise.
+    int merge(const PartialsIn& in, size_t rows, size_t* rows_applied) noexcept {
+        return each_row(in.root_id, rows, rows_applied, [&](size_t row, uint64_t hash) noexcept {
+            const uint32_t position = find_or_insert(hash, static_cast<uint64_t>(in.root_id[row]));
+            hot_[position].value ^= static_cast<uint64_t>(in.value[row]);
+            Cold& cold = cold_[position];
+            if (in.flags[row] & TRACKED) take_track(cold, in.track_value[row], in.task_id[row], in.message_id[row]);
+            cold.flags |= in.flags[row] & (TRACKED | FAILED);
+        });
+    }
+
+    // Adds the number of trees of each shard to `counts`, which the caller has zeroed.
+    void count_shards(uint32_t shards, int64_t* counts) const noexcept {
+        for (size_t i = 0; i < size_; ++i) ++counts[shard_of(static_cast<int64_t>(hot_[i].root_id), shards)];
+    }
+
+    // Writes every tree to the row `next[shard]`, which moves on: with `next` at the running sums of count_shards,
+    // the trees of a shard become neighbours and keep the order in which their first messages came.
+    void write_partials(uint32_t shards, int64_t* next, const PartialsOut& out) const noexcept {
+        for (size_t i = 0; i < size_; ++i) {
+            const Hot& hot = hot_[i];
+            const Cold& cold = cold_[i];
+            const int64_t row = next[shard_of(static_cast<int64_t>(hot.root_id), shards)]++;
+            out.root_id[row] = static_cast<int64_t>(hot.root_id);
+            out.value[row] = static_cast<int64_t>(hot.value);
+            out.flags[row] = static_cast<uint8_t>(cold.flags);
+            out.track_value[row] = cold.track_value;
+            out.task_id[row] = cold.task_id;
+            out.message_id[row] = cold.message_id;
+        }
+    }
+
+    // Writes the outcome of every tree that has one, in the order of first messages; returns how many. `out` has room
+    // for size() rows. A tree without a TRACK has no outcome.
+    size_t settle(bool include_pending, const CompletionsOut& out) const noexcept {
+        constexpr int8_t OUTCOME_ACKED = 0, OUTCOME_FAILED = 1, OUTCOME_PENDING = 4;
+        size_t row = 0;
+        for (size_t i = 0; i < size_; ++i) {
+            const Cold& cold = cold_[i];
+            const bool acked = hot_[i].value == static_cast<uint64_t>(cold.track_value);
+            const bool failed = (cold.flags & FAILED) != 0;
+            // Written always and kept by moving on, so that the mix of outcomes costs no mispredicted branch.
+            out.root_id[row] = static_cast<int64_t>(hot_[i].root_id);
+            out.message_id[row] = cold.message_id;
+            out.task_id[row] = cold.task_id;
+            out.outcome[row] = acked ? OUTCOME_ACKED : failed ? OUTCOME_FAILED : OUTCOME_PENDING;
+            row += static_cast<size_t>((cold.flags & TRACKED) != 0) & (acked | failed | include_pending);
+        }
+        return row;
+    }
+
+  private:
+    // Split so that an OK, the common message, touches 16 bytes of the tree.
+    struct Hot {
+        uint64_t root_id;
+        uint64_t value;
+    };
+    struct Cold {
+        int64_t track_value;
+        int64_t message_id;
+        int32_t task_id;
+        uint32_t flags;
+    };
+    static_assert(sizeof(Hot) == 16 && sizeof(Cold) == 24, "a tree takes 40 bytes");
+
+    enum Kind : int8_t { TRACK = 0, FAIL = 3, RESET_TIMEOUT = 4 };  // ANCHOR and OK are all others
+
+    static constexpr size_t CHUNK_ROWS = 1024;
+    static constexpr size_t INDEX_AHEAD = 24;  // rows between fetching an index line and applying
+    static constexpr size_t TREE_AHEAD = 12;   // rows between fetching a tree and applying
+    static constexpr uint32_t EMPTY = UINT32_MAX;
+    static constexpr size_t TREES_MAX = UINT32_MAX - CHUNK_ROWS;
+
+    size_t index_slots() const noexcept { return index_ == nullptr ? 0 : index_mask_ + 1; }
+
+    template <class Apply>
+    int each_row(const int64_t* root_id, size_t rows, size_t* rows_applied, Apply apply) noexcept {
+        uint64_t hashes[CHUNK_ROWS + INDEX_AHEAD];
+        for (size_t first = 0; first < rows; first += CHUNK_ROWS) {
+            const size_t count = rows - first < CHUNK_ROWS ? rows - first : CHUNK_ROWS;
+            if (!reserve(count)) {
+                *rows_applied = first;
+                return NO_MEMORY;
+            }
+            for (size_t i = 0; i < count; ++i) hashes[i] = hash_.of(static_cast<uint64_t>(root_id[first + i]));
+            for (size_t i = 0; i < INDEX_AHEAD; ++i) hashes[count + i] = hashes[count - 1];
+            for (size_t i = 0; i < INDEX_AHEAD; ++i) __builtin_prefetch(&index_[hashes[i] & index_mask_]);
+            for (size_t i = 0; i < count; ++i) {
+                __builtin_prefetch(&index_[hashes[i + INDEX_AHEAD] & index_mask_]);
+                const uint32_t guess = index_[hashes[i + TREE_AHEAD] & index_mask_];
+                __builtin_prefetch(&hot_[guess == EMPTY ? size_ : guess]);
+                apply(first + i, hashes[i]);
+            }
+        }
+        *rows_applied = rows;
+        return DONE;
+    }
+
+    void apply_message(const Messages& in, size_t row, uint32_t position) noexcept {
+        switch (in.kind[row]) {
+            case TRACK:
+                take_track(cold_[position], in.value[row], in.task_id[row],
+                           in.message_id == nullptr ? 0 : in.message_id[row]);
+                break;
+            case FAIL:
+                cold_[position].flags |= FAILED;
+                break;
+            default:  // ANCHOR and OK
+                hot_[position].value ^= static_cast<uint64_t>(in.value[row]);
+                break;
+        }
+    }
+
+    // The least of (value, task id, message id), so that the choice does not depend on who saw which TRACK first.
+    static void take_track(Cold& cold, int64_t value, int32_t task_id, int64_t message_id) noexcept {
+        if (cold.flags & TRACKED) {
+            if (value != cold.track_value ? value > cold.track_value
+                : task_id != cold.task_id ? task_id > cold.task_id
+                                          : message_id >= cold.message_id)
+                return;
+        }
+        cold.flags |= TRACKED;
+        cold.track_value = value;
+        cold.task_id = task_id;
+        cold.message_id = message_id;
+    }
+
+    uint32_t find_or_insert(uint64_t hash, uint64_t root_id) noexcept {
+        for (size_t slot = hash & index_mask_;; slot = (slot + 1) & index_mask_) {
+            const uint32_t position = index_[slot];
+            if (position == EMPTY) {
+                index_[slot] = static_cast<uint32_t>(size_);
+                hot_[size_] = Hot{root_id, 0};
+                cold_[size_] = Cold{0, 0, 0, 0};
+                return static_cast<uint32_t>(size_++);
+            }
+            if (hot_[position].root_id == root_id) return position;
+        }
+    }
+
+    // Room for `more` new trees at an index load of at most a half. False leaves the table as it was.
+    bool reserve(size_t more) noexcept {
+        const size_t trees = size_ + more;
+        if (trees > TREES_MAX) return false;
+        size_t slots = index_slots();
+        if (slots == 0) slots = 2 * CHUNK_ROWS;
+        while (slots < 2 * trees) slots *= 2;
+        // One spare tree, so that a guess at the end may be fetched.
+        return enlarge(&hot_, &hot_capacity_, size_, trees + 1) && enlarge(&cold_, &cold_capacity_, size_, trees) &&
+               grow_index(slots);
+    }
+
+    // Rebuilt from the trees beside the old one, which goes only then.
+    bool grow_index(size_t slots) noexcept {
+        if (slots == index_slots()) return true;
+        uint32_t* index = static_cast<uint32_t*>(acquire(slots * sizeof(uint32_t)));
+        if (index == nullptr) return false;
+        std::memset(index, 0xFF, slots * sizeof(uint32_t));
+        const size_t mask = slots - 1;
+        for (size_t i = 0; i < size_; ++i) {
+            size_t slot = hash_.of(hot_[i].root_id) & mask;
+            while (index[slot] != EMPTY) slot = (slot + 1) & mask;
+            index[slot] = static_cast<uint32_t>(i);
+        }
+        release(index_);
+        index_ = index;
+        index_mask_ = mask;
+        return true;
+    }
+
+    Hash hash_;
+    uint32_t* index_ = nullptr;  // positions of trees, by hash; ours
+    size_t index_mask_ = 0;
+    Hot* hot_ = nullptr;  // trees in the order of their first messages; ours
+    size_t hot_capacity_ = 0;
+    Cold* cold_ = nullptr;
+    size_t cold_capacity_ = 0;
+    size_t size_ = 0;
+};
+
+}  // namespace acker

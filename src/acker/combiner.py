@@ -1,0 +1,240 @@
+"""Combiner: the messages of each root taken as a set, natively.
+
+Spark has no order to give, so there a tree is judged by everything that was said of it (see *Combined messages* in the
+protocol): the xor of its OK and ANCHOR values, its TRACK, and whether any message was a FAIL. A `Combiner` gathers that
+by root. What it gathered leaves as `Partials`, split by shard, and other combiners merge them; since xor is associative
+and the least TRACK counts, the result does not depend on who combined what, or in which order.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from acker import _core
+from acker.columns import Columns, Completions, check_columns
+from acker.errors import AckerMemoryError, BusyError, ColumnTypeError, ColumnValueError
+from acker.protocol import UINT64_MAX, check_integer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SHARDS_MAX: Final = 65_536
+
+TRACKED: Final = 1
+FAILED: Final = 2
+
+
+class Partials(NamedTuple):
+    """What is known of some trees so far: six columns of one length, one row a root, no root twice.
+
+    Attributes
+    ----------
+    root_id : (n,) int64
+    value : (n,) int64
+        Xor of the OK and ANCHOR values. The TRACK's value is not in it, so that a second TRACK can still be told.
+    flags : (n,) uint8
+        1: a TRACK was there; 2: a FAIL was there; or both, or neither.
+    track_value, message_id : (n,) int64
+    task_id : (n,) int32
+        The columns of the least TRACK by (value, task id, message id); 0 without flag 1.
+    """
+
+    root_id: npt.NDArray[np.int64]
+    value: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.uint8]
+    track_value: npt.NDArray[np.int64]
+    task_id: npt.NDArray[np.int32]
+    message_id: npt.NDArray[np.int64]
+
+
+PARTIALS_DTYPES: Final = Partials(*map(np.dtype, ("i8", "i8", "u1", "i8", "i4", "i8")))  # type: ignore[arg-type]
+
+
+def shard_of(root_id: npt.ArrayLike, shards: int) -> npt.NDArray[np.uint32]:
+    """Return the shard of each root: the upper 32 bits of SplitMix64's output for the seed `root_id`, times `shards`, >> 32.
+
+    The rule has no seed and does not change between releases, so all workers agree and stored partials stay valid.
+
+    Parameters
+    ----------
+    root_id : (n,) int64
+    shards : int, 1 to 65536
+
+    Returns
+    -------
+    (n,) uint32, each below `shards`
+    """
+    shards = check_integer("shards", shards, 1, SHARDS_MAX)
+    return _core.shards_of(np.ascontiguousarray(root_id, np.int64), shards)  # type: ignore[no-any-return]
+
+
+class Combiner:
+    """Gathers acker messages by root, as a set.
+
+    Parameters
+    ----------
+    seed : int, 0 to 2**64 - 1, optional
+        Of the hash that places roots in the table; drawn from the operating system when left out. Results do not depend
+        on it.
+
+    Attributes
+    ----------
+    messages : int
+        How many messages were added here (merged partials not counted).
+    native_ns : int
+        Nanoseconds spent inside the native table so far.
+
+    Notes
+    -----
+    Used by one thread at a time; a second one gets `BusyError`. 40 bytes a root and 8 to 16 of index; expected O(1) a
+    message. The GIL is released while the native code works.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from acker import Kind
+    >>> from acker.combiner import Combiner
+    >>> combiner = Combiner()
+    >>> combiner.add(np.int8([Kind.OK, Kind.TRACK]), np.int64([7, 7]), np.int64([5, 5]), np.int32([0, 3]), np.int64([0, 42]))
+    >>> done = combiner.settle()
+    >>> done.message_id.tolist(), done.task_id.tolist(), done.outcome.tolist()
+    ([42], [3], [0])
+    """
+
+    def __init__(self, *, seed: int | None = None) -> None:
+        if seed is None:
+            seed = int.from_bytes(os.urandom(8), "little")
+        self._table = _core.CombineTable(check_integer("seed", seed, 0, UINT64_MAX))
+        self._entered = threading.Lock()
+        self.messages = 0
+        self.native_ns = 0
+
+    def __len__(self) -> int:
+        """Return the number of roots."""
+        return len(self._table)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the native table holds."""
+        return int(self._table.nbytes)
+
+    def add(
+        self,
+        kind: npt.ArrayLike,
+        root_id: npt.ArrayLike,
+        value: npt.ArrayLike,
+        task_id: npt.ArrayLike | None = None,
+        message_id: npt.ArrayLike | None = None,
+    ) -> None:
+        """Add one batch of messages; columns and their checks are those of `Acker.ingest`.
+
+        Parameters
+        ----------
+        kind : (n,) int8, or one Kind for all rows
+        root_id, value : (n,) int64
+        task_id : (n,) int32, >= 0
+            May be left out where no row is a TRACK.
+        message_id : (n,) int64
+            Left out reads 0.
+
+        Raises
+        ------
+        ColumnTypeError, ColumnValueError   the column, the first bad row, what was expected; nothing was added.
+        AckerMemoryError                    the table could not grow; `rows_applied` leading rows were added.
+        BusyError                           another thread is inside this combiner; nothing was added.
+        """
+        columns = check_columns(kind, root_id, value, task_id, message_id)
+        applied = self._run(self._table.add, columns)
+        self.messages += applied
+        self._check_all_applied(applied, columns)
+
+    def merge(self, partials: Partials) -> None:
+        """Add what another combiner gathered of other messages.
+
+        Raises
+        ------
+        ColumnTypeError, ColumnValueError   `partials` is not six columns of one length and the types of `Partials`.
+        AckerMemoryError                    the table could not grow; `rows_applied` leading rows were merged.
+        BusyError                           another thread is inside this combiner; nothing was merged.
+        """
+        checked = _check_partials(partials)
+        self._check_all_applied(self._run(self._table.merge, checked), checked)
+
+    def partials(self, shards: int = 1) -> list[Partials]:
+        """Return everything gathered, split by `shard_of`: item i holds the trees of shard i.
+
+        No tree is settled here: one that looks finished travels on, so that a second TRACK of it, or a late OK, in
+        another part of the data is still told.
+
+        Parameters
+        ----------
+        shards : int, 1 to 65536
+
+        Returns
+        -------
+        list of Partials, `shards` long
+            Views of arrays that they share; roots in the order of their first messages.
+        """
+        shards = check_integer("shards", shards, 1, SHARDS_MAX)
+        columns, ends = self._run(self._table.partials, (shards,))
+        bounds = [0, *ends.tolist()]
+        return [Partials(*(c[bounds[i] : bounds[i + 1]] for c in columns)) for i in range(shards)]
+
+    def settle(self, include_pending: bool = False) -> Completions:
+        """Judge every tree that had a TRACK: xor zero is ACKED, else a FAIL is FAILED, else it is still open.
+
+        Parameters
+        ----------
+        include_pending : bool
+            Report the open trees too, with outcome PENDING.
+
+        Returns
+        -------
+        Completions
+            One row a tree, in the order of first messages; `elapsed_ms` is 0. The combiner is as before.
+        """
+        root_id, message_id, task_id, outcome = self._run(self._table.settle, (bool(include_pending),))
+        return Completions(
+            root_id=root_id,
+            message_id=message_id,
+            task_id=task_id,
+            outcome=outcome,
+            elapsed_ms=np.zeros(len(root_id), np.int64),
+        )
+
+    def _run(self, native: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        if not self._entered.acquire(blocking=False):
+            raise BusyError("another thread is inside this Combiner; nothing was applied")
+        try:
+            start = time.perf_counter_ns()
+            result = native(*arguments)
+            self.native_ns += time.perf_counter_ns() - start
+            return result
+        finally:
+            self._entered.release()
+
+    def _check_all_applied(self, applied: int, columns: Columns | Partials) -> None:
+        rows = len(columns.root_id)
+        if applied < rows:
+            text = f"out of memory after {applied} of {rows} rows, with {len(self)} roots held"
+            raise AckerMemoryError(text, applied, Completions.empty())
+
+
+def _check_partials(partials: Partials) -> Partials:
+    if len(partials) != len(Partials._fields):
+        raise ColumnValueError(f"partials: expected {len(Partials._fields)} columns, got {len(partials)}")
+    rows = None
+    for name, column, dtype in zip(Partials._fields, partials, PARTIALS_DTYPES, strict=True):
+        if not isinstance(column, np.ndarray) or column.dtype != dtype:
+            found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
+            raise ColumnTypeError(f"{name}: expected a NumPy array of {dtype}, got {found}")
+        if column.ndim != 1 or (rows is not None and len(column) != rows):
+            raise ColumnValueError(f"{name}: expected shape ({'n' if rows is None else rows},), got {column.shape}")
+        rows = len(column)
+    return Partials(*map(np.ascontiguousarray, partials))
