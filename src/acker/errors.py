@@ -35,6 +35,9 @@ class SnapshotError(AckerError, ValueError):
 class BusyError(AckerError, RuntimeError):
     """Another thread is inside this acker; nothing was applied."""
 
+    def __init__(self, message: str = "another thread is inside this acker; nothing was applied") -> None:
+        super().__init__(message)
+
 
 class AckerMemoryError(AckerError, MemoryError):
     """Memory ran out inside a batch; the acker stays valid.

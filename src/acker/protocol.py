@@ -113,6 +113,21 @@ class Stats:
     open: int
 
 
+# The names of the counts since creation, in the order in which the core, the snapshots and `Stats` hold them.
+COUNTERS: Final = (
+    "tracked",
+    "acked",
+    "failed",
+    "timed_out",
+    "rejected",
+    "duplicates",
+    "unknown",
+    "orphans",
+    "dropped",
+    "resets",
+)
+
+
 class Options(NamedTuple):
     """The checked options of an acker."""
 
