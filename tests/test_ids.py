@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from acker.errors import AckerError
 from acker.ids import _INSTEAD_OF_ZERO, IdGenerator, _ids, draw, root_ids, tuple_ids
 
 EXTREMES = np.array([0, -1, 1, np.iinfo(np.int64).min, np.iinfo(np.int64).max])
@@ -70,7 +71,7 @@ def test_each_input_bit_moves_half_of_the_root_id(column: str) -> None:
 
 
 def test_ids_of_a_tree_are_independent_of_each_other() -> None:
-    """The ids that meet in one accumulator must not cancel by structure: 64 of them have nearly full rank over GF(2)."""
+    """Ids that meet in one accumulator do not cancel by structure: 64 of them have nearly full rank over GF(2)."""
     for root in range(50):
         rows = [value & (2**64 - 1) for value in tuple_ids(1, root, 0, "split", np.arange(64)).tolist()]
         rank = 0
@@ -143,19 +144,20 @@ def test_draws_are_uniform_and_of_their_purpose() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(TypeError, match=r"message_id: expected integers, not float64"):
+    with pytest.raises(TypeError, match=r"message_id: expected integers, got float64"):
         root_ids(1, "s", [0.5], 0)
-    with pytest.raises(TypeError, match=r"attempt: expected integers, not bool"):
+    with pytest.raises(TypeError, match=r"attempt: expected integers, got bool"):
         root_ids(1, "s", [1], True)
-    with pytest.raises(TypeError, match=r"run_seed must be an int, not str"):
+    with pytest.raises(TypeError, match=r"run_seed: expected an integer, got str"):
         root_ids("1", "s", [1], 0)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"at least one column"):
+    with pytest.raises(TypeError, match=r"at least one column") as caught:
         draw(1, "fail")
-    with pytest.raises(ValueError, match=r"n must be 0 or more, not -1"):
+    assert isinstance(caught.value, AckerError)
+    with pytest.raises(ValueError, match=r"n: expected an integer from 0 to .*, got -1"):
         IdGenerator().take(-1)
-    with pytest.raises(ValueError, match=r"seed must be 0 or more, not -1"):
+    with pytest.raises(ValueError, match=r"seed: expected an integer from 0 to .*, got -1"):
         IdGenerator(-1)
-    with pytest.raises(TypeError, match=r"seed must be an int or None, not float"):
+    with pytest.raises(TypeError, match=r"seed: expected an integer from 0 to .*, got float"):
         IdGenerator(1.5)  # type: ignore[arg-type]
 
 

@@ -18,9 +18,12 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from acker.errors import ArgumentTypeError, ColumnTypeError
+from acker.protocol import INT64_MAX, UINT64_MAX, check_integer
+
 __all__ = ["IdGenerator", "draw", "root_ids", "tuple_ids"]
 
-# Ids taken from the bit generator at once for `IdGenerator.next`: one call into NumPy costs as much as some hundred ids.
+# Ids taken from the bit generator at once for `IdGenerator.next`: a call into NumPy costs as much as a hundred ids.
 _BUFFER_IDS = 1024
 
 # What a hash of 0 is replaced by: 2^64 divided by the golden ratio, as a signed number.
@@ -50,7 +53,7 @@ class IdGenerator:
 
     Parameters
     ----------
-    seed : int >= 0, optional
+    seed : int, 0 to 2**64 - 1, optional
         Repeats a stream, for tests. Left out, the operating system's entropy is used.
 
     Notes
@@ -62,11 +65,7 @@ class IdGenerator:
     __slots__ = ("_bits", "_buffer", "_forks")
 
     def __init__(self, seed: int | None = None) -> None:
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
-            raise TypeError(f"seed must be an int or None, not {type(seed).__name__}")
-        if seed is not None and seed < 0:
-            raise ValueError(f"seed must be 0 or more, not {seed}")
-        self._restart(None if seed is None else int(seed))
+        self._restart(None if seed is None else check_integer("seed", seed, 0, UINT64_MAX))
 
     def _restart(self, seed: int | None) -> None:
         # random_raw of a bit generator is the one stream that NumPy promises not to change between versions.
@@ -110,11 +109,10 @@ class IdGenerator:
 
         Raises
         ------
-        ValueError
-            n is negative.
+        ArgumentTypeError, ArgumentValueError
+            n is not an integer, or negative.
         """
-        if n < 0:
-            raise ValueError(f"n must be 0 or more, not {n}")
+        n = check_integer("n", n, 0, INT64_MAX)
         if self._forks != _Forks.count:
             self._restart(None)
         return self._draw(n)
@@ -126,7 +124,7 @@ class IdGenerator:
 
 
 def _mix(words: NDArray[np.uint64]) -> None:
-    """Mix each word in place: a bijection of the 64-bit words in which each input bit moves about half of the output."""
+    """Mix each word in place: a bijection of 64-bit words in which each input bit moves about half of the output."""
     words ^= words >> np.uint64(30)
     words *= _MULTIPLY_1
     words ^= words >> np.uint64(27)
@@ -140,7 +138,7 @@ def _words(name: str, column: ArrayLike) -> NDArray[np.uint64]:
     if array.size == 0 and not isinstance(column, np.ndarray):
         array = array.astype(np.int64)  # An empty list reads as float64.
     if array.dtype.kind not in "iu":
-        raise TypeError(f"{name}: expected integers, not {array.dtype}")
+        raise ColumnTypeError(f"{name}: expected integers, got {array.dtype}")
     if array.dtype == np.uint64:
         return array
     return array.astype(np.int64, copy=False).view(np.uint64)
@@ -153,7 +151,7 @@ def _keyed(run_seed: int, purpose: tuple[str, ...], columns: dict[str, ArrayLike
     never collide.
     """
     if isinstance(run_seed, bool) or not isinstance(run_seed, (int, np.integer)):
-        raise TypeError(f"run_seed must be an int, not {type(run_seed).__name__}")
+        raise ArgumentTypeError(f"run_seed: expected an integer, got {type(run_seed).__name__}")
     text = b"".join(
         len(part).to_bytes(8, "little") + part for part in (str(item).encode() for item in (int(run_seed), *purpose))
     )
@@ -196,7 +194,7 @@ def root_ids(run_seed: int, source: str | ArrayLike, message_id: ArrayLike, atte
 
     Raises
     ------
-    TypeError
+    ColumnTypeError
         A column that is not of integers, by name.
     """
     if isinstance(source, str):
@@ -230,7 +228,7 @@ def tuple_ids(
 
     Raises
     ------
-    TypeError
+    ColumnTypeError
         A column that is not of integers, by name.
     """
     columns = {"root_id": root_id, "parent_tuple_id": parent_tuple_id, "ordinal": ordinal}
@@ -255,11 +253,11 @@ def draw(run_seed: int, purpose: str, *columns: ArrayLike) -> NDArray[np.float64
 
     Raises
     ------
-    TypeError
+    ColumnTypeError, ArgumentTypeError
         No column, or one that is not of integers.
     """
     if not columns:
-        raise TypeError("draw needs at least one column")
+        raise ArgumentTypeError("draw: expected at least one column")
     named: dict[str, Any] = {f"column {index}": column for index, column in enumerate(columns)}
     words = _keyed(run_seed, ("draw", purpose), named)
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
