@@ -1,0 +1,54 @@
+# Every target does the set-up that it needs, from a bare clone: see scripts/environment.py.
+#   PYTHON=...   the Python to make .venv with (else the newest suitable one that is found)
+#   ARGS=...     passed on to the program that the target runs
+
+PYTHON ?=
+ARGS ?=
+SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
+IN_ENV = sh scripts/in_env.sh
+
+.DEFAULT_GOAL := help
+.PHONY: help run test bench build lint format doctor dist clean distclean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run:  ## word count on Spark, tracked by the acker, until every line is acked (ARGS="--input DIR", see acker run --help)
+	@$(SETUP) run
+	@$(IN_ENV) acker run wordcount $(ARGS)
+
+test:  ## lint, types and all tests (ARGS="-k ids" is passed on to pytest)
+	@$(SETUP) test
+	@$(IN_ENV) sh scripts/lint.sh
+	@$(IN_ENV) python -m pytest $(ARGS)
+
+bench:  ## the benchmarks; results as a table and as JSON (ARGS="--help")
+	@$(SETUP) bench
+	@$(IN_ENV) acker bench $(ARGS)
+
+build:  ## .venv with the package in it, editable, and its native module compiled
+	@$(SETUP) build
+
+lint:  ## ruff, mypy, cython-lint, clang-format, codespell
+	@$(SETUP) lint
+	@$(IN_ENV) sh scripts/lint.sh
+
+format:  ## let ruff and clang-format rewrite the sources
+	@$(SETUP) lint
+	@$(IN_ENV) sh scripts/lint.sh --fix
+
+doctor:  ## versions, native module, JDK, Spark, one task on each executor
+	@$(SETUP) run
+	@$(IN_ENV) acker doctor $(ARGS)
+
+dist:  ## sdist, a wheel from that sdist, and the wheel's tests away from the source tree
+	@$(SETUP) release
+	@$(IN_ENV) sh scripts/dist.sh
+
+clean:  ## remove what builds and tools left behind; .venv stays
+	rm -rf build dist wheelhouse .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks spark-warehouse src/*.egg-info
+	rm -f src/acker/_core.*.so ext/acker/*.cpp
+	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean  ## clean, and remove .venv
+	rm -rf .venv

@@ -1,0 +1,189 @@
+"""Bring .venv to the state that a make target needs. Standard library only: it runs before anything is installed.
+
+Four steps, each done only when what it depends on has changed since the last time (stamps in .venv/acker):
+the virtual environment; the dependencies that pyproject.toml names for the target; the native module, compiled in place
+(an editable install, so Python sources need no step); a JDK for the targets that start Spark.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import find_jdk
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin/python"
+STAMPS = VENV / "acker"
+
+NATIVE_SOURCES = {".cpp", ".h", ".pxd", ".pxi", ".pyx"}
+BUILD_SWITCHES = ("ACKER_DEBUG", "ACKER_NATIVE", "ACKER_SANITIZE", "CXX", "CXXFLAGS", "CFLAGS", "LDFLAGS")
+
+
+class Needs(NamedTuple):
+    """What a make target needs beside numpy and the native module."""
+
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    jdk: bool = False
+
+
+LEVELS = {
+    "build": Needs(),
+    "run": Needs(extras=("spark", "cli"), jdk=True),
+    "lint": Needs(extras=("spark", "cli"), groups=("lint", "test")),
+    "test": Needs(extras=("spark", "cli"), groups=("lint", "test"), jdk=True),
+    "bench": Needs(extras=("spark", "cli"), groups=("test", "bench"), jdk=True),
+    "release": Needs(groups=("release",)),
+}
+
+
+def say(text: str) -> None:
+    """Tell what a step does before it takes its time."""
+    print(f"==> {text}", file=sys.stderr, flush=True)
+
+
+def digest(*parts: object) -> str:
+    """Return a short fingerprint of JSON-able values."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def stamped(name: str, value: str) -> bool:
+    """Return whether the step `name` was last done for the same `value`."""
+    stamp = STAMPS / name
+    return stamp.is_file() and stamp.read_text() == value
+
+
+def put_stamp(name: str, value: str) -> None:
+    """Note that the step `name` is done for `value`."""
+    STAMPS.mkdir(exist_ok=True)
+    (STAMPS / name).write_text(value)
+
+
+def run(command: list[str | Path], environ: dict[str, str] | None = None) -> None:
+    """Run a command in the project's folder; leave with its exit code if it fails."""
+    done = subprocess.run(command, check=False, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+
+
+def base_of(python: Path) -> list[str] | None:
+    """Return the version and the base installation of a virtual environment's Python; None if it does not run."""
+    ask = "import sys; print(sys.version); print(sys.base_prefix)"
+    try:
+        done = subprocess.run([python, "-c", ask], capture_output=True, check=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.splitlines()
+
+
+def ensure_venv() -> None:
+    """Make .venv from the running Python, unless it was made from it already."""
+    if Path(sys.prefix) == VENV or base_of(PYTHON) == [*sys.version.splitlines(), sys.base_prefix]:
+        return
+    if VENV.exists() and any(VENV.iterdir()) and not (VENV / "pyvenv.cfg").is_file():
+        raise SystemExit(f"{VENV} is in the way: it is not a virtual environment.")
+    say(f"Making .venv with Python {sys.version.split()[0]} ({sys.executable})")
+    run([sys.executable, "-m", "venv", "--clear", VENV])
+
+
+def group(pyproject: dict[str, Any], name: str) -> list[str]:
+    """Return the requirements of a dependency group (PEP 735) and of the groups it includes."""
+    found: list[str] = []
+    for item in pyproject["dependency-groups"][name]:
+        found += [item] if isinstance(item, str) else group(pyproject, item["include-group"])
+    return found
+
+
+def requirements(pyproject: dict[str, Any], needs: Needs) -> list[str]:
+    """Return what has to be installed, the build's own requirements included."""
+    project = pyproject["project"]
+    found = [*pyproject["build-system"]["requires"], *project["dependencies"]]
+    for extra in needs.extras:
+        found += project["optional-dependencies"][extra]
+    for name in needs.groups:
+        found += group(pyproject, name)
+    return sorted(set(found))
+
+
+def ensure_dependencies(pyproject: dict[str, Any], level: str) -> None:
+    """Install what the target needs, in one go so that pip resolves it as a whole."""
+    wanted = requirements(pyproject, LEVELS[level])
+    value = digest(wanted, sys.version)
+    if stamped(f"dependencies-{level}", value):
+        return
+    say(f"Installing {len(wanted)} requirements for `make {level}` (a few minutes the first time)")
+    run([PYTHON, "-m", "pip", "install", "--disable-pip-version-check", *quiet(), *wanted])
+    put_stamp(f"dependencies-{level}", value)
+
+
+def quiet() -> list[str]:
+    """Leave pip's progress to terminals."""
+    return [] if sys.stderr.isatty() else ["--quiet"]
+
+
+def compiler(environ: dict[str, str]) -> str:
+    """Return the C++ compiler to build with; SystemExit naming its package if there is none that runs."""
+    named = environ.get("CXX")
+    own = str(sysconfig.get_config_var("CXX") or "c++")  # the one this Python was built with
+    for command in [named] if named else [own, "c++", "g++", "clang++"]:
+        program = shutil.which(shlex.split(command)[0], path=environ.get("PATH", ""))
+        # macOS has a /usr/bin/c++ that only asks to install the command line tools.
+        if program and subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0:
+            return command
+    raise SystemExit(
+        (f"No C++ compiler: CXX={named} does not run" if named else "No C++ compiler (tried g++, c++, clang++)")
+        + ": install one. Debian, Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++; Alpine: apk add g++; "
+        "macOS: xcode-select --install."
+    )
+
+
+def ensure_native_module(pyproject: dict[str, Any]) -> None:
+    """Compile acker._core in place, and install the package as editable."""
+    sources = sorted(path for path in (ROOT / "ext").rglob("*") if path.suffix in NATIVE_SOURCES)
+    value = digest(
+        {str(path.relative_to(ROOT)): path.read_text() for path in [ROOT / "setup.py", *sources]},
+        [pyproject[table] for table in ("build-system", "project")],
+        {name: os.environ.get(name) for name in BUILD_SWITCHES},
+        sys.version,
+    )
+    module = ROOT / f"src/acker/_core{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if stamped("build", value) and module.is_file():
+        return
+    environ = {**os.environ, "CXX": compiler(dict(os.environ))}
+    say("Compiling acker._core")
+    # A changed switch changes no file's time, so the last object file must not be taken for this build's.
+    shutil.rmtree(ROOT / "build", ignore_errors=True)
+    module.unlink(missing_ok=True)
+    pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    run([*pip, "--no-build-isolation", "--no-deps", "--editable", "."], environ)
+    put_stamp("build", value)
+
+
+def main() -> None:
+    """Do the steps that the target needs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("level", choices=LEVELS, help="the make target")
+    level = parser.parse_args().level
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    # Before the downloads: a machine without a compiler or Java should hear of it at once.
+    compiler(dict(os.environ))
+    jdk = find_jdk.find_or_install(dict(os.environ)) if LEVELS[level].jdk else None
+    ensure_venv()
+    ensure_dependencies(pyproject, level)
+    ensure_native_module(pyproject)
+    if jdk is not None:
+        put_stamp("java_home", str(jdk.home))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+#!/bin/sh
+# Run every linter, and fail at the end if one of them did: lint.sh [--fix]
+set -u
+
+cd "$(dirname "$0")/.."
+failed=""
+
+check() {
+    name=$1
+    shift
+    if "$@"; then
+        echo "lint: $name ok"
+    else
+        echo "lint: $name FAILED"
+        failed="$failed $name"
+    fi
+}
+
+# A linter that is given nothing passes, so the lists must not be empty.
+native_headers=$(find ext -name '*.h')
+cython_sources=$(find ext -name '*.pyx' -o -name '*.pxi' -o -name '*.pxd')
+shell_scripts=$(find scripts -name '*.sh')
+for list in "$native_headers" "$cython_sources" "$shell_scripts"; do
+    [ -n "$list" ] || { echo "lint: found no files to look at" >&2; exit 1; }
+done
+
+if [ "${1:-}" = --fix ]; then
+    ruff check --fix --quiet
+    ruff format --quiet
+    # shellcheck disable=SC2086 # a list
+    clang-format -i $native_headers
+    exit
+fi
+
+check "ruff check" ruff check --quiet
+check "ruff format" ruff format --check --quiet
+check mypy mypy --no-error-summary
+# shellcheck disable=SC2086 # a list
+check cython-lint cython-lint $cython_sources
+# shellcheck disable=SC2086 # a list
+check clang-format clang-format --dry-run --Werror $native_headers
+check codespell codespell
+for script in $shell_scripts; do
+    sh -n "$script" || failed="$failed $script"
+done
+
+if [ -n "$failed" ]; then
+    echo "lint:$failed" >&2
+    exit 1
+fi
