@@ -3,7 +3,7 @@
 Environment variables, read when the extension is compiled:
 
 ACKER_NATIVE=1       compile for this machine's processor (-march=native). Never for a wheel that leaves the machine.
-ACKER_DEBUG=1        -O0, debug information, C++ asserts and Cython's bounds checks.
+ACKER_DEBUG=1        -O0, debug information, and the asserts of the native core.
 ACKER_SANITIZE=LIST  for example address,undefined: passed to -fsanitize. The runtime has to be preloaded into Python.
 CXX, CXXFLAGS        as everywhere.
 """
@@ -59,9 +59,7 @@ core = Extension(
 setup(
     ext_modules=cythonize(
         [core],
-        # Outside ext/, one folder a variant: the generated file of one is never taken for that of the other.
-        build_dir="build/cython-debug" if debug else "build/cython",
         include_path=["ext/acker"],
-        compiler_directives={"language_level": "3", "embedsignature": True, "boundscheck": debug},
+        compiler_directives={"language_level": "3", "embedsignature": True},
     )
 )

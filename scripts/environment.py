@@ -161,8 +161,7 @@ def ensure_native_module(pyproject: dict[str, Any]) -> None:
         return
     environ = {**os.environ, "CXX": compiler(dict(os.environ))}
     say("Compiling acker._core")
-    # A changed switch changes no file's time, so the last object file must not be taken for this build's.
-    shutil.rmtree(ROOT / "build", ignore_errors=True)
+    # A changed switch changes no file's time, so the last module would be taken for this build's.
     module.unlink(missing_ok=True)
     pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
     run([*pip, "--no-build-isolation", "--no-deps", "--editable", "."], environ)
