@@ -29,8 +29,8 @@ def test_next_gives_the_stream_of_take() -> None:
 
 
 def test_keyed_golden_values() -> None:
-    assert root_ids(7, "f", [0, 1, 2], 0).tolist() == [7788033721394383147, -3798864472511970884, -518388830131279039]
-    assert root_ids(7, 3, 4, 5).tolist() == [3817069379408543271]
+    assert root_ids(7, "f", [0, 1, 2], 0).tolist() == [4774370394102227179, -2410435618585155861, 2292457593550335935]
+    assert root_ids(7, 3, 4, 5).tolist() == [4314317813201955163]
     assert tuple_ids(7, [1, -1], [0, 2**63 - 1], "split", [0, 1]).tolist() == [8880672972964190448, -950836677435225015]
     assert draw(7, "fail", [1, 2, 3]).round(8).tolist() == [0.3515657, 0.77166979, 0.61364728]
 
@@ -94,8 +94,9 @@ def test_each_part_of_the_key_matters() -> None:
         tuple_ids(1, 2, 3, "split", 5),
         tuple_ids(1, 3, 2, "split", 4),
         root_ids(1, "split", 3, 4),
+        root_ids(1, "split", 3, 4, component="lines"),
     ]
-    assert len({int(ids[0]) for ids in [base, *others]}) == 8
+    assert len({int(ids[0]) for ids in [base, *others]}) == 9
     assert root_ids(1, "ab", 0, 0) != root_ids(1, "a", 0, 0)
 
 

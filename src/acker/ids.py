@@ -172,7 +172,9 @@ def _ids(words: NDArray[np.uint64]) -> NDArray[np.int64]:
     return ids
 
 
-def root_ids(run_seed: int, source: str | ArrayLike, message_id: ArrayLike, attempt: ArrayLike) -> NDArray[np.int64]:
+def root_ids(
+    run_seed: int, source: str | ArrayLike, message_id: ArrayLike, attempt: ArrayLike, *, component: str = ""
+) -> NDArray[np.int64]:
     """Name the trees of spout messages, the same names each time they are computed.
 
     Parameters
@@ -186,6 +188,8 @@ def root_ids(run_seed: int, source: str | ArrayLike, message_id: ArrayLike, atte
     attempt : (n,) int64, or one int
         0 for the first time a message is sent. A replayed message must be another tree: late messages of the tree that
         failed would otherwise enter the new one.
+    component : str
+        The spout, where a run has several.
 
     Returns
     -------
@@ -198,9 +202,9 @@ def root_ids(run_seed: int, source: str | ArrayLike, message_id: ArrayLike, atte
         A column that is not of integers, by name.
     """
     if isinstance(source, str):
-        return _ids(_keyed(run_seed, ("root", source), {"message_id": message_id, "attempt": attempt}))
+        return _ids(_keyed(run_seed, ("root", component, source), {"message_id": message_id, "attempt": attempt}))
     columns = {"source": source, "message_id": message_id, "attempt": attempt}
-    return _ids(_keyed(run_seed, ("root",), columns))
+    return _ids(_keyed(run_seed, ("root", component), columns))
 
 
 def tuple_ids(
