@@ -141,19 +141,19 @@ def columns_from_arrow(batch: object) -> Columns:
     ColumnValueError   a column missing or there twice, nulls, and what `check_columns` refuses.
     """
     table = _arrow_table(batch)
-    kinds = _arrow_column(_KIND, table, None)
+    kinds = _arrow_column(_KIND, table)
     if kinds is None:
         _missing(_KIND)
-    roots = _arrow_column(_ROOT_ID, table, kinds)
+    roots = _arrow_column(_ROOT_ID, table)
     if roots is None:
         _missing(_ROOT_ID)
-    values = _arrow_column(_VALUE, table, kinds)
+    values = _arrow_column(_VALUE, table)
     if values is None:
         _missing(_VALUE)
-    tasks = _arrow_column(_TASK_ID, table, kinds)
+    tasks = _arrow_column(_TASK_ID, table)
     if tasks is None:
         _refuse_track(kinds)
-    messages = _arrow_column(_MESSAGE_ID, table, kinds)
+    messages = _arrow_column(_MESSAGE_ID, table)
     return Columns(kinds, roots, values, tasks, messages)
 
 
@@ -276,11 +276,11 @@ def _check_column(field: _Field, data: object, rows: int | None, sized_by: str) 
         raise ColumnValueError(f"{field.name}: expected a 1-D column ({field.expected}), got shape {array.shape}")
     _check_length(field, len(array), rows, sized_by)
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
-        row = int(np.ma.getmaskarray(data).argmax())
+        row = _first(np.ma.getmaskarray(data))
         raise ColumnValueError(f"{field.name}: row {row}: expected {field.expected}, got a masked value")
     if array.dtype.kind == "f" and _INTEGER_TYPE.match(str(getattr(data, "dtype", getattr(data, "type", "")))):
         # pandas and pyarrow turn integers with nulls into floats with NaN.
-        row = int(np.isnan(array).argmax())
+        row = _first(np.isnan(array))
         raise ColumnValueError(f"{field.name}: row {row}: expected {field.expected}, got null")
     return _check_array(field, array)
 
@@ -294,13 +294,14 @@ def _check_array(field: _Field, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if array.dtype.kind not in "iu":
         raise ColumnTypeError(f"{field.name}: expected {field.expected}, got {array.dtype}")
     limits = np.iinfo(array.dtype)
-    bad = np.zeros(0, np.bool_)
-    if limits.min < field.least:
-        bad = array < field.least
+    if field.least <= limits.min and limits.max <= field.most:
+        return np.ascontiguousarray(array, field.dtype)
+    # A comparison only where the dtype can hold a bad value: a bound outside of the dtype would not compare in NumPy 1.
+    bad = np.zeros(len(array), np.bool_) if limits.min >= field.least else array < field.least
     if limits.max > field.most:
-        bad = (array > field.most) | bad if len(bad) else array > field.most
+        bad |= array > field.most
     if bad.any():
-        row = int(bad.argmax())
+        row = _first(bad)
         raise ColumnValueError(f"{field.name}: row {row}: expected {field.expected}, got {array[row]}")
     return np.ascontiguousarray(array, field.dtype)
 
@@ -339,8 +340,12 @@ def _check_length(field: _Field, length: int, rows: int | None, sized_by: str) -
 def _refuse_track(kinds: Int8Column) -> None:
     track = kinds == Kind.TRACK
     if track.any():
-        row = int(track.argmax())
+        row = _first(track)
         raise ColumnValueError(f"task_id: row {row}: expected {_TASK_ID.expected} for a TRACK, got no column")
+
+
+def _first(bad: npt.NDArray[Any]) -> int:
+    return int(np.argmax(bad))
 
 
 def _type_name(item: object) -> str:
@@ -368,7 +373,7 @@ def _arrow_table(batch: object) -> pa.Table | pa.RecordBatch:
     )
 
 
-def _arrow_column(field: _Field, table: pa.Table | pa.RecordBatch, kinds: Int8Column | None) -> Any:
+def _arrow_column(field: _Field, table: pa.Table | pa.RecordBatch) -> Any:
     """Return one checked column, or None where there is none of that name."""
     import pyarrow as pa
 
@@ -381,7 +386,7 @@ def _arrow_column(field: _Field, table: pa.Table | pa.RecordBatch, kinds: Int8Co
     if not pa.types.is_integer(column.type):
         raise ColumnTypeError(f"{field.name}: expected {field.expected}, got {column.type}")
     if column.null_count:
-        row = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
+        row = _first(column.is_null().to_numpy(zero_copy_only=False))
         raise ColumnValueError(f"{field.name}: row {row}: expected {field.expected}, got null")
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     arrays = [chunk.to_numpy(zero_copy_only=True) for chunk in chunks]

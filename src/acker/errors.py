@@ -21,11 +21,11 @@ class ArgumentValueError(AckerError, ValueError):
 
 
 class ColumnTypeError(ArgumentTypeError):
-    """A column holds something other than integers. The text names the column, and the row where one row is to blame."""
+    """A column holds something other than integers; the text names the column, and the row where one is to blame."""
 
 
 class ColumnValueError(ArgumentValueError):
-    """A column has the wrong shape or a value out of range. The text names the column, and the row if one is to blame."""
+    """A column has a wrong shape or a value out of range; the text names the column, and the row if one is to blame."""
 
 
 class SnapshotError(AckerError, ValueError):

@@ -1,4 +1,4 @@
-"""The vocabulary: message kinds, outcomes, protocols, options, encoded tuple ids, the schemas, and which acker owns a root.
+"""The vocabulary: kinds, outcomes, protocols, options, encoded tuple ids, schemas, and which acker owns a root.
 
 The numbers here are the only ones: the native core, the snapshots and the Arrow columns all use them.
 """

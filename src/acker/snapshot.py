@@ -145,7 +145,7 @@ def decode(blob: bytes | bytearray | memoryview) -> State:
 
 
 def _read_entries(data: bytes, count: int) -> Entries:
-    columns = []
+    columns: list[Any] = []
     offset = _HEADER.size
     for dtype in _DTYPES:
         stored = np.frombuffer(data, np.dtype(dtype).newbyteorder("<"), count, offset)
@@ -193,5 +193,5 @@ def _expect(holds: bool, expected: str, got: int) -> None:
 
 def _expect_all(holds: npt.NDArray[np.bool_], expected: str, column: npt.NDArray[Any]) -> None:
     if not holds.all():
-        entry = int(holds.argmin())
+        entry = int(np.argmin(holds))
         raise SnapshotError(f"snapshot: entry {entry}: expected {expected}, got {column[entry]}")

@@ -1,0 +1,462 @@
+"""ReferenceAcker: the acker in plain Python dicts and integers. It is the specification, the oracle and the baseline.
+
+The comments in angle brackets name the rules of the acker protocol that a line implements; docs/protocol.md has their
+text. Speed is no concern here, reading is.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import repeat
+from typing import SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
+from acker.errors import BusyError
+from acker.protocol import COUNTERS, Kind, Outcome, Stats, check_options, elapsed_ms, start_tick
+from acker.snapshot import FAILED, TRACKED, UNTRACKED, Entries, State, decode, encode
+
+# Plain integers: comparing with the members of an IntEnum, row by row, would make the baseline slower than it need be.
+_TRACK, _ANCHOR, _OK, _FAIL, _RESET_TIMEOUT = (
+    int(kind) for kind in (Kind.TRACK, Kind.ANCHOR, Kind.OK, Kind.FAIL, Kind.RESET_TIMEOUT)
+)
+_ACKED, _FAILED, _TIMED_OUT, _REJECTED, _PENDING = map(int, Outcome)
+_COUNTER_OF_OUTCOME = {int(outcome): outcome.name.lower() for outcome in Outcome}
+
+# One finished tree: root id, message id, task id, outcome, elapsed ms.
+_Row = tuple[int, int, int, int, int]
+
+
+class _Entry:
+    """What is known of one tree."""
+
+    __slots__ = ("ack_val", "failed", "message_id", "start", "task_id")
+
+    def __init__(self, start: int) -> None:
+        self.ack_val = 0
+        self.failed = False
+        self.message_id = 0
+        self.task_id: int | None = None  # None until the TRACK
+        self.start = start
+
+    def end(self, root_id: int, outcome: int, now_ms: int) -> _Row:
+        """Return the completion of a tracked entry."""
+        assert self.task_id is not None
+        return root_id, self.message_id, self.task_id, outcome, elapsed_ms(self.start, now_ms)
+
+
+_Bucket = dict[int, _Entry]
+
+
+class ReferenceAcker:
+    """Decides when every tuple tree is finished; the contract of `Acker` in plain Python.
+
+    Parameters
+    ----------
+    protocol : {"storm", "storm-0.9", "fsshelter"}
+        "storm": messages of a tree in any order. "storm-0.9": so too, and every message restarts the timeout.
+        "fsshelter": TRACK first, then ANCHOR before OK.
+    buckets : int, 2 to 15
+        How many cohorts expire in turn. Rotated every ``timeout / (buckets - 1)``, a tree times out after more than
+        ``timeout`` and at most ``timeout * buckets / (buckets - 1)``.
+    high_water : int >= 0, or None
+        Bounds what is held; None: no limit.
+    seed : int, 0 to 2**64 - 1, or None
+        Of the native acker's hash; held here, so that snapshots of both are the same state.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError   an option of the wrong type or out of range.
+
+    Examples
+    --------
+    A spout sends one tuple, whose id is 5, to a bolt, which finishes it:
+
+    >>> from acker import Kind, ReferenceAcker
+    >>> acker = ReferenceAcker()
+    >>> acker.ingest(Kind.TRACK, [1], [5], task_id=[0], message_id=[42], now_ms=1000)
+    Completions(root_id=[], message_id=[], task_id=[], outcome=[], elapsed_ms=[])
+    >>> acker.ingest(Kind.OK, [1], [5], now_ms=1007)
+    Completions(root_id=[1], message_id=[42], task_id=[0], outcome=[0], elapsed_ms=[7])
+    """
+
+    def __init__(
+        self,
+        *,
+        protocol: str = "storm",
+        buckets: int = 3,
+        high_water: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self._options = check_options(protocol, buckets, high_water, seed)
+        self._every_message_refreshes = self._options.protocol == "storm-0.9"
+        # From the nursery to death row.
+        self._buckets: deque[_Bucket] = deque({} for _ in range(self._options.buckets))
+        self._counts = dict.fromkeys(COUNTERS, 0)
+        self._open = 0  # entries with a task id
+        self._inside = threading.Lock()
+
+    def ingest(
+        self,
+        kind: npt.ArrayLike,
+        root_id: npt.ArrayLike,
+        value: npt.ArrayLike,
+        task_id: npt.ArrayLike | None = None,
+        message_id: npt.ArrayLike | None = None,
+        *,
+        now_ms: SupportsIndex = 0,
+    ) -> Completions:
+        """Apply one batch of acker messages in row order; return the trees that it finishes.
+
+        Parameters
+        ----------
+        kind : (n,) int8, or one Kind for all rows
+        root_id : (n,) int64
+            Tree the row belongs to. Any value, 0 and negatives included.
+        value : (n,) int64
+            TRACK: xor of the tuple ids the spout sent. OK: the finished tuple's id xor the ids emitted under it.
+        task_id : (n,) int32, >= 0
+            Spout task to notify. Read on TRACK rows only; may be left out where there is none.
+        message_id : (n,) int64
+            The spout's own id. Read on TRACK rows only; left out reads 0.
+        now_ms : int
+            Milliseconds since any fixed epoch; becomes the start of new trees and ends finished ones.
+
+        Returns
+        -------
+        Completions
+            One row a finished tree, in the order in which the rows finished them.
+
+        Raises
+        ------
+        ColumnTypeError, ColumnValueError
+            The column, the first bad row, what was expected; nothing applied.
+        ArgumentTypeError, ArgumentValueError
+            `now_ms` is no int64; nothing applied.
+        BusyError
+            Another thread is inside this acker; nothing applied.
+
+        Notes
+        -----
+        O(n * buckets).
+        """
+        columns = check_columns(kind, root_id, value, task_id, message_id)
+        return self._ingest(columns, check_now_ms(now_ms))
+
+    def ingest_arrow(self, batch: object, *, now_ms: SupportsIndex = 0) -> Completions:
+        """Apply one batch of Arrow columns, found by name; otherwise as `ingest`.
+
+        Parameters
+        ----------
+        batch : object with ``__arrow_c_array__`` or ``__arrow_c_stream__``
+            The columns of ``MESSAGE_SCHEMA``; others are ignored.
+        now_ms : int
+
+        Returns
+        -------
+        Completions
+        """
+        columns = columns_from_arrow(batch)
+        return self._ingest(columns, check_now_ms(now_ms))
+
+    def rotate(self, *, now_ms: SupportsIndex = 0) -> Completions:
+        """Empty death row and let it be the nursery; return what timed out, in any order.
+
+        Parameters
+        ----------
+        now_ms : int
+
+        Returns
+        -------
+        Completions
+            One row, TIMED_OUT, for each tracked entry of death row. Entries without a TRACK are counted as orphans.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentValueError   `now_ms` is no int64; nothing done.
+        BusyError                               another thread is inside this acker; nothing done.
+        """
+        now = check_now_ms(now_ms)
+        with self._alone():
+            death_row = self._buckets.pop()
+            self._buckets.appendleft({})
+            rows = []
+            for root, entry in death_row.items():
+                if entry.task_id is None:
+                    self._counts["orphans"] += 1
+                else:
+                    rows.append(self._finish(root, entry, _TIMED_OUT, now))
+            return Completions.from_rows(rows)
+
+    def stats(self) -> Stats:
+        """Return the counts since creation and the numbers of entries held now. May be called at any time."""
+        return Stats(**self._counts, pending=len(self), open=self._open)
+
+    def snapshot(self) -> bytes:
+        """Return everything that this acker holds as bytes; the format is that of `acker.snapshot`.
+
+        Raises
+        ------
+        BusyError   another thread is inside this acker.
+        """
+        with self._alone():
+            counters = tuple(self._counts.values())
+            return encode(State(*self._options, counters, self._entries()))
+
+    @classmethod
+    def restore(cls, blob: bytes | bytearray | memoryview) -> ReferenceAcker:
+        """Return an acker in the state of a snapshot, whichever implementation took it.
+
+        Raises
+        ------
+        SnapshotError       the bytes are damaged.
+        ArgumentTypeError   `blob` is not bytes.
+        """
+        state = decode(blob)
+        acker = cls(protocol=state.protocol, buckets=state.buckets, high_water=state.high_water, seed=state.seed)
+        acker._counts.update(dict(zip(COUNTERS, state.counters, strict=True)))
+        columns = (column.tolist() for column in state.entries)
+        for root, ack_val, message, task, start, entry_state, age in zip(*columns, strict=True):
+            entry = acker._buckets[age][root] = _Entry(start)
+            entry.ack_val = ack_val
+            entry.failed = entry_state == FAILED
+            if entry_state == TRACKED:
+                entry.task_id, entry.message_id = task, message
+                acker._open += 1
+        return acker
+
+    def __len__(self) -> int:
+        return sum(map(len, self._buckets))
+
+    def __contains__(self, root_id: object) -> bool:
+        root = find_root_id(root_id)
+        return root is not None and self._find(root)[1] is not None
+
+    @property
+    def nbytes(self) -> int:
+        """About the bytes that the entries take: the dicts and the entry objects, without the integers in them."""
+        entry_bytes = sys.getsizeof(_Entry(0))
+        return sum(sys.getsizeof(bucket) + len(bucket) * entry_bytes for bucket in self._buckets)
+
+    def _ingest(self, columns: Columns, now_ms: int) -> Completions:
+        with self._alone():
+            apply = self._apply_fsshelter if self._options.protocol == "fsshelter" else self._apply_storm
+            return Completions.from_rows(list(_apply_rows(apply, columns, now_ms)))
+
+    def _apply_storm(self, kind: int, root: int, value: int, task: int, message: int, now_ms: int) -> _Row | None:
+        """Apply one message under protocol "storm" or "storm-0.9"; return the tree that it ends, if it ends one.
+
+        Storm 2.x daemon/Acker.java, execute; Storm 0.9.7, Acking framework implementation.
+        """
+        bucket, entry = self._find(root)
+
+        if kind == _RESET_TIMEOUT:  # <storm 1>
+            self._reset_timeout(root, bucket, entry)
+            return None
+        if kind == _TRACK:
+            if entry is not None and entry.task_id is not None:  # <storm 2>
+                self._counts["duplicates"] += 1
+                return None
+            if self._is_full():  # <capacity, first rule>
+                return self._reject(root, task, message)
+        elif entry is None and self._is_crowded():  # <capacity, second rule>
+            self._counts["dropped"] += 1
+            return None
+
+        if entry is None:  # <storm 3>, and <storm 8> when the tree is finished already
+            bucket, entry = self._buckets[0], _Entry(start_tick(now_ms))
+            bucket[root] = entry
+        elif kind == _FAIL or self._every_message_refreshes:  # <storm 6>, <storm-0.9>
+            bucket = self._move_to_nursery(root, bucket, entry)
+
+        if kind == _FAIL:  # <storm 6>
+            entry.failed = True
+        else:  # <storm 4>, <storm 5>
+            entry.ack_val ^= value
+        if kind == _TRACK:  # <storm 4>
+            self._accept(entry, task, message)
+
+        if entry.task_id is None:  # <storm 7>: it waits for its TRACK
+            return None
+        if entry.ack_val == 0:  # <storm 7>: 0 wins over failed
+            outcome = _ACKED
+        elif entry.failed:
+            outcome = _FAILED
+        else:
+            return None
+        del bucket[root]
+        return self._finish(root, entry, outcome, now_ms)
+
+    def _apply_fsshelter(self, kind: int, root: int, value: int, task: int, message: int, now_ms: int) -> _Row | None:
+        """Apply one message under protocol "fsshelter"; return the tree that it ends, if it ends one.
+
+        FsShelter, Acker algorithm: TRACK first, and every ANCHOR before the OK of the tuple it came from.
+        """
+        bucket, entry = self._find(root)
+
+        if kind == _TRACK:  # <fsshelter 1>
+            if entry is not None:
+                self._counts["duplicates"] += 1
+                return None
+            if self._is_full():  # <capacity, first rule>
+                return self._reject(root, task, message)
+            self._buckets[0][root] = entry = _Entry(start_tick(now_ms))
+            self._accept(entry, task, message)
+            return None
+        if kind == _RESET_TIMEOUT:  # <fsshelter 4>
+            self._reset_timeout(root, bucket, entry)
+            return None
+        if entry is None:  # <fsshelter 5>
+            self._counts["unknown"] += 1
+            return None
+        if kind == _FAIL:  # <fsshelter 4>
+            outcome = _FAILED
+        else:  # <fsshelter 2>, <fsshelter 3>
+            entry.ack_val ^= value
+            if kind == _ANCHOR or entry.ack_val != 0:
+                return None
+            outcome = _ACKED
+        del bucket[root]
+        return self._finish(root, entry, outcome, now_ms)
+
+    def _find(self, root: int) -> tuple[_Bucket, _Entry | None]:
+        """Return the bucket that holds a root and its entry; of an unknown root, the nursery and None."""
+        for bucket in self._buckets:
+            entry = bucket.get(root)
+            if entry is not None:
+                return bucket, entry
+        return self._buckets[0], None
+
+    def _move_to_nursery(self, root: int, bucket: _Bucket, entry: _Entry) -> _Bucket:
+        nursery = self._buckets[0]
+        del bucket[root]
+        nursery[root] = entry
+        return nursery
+
+    def _reset_timeout(self, root: int, bucket: _Bucket, entry: _Entry | None) -> None:
+        if entry is None:
+            self._counts["unknown"] += 1
+            return
+        self._move_to_nursery(root, bucket, entry)
+        self._counts["resets"] += 1
+
+    def _is_full(self) -> bool:
+        return self._options.high_water is not None and self._open > 2 * self._options.high_water
+
+    def _is_crowded(self) -> bool:
+        return self._options.high_water is not None and len(self) > 4 * self._options.high_water
+
+    def _accept(self, entry: _Entry, task: int, message: int) -> None:
+        entry.task_id, entry.message_id = task, message
+        self._counts["tracked"] += 1
+        self._open += 1
+
+    def _reject(self, root: int, task: int, message: int) -> _Row:
+        self._counts["rejected"] += 1
+        return root, message, task, _REJECTED, 0
+
+    def _finish(self, root: int, entry: _Entry, outcome: int, now_ms: int) -> _Row:
+        self._counts[_COUNTER_OF_OUTCOME[outcome]] += 1
+        self._open -= 1
+        return entry.end(root, outcome, now_ms)
+
+    def _entries(self) -> Entries:
+        rows = [
+            (
+                root,
+                entry.ack_val,
+                entry.message_id,
+                entry.task_id or 0,
+                entry.start,
+                TRACKED if entry.task_id is not None else FAILED if entry.failed else UNTRACKED,
+                age,
+            )
+            for age, bucket in enumerate(self._buckets)
+            for root, entry in bucket.items()
+        ]
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(Entries._fields)
+        dtypes = (np.int64, np.int64, np.int64, np.int32, np.uint32, np.uint8, np.uint8)
+        return Entries(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True)))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._inside.acquire(blocking=False):
+            raise BusyError
+        try:
+            yield
+        finally:
+            self._inside.release()
+
+
+def _apply_rows(
+    apply: Callable[[int, int, int, int, int, int], _Row | None], columns: Columns, now_ms: int
+) -> Iterator[_Row]:
+    """Apply the rows one by one; yield the trees that end."""
+    tasks = repeat(0) if columns.task_id is None else columns.task_id.tolist()
+    messages = repeat(0) if columns.message_id is None else columns.message_id.tolist()
+    rows = zip(columns.kind.tolist(), columns.root_id.tolist(), columns.value.tolist(), tasks, messages, strict=False)
+    for kind, root, value, task, message in rows:
+        ended = apply(kind, root, value, task, message, now_ms)
+        if ended is not None:
+            yield ended
+
+
+def combined(
+    kind: npt.ArrayLike,
+    root_id: npt.ArrayLike,
+    value: npt.ArrayLike,
+    task_id: npt.ArrayLike | None = None,
+    message_id: npt.ArrayLike | None = None,
+    *,
+    include_pending: bool = False,
+) -> Completions:
+    """Settle the messages of each root as one set, in plain Python: the oracle of combined messages.
+
+    The xor of all OK and ANCHOR values and of one TRACK's value decides: 0 is ACKED, else FAILED if there was a FAIL.
+    Of several TRACKs of one root the least (value, task id, message id) counts, so that the order of the rows has no
+    say; RESET_TIMEOUT has no meaning in a set.
+
+    Parameters
+    ----------
+    kind, root_id, value, task_id, message_id : as in `ReferenceAcker.ingest`
+    include_pending : bool
+        Also report the tracked trees that are still open, as PENDING.
+
+    Returns
+    -------
+    Completions
+        By ascending root id; ``elapsed_ms`` is 0.
+    """
+    columns = check_columns(kind, root_id, value, task_id, message_id)
+    ack_vals: dict[int, int] = {}
+    failed: set[int] = set()
+    tracks: dict[int, tuple[int, int, int]] = {}
+
+    def gather(kind: int, root: int, value: int, task: int, message: int, _: int) -> None:
+        if kind == _TRACK:
+            tracks[root] = min(tracks.get(root, (value, task, message)), (value, task, message))
+        elif kind == _FAIL:
+            failed.add(root)
+        elif kind in (_ANCHOR, _OK):
+            ack_vals[root] = ack_vals.get(root, 0) ^ value
+
+    for _ in _apply_rows(gather, columns, 0):
+        pass
+    rows = []
+    for root, (first_edges, task, message) in sorted(tracks.items()):
+        if ack_vals.get(root, 0) ^ first_edges == 0:
+            outcome = _ACKED
+        elif root in failed:
+            outcome = _FAILED
+        elif include_pending:
+            outcome = _PENDING
+        else:
+            continue
+        rows.append((root, message, task, outcome, 0))
+    return Completions.from_rows(rows)
