@@ -1,4 +1,399 @@
-# cython: boundscheck=False, wraparound=False, cdivision=True
-"""The native core: owns the tables' memory, releases the GIL, turns return codes into exceptions."""
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The native core: owns the tables' memory, releases the GIL, turns return codes into exceptions.
+
+Columns come in checked, or so plain that C can check them; what is refused here is explained by acker.columns.
+"""
+
+cimport cython
+cimport numpy as cnp
+from libc.stddef cimport size_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from acker.errors import BusyError
+
+cnp.import_array()
+
+
+cdef extern from "memory.h" namespace "acker" nogil:
+    int64_t& allocations_left() noexcept
+    void release(void* memory) noexcept
+
+
+cdef extern from "gate.h" namespace "acker" nogil:
+    cppclass Gate:
+        bint enter() noexcept
+        void leave() noexcept
+
+    cppclass Published:
+        void write(const int64_t* numbers) noexcept
+        void read(int64_t* numbers) noexcept
+
+
+cdef extern from "arena.h" namespace "acker" nogil:
+    uint64_t FAILED
+    uint64_t TRACKED
+
+    struct Cold:
+        int64_t message_id
+        int32_t task_id
+        uint32_t start
+
+    cppclass Ref:
+        bint operator bool() noexcept
+
+    cppclass Arena:
+        uint64_t hash(uint64_t root_id) noexcept
+        Ref find(uint64_t h) noexcept
+        size_t count() noexcept
+        size_t bytes() noexcept
+        int64_t probes() noexcept
+
+
+cdef extern from "ingest.h" namespace "acker" nogil:
+    enum class Protocol(int):
+        pass
+
+    struct Messages:
+        const int8_t* kind
+        const int64_t* root_id
+        const int64_t* value
+        const int32_t* task_id
+        const int64_t* message_id
+        size_t rows
+
+    struct Counters:
+        int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets
+
+    struct Entries:
+        int64_t* root_id
+        int64_t* ack_val
+        int64_t* message_id
+        int32_t* task_id
+        uint32_t* start
+        uint8_t* state
+        uint8_t* age
+
+    cppclass Finished:
+        int64_t* root_id
+        int64_t* message_id
+        int64_t* elapsed_ms
+        int32_t* task_id
+        int8_t* outcome
+        size_t rows
+        size_t bytes() noexcept
+        void copy_to(int64_t* roots, int64_t* messages, int32_t* tasks, int8_t* outcomes, int64_t* elapsed) noexcept
+        void give_back() noexcept
+        void* hand_over() noexcept
+
+    size_t first_bad_row(const int8_t* kind, const int32_t* task_id, size_t rows, size_t* tracks) noexcept
+
+    cppclass AckerCore:
+        AckerCore(Protocol protocol, unsigned buckets, int64_t high_water, uint64_t seed)
+        Arena arena
+        Finished finished
+        Counters counters
+        int64_t open() noexcept
+        unsigned death_row() noexcept
+        int64_t tracked_in(unsigned tag) noexcept
+        size_t ingest(const Messages& messages, int64_t now_ms) noexcept
+        void rotate(int64_t now_ms, int64_t* roots, int64_t* messages, int32_t* tasks, int64_t* elapsed) noexcept
+        void copy_out(const Entries& entries) noexcept
+        size_t put_back(const Entries& entries, size_t rows) noexcept
+        bint check_invariants() noexcept
+
+
+cdef inline cnp.ndarray _column(size_t rows, int typenum):
+    cdef cnp.npy_intp length = <cnp.npy_intp>rows
+    return cnp.PyArray_SimpleNew(1, &length, typenum)
+
+
+cdef inline void* _data(object column) noexcept:
+    return NULL if column is None else cnp.PyArray_DATA(<cnp.ndarray>column)
+
+
+cdef inline bint _plain(object column, int typenum, cnp.npy_intp rows) noexcept:
+    """Whether a column is an array of `rows` rows that C can read as it stands."""
+    if not cnp.PyArray_CheckExact(column):
+        return False
+    cdef cnp.ndarray array = <cnp.ndarray>column
+    return (
+        cnp.PyArray_TYPE(array) == typenum
+        and cnp.PyArray_NDIM(array) == 1
+        and cnp.PyArray_DIM(array, 0) == rows
+        and cnp.PyArray_IS_C_CONTIGUOUS(array)
+        and cnp.PyArray_ISALIGNED(array)
+        and cnp.PyArray_ISNOTSWAPPED(array)
+    )
+
+
+@cython.final
+cdef class Block:
+    """Owns the memory of columns that were lent; frees it when the last of them is gone."""
+
+    cdef void* memory
+
+    def __cinit__(self):
+        self.memory = NULL
+
+    def __dealloc__(self):
+        release(self.memory)
+
+
+cdef cnp.ndarray _lent(Block block, void* data, size_t rows, int typenum):
+    cdef cnp.npy_intp length = <cnp.npy_intp>rows
+    column = cnp.PyArray_SimpleNewFromData(1, &length, typenum, data)
+    cnp.set_array_base(column, block)
+    return column
+
+
+@cython.final
+cdef class Core:
+    """The native acker behind `acker.Acker`: the same calls, over columns that are plain arrays.
+
+    Frees its C++ half when it is collected; nothing else holds a pointer into it.
+    """
+
+    cdef AckerCore* core
+    cdef Gate gate
+    cdef Published published
+
+    def __cinit__(self, int protocol, unsigned buckets, object high_water, uint64_t seed):
+        self.core = NULL
+        self.core = new AckerCore(<Protocol>protocol, buckets, -1 if high_water is None else high_water, seed)
+        self.publish()
+
+    def __dealloc__(self):
+        del self.core
+
+    cdef int enter(self) except -1:
+        if not self.gate.enter():
+            raise BusyError("another thread is inside this Acker; one Acker is used from one thread at a time")
+        return 0
+
+    cdef void leave(self) noexcept:
+        self.publish()
+        self.gate.leave()
+
+    cdef void publish(self) noexcept:
+        cdef int64_t[13] numbers
+        memcpy(numbers, &self.core.counters, sizeof(Counters))
+        numbers[10] = <int64_t>self.core.arena.count()
+        numbers[11] = self.core.open()
+        numbers[12] = <int64_t>(sizeof(AckerCore) + self.core.arena.bytes() + self.core.finished.bytes())
+        self.published.write(numbers)
+
+    def ingest(self, kind, root_id, value, task_id, message_id, now_ms):
+        """Apply a batch; return (the five columns of finished trees, rows applied, whether these are all rows).
+
+        Not all of them means that memory ran out. Returns None, with nothing applied, for a batch that
+        is not plain or not legal: acker.columns converts the one and explains the other.
+        """
+        cdef Messages messages
+        cdef size_t tracks = 0
+        cdef size_t applied
+        cdef int64_t now
+        if type(now_ms) is not int or not INT64_MIN <= now_ms <= INT64_MAX or not cnp.PyArray_CheckExact(kind):
+            return None
+        now = now_ms
+        if cnp.PyArray_NDIM(<cnp.ndarray>kind) != 1:
+            return None
+        cdef cnp.npy_intp rows = cnp.PyArray_DIM(<cnp.ndarray>kind, 0)
+        if not (
+            _plain(kind, cnp.NPY_INT8, rows)
+            and _plain(root_id, cnp.NPY_INT64, rows)
+            and _plain(value, cnp.NPY_INT64, rows)
+            and (task_id is None or _plain(task_id, cnp.NPY_INT32, rows))
+            and (message_id is None or _plain(message_id, cnp.NPY_INT64, rows))
+        ):
+            return None
+        messages.kind = <const int8_t*>_data(kind)
+        messages.root_id = <const int64_t*>_data(root_id)
+        messages.value = <const int64_t*>_data(value)
+        messages.task_id = <const int32_t*>_data(task_id)
+        messages.message_id = <const int64_t*>_data(message_id)
+        messages.rows = <size_t>rows
+        self.enter()
+        try:
+            with nogil:
+                applied = first_bad_row(messages.kind, messages.task_id, messages.rows, &tracks)
+            if applied < messages.rows or (tracks > 0 and task_id is None):
+                return None
+            with nogil:
+                applied = self.core.ingest(messages, now)
+            return self.take_finished(), applied, applied == messages.rows
+        finally:
+            self.leave()
+
+    cdef tuple take_finished(self):
+        cdef Finished* finished = &self.core.finished
+        try:
+            roots = _column(finished.rows, cnp.NPY_INT64)
+            messages = _column(finished.rows, cnp.NPY_INT64)
+            tasks = _column(finished.rows, cnp.NPY_INT32)
+            outcomes = _column(finished.rows, cnp.NPY_INT8)
+            elapsed = _column(finished.rows, cnp.NPY_INT64)
+        except MemoryError:
+            return self.lend_finished()
+        finished.copy_to(
+            <int64_t*>_data(roots),
+            <int64_t*>_data(messages),
+            <int32_t*>_data(tasks),
+            <int8_t*>_data(outcomes),
+            <int64_t*>_data(elapsed),
+        )
+        finished.give_back()
+        return roots, messages, tasks, outcomes, elapsed
+
+    cdef tuple lend_finished(self):
+        """The same columns in the memory where they stand: trees that are finished must not be lost for want of a copy."""
+        cdef Finished* finished = &self.core.finished
+        rows = finished.rows
+        block = Block()
+        columns = (
+            _lent(block, finished.root_id, rows, cnp.NPY_INT64),
+            _lent(block, finished.message_id, rows, cnp.NPY_INT64),
+            _lent(block, finished.task_id, rows, cnp.NPY_INT32),
+            _lent(block, finished.outcome, rows, cnp.NPY_INT8),
+            _lent(block, finished.elapsed_ms, rows, cnp.NPY_INT64),
+        )
+        block.memory = finished.hand_over()
+        return columns
+
+    def rotate(self, int64_t now_ms):
+        """Empty death row; return the five columns of the trees that timed out."""
+        self.enter()
+        try:
+            rows = <size_t>self.core.tracked_in(self.core.death_row())
+            roots = _column(rows, cnp.NPY_INT64)
+            messages = _column(rows, cnp.NPY_INT64)
+            tasks = _column(rows, cnp.NPY_INT32)
+            outcomes = _column(rows, cnp.NPY_INT8)
+            elapsed = _column(rows, cnp.NPY_INT64)
+            root_data = <int64_t*>_data(roots)
+            message_data = <int64_t*>_data(messages)
+            task_data = <int32_t*>_data(tasks)
+            elapsed_data = <int64_t*>_data(elapsed)
+            cnp.PyArray_FILLWBYTE(outcomes, 2)
+            with nogil:
+                self.core.rotate(now_ms, root_data, message_data, task_data, elapsed_data)
+            return roots, messages, tasks, outcomes, elapsed
+        finally:
+            self.leave()
+
+    def contains(self, int64_t root_id):
+        self.enter()
+        try:
+            return <bint>self.core.arena.find(self.core.arena.hash(<uint64_t>root_id))
+        finally:
+            self.gate.leave()
+
+    def numbers(self):
+        """The ten lifetime counters, entries held, open trees and bytes, as some recent call left them."""
+        cdef int64_t[13] numbers
+        self.published.read(numbers)
+        return tuple([numbers[i] for i in range(13)])
+
+    def entries(self):
+        """Every entry as columns (root id, ack val, message id, task id, start tick, state, age), and the counters."""
+        self.enter()
+        try:
+            rows = self.core.arena.count()
+            columns = (
+                _column(rows, cnp.NPY_INT64),
+                _column(rows, cnp.NPY_INT64),
+                _column(rows, cnp.NPY_INT64),
+                _column(rows, cnp.NPY_INT32),
+                _column(rows, cnp.NPY_UINT32),
+                _column(rows, cnp.NPY_UINT8),
+                _column(rows, cnp.NPY_UINT8),
+            )
+            pointers = _entries(columns)
+            with nogil:
+                self.core.copy_out(pointers)
+            return columns, self.numbers()[:10]
+        finally:
+            self.gate.leave()
+
+    def load(self, tuple columns, tuple counters):
+        """Take over checked entries and counters; only for a core that is new."""
+        cdef int64_t[10] values
+        cdef size_t rows = <size_t>cnp.PyArray_DIM(<cnp.ndarray>columns[0], 0)
+        cdef size_t done
+        for i in range(10):
+            values[i] = counters[i]
+        pointers = _entries(columns)
+        self.enter()
+        try:
+            memcpy(&self.core.counters, values, sizeof(Counters))
+            with nogil:
+                done = self.core.put_back(pointers, rows)
+            if done < rows:
+                raise MemoryError(f"no memory for {rows} entries of the snapshot")
+        finally:
+            self.leave()
+
+    def probes(self):
+        """Lines that a look-up of every entry visits, all in all."""
+        self.enter()
+        try:
+            return self.core.arena.probes()
+        finally:
+            self.gate.leave()
+
+    def check_invariants(self):
+        self.enter()
+        try:
+            return self.core.check_invariants()
+        finally:
+            self.gate.leave()
+
+
+cdef Entries _entries(tuple columns):
+    cdef Entries entries
+    entries.root_id = <int64_t*>_data(columns[0])
+    entries.ack_val = <int64_t*>_data(columns[1])
+    entries.message_id = <int64_t*>_data(columns[2])
+    entries.task_id = <int32_t*>_data(columns[3])
+    entries.start = <uint32_t*>_data(columns[4])
+    entries.state = <uint8_t*>_data(columns[5])
+    entries.age = <uint8_t*>_data(columns[6])
+    return entries
+
+
+def fail_allocations_after(int64_t successes):
+    """Let that many more requests for table memory succeed and every later one fail; -1 ends it. For tests."""
+    (&allocations_left())[0] = successes
+
 
 include "combiner.pxi"
+
+
+cdef extern from "gups.h" namespace "acker" nogil:
+    cppclass c_Gups "acker::Gups":
+        bint start(size_t bytes, uint64_t seed) noexcept
+        void update(const int64_t* root_id, const int64_t* value, size_t rows) noexcept
+        uint64_t checksum() noexcept
+
+
+@cython.final
+cdef class Gups:
+    """Random XOR updates over a table of so many bytes: the limit that benchmarks measure ingest against."""
+
+    cdef c_Gups table
+
+    def __cinit__(self, size_t table_bytes, uint64_t seed):
+        if not self.table.start(table_bytes, seed):
+            raise MemoryError(f"no memory for a table of {table_bytes} bytes")
+
+    def update(self, const int64_t[::1] root_id, const int64_t[::1] value):
+        """One update a row; both columns of one length."""
+        if root_id.shape[0] != value.shape[0]:
+            raise ValueError(f"value: expected {root_id.shape[0]} rows like root_id, got {value.shape[0]}")
+        if root_id.shape[0] > 0:
+            with nogil:
+                self.table.update(&root_id[0], &value[0], <size_t>root_id.shape[0])
+
+    def checksum(self):
+        """The xor of all words of the table."""
+        return self.table.checksum()

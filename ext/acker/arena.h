@@ -1,0 +1,378 @@
+// One open-addressing arena that holds the hash tables of all expiry buckets: every slot carries its bucket's tag, so that
+// one probe finds a root whatever its bucket, and moving an entry to the nursery changes four bits.
+//
+// A line is one cache line of four slots. Words (who is here) and ack vals (what is open) are hot; message id, task id and
+// start tick are cold and lie in a second array, line by line at a fixed distance. Root ids are not stored: the hash is
+// bijective, its low 57 bits stand in the word and its high 7 bits follow from the line.
+//
+// Sizes. While there is one small segment, a line that is full makes the segment double and no entry ever leaves its home
+// line. A segment of LINES_MAX lines stops doubling: then a full line overflows into the next ones, and the arena grows by
+// linear hashing, one segment split at a time, so that no batch ever waits for the whole table to be moved.
+#pragma once
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+
+#include "hash.h"
+#include "memory.h"
+
+namespace acker {
+
+constexpr unsigned SLOTS = 4;            // a line
+constexpr unsigned LINE_BITS_MIN = 7;    // the 7 bits of the hash that the word does not hold
+constexpr unsigned LINE_BITS_MAX = 12;   // those and 5 more, from which a displaced entry's home line is read
+constexpr size_t LINES_MAX = size_t{1} << LINE_BITS_MAX;
+constexpr size_t DISPLACEMENT_MAX = 31;  // lines past home: what 5 bits can tell
+constexpr unsigned BUCKETS_MAX = 15;     // tags 1 to 15; 0 says that the slot is empty
+
+constexpr uint64_t HASH_MASK = (uint64_t{1} << 57) - 1;
+constexpr uint64_t OVERFLOWED = uint64_t{1} << 57;  // in all words of a line, or in none: entries have passed over it
+constexpr uint64_t FAILED = uint64_t{1} << 58;      // a FAIL came before the TRACK
+constexpr uint64_t TRACKED = uint64_t{1} << 59;     // the TRACK is here: there is a task to tell
+constexpr unsigned TAG_SHIFT = 60;
+
+struct Line {
+    uint64_t word[SLOTS];
+    uint64_t val[SLOTS];
+};
+
+struct Cold {
+    int64_t message_id;
+    int32_t task_id;
+    uint32_t start;  // milliseconds modulo 2^32
+};
+
+static_assert(sizeof(Line) == LINE_BYTES, "a line is one cache line");
+static_assert(SLOTS * sizeof(Cold) == LINE_BYTES, "the cold part of a line is one cache line too");
+static_assert(BUCKETS_MAX < (1u << (64 - TAG_SHIFT)), "every bucket has a tag besides 0");
+static_assert(LINE_BITS_MIN + 57 == 64, "word and line number hold the whole hash between them");
+
+struct Ref {
+    Line* line = nullptr;
+    unsigned slot = 0;
+
+    explicit operator bool() const noexcept { return line != nullptr; }
+    uint64_t& word() const noexcept { return line->word[slot]; }
+    uint64_t& val() const noexcept { return line->val[slot]; }
+    unsigned tag() const noexcept { return static_cast<unsigned>(word() >> TAG_SHIFT); }
+};
+
+class Arena {
+  public:
+    explicit Arena(uint64_t seed) noexcept : hash_(Hash::from_seed(seed)) {}
+    Arena(const Arena&) = delete;
+    Arena& operator=(const Arena&) = delete;
+    ~Arena() { clear(); }
+
+    uint64_t hash(uint64_t root_id) const noexcept { return hash_.of(root_id); }
+    size_t count() const noexcept { return count_; }
+    size_t lines_a_segment() const noexcept { return lines_; }
+    size_t segments() const noexcept { return segment_count_; }
+    size_t slots() const noexcept { return segment_count_ * lines_ * SLOTS; }
+    size_t bytes() const noexcept {
+        return segment_count_ * segment_bytes(lines_) + segment_capacity_ * sizeof(char*);
+    }
+    bool has_room(size_t extra) const noexcept { return count_ + extra <= limit_; }
+
+    // The home line of a hash. The arena must hold at least one segment.
+    Line* home(uint64_t h) const noexcept { return lines_of(segment_of(h)) + home_number(h); }
+
+    Cold* cold(Ref ref) const noexcept {
+        return reinterpret_cast<Cold*>(reinterpret_cast<char*>(ref.line) + (lines_ * LINE_BYTES)) + ref.slot;
+    }
+
+    static Ref find_in(Line* line, uint64_t h) noexcept {
+        for (unsigned slot = 0; slot < SLOTS; ++slot) {
+            uint64_t word = line->word[slot];
+            if (((word ^ h) & HASH_MASK) == 0 && (word >> TAG_SHIFT) != 0) return Ref{line, slot};
+        }
+        return Ref{};
+    }
+
+    // Where the entry of `h` is, or an empty Ref. Equal stored bits on one line mean equal displacement, so equal keys.
+    Ref find(uint64_t h) const noexcept {
+        if (segment_count_ == 0) return Ref{};
+        Line* lines = lines_of(segment_of(h));
+        size_t number = home_number(h);
+        for (;;) {
+            Ref ref = find_in(lines + number, h);
+            if (ref || (lines[number].word[0] & OVERFLOWED) == 0) return ref;
+            number = (number + 1) & (lines_ - 1);
+        }
+    }
+
+    // A slot for a hash that is not here, with `flags` (tag, TRACKED, FAILED) and val 0; empty Ref: `grow` first.
+    Ref place(uint64_t h, uint64_t flags) noexcept {
+        if (segment_count_ == 0) return Ref{};
+        char* segment = segment_of(h);
+        Line* lines = lines_of(segment);
+        size_t first = home_number(h), reach = lines_ == LINES_MAX ? DISPLACEMENT_MAX : 0;
+        for (size_t distance = 0; distance <= reach; ++distance) {
+            Line* line = lines + ((first + distance) & (lines_ - 1));
+            for (unsigned slot = 0; slot < SLOTS; ++slot) {
+                if ((line->word[slot] >> TAG_SHIFT) != 0) continue;
+                line->word[slot] = (line->word[slot] & OVERFLOWED) | (h & HASH_MASK) | flags;
+                line->val[slot] = 0;
+                for (size_t passed = 0; passed < distance; ++passed)
+                    pass(segment, (first + passed) & (lines_ - 1), +1);
+                ++count_;
+                return Ref{line, slot};
+            }
+        }
+        return Ref{};
+    }
+
+    void erase(uint64_t h, Ref ref) noexcept {
+        ref.word() &= OVERFLOWED;
+        ref.val() = 0;
+        --count_;
+        char* segment = segment_of(h);
+        size_t number = static_cast<size_t>(ref.line - lines_of(segment));
+        for (size_t at = home_number(h); at != number; at = (at + 1) & (lines_ - 1)) pass(segment, at, -1);
+    }
+
+    // One step of growth: the first segment, a doubled small one, or one segment split. False: no memory, nothing changed.
+    bool grow() noexcept {
+        if (segment_count_ == 0) return start();
+        return lines_ < LINES_MAX ? double_lines() : split();
+    }
+
+    // Calls visit(h, ref, cold) for every entry while it returns true. The visitor may erase the entry it is shown.
+    template <typename Visit>
+    void each(Visit visit) noexcept {
+        for (size_t s = 0; s < segment_count_; ++s) {
+            Line* lines = lines_of(segments_[s]);
+            for (size_t number = 0; number < lines_; ++number) {
+                for (unsigned slot = 0; slot < SLOTS; ++slot) {
+                    Ref ref{lines + number, slot};
+                    if (ref.tag() == 0) continue;
+                    if (!visit(hash_at(number, ref.word()), ref, cold(ref))) return;
+                }
+            }
+        }
+    }
+
+    uint64_t root_of(uint64_t h) const noexcept { return hash_.key_of(h); }
+
+    // Gives memory back after a peak: moves what is left into a smaller arena when most slots are empty. Costs time and
+    // memory in proportion to what is left; where memory is short the arena stays as it is.
+    void shrink() noexcept {
+        if (slots() <= LINES_MAX * SLOTS || count_ * 8 > limit_) return;
+        Arena smaller(0);
+        smaller.hash_ = hash_;
+        while (!smaller.has_room(count_ * 2 + 1))
+            if (!smaller.grow()) return;
+        bool moved = true;
+        each([&](uint64_t h, Ref ref, Cold* from) {
+            Ref to = smaller.place(h, ref.word() & ~(HASH_MASK | OVERFLOWED));
+            while (!to && (moved = smaller.grow())) to = smaller.place(h, ref.word() & ~(HASH_MASK | OVERFLOWED));
+            if (!moved) return false;
+            to.val() = ref.val();
+            *smaller.cold(to) = *from;
+            return true;
+        });
+        if (moved) swap(smaller);
+    }
+
+    void clear() noexcept {
+        for (size_t s = 0; s < segment_count_; ++s) release(segments_[s]);
+        release(segments_);
+        segments_ = nullptr;
+        segment_count_ = segment_capacity_ = lines_ = count_ = limit_ = 0;
+        line_bits_ = 0;
+    }
+
+    // Lines that a look-up of every entry visits, all in all: how well the hash spreads, counted and not timed.
+    int64_t probes() noexcept {
+        int64_t visited = 0;
+        each([&](uint64_t h, Ref ref, Cold*) {
+            size_t number = static_cast<size_t>(ref.line - lines_of(segment_of(h)));
+            visited += 1 + static_cast<int64_t>((number - home_number(h)) & (lines_ - 1));
+            return true;
+        });
+        return visited;
+    }
+
+    // What must hold between calls; true when it does. For tests.
+    bool check_invariants() noexcept {
+        size_t seen = 0;
+        bool good = true;
+        each([&](uint64_t h, Ref ref, Cold*) {
+            ++seen;
+            Ref found = find(h);
+            good = good && found.line == ref.line && found.slot == ref.slot;
+            return good;
+        });
+        return good && seen == count_ && passed_counts_agree();
+    }
+
+  private:
+    static size_t segment_bytes(size_t lines) noexcept { return lines * (2 * LINE_BYTES + 1); }
+    static Line* lines_of(char* segment) noexcept { return reinterpret_cast<Line*>(segment); }
+    uint8_t* passed_of(char* segment) const noexcept {
+        return reinterpret_cast<uint8_t*>(segment) + lines_ * 2 * LINE_BYTES;
+    }
+
+    char* segment_of(uint64_t h) const noexcept {
+        size_t number = h & segment_mask_;
+        return segments_[number < segment_count_ ? number : number & (segment_mask_ >> 1)];
+    }
+
+    size_t home_number(uint64_t h) const noexcept { return static_cast<size_t>(h >> (64 - line_bits_)); }
+
+    // The whole hash of an entry from its word and the number of the line it stands on.
+    uint64_t hash_at(size_t number, uint64_t word) const noexcept {
+        size_t home = number;
+        if (line_bits_ == LINE_BITS_MAX) {
+            size_t home_low = (word >> (64 - LINE_BITS_MAX)) & DISPLACEMENT_MAX;
+            home = (number - ((number - home_low) & DISPLACEMENT_MAX)) & (LINES_MAX - 1);
+        }
+        uint64_t high = static_cast<uint64_t>(home) >> (line_bits_ - LINE_BITS_MIN);
+        return (high << 57) | (word & HASH_MASK);
+    }
+
+    // One more or one less entry has passed over a line on the way from its home. At most 31 lines of 4 entries can.
+    void pass(char* segment, size_t number, int by) noexcept {
+        uint8_t& passed = passed_of(segment)[number];
+        passed = static_cast<uint8_t>(passed + by);
+        uint64_t* word = lines_of(segment)[number].word;
+        for (unsigned slot = 0; slot < SLOTS; ++slot)
+            word[slot] = passed != 0 ? word[slot] | OVERFLOWED : word[slot] & ~OVERFLOWED;
+    }
+
+    bool start() noexcept {
+        if (!enlarge(&segments_, &segment_capacity_, 0, 1)) return false;
+        char* segment = static_cast<char*>(acquire_zeroed(segment_bytes(size_t{1} << LINE_BITS_MIN)));
+        if (segment == nullptr) return false;
+        segments_[0] = segment;
+        segment_count_ = 1;
+        set_lines(LINE_BITS_MIN);
+        return true;
+    }
+
+    void set_lines(unsigned bits) noexcept {
+        line_bits_ = bits;
+        lines_ = size_t{1} << bits;
+        set_limit();
+    }
+
+    // How many entries the segments may hold before the next step of growth. Segments not yet split carry up to twice the
+    // load of split ones, so splitting is paced by them: at the most two thirds of their slots are taken.
+    void set_limit() noexcept {
+        size_t whole = 1;
+        while (whole * 2 <= segment_count_) whole *= 2;
+        size_t split = segment_count_ - whole;
+        limit_ = (whole * 44 + split * 22) * lines_ * SLOTS / 100;
+        segment_mask_ = whole * 2 - 1;
+    }
+
+    // No line of the doubled segment can be overfull: its entries come from one line of four slots.
+    bool double_lines() noexcept {
+        char* doubled = static_cast<char*>(acquire_zeroed(segment_bytes(lines_ * 2)));
+        if (doubled == nullptr) return false;
+        char* old = segments_[0];
+        Line* to_lines = lines_of(doubled);
+        Cold* to_cold = reinterpret_cast<Cold*>(doubled + lines_ * 2 * LINE_BYTES);
+        each([&](uint64_t h, Ref ref, Cold* from) {
+            size_t number = static_cast<size_t>(h >> (64 - line_bits_ - 1));
+            unsigned slot = 0;
+            while ((to_lines[number].word[slot] >> TAG_SHIFT) != 0) ++slot;
+            to_lines[number].word[slot] = ref.word();
+            to_lines[number].val[slot] = ref.val();
+            to_cold[number * SLOTS + slot] = *from;
+            return true;
+        });
+        segments_[0] = doubled;
+        release(old);
+        set_lines(line_bits_ + 1);
+        return true;
+    }
+
+    // Linear hashing: the next segment in turn gives about half of its entries to a new one. They keep line and slot.
+    bool split() noexcept {
+        if (!enlarge(&segments_, &segment_capacity_, segment_count_, segment_count_ + 1)) return false;
+        char* fresh = static_cast<char*>(acquire_zeroed(segment_bytes(lines_)));
+        if (fresh == nullptr) return false;
+        size_t whole = (segment_mask_ + 1) / 2;
+        char* old = segments_[segment_count_ - whole];
+        for (size_t number = 0; number < lines_; ++number) {
+            for (unsigned slot = 0; slot < SLOTS; ++slot) {
+                Ref ref{lines_of(old) + number, slot};
+                if (ref.tag() != 0 && (ref.word() & whole) != 0) move_across(old, fresh, number, ref);
+            }
+        }
+        segments_[segment_count_++] = fresh;
+        set_limit();
+        return true;
+    }
+
+    void move_across(char* old, char* fresh, size_t number, Ref from) noexcept {
+        uint64_t h = hash_at(number, from.word());
+        Ref to{lines_of(fresh) + number, from.slot};
+        to.word() = (from.word() & ~OVERFLOWED) | (to.word() & OVERFLOWED);
+        to.val() = from.val();
+        *cold(to) = *cold(from);
+        from.word() &= OVERFLOWED;
+        from.val() = 0;
+        for (size_t at = home_number(h); at != number; at = (at + 1) & (lines_ - 1)) {
+            pass(old, at, -1);
+            pass(fresh, at, +1);
+        }
+    }
+
+    bool passed_counts_agree() noexcept {
+        for (size_t s = 0; s < segment_count_; ++s) {
+            int64_t expected[LINES_MAX] = {};
+            for (size_t number = 0; number < lines_; ++number) {
+                for (uint64_t word : lines_of(segments_[s])[number].word) {
+                    if ((word >> TAG_SHIFT) == 0) {
+                        if ((word & ~OVERFLOWED) != 0) return false;
+                        continue;
+                    }
+                    size_t at = home_number(hash_at(number, word));
+                    for (; at != number; at = (at + 1) & (lines_ - 1)) ++expected[at];
+                }
+            }
+            for (size_t number = 0; number < lines_; ++number) {
+                if (passed_of(segments_[s])[number] != expected[number]) return false;
+                for (uint64_t word : lines_of(segments_[s])[number].word)
+                    if (((word & OVERFLOWED) != 0) != (expected[number] != 0)) return false;
+            }
+        }
+        return true;
+    }
+
+    void swap(Arena& other) noexcept {
+        char** segments = segments_;
+        segments_ = other.segments_;
+        other.segments_ = segments;
+        size_t mine[] = {segment_count_, segment_capacity_, segment_mask_, lines_, count_, limit_, line_bits_};
+        segment_count_ = other.segment_count_;
+        segment_capacity_ = other.segment_capacity_;
+        segment_mask_ = other.segment_mask_;
+        lines_ = other.lines_;
+        count_ = other.count_;
+        limit_ = other.limit_;
+        line_bits_ = other.line_bits_;
+        other.segment_count_ = mine[0];
+        other.segment_capacity_ = mine[1];
+        other.segment_mask_ = mine[2];
+        other.lines_ = mine[3];
+        other.count_ = mine[4];
+        other.limit_ = mine[5];
+        other.line_bits_ = static_cast<unsigned>(mine[6]);
+    }
+
+    Hash hash_;
+    char** segments_ = nullptr;  // owned; each block holds lines, cold parts, passed counts, in this order
+    size_t segment_count_ = 0;
+    size_t segment_capacity_ = 0;
+    size_t segment_mask_ = 0;
+    size_t lines_ = 0;  // a segment
+    size_t count_ = 0;
+    size_t limit_ = 0;
+    unsigned line_bits_ = 0;
+};
+
+}  // namespace acker

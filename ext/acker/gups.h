@@ -1,0 +1,63 @@
+// The physical limit that ingest is measured against, after HPCC RandomAccess: one XOR read-modify-write at a random place
+// for each row, with the acker's own hash, fetched ahead, the columns streamed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hash.h"
+#include "ingest.h"
+#include "memory.h"
+
+namespace acker {
+
+class Gups {
+  public:
+    static constexpr size_t FETCH_AHEAD_GUPS = 24;
+
+    Gups() = default;
+    Gups(const Gups&) = delete;
+    Gups& operator=(const Gups&) = delete;
+    ~Gups() { release(words_); }
+
+    // A table of the most whole lines that fit into `bytes`. False: no memory.
+    bool start(size_t bytes, uint64_t seed) noexcept {
+        hash_ = Hash::from_seed(seed);
+        lines_ = bytes / LINE_BYTES > 0 ? bytes / LINE_BYTES : 1;
+        words_ = static_cast<uint64_t*>(acquire_zeroed(lines_ * LINE_BYTES));
+        return words_ != nullptr;
+    }
+
+    void update(const int64_t* root_id, const int64_t* value, size_t rows) noexcept {
+        uint64_t* ahead[FETCH_AHEAD_GUPS];
+        for (size_t row = 0; row < rows + FETCH_AHEAD_GUPS; ++row) {
+            uint64_t** place = ahead + row % FETCH_AHEAD_GUPS;
+            if (row >= FETCH_AHEAD_GUPS) **place ^= static_cast<uint64_t>(value[row - FETCH_AHEAD_GUPS]);
+            if (row >= rows) continue;
+            *place = word_of(static_cast<uint64_t>(root_id[row]));
+            ACKER_PREFETCH(*place);
+        }
+    }
+
+    // The xor of all words: the same whatever the order of the updates, so that a run can be checked.
+    uint64_t checksum() const noexcept {
+        uint64_t sum = 0;
+        for (size_t word = 0; word < lines_ * WORDS; ++word) sum ^= words_[word];
+        return sum;
+    }
+
+  private:
+    static constexpr size_t WORDS = LINE_BYTES / sizeof(uint64_t);
+
+    // The line by the high 32 bits of the hash, scaled so that any number of lines will do; the word by its low bits.
+    uint64_t* word_of(uint64_t root_id) const noexcept {
+        uint64_t h = hash_.of(root_id);
+        return words_ + ((h >> 32) * lines_ >> 32) * WORDS + h % WORDS;
+    }
+
+    Hash hash_;
+    size_t lines_ = 0;
+    uint64_t* words_ = nullptr;
+};
+
+}  // namespace acker

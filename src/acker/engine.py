@@ -1,0 +1,242 @@
+"""Acker: the contract over the native core. Checked columns of messages in, columns of finished trees out."""
+
+from __future__ import annotations
+
+from typing import SupportsIndex
+
+import numpy.typing as npt
+
+from acker import _core, snapshot
+from acker.columns import Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
+from acker.errors import AckerMemoryError
+from acker.protocol import PROTOCOLS, Options, Stats, check_options
+
+
+class Acker:
+    """Storm's XOR tuple-tree acker: knows for every root id when everything derived from it is finished.
+
+    Parameters
+    ----------
+    protocol : {"storm", "storm-0.9", "fsshelter"}
+        Which rules hold; see docs/protocol.md.
+    buckets : int, 2 to 15
+        Cohorts that expire together. With one `rotate` every P a tree times out after more than (buckets - 1) P and
+        at most buckets P.
+    high_water : int >= 0, optional
+        Bounds the memory: while more than twice as many tracked trees are held, a TRACK is answered REJECTED. None:
+        no limit.
+    seed : int, 0 to 2^64 - 1, optional
+        Of the hash that places root ids; drawn from the operating system unless given. Keep it secret where others choose
+        root ids.
+
+    Notes
+    -----
+    One thread at a time: a second one that enters gets `BusyError` and changes nothing. `len`, `stats` and `nbytes`
+    may be asked at any time and then show some recent moment.
+
+    Examples
+    --------
+    >>> from acker import Acker, Kind
+    >>> a = Acker()
+    >>> len(a.ingest([Kind.TRACK, Kind.OK], [7, 7], [1 ^ 2, 1], [0, 0], [42, 0]))
+    0
+    >>> done = a.ingest([Kind.OK], [7], [2])
+    >>> done.message_id.tolist(), done.outcome.tolist()
+    ([42], [0])
+    """
+
+    __slots__ = ("_core", "_options")
+
+    def __init__(
+        self,
+        *,
+        protocol: str = "storm",
+        buckets: int = 3,
+        high_water: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self._open(check_options(protocol, buckets, high_water, seed))
+
+    def _open(self, options: Options) -> None:
+        self._options = options
+        self._core = _core.Core(
+            PROTOCOLS.index(options.protocol), options.buckets, options.high_water, options.seed
+        )
+
+    @property
+    def protocol(self) -> str:
+        """Which rules hold."""
+        return self._options.protocol
+
+    @property
+    def buckets(self) -> int:
+        """How many cohorts there are."""
+        return self._options.buckets
+
+    @property
+    def high_water(self) -> int | None:
+        """The bound on memory, in tracked trees; None: no limit."""
+        return self._options.high_water
+
+    def ingest(
+        self,
+        kind: npt.ArrayLike,
+        root_id: npt.ArrayLike,
+        value: npt.ArrayLike,
+        task_id: npt.ArrayLike | None = None,
+        message_id: npt.ArrayLike | None = None,
+        *,
+        now_ms: SupportsIndex = 0,
+    ) -> Completions:
+        """Apply one batch of acker messages in row order; return the trees it finishes.
+
+        Row i has the effect of the i-th call of Storm's Acker.execute (Storm 2.x daemon/Acker.java), but for a second
+        TRACK of a tracked root, which is ignored.
+
+        Parameters
+        ----------
+        kind : (n,) int8, or one Kind for all rows
+        root_id : (n,) int64
+            Tree the row belongs to. Any value, 0 and negatives included.
+        value : (n,) int64
+            TRACK: xor of the tuple ids the spout sent. OK: the finished tuple's id xor the ids emitted under it. Not
+            used by FAIL and RESET_TIMEOUT.
+        task_id : (n,) int32, >= 0, optional
+            Spout task to notify. Used of TRACK rows only; may be left out where there is none.
+        message_id : (n,) int64, optional
+            The spout's own id. Used of TRACK rows only; left out reads 0.
+        now_ms : int64
+            Milliseconds since any fixed epoch; becomes the start of new trees and ends finished ones.
+
+        Returns
+        -------
+        Completions
+            0 <= m <= n rows, in the order in which the messages finished the trees. The arrays own their memory.
+
+        Raises
+        ------
+        ColumnTypeError, ColumnValueError
+            The column, the first bad row, what was expected; nothing applied. Integers of another width are converted
+            when no value changes.
+        ArgumentTypeError, ArgumentValueError
+            `now_ms` is no int64; nothing applied.
+        AckerMemoryError
+            The table could not grow; `rows_applied` leading rows took effect and `completions` are theirs.
+        BusyError
+            Another thread is inside this acker; nothing applied.
+
+        Notes
+        -----
+        Expected O(n). Releases the GIL.
+        """
+        finished = self._core.ingest(kind, root_id, value, task_id, message_id, now_ms)
+        if finished is None:
+            columns = check_columns(kind, root_id, value, task_id, message_id)
+            finished = self._core.ingest(*columns, check_now_ms(now_ms))
+        return _report(finished)
+
+    def ingest_arrow(self, batch: object, *, now_ms: SupportsIndex = 0) -> Completions:
+        """Apply an Arrow batch, or a stream of batches as one; columns by the names of `MESSAGE_SCHEMA`.
+
+        Parameters
+        ----------
+        batch : object with ``__arrow_c_array__`` or ``__arrow_c_stream__``
+            A record batch, table or data frame of any library. Read without a copy where it is one batch with the types
+            of `MESSAGE_SCHEMA`. Further columns are ignored; ``task_id`` and ``message_id`` may be missing as in `ingest`.
+        now_ms : int64
+            As in `ingest`, as are the result and the errors.
+        """
+        columns = columns_from_arrow(batch)
+        return _report(self._core.ingest(*columns, check_now_ms(now_ms)))
+
+    def rotate(self, *, now_ms: SupportsIndex = 0) -> Completions:
+        """Empty death row, which becomes the nursery; return its trees as TIMED_OUT, in any order.
+
+        Entries without a TRACK leave too and are counted (``stats().orphans``).
+
+        Parameters
+        ----------
+        now_ms : int64
+            Ends the trees: ``elapsed_ms`` is counted up to it.
+
+        Raises
+        ------
+        MemoryError
+            No memory for the result; nothing was removed.
+        BusyError
+            Another thread is inside this acker; nothing was removed.
+
+        Notes
+        -----
+        O(1) where the bucket is empty, else one sweep over the table, which is made smaller when little is left in it.
+        Releases the GIL.
+        """
+        return Completions(*self._core.rotate(check_now_ms(now_ms)))
+
+    def stats(self) -> Stats:
+        """Return what happened since creation, and what is held now."""
+        return Stats(*self._core.numbers()[:12])
+
+    def snapshot(self) -> bytes:
+        """Return everything this acker knows as bytes for `restore`; the format stands in docs/snapshot.md."""
+        columns, counters = self._core.entries()
+        options = self._options
+        return snapshot.encode(
+            snapshot.State(
+                options.protocol,
+                options.buckets,
+                options.high_water,
+                options.seed,
+                counters,
+                snapshot.Entries(*columns),
+            )
+        )
+
+    @classmethod
+    def restore(cls, blob: bytes | bytearray | memoryview) -> Acker:
+        """Return an acker that goes on where the one of the snapshot stood.
+
+        Raises
+        ------
+        SnapshotError
+            The bytes are damaged, of an unknown version, or no snapshot.
+        """
+        state = snapshot.decode(blob)
+        restored = cls.__new__(cls)
+        restored._open(Options(state.protocol, state.buckets, state.high_water, state.seed))
+        restored._core.load(tuple(state.entries), tuple(state.counters))
+        return restored
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the tables and buffers occupy."""
+        return self._core.numbers()[12]
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the tables contradict themselves; O(slots). For tests and for the suspicious."""
+        if not self._core.check_invariants():
+            raise AssertionError("the tables of this acker contradict themselves")
+
+    def __len__(self) -> int:
+        return self._core.numbers()[10]
+
+    def __contains__(self, root_id: object) -> bool:
+        found = find_root_id(root_id)
+        return found is not None and self._core.contains(found)
+
+    def __repr__(self) -> str:
+        options = self._options
+        return (
+            f"Acker(protocol={options.protocol!r}, buckets={options.buckets}, high_water={options.high_water}): "
+            f"{len(self)} pending"
+        )
+
+
+def _report(finished: _core.Finished) -> Completions:
+    arrays, rows_applied, complete = finished
+    completions = Completions(*arrays)
+    if not complete:
+        raise AckerMemoryError(
+            f"no memory after {rows_applied} rows; they are applied, the rest are not", rows_applied, completions
+        )
+    return completions
