@@ -1,1 +1,56 @@
-"""Know when everything derived from a message is finished."""
+"""Know, for every message that enters a pipeline, when everything derived from it is finished.
+
+The public door of the package. Spouts, bolts and Spark have doors of their own: `acker.spark`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from acker import protocol
+from acker.columns import Completions
+from acker.engine import Acker
+from acker.errors import AckerError, AckerMemoryError, BusyError, SnapshotError
+from acker.ids import IdGenerator
+from acker.protocol import Kind, Outcome, Stats, acker_of, encode_tuple_id, parse_tuple_id
+from acker.reference import ReferenceAcker
+from acker.tupletree import TupleTree
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    MESSAGE_SCHEMA: pa.Schema
+    COMPLETION_SCHEMA: pa.Schema
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "COMPLETION_SCHEMA",
+    "MESSAGE_SCHEMA",
+    "Acker",
+    "AckerError",
+    "AckerMemoryError",
+    "BusyError",
+    "Completions",
+    "IdGenerator",
+    "Kind",
+    "Outcome",
+    "ReferenceAcker",
+    "SnapshotError",
+    "Stats",
+    "TupleTree",
+    "acker_of",
+    "encode_tuple_id",
+    "parse_tuple_id",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # The schemas need pyarrow, which is imported when somebody first asks for one.
+    if name in ("MESSAGE_SCHEMA", "COMPLETION_SCHEMA"):
+        return getattr(protocol, name)
+    raise AttributeError(f"module 'acker' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
