@@ -102,6 +102,21 @@ class ReferenceAcker:
         self._open = 0  # entries with a task id
         self._inside = threading.Lock()
 
+    @property
+    def protocol(self) -> str:
+        """Which rules hold."""
+        return self._options.protocol
+
+    @property
+    def buckets(self) -> int:
+        """How many cohorts there are."""
+        return self._options.buckets
+
+    @property
+    def high_water(self) -> int | None:
+        """The bound on what is held, in tracked trees; None: no limit."""
+        return self._options.high_water
+
     def ingest(
         self,
         kind: npt.ArrayLike,
@@ -237,6 +252,13 @@ class ReferenceAcker:
     def __contains__(self, root_id: object) -> bool:
         root = find_root_id(root_id)
         return root is not None and self._find(root)[1] is not None
+
+    def __repr__(self) -> str:
+        options = self._options
+        return (
+            f"ReferenceAcker(protocol={options.protocol!r}, buckets={options.buckets}, "
+            f"high_water={options.high_water}): {len(self)} pending"
+        )
 
     @property
     def nbytes(self) -> int:
