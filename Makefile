@@ -8,7 +8,7 @@ SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
 IN_ENV = sh scripts/in_env.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench build lint format doctor dist clean distclean
+.PHONY: help run test quick sanitize bench build lint format doctor dist clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,14 @@ test:  ## lint, types and all tests (ARGS="-k ids" is passed on to pytest)
 	@$(SETUP) test
 	@$(IN_ENV) sh scripts/lint.sh
 	@$(IN_ENV) python -m pytest $(ARGS)
+
+quick:  ## the tests that need neither Spark nor a JDK
+	@$(SETUP) quick
+	@$(IN_ENV) python -m pytest -m "not spark" $(ARGS)
+
+sanitize:  ## the quick tests with the native module under AddressSanitizer and UBSan
+	@ACKER_SANITIZE=address,undefined $(SETUP) quick
+	@ACKER_SANITIZE=address,undefined $(IN_ENV) sh scripts/sanitize.sh $(ARGS)
 
 bench:  ## the benchmarks; results as a table and as JSON (ARGS="--help")
 	@$(SETUP) bench

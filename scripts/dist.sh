@@ -17,5 +17,5 @@ wheel=$(ls "$PWD"/dist/*.whl)
 cp -r "$work"/acker-*/tests "$work"/acker-*/pyproject.toml "$work/"
 rm -rf "$work"/acker-*
 cd "$work"
-venv/bin/python -m pip install --quiet --group pyproject.toml:test "$wheel[arrow,cli]"
+venv/bin/python -m pip install --quiet --group pyproject.toml:test "${wheel}[arrow,cli]"
 venv/bin/python -m pytest -m "not spark and not repository" tests

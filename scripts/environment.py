@@ -40,6 +40,7 @@ class Needs(NamedTuple):
 LEVELS = {
     "build": Needs(),
     "run": Needs(extras=("spark", "cli"), jdk=True),
+    "quick": Needs(extras=("arrow", "cli"), groups=("test",)),
     "lint": Needs(extras=("spark", "cli"), groups=("lint", "test")),
     "test": Needs(extras=("spark", "cli"), groups=("lint", "test"), jdk=True),
     "bench": Needs(extras=("spark", "cli"), groups=("test", "bench"), jdk=True),

@@ -71,6 +71,7 @@ minor=$newest
 while [ "$minor" -ge "$oldest" ]; do
     try_on_path "python3.$minor"
     # Patch releases in falling order of their number, which the shell's own order is not (3.12.10 before 3.12.9).
+    # shellcheck disable=SC2010 # sorted by number
     for folder in $(ls "$pyenv_versions" 2>/dev/null | grep -E "^3\.$minor\.[0-9]+$" | sort -t . -k 3,3nr); do
         try "$pyenv_versions/$folder/bin/python3.$minor"
     done

@@ -2,7 +2,7 @@
 # Run every linter, and fail at the end if one of them did: lint.sh [--fix]
 set -u
 
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 failed=""
 
 check() {
