@@ -295,7 +295,7 @@ def _check_array(field: _Field, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         raise ColumnTypeError(f"{field.name}: expected {field.expected}, got {array.dtype}")
     limits = np.iinfo(array.dtype)
     if field.least <= limits.min and limits.max <= field.most:
-        return np.ascontiguousarray(array, field.dtype)
+        return _plain(field, array)
     # A comparison only where the dtype can hold a bad value: a bound outside of the dtype would not compare in NumPy 1.
     bad = np.zeros(len(array), np.bool_) if limits.min >= field.least else array < field.least
     if limits.max > field.most:
@@ -303,7 +303,12 @@ def _check_array(field: _Field, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if bad.any():
         row = _first(bad)
         raise ColumnValueError(f"{field.name}: row {row}: expected {field.expected}, got {array[row]}")
-    return np.ascontiguousarray(array, field.dtype)
+    return _plain(field, array)
+
+
+def _plain(field: _Field, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the array itself if C can read it as it stands, else a copy that C can read."""
+    return np.require(array, field.dtype, ["C_CONTIGUOUS", "ALIGNED"])
 
 
 def _check_sequence(field: _Field, items: list[Any], rows: int | None, sized_by: str) -> npt.NDArray[Any]:

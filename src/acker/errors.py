@@ -35,7 +35,9 @@ class SnapshotError(AckerError, ValueError):
 class BusyError(AckerError, RuntimeError):
     """Another thread is inside this acker; nothing was applied."""
 
-    def __init__(self, message: str = "another thread is inside this acker; nothing was applied") -> None:
+    def __init__(
+        self, message: str = "another thread is inside this Acker; one Acker is used from one thread at a time"
+    ) -> None:
         super().__init__(message)
 
 

@@ -251,7 +251,8 @@ class ReferenceAcker:
 
     def __contains__(self, root_id: object) -> bool:
         root = find_root_id(root_id)
-        return root is not None and self._find(root)[1] is not None
+        with self._alone():
+            return root is not None and self._find(root)[1] is not None
 
     def __repr__(self) -> str:
         options = self._options
