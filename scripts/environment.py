@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -154,6 +155,7 @@ def ensure_native_module(pyproject: dict[str, Any]) -> None:
     value = digest(
         {str(path.relative_to(ROOT)): path.read_text() for path in [ROOT / "setup.py", *sources]},
         [pyproject[table] for table in ("build-system", "project")],
+        re.findall(r"^__version__ = .*$", (ROOT / "src/acker/__init__.py").read_text(), re.MULTILINE),
         {name: os.environ.get(name) for name in BUILD_SWITCHES},
         sys.version,
     )

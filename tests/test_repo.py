@@ -1,0 +1,263 @@
+"""The rules of the repository that no linter knows. Each check counts what it looked at; one that saw nothing fails."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import acker
+
+pytestmark = pytest.mark.repository
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src/acker"
+
+# Lowest first: a module may import from its own layer and from those before it. The last part of ARCHITECTURE.md.
+LAYERS = (
+    ("errors", "protocol", "ids"),
+    ("columns", "snapshot"),
+    ("engine", "reference", "combiner"),
+    ("tupletree", "offsets"),
+    ("topology",),
+    ("local", "spark"),
+    ("testing", "bench", "cli"),
+)
+SIDEWAYS = {("local", "spark"), ("spark", "local")}
+HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib"}
+
+LINE_LENGTH_MAX = 120
+FUNCTION_LINES_MAX = 70
+SUBJECT_LENGTH_MAX = 72
+
+# Written in two parts, so that this file does not break its own rule.
+LEFTOVERS = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
+MACHINE_PATHS = re.compile(r"(?<![\w.$~}*-])/(?:wo" + r"rk|ro" + r"ot|ho" + r"me|Us" + r"ers)/[\w.]")
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Return the files that git tracks and that match the patterns, deleted ones left out."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--", *patterns]
+    listed = subprocess.run(command, capture_output=True, check=True, text=True).stdout.split("\0")
+    found = [ROOT / name for name in listed if name and (ROOT / name).is_file()]
+    assert found, f"nothing matches {patterns}"
+    return found
+
+
+def lines_of(*patterns: str) -> Iterator[tuple[str, str]]:
+    """Yield `file:number` and the text of each line of the tracked text files that match."""
+    for path in tracked(*patterns):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            yield f"{path.relative_to(ROOT)}:{number}", line
+
+
+def part_of(path: Path) -> str:
+    """Return the part of the package that a file belongs to: the name below acker of its module or folder."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, int, bool]]:
+    """Yield (module, line, whether it happens when the module is imported) for each import but those for types only."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    package = ["acker", *path.relative_to(PACKAGE).parts[:-1]]
+
+    def walk(node: ast.AST, *, at_import: bool) -> Iterator[tuple[str, int, bool]]:
+        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            for statement in node.orelse:
+                yield from walk(statement, at_import=at_import)
+            return
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno, at_import) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from acker import columns` names a module, `from acker import Acker` does not: both are told.
+            yield from ((f"{module}.{alias.name}", node.lineno, at_import) for alias in node.names)
+        inside = at_import and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, at_import=inside)
+
+    yield from walk(tree, at_import=True)
+
+
+def layer_of(part: str) -> int:
+    """Return the number of the layer that holds a part."""
+    return next(number for number, layer in enumerate(LAYERS) if part in layer)
+
+
+def test_every_module_has_a_layer() -> None:
+    parts = {part_of(path) for path in tracked("src/acker/*.py", "src/acker/**/*.py")} - {"__init__", "__main__"}
+    assert len(parts) >= 8
+    assert parts <= {part for layer in LAYERS for part in layer}, "give the new module a place in LAYERS"
+
+
+def test_modules_import_downwards_only() -> None:
+    seen = 0
+    for path in tracked("src/acker/*.py", "src/acker/**/*.py"):
+        part = part_of(path)
+        if part in {"__init__", "__main__"}:
+            continue
+        for module, line, _ in imports_of(path):
+            names = module.split(".")
+            if names[0] != "acker" or len(names) < 2:
+                continue
+            seen += 1
+            target, where = names[1], f"{path.relative_to(ROOT)}:{line} imports {module}"
+            if target == "_core":
+                assert part in {"engine", "combiner"}, f"{where}: only engine and combiner know the native core"
+            elif not any(target in layer for layer in LAYERS):
+                # A name of the public door, which stands on everything below Spark.
+                assert layer_of(part) >= layer_of("spark"), f"{where}: the public door stands above this module"
+            else:
+                assert layer_of(target) <= layer_of(part), f"{where}: upwards"
+                assert (part, target) not in SIDEWAYS, f"{where}: sideways"
+    assert seen > 20
+
+
+def test_nothing_below_spark_imports_what_is_optional() -> None:
+    seen = set()
+    for path in tracked("src/acker/*.py", "src/acker/**/*.py"):
+        part = part_of(path)
+        if part != "__init__" and layer_of(part) >= layer_of("spark"):
+            continue
+        for module, line, at_import in imports_of(path):
+            top = module.split(".")[0]
+            seen.add(top)
+            where = f"{path.relative_to(ROOT)}:{line} imports {top}"
+            assert top != "pyspark", where
+            assert not (top in HEAVY and at_import), f"{where} at import time"
+    assert {"numpy", "acker"} <= seen
+
+
+@pytest.mark.parametrize("module", ["acker", "acker.tupletree", "acker.ids"])
+def test_importing_acker_imports_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    loaded = set(done.stdout.split())
+    assert {"acker", "numpy"} <= loaded
+    assert not loaded & HEAVY
+
+
+def test_version_has_one_place() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" in pyproject["project"]["dynamic"]
+    assert pyproject["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "acker.__version__"}
+    releases = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert releases[0] == acker.__version__
+    written = re.compile(rf"\bversion\b\W+{re.escape(acker.__version__)}\b|^__version__ = ", re.IGNORECASE)
+    places = {
+        where.split(":")[0] for where, line in lines_of("*.py", "*.toml", "*.md", "*.yml") if written.search(line)
+    }
+    assert places - {"tests/test_repo.py"} == {"src/acker/__init__.py"}
+
+
+def test_python_range_is_the_same_everywhere() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    classifiers = " ".join(pyproject["project"]["classifiers"])
+    minors = [int(minor) for minor in re.findall(r"Python :: 3\.(\d+)", classifiers)]
+    assert minors == list(range(min(minors), max(minors) + 1))
+    oldest, newest = min(minors), max(minors)
+    assert pyproject["project"]["requires-python"] == f">=3.{oldest}"
+    assert pyproject["tool"]["mypy"]["python_version"] == f"3.{oldest}"
+    assert pyproject["tool"]["ruff"]["target-version"] == f"py3{oldest}"
+    assert pyproject["tool"]["cibuildwheel"]["build"] == [f"cp3{minor}-*" for minor in minors]
+    finder = (ROOT / "scripts/find_python.sh").read_text()
+    assert re.findall(r"^(?:newest|oldest)=(\d+)$", finder, re.MULTILINE) == [str(newest), str(oldest)]
+    assert f"(3, {oldest}) <= sys.version_info[:2] <= (3, {newest})" in (ROOT / "scripts/setup.sh").read_text()
+    matrix = re.findall(r'python: "3\.(\d+)", java', (ROOT / ".github/workflows/ci.yml").read_text())
+    assert [int(minor) for minor in matrix] == minors
+
+
+def test_lines_are_short_and_clean() -> None:
+    seen = 0
+    for where, line in lines_of(":!LICENSE", ":!*.json", ":!*.svg"):
+        seen += 1
+        assert len(line) <= LINE_LENGTH_MAX or line.startswith("|"), f"{where}: {len(line)} characters"
+        assert line == line.rstrip(), f"{where}: blanks at the end"
+    assert seen > 1000
+
+
+def test_functions_are_short() -> None:
+    seen = 0
+    for path in tracked("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            seen += 1
+            assert node.end_lineno is not None
+            lines = node.end_lineno - node.lineno + 1
+            if ast.get_docstring(node) is not None:
+                text = node.body[0]
+                assert text.end_lineno is not None
+                lines -= text.end_lineno - text.lineno + 1
+            where = f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+            assert lines <= FUNCTION_LINES_MAX, f"{where}: {lines} lines without its docstring"
+    assert seen > 100
+
+
+def test_nothing_is_left_for_later() -> None:
+    seen = 0
+    for where, line in lines_of(":!LICENSE"):
+        seen += 1
+        assert not LEFTOVERS.search(line), f"{where}: {line.strip()}"
+    assert seen > 1000
+    assert LEFTOVERS.search("# FIX" + "ME later")
+
+
+def test_no_machine_paths() -> None:
+    seen = 0
+    for where, line in lines_of(":!LICENSE"):
+        seen += 1
+        assert not MACHINE_PATHS.search(line), f"{where}: {line.strip()}"
+    assert seen > 1000
+    assert MACHINE_PATHS.search('open("/ho' + 'me/somebody/x")')
+    assert not MACHINE_PATHS.search("see docs/wo" + "rk/x.md")
+
+
+def test_tests_are_not_skipped() -> None:
+    skips = re.compile(r"\bpytest\.(?:mark\.)?(?:skip|skipif|xfail|importorskip)\b|unittest\.skip")
+    seen = 0
+    for where, line in lines_of("tests/*.py", "tests/**/*.py"):
+        seen += 1
+        assert not skips.search(line) or where.startswith("tests/test_repo.py"), where
+    assert seen > 500
+
+
+def test_headers_know_nothing_of_python() -> None:
+    seen = 0
+    for where, line in lines_of("ext/*.h", "ext/**/*.h"):
+        seen += 1
+        assert "Python.h" not in line, where
+    assert seen > 100
+
+
+def test_workflows_pin_actions_by_commit() -> None:
+    uses = [
+        (where, line.partition("uses:")[2].strip()) for where, line in lines_of(".github/**/*.yml") if "uses:" in line
+    ]
+    assert len(uses) > 5
+    for where, action in uses:
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), f"{where}: {action}"
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    seen = 0
+    for path in tracked("*.md"):
+        for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+            seen += 1
+            if not re.match(r"[a-z]+:|#", target):
+                assert (path.parent / target.partition("#")[0]).exists(), f"{path.relative_to(ROOT)}: {target}"
+    assert seen > 0
+
+
+def test_the_package_carries_its_types() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+    assert (PACKAGE / "_core.pyi").is_file()
