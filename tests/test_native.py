@@ -1,0 +1,169 @@
+"""What only the native core can get wrong: its tables, its memory, and what it does when there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import acker
+from acker import Acker, Kind, ReferenceAcker, _core
+
+SEED = 20_140_917
+ROWS = 40_000
+
+
+@pytest.fixture
+def scarce_memory() -> Iterator[None]:
+    yield
+    _core.fail_allocations_after(-1)
+
+
+def tracks(roots: np.ndarray, now_ms: int = 0, into: Acker | None = None) -> Acker:
+    """Return an acker that holds one open tree a root id."""
+    held = Acker(seed=SEED) if into is None else into
+    ones = np.ones(len(roots), np.int64)
+    held.ingest(Kind.TRACK, roots, ones, np.zeros(len(roots), np.int32), now_ms=now_ms)
+    return held
+
+
+def random_roots(count: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-(2**63), 2**63, count, dtype=np.int64)
+
+
+STRUCTURED = {
+    "sequential": np.arange(ROWS, dtype=np.int64),
+    "i << 32": np.arange(ROWS, dtype=np.int64) << 32,
+    "i << 40": np.arange(ROWS, dtype=np.int64) << 40,
+    "(i << 45) | 5": (np.arange(ROWS, dtype=np.int64) << 45) | 5,
+    "i << 48": np.arange(ROWS, dtype=np.int64) << 48,
+    "equal low bits": (random_roots(ROWS) & ~np.int64(0xFFFF)) | 7,
+    "negated": -np.arange(ROWS, dtype=np.int64),
+    "two blocks": np.concatenate([np.arange(ROWS // 2), np.arange(ROWS // 2) + 2**62]).astype(np.int64),
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_structured_root_ids_probe_as_little_as_random_ones(name: str) -> None:
+    roots = np.unique(STRUCTURED[name])
+    structured, at_random = tracks(roots), tracks(random_roots(len(roots)))
+    assert len(structured) == len(at_random) == len(roots)
+    assert structured._core.probes() <= 3 * at_random._core.probes()
+    assert structured.nbytes <= 2 * at_random.nbytes
+
+
+def test_few_root_ids_that_differ_in_their_highest_bits_only() -> None:
+    roots = np.arange(1024, dtype=np.int64) << 54
+    structured, at_random = tracks(roots), tracks(random_roots(len(roots)))
+    assert len(structured) == 1024
+    assert structured._core.probes() <= 3 * at_random._core.probes()
+
+
+def test_every_entry_is_found_while_the_arena_grows_and_after_it_has_shrunk() -> None:
+    held = Acker(seed=SEED, buckets=2)
+    roots = random_roots(300_000)
+    for start in range(0, len(roots), 7_000):
+        tracks(roots[start : start + 7_000], into=held)
+        held.check_invariants()
+    peak = held.nbytes
+    assert all(int(root) in held for root in roots[:: len(roots) // 500])
+    held.rotate()
+    late = random_roots(1_000, seed=2)
+    tracks(late, into=held)
+    expired = held.rotate()
+    assert sorted(expired.root_id.tolist()) == sorted(roots.tolist())
+    held.check_invariants()
+    assert held.nbytes < peak / 20
+    assert all(int(root) in held for root in late)
+    assert not any(int(root) in held for root in roots[:100])
+
+
+def test_memory_stays_flat_at_constant_pending() -> None:
+    held = Acker(seed=SEED)
+    roots = random_roots(600_000)
+    sizes = []
+    window = 20_000
+    for start in range(0, len(roots), window):
+        tracks(roots[start : start + window], into=held)
+        if start:
+            before = roots[start - window : start]
+            done = held.ingest(Kind.OK, before, np.ones(window, np.int64))
+            assert len(done) == window
+        sizes.append(held.nbytes)
+    assert max(sizes[len(sizes) // 2 :]) == sizes[len(sizes) // 2]
+    held.check_invariants()
+
+
+def test_an_empty_acker_is_small() -> None:
+    assert Acker().nbytes < 2_000
+    one = Acker()
+    one.ingest([Kind.TRACK], [1], [1], [0])
+    assert one.nbytes < 40_000
+
+
+def messages(rows: int) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(3)
+    kind = rng.choice(5, rows, p=[0.5, 0.1, 0.3, 0.05, 0.05]).astype(np.int8)
+    roots = random_roots(rows)[rng.integers(0, rows, rows)]
+    values = rng.choice(np.array([1, 2, 3], np.int64), rows)
+    return kind, roots, values, rng.integers(0, 9, rows, dtype=np.int32), np.arange(rows, dtype=np.int64)
+
+
+def test_out_of_memory_at_any_allocation_says_how_far_it_came_and_keeps_the_acker_valid(scarce_memory: None) -> None:
+    columns = messages(ROWS)
+    failures = 0
+    for successes in range(1_000):
+        held, expected = Acker(seed=SEED), ReferenceAcker()
+        _core.fail_allocations_after(successes)
+        try:
+            held.ingest(*columns, now_ms=5)
+            break
+        except acker.AckerMemoryError as error:
+            failures += 1
+            applied, reported = error.rows_applied, error.completions
+            assert f"after {applied} rows" in str(error)
+        _core.fail_allocations_after(-1)
+        assert 0 <= applied < ROWS
+        assert reported == expected.ingest(*(column[:applied] for column in columns), now_ms=5)
+        held.check_invariants()
+        assert held.stats() == expected.stats()
+        rest = held.ingest(*(column[applied:] for column in columns), now_ms=6)
+        assert rest == expected.ingest(*(column[applied:] for column in columns), now_ms=6)
+        assert held.stats() == expected.stats()
+    else:
+        pytest.fail("the batch never went through")
+    assert failures > 10, "the batch was to run out of memory in many places"
+
+
+def test_rotate_without_memory_to_shrink_loses_nothing(scarce_memory: None) -> None:
+    held = Acker(seed=SEED, buckets=2)
+    roots = random_roots(100_000)
+    tracks(roots, into=held)
+    held.rotate()
+    tracks(np.arange(50, dtype=np.int64), into=held)
+    size = held.nbytes
+    _core.fail_allocations_after(0)
+    expired = held.rotate()
+    assert len(expired) == len(roots)
+    assert held.nbytes == size
+    held.check_invariants()
+    assert all(root in held for root in range(50))
+
+
+def test_restoring_without_memory_raises_memory_error(scarce_memory: None) -> None:
+    blob = tracks(random_roots(50_000)).snapshot()
+    _core.fail_allocations_after(2)
+    with pytest.raises(MemoryError, match="50000 entries"):
+        Acker.restore(blob)
+
+
+def test_completions_own_their_memory() -> None:
+    held = tracks(np.arange(10, dtype=np.int64))
+    done = held.ingest(Kind.OK, np.arange(10, dtype=np.int64), np.ones(10, np.int64))
+    before = done.root_id.tolist()
+    for column in (done.root_id, done.message_id, done.task_id, done.outcome, done.elapsed_ms):
+        assert column.flags.owndata and column.flags.writeable
+    tracks(random_roots(100_000), into=held)
+    del held
+    assert done.root_id.tolist() == before
