@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, settings
 
 import acker
 
-# The machine is shared and may be slow, so no deadline. In CI the same examples every time; elsewhere new ones, and what
-# failed is kept in .hypothesis.
+# The machine is shared and may be slow, so no deadline. In CI the same examples every time; elsewhere new ones, and
+# what failed is kept in .hypothesis.
 settings.register_profile(
     "acker", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )

@@ -461,7 +461,7 @@ def test_encoded_tuple_ids_come_back(root, tuple_id):
         "7.0:8",
         "7_0:8",
         "0x7:8",
-        "٧:8",  # a digit, and not an ASCII one
+        "\N{ARABIC-INDIC DIGIT SEVEN}:8",  # a digit, and not an ASCII one
         f"{2**63}:1",
         f"1:{-(2**63) - 1}",
         "1:" + "9" * 5000,
