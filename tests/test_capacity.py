@@ -115,7 +115,7 @@ def test_without_high_water_there_is_no_limit(acker_type, protocol, high_water):
 
 @every_protocol
 def test_after_ten_periods_of_overload_a_normal_load_is_accepted_again(acker_type, protocol):
-    """Trees that nobody finishes come at 50 times the capacity, and late messages of the rejected ones; then 10 a turn."""
+    """Trees that nobody finishes, at 50 times the capacity, with late messages of the rejected ones; then 10 a turn."""
     buckets, high_water, rows = 3, 50, 5000
     a = acker_type(protocol=protocol, buckets=buckets, high_water=high_water, seed=1)
     next_root = 0
