@@ -25,7 +25,8 @@ LAYERS = (
     ("tupletree", "offsets"),
     ("topology",),
     ("local", "spark"),
-    ("testing", "bench", "cli"),
+    ("testing", "bench", "wordcount"),
+    ("cli",),
 )
 SIDEWAYS = {("local", "spark"), ("spark", "local")}
 HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib"}
