@@ -54,7 +54,8 @@ dist:  ## sdist, a wheel from that sdist, and the wheel's tests away from the so
 	@$(IN_ENV) sh scripts/dist.sh
 
 clean:  ## remove what builds and tools left behind; .venv stays
-	rm -rf build dist wheelhouse .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks spark-warehouse src/*.egg-info
+	rm -rf build dist wheelhouse spark-warehouse src/*.egg-info
+	rm -rf .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -f src/acker/_core.*.so ext/acker/*.cpp
 	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,12 @@ def lines_of(*patterns: str) -> Iterator[tuple[str, str]]:
             continue
         for number, line in enumerate(text.splitlines(), 1):
             yield f"{path.relative_to(ROOT)}:{number}", line
+
+
+def assert_none(places: Iterable[str]) -> None:
+    """Fail with every place that breaks the rule, so that they can be mended in one go."""
+    listed = "\n".join(places)
+    assert not listed, listed
 
 
 def part_of(path: Path) -> str:
@@ -179,8 +185,8 @@ def test_python_range_is_the_same_everywhere() -> None:
 def test_lines_are_short_and_clean() -> None:
     lines = list(lines_of(":!LICENSE", ":!*.json", ":!*.svg"))
     assert len(lines) > 1000
-    assert [where for where, line in lines if len(line) > LINE_LENGTH_MAX and not line.startswith("|")] == []
-    assert [where for where, line in lines if line != line.rstrip()] == []
+    assert_none(where for where, line in lines if len(line) > LINE_LENGTH_MAX and not line.startswith("|"))
+    assert_none(where for where, line in lines if line != line.rstrip())
 
 
 def test_functions_are_short() -> None:
@@ -199,20 +205,20 @@ def test_functions_are_short() -> None:
             if lines > FUNCTION_LINES_MAX:
                 long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines without its docstring")
     assert seen > 100
-    assert long == []
+    assert_none(long)
 
 
 def test_nothing_is_left_for_later() -> None:
     lines = list(lines_of(":!LICENSE"))
     assert len(lines) > 1000
-    assert [where for where, line in lines if LEFTOVERS.search(line)] == []
+    assert_none(where for where, line in lines if LEFTOVERS.search(line))
     assert LEFTOVERS.search("# FIX" + "ME later")
 
 
 def test_no_machine_paths() -> None:
     lines = list(lines_of(":!LICENSE"))
     assert len(lines) > 1000
-    assert [where for where, line in lines if MACHINE_PATHS.search(line)] == []
+    assert_none(where for where, line in lines if MACHINE_PATHS.search(line))
     assert MACHINE_PATHS.search('open("/ho' + 'me/somebody/x")')
     assert not MACHINE_PATHS.search("see docs/wo" + "rk/x.md")
 
@@ -221,13 +227,13 @@ def test_tests_are_not_skipped() -> None:
     skips = re.compile(r"\bpytest\.(?:mark\.)?(?:skip|skipif|xfail|importorskip)\b|unittest\.skip")
     lines = list(lines_of("tests/*.py", "tests/**/*.py", ":!tests/test_repo.py"))
     assert len(lines) > 500
-    assert [where for where, line in lines if skips.search(line)] == []
+    assert_none(where for where, line in lines if skips.search(line))
 
 
 def test_headers_know_nothing_of_python() -> None:
     lines = list(lines_of("ext/*.h", "ext/**/*.h"))
     assert len(lines) > 100
-    assert [where for where, line in lines if "Python.h" in line] == []
+    assert_none(where for where, line in lines if "Python.h" in line)
 
 
 def test_workflows_pin_actions_by_commit() -> None:
