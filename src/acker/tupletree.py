@@ -107,7 +107,7 @@ class TupleTree:
             raise ArgumentTypeError("ackers: expected a callable or a sequence of at least one callable")
         self._one_by_one = protocol == "fsshelter"
         self._next_id = IdGenerator().next if next_id is None else next_id
-        # Encoded id of an input tuple -> xor of the tuple ids emitted under it; from anchor to ack.
+        # Encoded id of an input tuple, from anchor to ack -> xor of the tuple ids emitted under it, for its OK to carry.
         self._emitted: dict[str, int] = {}
 
     def track(self, task_id: SupportsIndex, message_id: SupportsIndex | None) -> Tracking:
@@ -289,9 +289,10 @@ class Anchoring:
         if not self._anchors:
             return [str(tuple_id)]
         for root, anchor in self._anchors.items():
-            tree._emitted[anchor] ^= tuple_id
             if tree._one_by_one:
                 tree._send(Message(Kind.ANCHOR, root, tuple_id))
+            else:
+                tree._emitted[anchor] ^= tuple_id
         return [encode_tuple_id(root, tuple_id) for root in self._anchors]
 
     def __enter__(self) -> Self:
