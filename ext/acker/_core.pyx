@@ -89,7 +89,7 @@ cdef extern from "ingest.h" namespace "acker" nogil:
     size_t first_bad_row(const int8_t* kind, const int32_t* task_id, size_t rows, size_t* tracks) noexcept
 
     cppclass AckerCore:
-        AckerCore(Protocol protocol, unsigned buckets, int64_t high_water, uint64_t seed)
+        AckerCore(Protocol protocol, unsigned buckets, int64_t high_water, uint64_t seed, bint avx2)
         Arena arena
         Finished finished
         Counters counters
@@ -101,6 +101,9 @@ cdef extern from "ingest.h" namespace "acker" nogil:
         void copy_out(const Entries& entries) noexcept
         size_t put_back(const Entries& entries, size_t rows) noexcept
         bint check_invariants() noexcept
+
+
+cdef bint KERNEL_AVX2 = True
 
 
 cdef inline cnp.ndarray _column(size_t rows, int typenum):
@@ -160,7 +163,7 @@ cdef class Core:
 
     def __cinit__(self, int protocol, unsigned buckets, object high_water, uint64_t seed):
         self.core = NULL
-        self.core = new AckerCore(<Protocol>protocol, buckets, -1 if high_water is None else high_water, seed)
+        self.core = new AckerCore(<Protocol>protocol, buckets, -1 if high_water is None else high_water, seed, KERNEL_AVX2)
         self.publish()
 
     def __dealloc__(self):

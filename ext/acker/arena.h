@@ -73,6 +73,8 @@ class Arena {
     size_t bytes() const noexcept {
         return segment_count_ * segment_bytes(lines_) + segment_capacity_ * sizeof(char*);
     }
+    // For a caller that fills and empties slots on home lines by itself.
+    void adjust_count(int64_t by) noexcept { count_ += static_cast<size_t>(by); }
     bool has_room(size_t extra) const noexcept { return count_ + extra <= limit_; }
 
     // The home line of a hash. The arena must hold at least one segment.

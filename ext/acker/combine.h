@@ -8,6 +8,7 @@
 
 #include "hash.h"
 #include "memory.h"
+#include "xxh64.h"
 
 namespace acker {
 
@@ -192,14 +193,17 @@ class CombineTable {
         }
     }
 
-    // The least of (value, task id, message id), so that the choice does not depend on who saw which TRACK first.
+    // Of several TRACKs the one of least rank counts, so that the choice does not depend on who saw which first. One
+    // 64-bit number decides, because that is what an aggregate of Spark's can hold; TRACKs that differ have one rank
+    // with chance 2^-64, and those that differ in one column never.
+    static int64_t rank_of(int64_t value, int32_t task_id, int64_t message_id) noexcept {
+        return static_cast<int64_t>(static_cast<uint64_t>(value) ^ xxh64::of_int_and_long(task_id, message_id));
+    }
+
     static void take_track(Cold& cold, int64_t value, int32_t task_id, int64_t message_id) noexcept {
-        if (cold.flags & TRACKED) {
-            if (value != cold.track_value ? value > cold.track_value
-                : task_id != cold.task_id ? task_id > cold.task_id
-                                          : message_id >= cold.message_id)
-                return;
-        }
+        if ((cold.flags & TRACKED) != 0 &&
+            rank_of(value, task_id, message_id) >= rank_of(cold.track_value, cold.task_id, cold.message_id))
+            return;
         cold.flags |= TRACKED;
         cold.track_value = value;
         cold.task_id = task_id;

@@ -9,6 +9,8 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 cdef extern from "combine.h" namespace "acker" nogil:
     uint32_t c_shard_of "acker::shard_of"(int64_t root_id, uint32_t shards) noexcept
 
+    uint64_t c_xxh64 "acker::xxh64::of_bytes"(const uint8_t* bytes, size_t size, uint64_t seed) noexcept
+
     cppclass c_Messages "acker::CombineTable::Messages":
         const int8_t* kind
         const int64_t* root_id
@@ -56,6 +58,18 @@ cdef int64_t* _longs_out(int64_t[::1] column) noexcept:
 
 cdef int32_t* _ints_out(int32_t[::1] column) noexcept:
     return &column[0] if column.shape[0] > 0 else NULL
+
+
+def xxh64(const uint8_t[::1] data, uint64_t seed):
+    """Return the XXH64 hash of some bytes."""
+    cdef uint64_t hash_
+    cdef uint8_t nothing = 0
+    cdef const uint8_t* first = &nothing
+    if data.shape[0] > 0:
+        first = &data[0]
+    with nogil:
+        hash_ = c_xxh64(first, <size_t> data.shape[0], seed)
+    return hash_
 
 
 def shards_of(const int64_t[::1] root_id, uint32_t shards):

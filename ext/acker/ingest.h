@@ -10,22 +10,10 @@
 
 #include "arena.h"
 #include "memory.h"
-
-#if defined(_MSC_VER) && !defined(__clang__)
-#include <xmmintrin.h>
-#define ACKER_PREFETCH(address) _mm_prefetch(reinterpret_cast<const char*>(address), _MM_HINT_T0)
-#else
-#define ACKER_PREFETCH(address) __builtin_prefetch(address)
-#endif
+#include "probe.h"
+#include "rules.h"
 
 namespace acker {
-
-enum Kind : int8_t { TRACK = 0, ANCHOR = 1, OK = 2, FAIL = 3, RESET_TIMEOUT = 4 };
-constexpr int8_t KIND_LAST = RESET_TIMEOUT;
-
-enum Outcome : int8_t { ACKED = 0, FAILED_TREE = 1, TIMED_OUT = 2, REJECTED = 3 };
-
-enum class Protocol : int { storm = 0, storm_09 = 1, fsshelter = 2 };
 
 constexpr size_t STRETCH_ROWS = 512;  // hashed together
 constexpr size_t CHUNK_ROWS = 16;     // cold work waits for one chunk
@@ -146,9 +134,9 @@ inline size_t first_bad_row(const int8_t* kind, const int32_t* task_id, size_t r
         }
         if (task_id != nullptr)
             for (size_t row = start; row < end; ++row) signs |= task_id[row];
-        if (highest > static_cast<uint8_t>(KIND_LAST) || signs < 0) {
+        if (highest >= KINDS || signs < 0) {
             for (size_t row = start; row < end; ++row)
-                if (static_cast<uint8_t>(kind[row]) > KIND_LAST || (task_id != nullptr && task_id[row] < 0)) return row;
+                if (static_cast<uint8_t>(kind[row]) >= KINDS || (task_id != nullptr && task_id[row] < 0)) return row;
         }
         tracks_seen += static_cast<size_t>(tracks_here);
     }
@@ -159,8 +147,8 @@ inline size_t first_bad_row(const int8_t* kind, const int32_t* task_id, size_t r
 class AckerCore {
   public:
     // high_water < 0: no limit.
-    AckerCore(Protocol protocol, unsigned buckets, int64_t high_water, uint64_t seed) noexcept
-        : arena(seed), buckets_(buckets), protocol_(protocol) {
+    AckerCore(Protocol protocol, unsigned buckets, int64_t high_water, uint64_t seed, bool avx2) noexcept
+        : arena(seed), buckets_(buckets), protocol_(protocol), avx2_(avx2 && machine_has_avx2()) {
         constexpr int64_t NEVER = INT64_MAX;
         open_max_ = high_water < 0 ? NEVER : (high_water > NEVER / 4 ? NEVER : high_water * 2);
         held_max_ = high_water < 0 ? NEVER : (high_water > NEVER / 4 ? NEVER : high_water * 4);
@@ -170,12 +158,15 @@ class AckerCore {
     Finished finished;
     Counters counters = {};
 
+    bool avx2() const noexcept { return avx2_; }
     int64_t open() const noexcept { return open_; }
     unsigned buckets() const noexcept { return buckets_; }
     unsigned nursery() const noexcept { return nursery_; }
     unsigned death_row() const noexcept { return nursery_ % buckets_ + 1; }
-    int64_t tracked_in(unsigned tag) const noexcept { return tracked_in_[tag]; }
-    int64_t held_in(unsigned tag) const noexcept { return held_in_[tag]; }
+    int64_t tracked_in(unsigned tag) const noexcept { return entries_[tag << 2 | TRACKED_ENTRY]; }
+    int64_t held_in(unsigned tag) const noexcept {
+        return entries_[tag << 2 | UNTRACKED_ENTRY] + entries_[tag << 2 | FAILED_ENTRY] + tracked_in(tag);
+    }
 
     // Applies all rows, or as many leading ones as memory allows; returns how many. `finished` holds what they finished.
     size_t ingest(const Messages& messages, int64_t now_ms) noexcept {
@@ -191,7 +182,7 @@ class AckerCore {
     // Empties death row into the given columns, which have room for tracked_in(death_row()) rows; it becomes the nursery.
     void rotate(int64_t now_ms, int64_t* roots, int64_t* messages, int32_t* tasks, int64_t* elapsed) noexcept {
         unsigned tag = death_row();
-        int64_t left = held_in_[tag], row = 0;
+        int64_t held = held_in(tag), left = held, row = 0;
         uint32_t now = static_cast<uint32_t>(static_cast<uint64_t>(now_ms));
         if (left > 0) {
             arena.each([&](uint64_t h, Ref ref, Cold* cold) {
@@ -207,8 +198,8 @@ class AckerCore {
             });
             open_ -= row;
             counters.timed_out += row;
-            counters.orphans += held_in_[tag] - row;
-            held_in_[tag] = tracked_in_[tag] = 0;
+            counters.orphans += held - row;
+            for (unsigned state : {UNTRACKED_ENTRY, FAILED_ENTRY, TRACKED_ENTRY}) entries_[tag << 2 | state] = 0;
             arena.shrink();
         }
         nursery_ = tag;
@@ -244,8 +235,7 @@ class AckerCore {
                 if (!arena.grow()) return row;
             ref.val() = static_cast<uint64_t>(entries.ack_val[row]);
             *arena.cold(ref) = Cold{entries.message_id[row], entries.task_id[row], entries.start[row]};
-            ++held_in_[tag];
-            tracked_in_[tag] += tracked;
+            ++entries_[flags >> STATE_SHIFT];
             open_ += tracked;
         }
         return rows;
@@ -253,39 +243,46 @@ class AckerCore {
 
     // What must hold between calls; for tests.
     bool check_invariants() noexcept {
-        int64_t held[BUCKETS_MAX + 1] = {}, tracked[BUCKETS_MAX + 1] = {}, open = 0;
+        int64_t entries[1 << (64 - STATE_SHIFT)] = {}, open = 0;
         bool good = arena.check_invariants();
         arena.each([&](uint64_t, Ref ref, Cold*) {
             bool is_tracked = (ref.word() & TRACKED) != 0;
-            ++held[ref.tag()];
-            tracked[ref.tag()] += is_tracked;
+            ++entries[ref.word() >> STATE_SHIFT];
             open += is_tracked;
             good = good && ref.tag() <= buckets_ && !(is_tracked && (ref.word() & FAILED) != 0);
             return true;
         });
-        for (unsigned tag = 0; tag <= BUCKETS_MAX; ++tag)
-            good = good && held[tag] == held_in_[tag] && tracked[tag] == tracked_in_[tag];
+        for (unsigned tagged = 1 << 2; tagged < sizeof(entries) / sizeof(entries[0]); ++tagged)
+            good = good && entries[tagged] == entries_[tagged];
         return good && open == open_ &&
                counters.tracked == counters.acked + counters.failed + counters.timed_out + open_;
     }
 
   private:
-    // What is to be done at a cold part, in this order.
-    enum Task : uint32_t { START = 1, KEEP = 2, REPORT = 4 };  // write start tick; write message and task id; report
-    struct Deferred {
+    // What happened to an entry, for the time when its cold part has been fetched. `before` and `after` are what the
+    // word's six highest bits were and became: tag, TRACKED, FAILED; 0 where there was, or is, no entry.
+    struct Event {
         Cold* cold;
-        uint32_t row;  // counted from the first of the stretch
-        uint16_t tasks;
-        int8_t outcome;
+        uint32_t bits;
+        uint16_t row;  // counted from the first of the stretch
+        uint8_t before;
+        uint8_t after;
     };
+    static_assert(STRETCH_ROWS <= UINT16_MAX && CHUNK_ROWS <= TALLY_ROWS_MAX, "rows and counts fit their fields");
 
+    // The rows that are hashed together, and the events that wait.
     struct Stretch {
-        size_t first = 0;
-        uint64_t hash[STRETCH_ROWS + FETCH_AHEAD];
+        const Messages& messages;
+        size_t first;
+        uint32_t now;
+        size_t events_noted = 0;
+        size_t events_settled = 0;
+        uint64_t hash[STRETCH_ROWS];
         Line* line[STRETCH_ROWS + FETCH_AHEAD];
-        Deferred deferred[STRETCH_ROWS];
-        size_t deferred_rows = 0;
-        size_t settled_rows = 0;
+        Event event[STRETCH_ROWS];
+
+        Stretch(const Messages& columns, size_t first_row, uint32_t now_tick) noexcept
+            : messages(columns), first(first_row), now(now_tick) {}
     };
 
     template <Protocol P>
@@ -297,199 +294,203 @@ class AckerCore {
             if (!arena.has_room(CHUNK_ROWS)) continue;
             size_t end = messages.rows - row < STRETCH_ROWS ? messages.rows : row + STRETCH_ROWS;
             bool full = false;
-            row = run<P>(messages, row, end, now, &full);
+            Stretch stretch(messages, row, now);
+            row = avx2_ ? run_avx2<P>(stretch, end, &full) : run<P, PortableProbe>(stretch, end, &full);
             if (full && !arena.grow()) return row;
         }
         return row;
     }
 
-    // Applies rows from `first` up to `end`; stops early where the arena needs to grow before the next row: at a chunk
-    // when the load is reached, or at a row (`full`) that finds no slot.
     template <Protocol P>
-    size_t run(const Messages& messages, size_t first, size_t end, uint32_t now, bool* full) noexcept {
-        Stretch stretch;  // 16 kB; written before it is read, so not cleared
-        stretch.first = first;
-        size_t rows = end - first;
-        size_t i = 0;
+    ACKER_TARGET_AVX2 size_t run_avx2(Stretch& stretch, size_t end, bool* full) noexcept {
+        return run<P, Avx2Probe>(stretch, end, full);
+    }
+
+    // Applies rows up to `end`; stops early where the arena needs to grow before the next row: at a chunk when the load is
+    // reached, or at a row (`full`) that finds no slot. Returns the row it stopped at.
+    template <Protocol P, typename Probe>
+    ACKER_ALWAYS_INLINE size_t run(Stretch& stretch, size_t end, bool* full) noexcept {
+        const Messages& messages = stretch.messages;
+        size_t rows = end - stretch.first, i = 0;
         do {
-            stretch.hash[i] = arena.hash(static_cast<uint64_t>(messages.root_id[first + i]));
+            stretch.hash[i] = arena.hash(static_cast<uint64_t>(messages.root_id[stretch.first + i]));
             stretch.line[i] = arena.home(stretch.hash[i]);
         } while (++i < rows);
         for (i = 0; i < FETCH_AHEAD; ++i) {  // past the end any line that exists will do
             ACKER_PREFETCH(stretch.line[i < rows ? i : 0]);
             stretch.line[rows + i] = stretch.line[0];
         }
-        i = 0;
-        while (i < rows && !*full && arena.has_room(CHUNK_ROWS)) {
+        for (i = 0; i < rows && !*full && arena.has_room(CHUNK_ROWS);) {
             size_t chunk_end = rows - i < CHUNK_ROWS ? rows : i + CHUNK_ROWS;
-            size_t ripe = stretch.deferred_rows;
-            for (; i < chunk_end; ++i) {
-                ACKER_PREFETCH(stretch.line[i + FETCH_AHEAD]);
-                if (!apply<P>(messages, stretch, i)) {
+            size_t ripe = stretch.events_noted;
+            i = has_capacity() ? apply_chunk<P, Probe>(stretch, i, chunk_end, full)
+                               : apply_rows<P>(stretch, i, chunk_end, full);
+            settle(stretch, ripe);
+        }
+        settle(stretch, stretch.events_noted);
+        return stretch.first + i;
+    }
+
+    // Whether a whole chunk can be applied without a look at the capacity rules.
+    bool has_capacity() const noexcept {
+        int64_t rows = CHUNK_ROWS, held = static_cast<int64_t>(arena.count());
+        return open_ <= open_max_ - rows && held <= held_max_ - rows;
+    }
+
+    // The fast path: entries that stand on their home line, or will, with no branch that depends on the data but the one
+    // to the slow path.
+    template <Protocol P, typename Probe>
+    ACKER_ALWAYS_INLINE size_t apply_chunk(Stretch& stretch, size_t i, size_t end, bool* full) noexcept {
+        const Rules& rules = RulesOf<P>::rules;
+        const int8_t* kinds = stretch.messages.kind + stretch.first;
+        const int64_t* values = stretch.messages.value + stretch.first;
+        const uint64_t tag = static_cast<uint64_t>(nursery_) << TAG_SHIFT;
+        const size_t cold_distance = arena.lines_a_segment() * LINE_BYTES;
+        Event* event = stretch.event + stretch.events_noted;
+        uint64_t tally = 0;
+        for (; i < end; ++i) {
+            ACKER_PREFETCH(stretch.line[i + FETCH_AHEAD]);
+            Line* line = stretch.line[i];
+            uint64_t stored = stretch.hash[i] & HASH_MASK;
+            unsigned places = Probe::places(line, stored);
+            if (ACKER_UNLIKELY(places == 0)) {
+                add_up(tally);
+                tally = 0;
+                stretch.events_noted = static_cast<size_t>(event - stretch.event);
+                if (!apply<P>(stretch, i)) {
                     *full = true;
-                    break;
+                    return i;
                 }
+                event = stretch.event + stretch.events_noted;
+                continue;
             }
-            settle(messages, stretch, ripe, now);
+            unsigned place = ACKER_LOWEST_BIT(places), slot = place % SLOTS;
+            uint64_t word = line->word[slot];
+            unsigned index = static_cast<unsigned>(kinds[i]) << FOUND_BITS | (place & NO_ENTRY) |
+                             (static_cast<unsigned>(word >> STATE_SHIFT) & 3);
+            uint64_t val = line->val[slot] ^ (static_cast<uint64_t>(values[i]) & rules.value_mask[index]);
+            const Effect& effect = rules.effect[index * 2 + (val == 0)];
+            uint64_t after = (word & effect.keep) | ((stored | tag) & effect.take) | effect.set;
+            line->word[slot] = after;
+            line->val[slot] = val & effect.keep_val;
+            tally += effect.tally;
+
+            Cold* cold = reinterpret_cast<Cold*>(reinterpret_cast<char*>(line) + cold_distance) + slot;
+            *event = Event{cold, effect.event, static_cast<uint16_t>(i), static_cast<uint8_t>(word >> STATE_SHIFT),
+                           static_cast<uint8_t>(after >> STATE_SHIFT)};
+            event += effect.noted;
+            ACKER_PREFETCH(effect.noted != 0 ? static_cast<void*>(cold) : static_cast<void*>(line));
         }
-        settle(messages, stretch, stretch.deferred_rows, now);
-        return first + i;
+        add_up(tally);
+        stretch.events_noted = static_cast<size_t>(event - stretch.event);
+        return i;
     }
 
-    // One message. False: nothing was changed, the arena must grow first.
-    template <Protocol P>
-    bool apply(const Messages& messages, Stretch& stretch, size_t i) noexcept {
-        uint64_t h = stretch.hash[i];
-        int8_t kind = messages.kind[stretch.first + i];
-        uint64_t value = static_cast<uint64_t>(messages.value[stretch.first + i]);
-        Ref ref = Arena::find_in(stretch.line[i], h);
-        if (!ref && (stretch.line[i]->word[0] & OVERFLOWED) != 0) ref = arena.find(h);
-        if (!ref) return apply_unknown<P>(stretch, i, h, kind, value);
-
-        if (kind == RESET_TIMEOUT) {
-            ++counters.resets;
-            move_to_nursery(ref);
-            return true;
-        }
-        if (kind == TRACK) {
-            if ((ref.word() & TRACKED) != 0) {
-                ++counters.duplicates;
-                return true;
-            }
-            if (open_ > open_max_) {
-                reject(stretch, i);
-                return true;
-            }
-            keep(stretch, i, ref);
-        }
-        if (P == Protocol::storm_09 || (P == Protocol::storm && kind == FAIL)) move_to_nursery(ref);
-        if (kind == FAIL) {
-            ref.word() |= FAILED;
-        } else {
-            ref.val() ^= value;
-        }
-        if ((ref.word() & TRACKED) == 0) return true;
-        if (P == Protocol::fsshelter) {
-            if (kind == FAIL)
-                finish(stretch, i, h, ref, FAILED_TREE);
-            else if (kind == OK && ref.val() == 0)
-                finish(stretch, i, h, ref, ACKED);
-        } else if (ref.val() == 0) {
-            finish(stretch, i, h, ref, ACKED);
-        } else if ((ref.word() & FAILED) != 0) {
-            finish(stretch, i, h, ref, FAILED_TREE);
-        }
-        return true;
+    void add_up(uint64_t tally) noexcept {
+        auto count = [tally](Tally which) { return static_cast<int64_t>(tally >> which & 255); };
+        arena.adjust_count(count(CREATED) - count(ENDED));
+        open_ += count(TRACKS) - count(ENDED);
+        counters.tracked += count(TRACKS);
+        counters.acked += count(ENDED) - count(ENDED_FAILED);
+        counters.failed += count(ENDED_FAILED);
+        counters.duplicates += count(DUPLICATES);
+        counters.unknown += count(UNKNOWN);
+        counters.resets += count(RESETS);
     }
 
     template <Protocol P>
-    bool apply_unknown(Stretch& stretch, size_t i, uint64_t h, int8_t kind, uint64_t value) noexcept {
-        if (kind == RESET_TIMEOUT || (P == Protocol::fsshelter && kind != TRACK)) {
-            ++counters.unknown;
+    size_t apply_rows(Stretch& stretch, size_t i, size_t end, bool* full) noexcept {
+        for (; i < end && !*full; i += !*full) *full = !apply<P>(stretch, i);
+        return i;
+    }
+
+    // The slow path and the only one that knows about capacity and displaced entries: one message, wherever its entry is.
+    // False: nothing was changed, the arena must grow first.
+    template <Protocol P>
+    ACKER_NOINLINE bool apply(Stretch& stretch, size_t i) noexcept {
+        const Rules& rules = RulesOf<P>::rules;
+        size_t row = stretch.first + i;
+        Kind kind = static_cast<Kind>(stretch.messages.kind[row]);
+        uint64_t h = stretch.hash[i], fresh_word = (h & HASH_MASK) | static_cast<uint64_t>(nursery_) << TAG_SHIFT;
+        Ref ref = arena.find(h);
+        uint64_t word = ref ? ref.word() : 0;
+        unsigned found = ref ? static_cast<unsigned>(word >> STATE_SHIFT) & 3 : NO_ENTRY;
+        if (kind == TRACK && found != TRACKED_ENTRY && open_ > open_max_) {
+            ++counters.rejected;
+            note(stretch, Event{&nowhere_, START | KEEP | REPORT | REJECTED << OUTCOME_SHIFT, 0, 0, 0}, i);
             return true;
         }
-        if (kind == TRACK && open_ > open_max_) {
-            reject(stretch, i);
-            return true;
-        }
-        if (kind == TRACK && value == 0 && P != Protocol::fsshelter) {  // the spout's tuple went nowhere
-            ++counters.tracked;
-            ++counters.acked;
-            defer(stretch, &nowhere_, i, START | KEEP | REPORT, ACKED);
-            return true;
-        }
-        if (kind != TRACK && static_cast<int64_t>(arena.count()) > held_max_) {
+        if (found == NO_ENTRY && kind != TRACK && !ignores_unknown(P, kind) &&
+            static_cast<int64_t>(arena.count()) > held_max_) {
             ++counters.dropped;
             return true;
         }
-        uint64_t flags = static_cast<uint64_t>(nursery_) << TAG_SHIFT;
-        Ref ref = arena.place(h, flags | (kind == FAIL ? FAILED : 0));
-        if (!ref) return false;
-        ++held_in_[nursery_];
-        defer(stretch, arena.cold(ref), i, START, ACKED);
-        if (kind == TRACK) keep(stretch, i, ref);
-        if (kind != FAIL && P != Protocol::fsshelter) ref.val() = value;
+        unsigned index = static_cast<unsigned>(kind) << FOUND_BITS | found;
+        uint64_t value = static_cast<uint64_t>(stretch.messages.value[row]) & rules.value_mask[index];
+        uint64_t val = (ref ? ref.val() : 0) ^ value;
+        const Effect& effect = rules.effect[index * 2 + (val == 0)];
+        uint64_t after = (word & effect.keep) | (fresh_word & effect.take) | effect.set;
+        bool known = found != NO_ENTRY, ends = (effect.event & REPORT) != 0;
+        if (!known && (effect.event & START) != 0 && !ends) {
+            ref = arena.place(h, after & ~HASH_MASK);
+            if (!ref) return false;
+        }
+        Event event{ref ? arena.cold(ref) : &nowhere_, effect.event, 0, static_cast<uint8_t>(word >> STATE_SHIFT),
+                    static_cast<uint8_t>(after >> STATE_SHIFT)};
+        if (effect.noted != 0) note(stretch, event, i);
+        if (ref && !ends) {
+            ref.word() = after | (ref.word() & OVERFLOWED);
+            ref.val() = val;
+        }
+        if (known && ends) arena.erase(h, ref);
+        add_up(effect.tally);
+        arena.adjust_count(known ? ends : (ends || !ref ? 0 : -1));  // place and erase have counted already
         return true;
     }
 
-    void keep(Stretch& stretch, size_t i, Ref ref) noexcept {
-        ref.word() |= TRACKED;
-        ++tracked_in_[ref.tag()];
-        ++open_;
-        ++counters.tracked;
-        Deferred* last = stretch.deferred + stretch.deferred_rows - 1;
-        if (stretch.deferred_rows > 0 && last->row == i) {
-            last->tasks |= KEEP;
-        } else {
-            defer(stretch, arena.cold(ref), i, KEEP, ACKED);
+    static void note(Stretch& stretch, Event event, size_t i) noexcept {
+        event.row = static_cast<uint16_t>(i);
+        ACKER_PREFETCH(event.cold);
+        stretch.event[stretch.events_noted++] = event;
+    }
+
+    // Works off the events noted before `up_to`, in order: cold parts, reports, and the counts of each bucket.
+    ACKER_ALWAYS_INLINE void settle(Stretch& stretch, size_t up_to) noexcept {
+        static const int64_t ZERO = 0;
+        const Messages& messages = stretch.messages;
+        const int64_t* message_ids = messages.message_id == nullptr ? &ZERO : messages.message_id;
+        const size_t every_row = messages.message_id == nullptr ? 0 : ~size_t{0};
+        size_t reported = finished.rows;
+        for (; stretch.events_settled < up_to; ++stretch.events_settled) {
+            const Event event = stretch.event[stretch.events_settled];
+            size_t row = stretch.first + event.row;
+            Cold cold = *event.cold;
+            uint32_t tracks = event.bits / KEEP & 1;
+            cold.start = (event.bits & START) != 0 ? stretch.now : cold.start;
+            cold.message_id = tracks != 0 ? message_ids[row & every_row] : cold.message_id;
+            cold.task_id = tracks != 0 ? messages.task_id[row] : cold.task_id;
+            *event.cold = cold;
+
+            finished.root_id[reported] = messages.root_id[row];
+            finished.message_id[reported] = cold.message_id;
+            finished.elapsed_ms[reported] = elapsed_ms(cold.start, stretch.now);
+            finished.task_id[reported] = cold.task_id;
+            finished.outcome[reported] = static_cast<int8_t>(event.bits >> OUTCOME_SHIFT);
+            reported += event.bits / REPORT & 1;
+            --entries_[event.before];
+            ++entries_[event.after];
         }
-    }
-
-    void finish(Stretch& stretch, size_t i, uint64_t h, Ref ref, Outcome outcome) noexcept {
-        --held_in_[ref.tag()];
-        --tracked_in_[ref.tag()];
-        --open_;
-        counters.acked += outcome == ACKED;
-        counters.failed += outcome == FAILED_TREE;
-        Deferred* last = stretch.deferred + stretch.deferred_rows - 1;
-        if (stretch.deferred_rows > 0 && last->row == i) {
-            last->tasks |= REPORT;
-            last->outcome = outcome;
-        } else {
-            defer(stretch, arena.cold(ref), i, REPORT, outcome);
-        }
-        arena.erase(h, ref);
-    }
-
-    void reject(Stretch& stretch, size_t i) noexcept {
-        ++counters.rejected;
-        defer(stretch, &nowhere_, i, START | KEEP | REPORT, REJECTED);
-    }
-
-    void move_to_nursery(Ref ref) noexcept {
-        unsigned tag = ref.tag();
-        int64_t is_tracked = (ref.word() & TRACKED) != 0;
-        --held_in_[tag];
-        ++held_in_[nursery_];
-        tracked_in_[tag] -= is_tracked;
-        tracked_in_[nursery_] += is_tracked;
-        ref.word() = (ref.word() & ((uint64_t{1} << TAG_SHIFT) - 1)) | (static_cast<uint64_t>(nursery_) << TAG_SHIFT);
-    }
-
-    static void defer(Stretch& stretch, Cold* cold, size_t i, unsigned tasks, Outcome outcome) noexcept {
-        ACKER_PREFETCH(cold);
-        stretch.deferred[stretch.deferred_rows++] =
-            Deferred{cold, static_cast<uint32_t>(i), static_cast<uint16_t>(tasks), outcome};
-    }
-
-    void settle(const Messages& messages, Stretch& stretch, size_t up_to, uint32_t now) noexcept {
-        for (; stretch.settled_rows < up_to; ++stretch.settled_rows) {
-            const Deferred& deferred = stretch.deferred[stretch.settled_rows];
-            size_t row = stretch.first + deferred.row;
-            Cold cold = *deferred.cold;
-            if ((deferred.tasks & START) != 0) cold.start = now;
-            if ((deferred.tasks & KEEP) != 0) {
-                cold.message_id = messages.message_id == nullptr ? 0 : messages.message_id[row];
-                cold.task_id = messages.task_id[row];
-            }
-            *deferred.cold = cold;
-            if ((deferred.tasks & REPORT) == 0) continue;
-            finished.root_id[finished.rows] = messages.root_id[row];
-            finished.message_id[finished.rows] = cold.message_id;
-            finished.elapsed_ms[finished.rows] = elapsed_ms(cold.start, now);
-            finished.task_id[finished.rows] = cold.task_id;
-            finished.outcome[finished.rows++] = deferred.outcome;
-        }
+        finished.rows = reported;
     }
 
     int64_t open_ = 0;
     int64_t open_max_;
     int64_t held_max_;
-    int64_t held_in_[BUCKETS_MAX + 1] = {};
-    int64_t tracked_in_[BUCKETS_MAX + 1] = {};
+    int64_t entries_[1 << (64 - STATE_SHIFT)] = {};  // by tag and state, as in Event; those without a tag mean nothing
     unsigned buckets_;
     unsigned nursery_ = 1;
     Protocol protocol_;
+    bool avx2_;
     Cold nowhere_ = {};  // the cold part of trees that are reported without ever being stored
 };
 

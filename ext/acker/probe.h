@@ -1,0 +1,80 @@
+// How a line is searched: which slots hold a hash, and which are free. One twin for every machine and one for AVX2; both
+// give the same answer. Here too stand the few things that compilers spell differently.
+#pragma once
+
+#include <cstdint>
+
+#include "arena.h"
+
+#if defined(_MSC_VER) && !defined(__clang__)
+#include <intrin.h>
+#define ACKER_PREFETCH(address) _mm_prefetch(reinterpret_cast<const char*>(address), _MM_HINT_T0)
+#define ACKER_UNLIKELY(condition) (condition)
+#define ACKER_ALWAYS_INLINE __forceinline
+#define ACKER_NOINLINE __declspec(noinline)
+#define ACKER_TARGET_AVX2
+inline unsigned acker_lowest_bit(unsigned bits) noexcept {
+    unsigned long index;
+    _BitScanForward(&index, bits);
+    return index;
+}
+#define ACKER_LOWEST_BIT(bits) acker_lowest_bit(bits)
+#else
+#define ACKER_PREFETCH(address) __builtin_prefetch(address)
+#define ACKER_UNLIKELY(condition) __builtin_expect(condition, 0)
+#define ACKER_ALWAYS_INLINE __attribute__((always_inline)) inline
+#define ACKER_NOINLINE __attribute__((noinline))
+#define ACKER_LOWEST_BIT(bits) static_cast<unsigned>(__builtin_ctz(bits))
+#endif
+
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__)
+#define ACKER_HAS_AVX2 1
+#include <immintrin.h>
+#define ACKER_TARGET_AVX2 __attribute__((target("avx2,bmi")))
+#else
+#define ACKER_HAS_AVX2 0
+#ifndef ACKER_TARGET_AVX2
+#define ACKER_TARGET_AVX2
+#endif
+#endif
+
+namespace acker {
+
+// `places(line, stored)`: bits 0 to 3 tell the slots that hold the hash, bits 4 to 7 the free ones of a line that nothing
+// has overflowed. 0: the search must go on beyond this line. The lowest bit is the slot to use.
+struct PortableProbe {
+    static ACKER_ALWAYS_INLINE unsigned places(const Line* line, uint64_t stored) noexcept {
+        unsigned match = 0, empty = 0;
+        for (unsigned slot = 0; slot < SLOTS; ++slot) {
+            uint64_t word = line->word[slot];
+            unsigned is_empty = (word >> TAG_SHIFT) == 0;
+            match |= (((word & HASH_MASK) == stored) & (is_empty ^ 1)) << slot;
+            empty |= is_empty << slot;
+        }
+        unsigned overflowed = 0 - static_cast<unsigned>(line->word[0] >> 57 & 1);
+        return match | (empty & ~overflowed) << SLOTS;
+    }
+};
+
+#if ACKER_HAS_AVX2
+struct Avx2Probe {
+    ACKER_TARGET_AVX2 static inline unsigned places(const Line* line, uint64_t stored) noexcept {
+        const __m256i words = _mm256_load_si256(reinterpret_cast<const __m256i*>(line->word));
+        const __m256i hashes = _mm256_and_si256(words, _mm256_set1_epi64x(static_cast<int64_t>(HASH_MASK)));
+        const __m256i same = _mm256_cmpeq_epi64(hashes, _mm256_set1_epi64x(static_cast<int64_t>(stored)));
+        const __m256i empty = _mm256_cmpeq_epi64(_mm256_srli_epi64(words, TAG_SHIFT), _mm256_setzero_si256());
+        unsigned free = static_cast<unsigned>(_mm256_movemask_pd(_mm256_castsi256_pd(empty)));
+        unsigned match = static_cast<unsigned>(_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_andnot_si256(empty, same))));
+        unsigned overflowed = 0 - static_cast<unsigned>(line->word[0] >> 57 & 1);
+        return match | (free & ~overflowed) << SLOTS;
+    }
+};
+inline bool machine_has_avx2() noexcept { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi"); }
+#else
+using Avx2Probe = PortableProbe;
+inline bool machine_has_avx2() noexcept { return false; }
+#endif
+
+static_assert(OVERFLOWED == uint64_t{1} << 57, "the probes read this bit by its number");
+
+}  // namespace acker
