@@ -2,8 +2,9 @@
 
 Spark has no order to give, so there a tree is judged by everything that was said of it (see *Combined messages* in the
 protocol): the xor of its OK and ANCHOR values, its TRACK, and whether any message was a FAIL. A `Combiner` gathers that
-by root. What it gathered leaves as `Partials`, split by shard, and other combiners merge them; since xor is associative
-and the least TRACK counts, the result does not depend on who combined what, or in which order.
+by root. What it gathered leaves as `Partials`, split by shard, and other combiners merge them. Xor is associative and
+of several TRACKs the one of least rank counts (`acker.protocol.track_rank`), so the result does not depend on who
+combined what, or in which order.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Partials(NamedTuple):
         1: a TRACK was there; 2: a FAIL was there; or both, or neither.
     track_value, message_id : (n,) int64
     task_id : (n,) int32
-        The columns of the least TRACK by (value, task id, message id); 0 without flag 1.
+        The columns of the TRACK of least rank; 0 without flag 1.
     """
 
     root_id: npt.NDArray[np.int64]
@@ -57,7 +58,7 @@ PARTIALS_DTYPES: Final = Partials(*map(np.dtype, ("i8", "i8", "u1", "i8", "i4", 
 
 
 def shard_of(root_id: npt.ArrayLike, shards: int) -> npt.NDArray[np.uint32]:
-    """Return the shard of each root: the upper 32 bits of SplitMix64's output for the seed `root_id`, times `shards`, >> 32.
+    """Return the shard of each root: ``(h * shards) >> 32``, h the upper half of SplitMix64's output for seed `root_id`.
 
     The rule has no seed and does not change between releases, so all workers agree and stored partials stay valid.
 
@@ -97,11 +98,10 @@ class Combiner:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from acker import Kind
     >>> from acker.combiner import Combiner
     >>> combiner = Combiner()
-    >>> combiner.add(np.int8([Kind.OK, Kind.TRACK]), np.int64([7, 7]), np.int64([5, 5]), np.int32([0, 3]), np.int64([0, 42]))
+    >>> combiner.add([Kind.OK, Kind.TRACK], root_id=[7, 7], value=[5, 5], task_id=[0, 3], message_id=[0, 42])
     >>> done = combiner.settle()
     >>> done.message_id.tolist(), done.task_id.tolist(), done.outcome.tolist()
     ([42], [3], [0])

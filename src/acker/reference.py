@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
 from acker.errors import BusyError
-from acker.protocol import COUNTERS, Kind, Outcome, Stats, check_options, elapsed_ms, start_tick
+from acker.protocol import COUNTERS, Kind, Outcome, Stats, check_options, elapsed_ms, start_tick, track_rank
 from acker.snapshot import FAILED, TRACKED, UNTRACKED, Entries, State, decode, encode
 
 # Plain integers: comparing with the members of an IntEnum, row by row, would make the baseline slower than it need be.
@@ -442,8 +442,8 @@ def combined(
     """Settle the messages of each root as one set, in plain Python: the oracle of combined messages.
 
     The xor of all OK and ANCHOR values and of one TRACK's value decides: 0 is ACKED, else FAILED if there was a FAIL.
-    Of several TRACKs of one root the least (value, task id, message id) counts, so that the order of the rows has no
-    say; RESET_TIMEOUT has no meaning in a set.
+    Of several TRACKs of one root the one of least `track_rank` counts, so that the order of the rows has no say;
+    RESET_TIMEOUT has no meaning in a set.
 
     Parameters
     ----------
@@ -463,7 +463,8 @@ def combined(
 
     def gather(kind: int, root: int, value: int, task: int, message: int, _: int) -> None:
         if kind == _TRACK:
-            tracks[root] = min(tracks.get(root, (value, task, message)), (value, task, message))
+            track = (value, task, message)
+            tracks[root] = min(tracks.get(root, track), track, key=lambda each: track_rank(*each))
         elif kind == _FAIL:
             failed.add(root)
         elif kind in (_ANCHOR, _OK):

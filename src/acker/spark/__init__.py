@@ -1,0 +1,16 @@
+"""The acker on Spark: completions of DataFrames and files of messages, and tracked pipelines.
+
+Needs pyspark and pyarrow (``pip install acker[spark]``); nothing else of the package imports them.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+_missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+if _missing:
+    raise ImportError(f"acker.spark needs {' and '.join(_missing)}: pip install acker[spark]")
+
+from acker.spark.blocks import completions_from_blocks  # noqa: E402  After the check, which explains what is missing.
+
+__all__ = ["completions_from_blocks"]

@@ -1,0 +1,279 @@
+"""Blocks: what a task of Spark knows of some trees, packed into one binary value.
+
+Rows that cross between the JVM and Python cost as much as aggregating them, so between stages messages travel combined
+by root, and many trees in one row. All numbers are little-endian:
+
+    offset  bytes
+         0      8    magic, "ACKERBLK"
+         8      4    version, 1
+        12      4    size of this header, 48
+        16      8    trees, n
+        24      8    messages that were combined into the block, or 0 where another block counts them
+        32      8    nanoseconds spent in the native table on them, likewise
+        40      8    checksum: XXH64 of the first 40 bytes (seed 0), then of each column (seed: the checksum so far)
+        48     8n    root ids
+               8n    xor of the OK and ANCHOR values
+               8n    the TRACK's value
+               8n    the TRACK's message id
+               4n    the TRACK's task id
+                n    flags: 1 TRACK seen, 2 FAIL seen
+           0 to 7    zeros, up to a multiple of 8 bytes
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from acker import _core
+from acker.combiner import FAILED, SHARDS_MAX, TRACKED, Combiner, Partials, shard_of
+from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.protocol import check_integer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from acker.columns import Completions
+
+MAGIC: Final = b"ACKERBLK"
+VERSION: Final = 1
+
+_HEADER: Final = struct.Struct("<8sIIQQQ")
+_CHECKSUM: Final = struct.Struct("<Q")
+HEADER_BYTES: Final = _HEADER.size + _CHECKSUM.size
+# The columns in the order of the block: the widest first, so that each is aligned in an aligned block.
+_COLUMNS: Final = (
+    ("root_id", np.dtype("<i8")),
+    ("value", np.dtype("<i8")),
+    ("track_value", np.dtype("<i8")),
+    ("message_id", np.dtype("<i8")),
+    ("task_id", np.dtype("<i4")),
+    ("flags", np.dtype("u1")),
+)
+_TREE_BYTES: Final = sum(dtype.itemsize for _, dtype in _COLUMNS)
+_ALIGNMENT_BYTES: Final = 8
+# A block stays near 10 MB, which Spark's rows, shuffles and Arrow batches carry without strain.
+BLOCK_TREES_MAX: Final = 262_144
+_COMPLETION_BATCH_ROWS: Final = 131_072
+# With more shards than this a literal array of places would weigh more than an uneven spread does.
+_PLACED_SHARDS_MAX: Final = 4_096
+
+# What the frames of blocks hold.
+BLOCKS_DDL: Final = "shard int, block binary"
+COMPLETIONS_DDL: Final = "root_id long, message_id long, task_id int, outcome tinyint, elapsed_ms long"
+
+
+class BlockHeader(NamedTuple):
+    """What a block says about itself.
+
+    Attributes
+    ----------
+    trees : int
+    messages : int
+        Messages combined into it. Where one combiner made several blocks the first one counts for all.
+    native_ns : int
+        Nanoseconds in the native table, counted likewise.
+    """
+
+    trees: int
+    messages: int
+    native_ns: int
+
+
+def encode_block(partials: Partials, *, messages: int = 0, native_ns: int = 0) -> bytes:
+    """Pack partials into a block; see the module's text for the format."""
+    trees = len(partials.root_id)
+    header = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, trees, messages, native_ns)
+    columns = [np.ascontiguousarray(getattr(partials, name), dtype) for name, dtype in _COLUMNS]
+    padding = bytes(_size_bytes(trees) - HEADER_BYTES - trees * _TREE_BYTES)
+    return b"".join([header, _CHECKSUM.pack(_checksum(header, columns)), *columns, padding])
+
+
+def encode_blocks(combiner: Combiner, shards: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (shard, block) of everything a combiner holds; shards that hold nothing are left out.
+
+    The messages and nanoseconds of the combiner stand in its first block.
+    """
+    parts = combiner.partials(shards)
+    messages, native_ns = combiner.messages, combiner.native_ns
+    for shard, part in enumerate(parts):
+        for first in range(0, len(part.root_id), BLOCK_TREES_MAX):
+            piece = Partials(*(column[first : first + BLOCK_TREES_MAX] for column in part))
+            yield shard, encode_block(piece, messages=messages, native_ns=native_ns)
+            messages = native_ns = 0
+
+
+def read_header(block: Any) -> BlockHeader:
+    """Return the header of a block, without looking at its columns.
+
+    Raises
+    ------
+    ArgumentValueError   the bytes are not a whole block of a version that this release reads.
+    """
+    view = memoryview(block).cast("B")
+    if len(view) < HEADER_BYTES:
+        raise ArgumentValueError(f"block: expected at least {HEADER_BYTES} bytes, got {len(view)}")
+    magic, version, header_bytes, trees, messages, native_ns = _HEADER.unpack_from(view)
+    if magic != MAGIC:
+        raise ArgumentValueError(f"block: expected it to begin with {MAGIC!r}, got {magic!r}")
+    if version != VERSION or header_bytes != HEADER_BYTES:
+        raise ArgumentValueError(f"block: expected version {VERSION}, got {version} (header of {header_bytes} bytes)")
+    if len(view) != _size_bytes(trees):
+        raise ArgumentValueError(f"block: expected {_size_bytes(trees)} bytes for {trees} trees, got {len(view)}")
+    return BlockHeader(trees, messages, native_ns)
+
+
+def decode_block(block: Any) -> tuple[Partials, BlockHeader]:
+    """Unpack a block; its columns are views of the bytes where those are aligned.
+
+    Parameters
+    ----------
+    block : bytes-like
+
+    Raises
+    ------
+    ArgumentValueError   the bytes are not an undamaged block of a version that this release reads.
+    """
+    header = read_header(block)
+    view = memoryview(block).cast("B")
+    columns = {}
+    offset = HEADER_BYTES
+    for name, dtype in _COLUMNS:
+        columns[name] = np.frombuffer(view, dtype, header.trees, offset)
+        offset += columns[name].nbytes
+    (checksum,) = _CHECKSUM.unpack_from(view, _HEADER.size)
+    if checksum != _checksum(view[: _HEADER.size], list(columns.values())) or any(view[offset:]):
+        raise ArgumentValueError("block: the checksum does not fit the bytes")
+    if columns["flags"].max(initial=0) > TRACKED | FAILED or columns["task_id"].min(initial=0) < 0:
+        raise ArgumentValueError("block: flags or task ids that no combiner writes")
+    native = {name: np.require(column, column.dtype.newbyteorder("="), "A") for name, column in columns.items()}
+    return Partials(**native), header
+
+
+def completions_from_blocks(
+    blocks: DataFrame,
+    *,
+    column: str = "block",
+    shard: str = "shard",
+    shards: int | None = None,
+    include_pending: bool = False,
+) -> DataFrame:
+    """Merge blocks and settle every tree: the last stage of `completions_from_files` and of tracked pipelines.
+
+    Parameters
+    ----------
+    blocks : DataFrame
+        A batch one, with a binary column of blocks and an integer column with the shard of each. All blocks must have
+        been split into the same number of shards, so that the parts of a tree meet.
+    column, shard : str
+        Names of the two columns; others are ignored.
+    shards : int, 1 to 65536, optional
+        How many there are. When given, each shard gets a partition of its own and its blocks are checked to belong to
+        it. When left out, Spark's shuffle partitions take the shards as their hashes fall.
+    include_pending : bool
+        Report the trees that are still open too, with outcome PENDING.
+
+    Returns
+    -------
+    DataFrame
+        Columns of `acker.COMPLETION_SCHEMA`, one row a tree that had a TRACK and is finished; `elapsed_ms` is 0.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+        What is wrong with an argument. A damaged block fails the job with an error that says so.
+    """
+    from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
+
+    for name, types in ((column, ("binary",)), (shard, ("tinyint", "smallint", "int", "bigint"))):
+        found = dict(blocks.dtypes).get(name)
+        if found is None:
+            raise ArgumentValueError(f"blocks: there is no column {name!r}; there are {', '.join(blocks.columns)}")
+        if found not in types:
+            raise ArgumentTypeError(f"blocks: expected column {name!r} of type {' or '.join(types)}, got {found}")
+    number = F.col(f"`{shard}`")
+    rows = blocks.select(number.cast("int").alias("shard"), F.col(f"`{column}`").alias("block"))
+    if shards is None:
+        placed = rows.repartition("shard")
+    else:
+        shards = check_integer("shards", shards, 1, SHARDS_MAX)
+        place = F.col("shard")
+        if shards <= _PLACED_SHARDS_MAX:
+            place = F.element_at(F.array(*map(F.lit, placements(shards).tolist())), place + 1)
+        placed = rows.repartition(shards, place)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return settle_blocks(batches, shards, include_pending)
+
+    return placed.mapInArrow(run, COMPLETIONS_DDL)
+
+
+def settle_blocks(
+    batches: Iterator[pa.RecordBatch], shards: int | None, include_pending: bool
+) -> Iterator[pa.RecordBatch]:
+    """Merge the blocks of one partition and yield its completions; runs in Spark's Python workers."""
+    combiner = Combiner()
+    for batch in batches:
+        for number, block in zip(batch.column(0), batch.column(1), strict=True):
+            if not number.is_valid or not block.is_valid:
+                raise ArgumentValueError("blocks: expected a shard and a block in each row, got null")
+            partials, _ = decode_block(block.as_buffer())
+            if shards is not None and (shard_of(partials.root_id, shards) != number.as_py()).any():
+                raise ArgumentValueError(f"blocks: a block of shard {number.as_py()} of {shards} holds other trees")
+            combiner.merge(partials)
+    yield from completion_batches(combiner.settle(include_pending))
+
+
+def completion_batches(done: Completions) -> Iterator[pa.RecordBatch]:
+    """Yield the completions as Arrow batches of a size that Spark takes well."""
+    batch = done.to_arrow()
+    for first in range(0, len(done), _COMPLETION_BATCH_ROWS):
+        yield batch.slice(first, _COMPLETION_BATCH_ROWS)
+
+
+def placements(shards: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Return for each shard an int that Spark's hash partitioning puts into the partition of that number.
+
+    The hash is Murmur3 with seed 42, as Spark's ``hash`` function. Were it another one, shards would merely share
+    partitions: results do not depend on it.
+    """
+    places = np.full(shards, -1, np.int64)
+    first = 0
+    while (places < 0).any():
+        candidates = np.arange(first, first + 16 * shards, dtype=np.uint32)
+        partitions = _murmur3(candidates).astype(np.int32).astype(np.int64) % shards
+        found, at = np.unique(partitions, return_index=True)
+        new = places[found] < 0
+        places[found[new]] = candidates[at[new]]
+        first += len(candidates)
+    return places.astype(np.int32)
+
+
+def _murmur3(number: np.ndarray[Any, np.dtype[np.uint32]]) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """Murmur3 (x86, 32 bits) of ints as Spark hashes them: one 4-byte block, seed 42."""
+
+    def rotate(word: Any, bits: int) -> Any:
+        return (word << np.uint32(bits)) | (word >> np.uint32(32 - bits))
+
+    mixed = rotate(number * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+    mixed = rotate(mixed ^ np.uint32(42), 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    mixed ^= np.uint32(4)
+    mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    mixed = (mixed ^ (mixed >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return mixed ^ (mixed >> np.uint32(16))  # type: ignore[no-any-return]
+
+
+def _size_bytes(trees: int) -> int:
+    return HEADER_BYTES + -(-trees * _TREE_BYTES // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+
+def _checksum(header: Any, columns: list[Any]) -> int:
+    checksum = int(_core.xxh64(header, 0))
+    for column in columns:
+        checksum = int(_core.xxh64(column.view(np.uint8), checksum))
+    return checksum
