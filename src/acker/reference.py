@@ -101,6 +101,7 @@ class ReferenceAcker:
         self._counts = dict.fromkeys(COUNTERS, 0)
         self._open = 0  # entries with a task id
         self._inside = threading.Lock()
+        self._publish()
 
     @property
     def protocol(self) -> str:
@@ -211,7 +212,7 @@ class ReferenceAcker:
 
     def stats(self) -> Stats:
         """Return the counts since creation and the numbers of entries held now. May be called at any time."""
-        return Stats(**self._counts, pending=len(self), open=self._open)
+        return Stats(*self._published)
 
     def snapshot(self) -> bytes:
         """Return everything that this acker holds as bytes; the format is that of `acker.snapshot`.
@@ -244,10 +245,11 @@ class ReferenceAcker:
             if entry_state == TRACKED:
                 entry.task_id, entry.message_id = task, message
                 acker._open += 1
+        acker._publish()
         return acker
 
     def __len__(self) -> int:
-        return sum(map(len, self._buckets))
+        return self.stats().pending
 
     def __contains__(self, root_id: object) -> bool:
         root = find_root_id(root_id)
@@ -265,7 +267,7 @@ class ReferenceAcker:
     def nbytes(self) -> int:
         """About the bytes that the entries take: the dicts and the entry objects, without the integers in them."""
         entry_bytes = sys.getsizeof(_Entry(0))
-        return sum(sys.getsizeof(bucket) + len(bucket) * entry_bytes for bucket in self._buckets)
+        return sum(sys.getsizeof(bucket) + len(bucket) * entry_bytes for bucket in list(self._buckets))
 
     def _ingest(self, columns: Columns, now_ms: int) -> Completions:
         with self._alone():
@@ -373,7 +375,10 @@ class ReferenceAcker:
         return self._options.high_water is not None and self._open > 2 * self._options.high_water
 
     def _is_crowded(self) -> bool:
-        return self._options.high_water is not None and len(self) > 4 * self._options.high_water
+        return self._options.high_water is not None and self._held() > 4 * self._options.high_water
+
+    def _held(self) -> int:
+        return sum(map(len, self._buckets))
 
     def _accept(self, entry: _Entry, task: int, message: int) -> None:
         entry.task_id, entry.message_id = task, message
@@ -414,7 +419,12 @@ class ReferenceAcker:
         try:
             yield
         finally:
+            self._publish()
             self._inside.release()
+
+    def _publish(self) -> None:
+        """Let `stats` and `len` show this moment: another thread may ask while the next call is under way."""
+        self._published = (*self._counts.values(), self._held(), self._open)
 
 
 def _apply_rows(

@@ -107,7 +107,7 @@ class TupleTree:
             raise ArgumentTypeError("ackers: expected a callable or a sequence of at least one callable")
         self._one_by_one = protocol == "fsshelter"
         self._next_id = IdGenerator().next if next_id is None else next_id
-        # Encoded id of an input tuple, from anchor to ack -> xor of the tuple ids emitted under it, for its OK to carry.
+        # Encoded id of an input, from anchor to ack -> xor of the tuple ids emitted under it, for its OK to carry.
         self._emitted: dict[str, int] = {}
 
     def track(self, task_id: SupportsIndex, message_id: SupportsIndex | None) -> Tracking:
