@@ -1,0 +1,193 @@
+"""The trees of each row, as one binary column; and what a bolt's outputs do to them.
+
+A row of a tracked DataFrame carries a map root id -> tuple id (Storm's MessageId): 16 bytes an anchor, both ids
+little-endian int64. One binary column crosses between the JVM and Python for about the price of one long, whatever the
+number of trees; two list columns cost three times as much.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from acker.ids import tuple_ids
+
+ANCHOR_BYTES = 16
+
+Int64s = NDArray[np.int64]
+
+
+class Anchors(NamedTuple):
+    """The anchors of n rows, m in all.
+
+    Attributes
+    ----------
+    starts : (n + 1,) int64
+        Row i owns the anchors from starts[i] up to starts[i + 1]. A row without one is unanchored.
+    root_id, tuple_id : (m,) int64
+        No root twice in a row. Tuple id 0 marks the output of a sink, which is no tuple.
+    """
+
+    starts: Int64s
+    root_id: Int64s
+    tuple_id: Int64s
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.starts.size - 1
+
+    def row_of_each(self) -> Int64s:
+        """Return the row of each anchor, (m,)."""
+        return np.repeat(np.arange(self.rows), np.diff(self.starts))
+
+    def take(self, rows: Int64s) -> Anchors:
+        """Return the anchors of the rows at these places."""
+        counts = np.diff(self.starts)[rows]
+        places = spread(self.starts[rows], counts)
+        return Anchors(_starts(counts), self.root_id[places], self.tuple_id[places])
+
+
+def spread(first: Int64s, counts: Int64s) -> Int64s:
+    """Return first[i], first[i] + 1, ... (counts[i] of them) for each i, one after the other."""
+    starts = np.cumsum(counts) - counts
+    places: Int64s = np.arange(int(counts.sum())) + np.repeat(first - starts, counts)
+    return places
+
+
+def _starts(counts: Int64s) -> Int64s:
+    starts = np.zeros(counts.size + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+def unanchored(rows: int) -> Anchors:
+    """Return no anchors for so many rows."""
+    return Anchors(np.zeros(rows + 1, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def single(root_id: Int64s, tuple_id: Int64s, anchored: NDArray[np.bool_] | None = None) -> Anchors:
+    """Return one anchor for each row where `anchored` is true (all when None); as many ids as there are such rows."""
+    counts = np.ones(root_id.size, np.int64) if anchored is None else anchored.astype(np.int64)
+    return Anchors(_starts(counts), root_id, tuple_id)
+
+
+def concat(parts: list[Anchors]) -> Anchors:
+    """Return the anchors of several lots of rows, one after the other."""
+    counts = [np.diff(part.starts) for part in parts]
+    roots, tuples = [part.root_id for part in parts], [part.tuple_id for part in parts]
+    return Anchors(_starts(np.concatenate(counts)), np.concatenate(roots), np.concatenate(tuples))
+
+
+def to_arrow(anchors: Anchors) -> pa.Array[Any]:
+    """Encode as a binary column without nulls."""
+    pairs = np.empty((anchors.root_id.size, 2), "<i8")
+    pairs[:, 0], pairs[:, 1] = anchors.root_id, anchors.tuple_id
+    offsets = anchors.starts * ANCHOR_BYTES
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise OverflowError(f"{anchors.root_id.size} anchors in one Arrow batch: send fewer rows a batch")
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(pairs)]
+    return pa.Array.from_buffers(pa.binary(), anchors.rows, buffers)
+
+
+def from_arrow(column: pa.Array[Any]) -> Anchors:
+    """Decode a binary column; null is a row without anchors."""
+    column = column.cast(pa.binary())
+    if column.null_count:
+        column = pc.fill_null(column, b"")  # type: ignore[arg-type]
+    _, offsets_buffer, data = column.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    if not len(column) or data is None:
+        return unanchored(len(column))
+    pairs = np.frombuffer(data, "<i8")[offsets[0] // 8 : offsets[-1] // 8].reshape(-1, 2)
+    starts = (offsets - offsets[0]) // ANCHOR_BYTES
+    return Anchors(starts, pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64))
+
+
+class Parents(NamedTuple):
+    """Which input rows each output row came from: p pairs, in the order of the outputs.
+
+    Attributes
+    ----------
+    output, row : (p,) int64
+    """
+
+    output: Int64s
+    row: Int64s
+
+
+def ordinals(row: Int64s) -> Int64s:
+    """Return the place of each pair among those of the same input row, (p,): 0, 1, ... in the order given."""
+    order = np.argsort(row, kind="stable")
+    of_row = row[order]
+    first = np.flatnonzero(np.r_[True, of_row[1:] != of_row[:-1]])[: of_row.size]
+    places = np.empty(row.size, np.int64)
+    places[order] = np.arange(row.size) - np.repeat(first, np.diff(np.r_[first, row.size]))
+    return places
+
+
+def _xor_by(group: Int64s, values: Int64s, groups: int) -> Int64s:
+    """Return the xor of the values of each group, (groups,); 0 for a group without any."""
+    result = np.zeros(groups, np.int64)
+    if not group.size:
+        return result
+    if (group[1:] < group[:-1]).any():
+        order = np.argsort(group, kind="stable")
+        group, values = group[order], values[order]
+    first = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    result[group[first]] = np.bitwise_xor.reduceat(values, first)
+    return result
+
+
+def emit(inputs: Anchors, parents: Parents, outputs: int, run_seed: int, component: str) -> tuple[Int64s, Anchors]:
+    """Give each output of a bolt a tuple id in each tree of each of its parents.
+
+    Each pair (output, parent) is an edge of its own, as in Storm's BoltOutputCollectorImpl.boltEmit: its id enters the
+    parent's ack value, and the output's tuple id in a tree is the xor of its edges there. So it does not matter whether
+    two parents of an output belong to the same tree.
+
+    Parameters
+    ----------
+    inputs : Anchors of n rows, m in all
+    parents : Parents
+    outputs : int
+        How many output rows there are.
+    run_seed, component
+        See `acker.ids.tuple_ids`.
+
+    Returns
+    -------
+    (m,) int64, Anchors
+        For each input anchor the xor of the ids emitted under it, 0 if none; and the anchors of the outputs.
+    """
+    anchors_of_row = np.diff(inputs.starts)
+    counts = anchors_of_row[parents.row]
+    anchor = spread(inputs.starts[parents.row], counts)
+    ordinal = np.repeat(ordinals(parents.row), counts)
+    root_id = inputs.root_id[anchor]
+    edge = tuple_ids(run_seed, root_id, inputs.tuple_id[anchor], component, ordinal)
+    emitted = _xor_by(anchor, edge, inputs.root_id.size)
+    return emitted, _gather(np.repeat(parents.output, counts), root_id, edge, outputs)
+
+
+def roots_only(inputs: Anchors, parents: Parents, outputs: int) -> Anchors:
+    """Return the trees that each output of a sink belongs to, with tuple id 0."""
+    counts = np.diff(inputs.starts)[parents.row]
+    root_id = inputs.root_id[spread(inputs.starts[parents.row], counts)]
+    return _gather(np.repeat(parents.output, counts), root_id, np.zeros(root_id.size, np.int64), outputs)
+
+
+def _gather(output: Int64s, root_id: Int64s, edge: Int64s, outputs: int) -> Anchors:
+    """Xor the edges of each output by tree; trees of an output come in ascending order of root id if it has several."""
+    counts = np.bincount(output, minlength=outputs)
+    if (counts <= 1).all() and (output[1:] > output[:-1]).all():
+        return Anchors(_starts(counts), root_id, edge)
+    order = np.lexsort((root_id, output))
+    output, root_id, edge = output[order], root_id[order], edge[order]
+    first = np.flatnonzero(np.r_[True, (output[1:] != output[:-1]) | (root_id[1:] != root_id[:-1])])[: output.size]
+    tuple_id = np.bitwise_xor.reduceat(edge, first) if first.size else edge
+    return Anchors(_starts(np.bincount(output[first], minlength=outputs)), root_id[first], tuple_id)

@@ -1,0 +1,532 @@
+"""Tracked pipelines: DataFrames whose rows are tuples of trees, with the acker knowing when each tree is finished.
+
+A spout gives each row a tree, bolts run functions over the rows, and one evaluation of the last DataFrame yields the
+data, the messages for the acker and the texts of failures together. Messages travel as packed blocks in a few carrier
+rows of the same DataFrame. Ids are keyed hashes (`acker.ids`), so whatever Spark computes twice comes out the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, ByteType, DataType, IntegerType, LongType, ShortType, StructField, StructType
+
+from acker.combiner import SHARDS_MAX
+from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Outcome, check_integer
+from acker.spark import steps
+from acker.spark.blocks import completions_from_blocks
+from acker.spark.steps import BLOCK, HIDDEN, SHARD
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import StorageLevel
+    from pyspark.sql import SparkSession
+
+_BY: Final = ("row", "batch", "partition")
+_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
+_FAILURES: Final = "root_id long, tuple_id long, component string, reason string"
+
+
+@dataclass(frozen=True)
+class ComponentCounters:
+    """What one component did, over all tasks of one evaluation.
+
+    Attributes
+    ----------
+    executed, emitted, failed : int
+        Input rows, output rows, and input rows that failed. A spout executes none.
+    messages : int
+        Messages sent to the acker: one an input row and tree; of a spout one a tracked row.
+    function_ns : int
+        Time in the user's function, summed over the tasks.
+    fanout : dict of int to int
+        Outputs of an input row -> input rows, those that failed left out. 1024 stands for 1024 or more.
+    """
+
+    executed: int
+    emitted: int
+    failed: int
+    messages: int
+    function_ns: int
+    fanout: dict[int, int]
+
+
+class AckerCosts(NamedTuple):
+    """What combining the messages of one evaluation cost.
+
+    Attributes
+    ----------
+    messages : int
+    native_ns : int
+        Nanoseconds in the native table, summed over the tasks.
+    """
+
+    messages: int
+    native_ns: int
+
+
+def spout(
+    frame: DataFrame,
+    *,
+    message_id: str,
+    component: str = "spout",
+    source: str | None = None,
+    task_id: str | int = 0,
+    attempt: str | int = 0,
+    run_seed: int | None = None,
+    shards: int | None = None,
+) -> Tracked:
+    """Give each row of a DataFrame a tree, with one tuple in it.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A batch one.
+    message_id : str
+        The integer column with the spout's own id of each row, unique within (source, attempt). A row where it is null
+        stays unanchored: nobody hears of it again.
+    component : str
+        Name of the spout.
+    source : str, optional
+        The integer column that says what the message ids count in, such as a file or a partition.
+    task_id : str or int
+        The column, or the one number, of the spout task that hears the outcome; int32 >= 0.
+    attempt : str or int
+        The column, or the one number, that tells the replays of a message apart.
+    run_seed : int, optional
+        Key of all ids. Drawn from the operating system when left out, once, when this function is called.
+    shards : int, 1 to 65536, optional
+        Into how many shards messages are parted before they are settled; by default Spark's shuffle partitions, at
+        most 16.
+
+    Returns
+    -------
+    Tracked
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+        A column that is missing or not of integers, a reserved column name, a streaming DataFrame.
+
+    Examples
+    --------
+    >>> lines = spout(frame, message_id="line")                                                         # doctest: +SKIP
+    >>> words = lines.bolt(lambda row: row.text.split(), schema="word string", component="split")       # doctest: +SKIP
+    >>> words.bolt(print, schema="word string", component="count", sink=True).completions().show()      # doctest: +SKIP
+    """
+    if not isinstance(frame, DataFrame):
+        raise ArgumentTypeError(f"frame: expected a DataFrame, got {type(frame).__name__}")
+    if frame.isStreaming:
+        raise ArgumentValueError("frame: expected a batch DataFrame, got a streaming one")
+    _check_names(frame.schema)
+    _check_component(component)
+    _check_integer_column(frame.schema, "message_id", message_id)
+    if source is not None:
+        _check_integer_column(frame.schema, "source", source)
+    for name, column, most in (("task_id", task_id, INT32_MAX), ("attempt", attempt, INT64_MAX)):
+        if isinstance(column, str):
+            _check_integer_column(frame.schema, name, column)
+        else:
+            check_integer(name, column, 0, most)
+    if run_seed is None:
+        run_seed = int.from_bytes(os.urandom(8), "little", signed=True)
+    check_integer("run_seed", run_seed, INT64_MIN, INT64_MAX)
+    if shards is None:
+        shards = min(16, int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1))
+    step = steps.SpoutStep(component, run_seed, message_id, source, task_id, attempt)
+    token = object()
+    return Tracked(
+        _frame=frame,
+        _tracked=False,
+        _steps=(step,),
+        _mute=0,
+        _schema=_nullable(frame.schema),
+        _run_seed=run_seed,
+        _shards=check_integer("shards", shards, 1, SHARDS_MAX),
+        _components={component: token},
+        _origins=frozenset({token}),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Tracked:
+    """A DataFrame whose rows carry their trees, and with it the messages of all components before it.
+
+    Made by `spout`; each method returns a new one and computes nothing. `data`, `completions` and `failures` are
+    ordinary DataFrames, each of which evaluates the pipeline: `persist` it first to ask for several. The functions
+    given to bolts may run more than once for a row (a retried task, a second evaluation) and must give the same outputs
+    in the same order each time.
+    """
+
+    _frame: DataFrame
+    _tracked: bool
+    _steps: tuple[steps.Step, ...]
+    _mute: int
+    _schema: StructType
+    _run_seed: int
+    _shards: int
+    _components: dict[str, object]
+    _origins: frozenset[object]
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the user's columns."""
+        return list(self._schema.names)
+
+    @property
+    def run_seed(self) -> int:
+        """Key of all ids; given to `spout` again it repeats them."""
+        return self._run_seed
+
+    @functools.cached_property
+    def dataframe(self) -> DataFrame:
+        """The DataFrame with hidden columns: data rows and carriers. For `persist`, `explain` and the like."""
+        if not self._steps and self._tracked:
+            return self._frame
+        stage = steps.Stage(
+            self._steps, _arrow_schema(self._frame.sparkSession, self._schema), self._shards, self._mute, self._tracked
+        )
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return stage.run(batches)
+
+        hidden = [StructField(name, dtype) for name, dtype in zip(HIDDEN, _hidden_types(), strict=True)]
+        return self._frame.mapInArrow(run, StructType([*self._schema.fields, *hidden]))
+
+    def bolt(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        schema: StructType | str,
+        component: str | None = None,
+        by: str = "row",
+        sink: bool = False,
+    ) -> Tracked:
+        """Run a function over the rows; acknowledge each input row in each of its trees, or fail it.
+
+        Parameters
+        ----------
+        function
+            by="row": called with each row, a named tuple; returns or yields the rows to emit, or returns None. A row is
+            a tuple or a dict; with a schema of one column the value alone will do.
+            by="batch": called with an Arrow RecordBatch, returns `Outputs` or None. What it does to a row must not
+            depend on the other rows: where Spark cuts batches may change. When it raises it is called again for each
+            half of the batch, until the rows that it raises for are found.
+            by="partition": as "batch", with all rows of the partition at once (after `grouped`: all rows of each key),
+            so here rows may be joined. When it raises, all of them fail.
+        schema : StructType or str
+            Columns of the outputs.
+        component : str
+            Name of the bolt, used once in a pipeline; the function's name if it has one.
+        by : {"row", "batch", "partition"}
+        sink : bool
+            The outputs are results that nobody consumes: they get no tuple id, so the tree does not wait for them.
+
+        Returns
+        -------
+        Tracked
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentValueError
+            What is wrong with an argument. What `function` raises later fails rows, see `failures`.
+        """
+        if not callable(function):
+            raise ArgumentTypeError(f"function: expected a callable, got {type(function).__name__}")
+        if by not in _BY:
+            raise ArgumentValueError(f"by: expected one of {', '.join(map(repr, _BY))}, got {by!r}")
+        if component is None:
+            component = getattr(function, "__name__", "<lambda>")
+            if component == "<lambda>":
+                raise ArgumentValueError("component: a function without a name needs one")
+        struct = _nullable(_parse(schema))
+        step = steps.BoltStep(
+            component, self._run_seed, function, by, _arrow_schema(self._frame.sparkSession, struct), bool(sink)
+        )
+        return replace(self._with(component), _steps=(*self._steps, step), _schema=struct)
+
+    def _with(self, component: str) -> Tracked:
+        """Add the name of a component that sends messages."""
+        _check_component(component)
+        if component in self._components:
+            raise ArgumentValueError(f"component: {component!r} is there already; its tuple ids would be given twice")
+        token = object()
+        return replace(
+            self, _components={**self._components, component: token}, _origins=self._origins | frozenset({token})
+        )
+
+    def _moved(self, frame: DataFrame) -> Tracked:
+        return replace(self, _frame=frame, _tracked=True, _steps=(), _mute=0)
+
+    def grouped(self, *columns: str, partitions: int | None = None) -> Tracked:
+        """Bring rows with the same values in these columns to one partition (fields grouping)."""
+        if not columns:
+            raise ArgumentValueError("columns: expected at least one")
+        self._check_columns(columns)
+        # Carriers have null in every column of the user; their shard spreads them. On data rows it is null and leaves
+        # the hash as it is.
+        by = [F.col(_quoted(name)) for name in (*columns, SHARD)]
+        if partitions is None:
+            return self._moved(self.dataframe.repartition(*by))
+        return self._moved(self.dataframe.repartition(check_integer("partitions", partitions, 1, INT32_MAX), *by))
+
+    def shuffled(self, partitions: int) -> Tracked:
+        """Spread rows evenly (shuffle grouping)."""
+        return self._moved(self.dataframe.repartition(check_integer("partitions", partitions, 1, INT32_MAX)))
+
+    def lossy(self, keep: Callable[[pa.RecordBatch], Any] | Column | str) -> Tracked:
+        """Lose the rows for which `keep` is not true. Nobody acknowledges them: their trees stay open.
+
+        Parameters
+        ----------
+        keep : callable, Column or str
+            A function of an Arrow batch that returns a boolean for each row, or a condition for Spark.
+        """
+        if isinstance(keep, (Column, str)):
+            condition = F.expr(keep) if isinstance(keep, str) else keep
+            return self._moved(self.dataframe.where(F.col(SHARD).isNotNull() | condition))
+        if not callable(keep):
+            raise ArgumentTypeError(f"keep: expected a callable, a Column or a str, got {type(keep).__name__}")
+        return replace(self, _steps=(*self._steps, steps.LossyStep(keep)))
+
+    def select(self, *columns: str) -> Tracked:
+        """Keep these columns of the user."""
+        self._check_columns(columns)
+        if not columns:
+            raise ArgumentValueError("columns: expected at least one")
+        schema = StructType([self._schema[name] for name in columns])
+        return replace(self, _steps=(*self._steps, steps.SelectStep(columns)), _schema=schema)
+
+    def branches(self, count: int, *, component: str = "branches") -> tuple[Tracked, ...]:
+        """Deliver each tuple to several readers, as when several bolts subscribe to one stream.
+
+        A pipeline that is simply used twice would acknowledge the same tuple twice. The rows before the fork are
+        computed once a branch (unless persisted); their messages travel with the first branch only, so ask `union` or
+        `completions` of all branches together.
+
+        Parameters
+        ----------
+        count : int >= 1
+        component : str
+            Name of the fork, used once in a pipeline.
+
+        Returns
+        -------
+        tuple of Tracked, one a branch
+        """
+        check_integer("count", count, 1, 1024)
+        named = self._with(component)
+        forked = []
+        for branch in range(count):
+            step = steps.BranchStep(component, self._run_seed, branch, count)
+            part = replace(named, _steps=(*self._steps, step))
+            # A later branch repeats the rows and carries no messages of anything before the fork.
+            forked.append(part if branch == 0 else replace(part, _mute=len(part._steps), _origins=frozenset()))
+        return tuple(forked)
+
+    def union(self, other: Tracked) -> Tracked:
+        """Put the rows and messages of two pipelines together.
+
+        Raises
+        ------
+        ArgumentValueError
+            Their columns or shards differ, both carry the messages of one component, or two components have one name.
+        """
+        _check_disjoint((self, other))
+        if [(f.name, f.dataType) for f in self._schema] != [(f.name, f.dataType) for f in other._schema]:
+            raise ArgumentValueError(
+                f"union: the columns differ: {self._schema.simpleString()} and {other._schema.simpleString()}"
+            )
+        joined = replace(
+            self, _components={**self._components, **other._components}, _origins=self._origins | other._origins
+        )
+        return joined._moved(self.dataframe.union(other.dataframe))
+
+    def persist(self, level: StorageLevel | None = None) -> Tracked:
+        """Keep what is computed, so that data, completions and failures come from one evaluation."""
+        return self._moved(self.dataframe.persist() if level is None else self.dataframe.persist(level))
+
+    def unpersist(self) -> Tracked:
+        """Free what `persist` kept; call it on what `persist` returned."""
+        return self._moved(self.dataframe.unpersist())
+
+    def data(self, without: npt.ArrayLike | None = None) -> DataFrame:
+        """Return the data rows, with the user's columns.
+
+        Parameters
+        ----------
+        without : (n,) int64, optional
+            Root ids: rows that belong to any of these trees are left out.
+        """
+        if without is None:
+            rows = self.dataframe.where(F.col(SHARD).isNull())
+            return rows.select(*map(_quoted, self.columns))
+        keep = functools.partial(steps.without_trees, np.unique(np.asarray(without, np.int64)), self.columns)
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return keep(batches)
+
+        return self.dataframe.mapInArrow(run, self._schema)
+
+    def acked(self) -> DataFrame:
+        """Return the data rows all of whose trees ended ACKED; unanchored rows too.
+
+        Settles the messages now, and evaluates the pipeline again unless it is persisted.
+        """
+        done = self.completions(include_pending=True).where(F.col("outcome") != int(Outcome.ACKED))
+        return self.data(without=[row.root_id for row in done.select("root_id").collect()])
+
+    def completions(self, *, include_pending: bool = False) -> DataFrame:
+        """Return one row a finished tree, columns of `acker.COMPLETION_SCHEMA`.
+
+        Parameters
+        ----------
+        include_pending : bool
+            The trees that are still open too, with outcome PENDING.
+        """
+        return completions(self, include_pending=include_pending)
+
+    def blocks(self) -> DataFrame:
+        """Return the packed messages: columns shard int, block binary (see `acker.spark.blocks`)."""
+        carriers = self.dataframe.where(F.col(SHARD) >= 0)
+        return carriers.select(F.col(SHARD).alias("shard"), F.col(BLOCK).alias("block"))
+
+    def failures(self) -> DataFrame:
+        """Return the texts of failures: root_id, tuple_id long; component, reason string. One row a FAIL message."""
+        carriers = self.dataframe.where(F.col(SHARD) == steps.FAILURES_SHARD).select(BLOCK)
+        return carriers.mapInArrow(steps.decode_failures, _FAILURES)
+
+    def counters(self) -> dict[str, ComponentCounters]:
+        """Compute what each component did."""
+        totals: dict[str, dict[str, Any]] = {}
+        for row in self.dataframe.where(F.col(SHARD) == steps.COUNTERS_SHARD).select(BLOCK).collect():
+            for name, counters in json.loads(bytes(row[0])).items():
+                total = totals.setdefault(name, {"fanout": {}})
+                fanout = counters.pop("fanout")
+                for key, value in counters.items():
+                    total[key] = total.get(key, 0) + value
+                for outputs, inputs in fanout.items():
+                    total["fanout"][int(outputs)] = total["fanout"].get(int(outputs), 0) + inputs
+        return {name: ComponentCounters(**total) for name, total in totals.items()}
+
+    def acker_costs(self) -> AckerCosts:
+        """Compute how many messages the acker took, and how long that took it, from the headers of the blocks."""
+        carriers = self.dataframe.where(F.col(SHARD) >= 0).select(BLOCK)
+        rows = carriers.mapInArrow(steps.read_costs, "messages long, native_ns long").collect()
+        return AckerCosts(sum(row.messages for row in rows), sum(row.native_ns for row in rows))
+
+    def _check_columns(self, columns: Sequence[str]) -> None:
+        for name in columns:
+            if name not in self._schema.names:
+                raise ArgumentValueError(f"columns: there is no {name!r}; there are {', '.join(self._schema.names)}")
+
+
+def completions(*pipelines: Tracked, include_pending: bool = False) -> DataFrame:
+    """Settle the messages of one pipeline, or of several that share trees (`Tracked.branches`).
+
+    Parameters
+    ----------
+    *pipelines : Tracked
+        None may carry the messages of a component that another carries too.
+    include_pending : bool
+        The trees that are still open too, with outcome PENDING.
+
+    Returns
+    -------
+    DataFrame
+        Columns of `acker.COMPLETION_SCHEMA`, one row a tree.
+
+    Raises
+    ------
+    ArgumentValueError
+        No pipeline, or messages that would be counted twice.
+    """
+    if not pipelines:
+        raise ArgumentValueError("completions: expected at least one pipeline")
+    _check_disjoint(pipelines)
+    blocks = functools.reduce(DataFrame.union, [pipeline.blocks() for pipeline in pipelines])
+    return completions_from_blocks(blocks, shards=pipelines[0]._shards, include_pending=include_pending)
+
+
+def _check_disjoint(pipelines: Sequence[Tracked]) -> None:
+    seen: set[object] = set()
+    names: dict[str, object] = {}
+    for pipeline in pipelines:
+        if pipeline._shards != pipelines[0]._shards:
+            raise ArgumentValueError(f"shards: {pipelines[0]._shards} in one pipeline, {pipeline._shards} in another")
+        for name, token in pipeline._components.items():
+            if names.setdefault(name, token) is not token:
+                raise ArgumentValueError(f"component: {name!r} names two components")
+            if token in seen and token in pipeline._origins:
+                raise ArgumentValueError(
+                    f"both pipelines carry the messages of {name!r}, which would count twice: part them with branches"
+                )
+        seen |= pipeline._origins
+
+
+def _parse(schema: StructType | str) -> StructType:
+    if isinstance(schema, str):
+        parsed = StructType.fromDDL(schema) if schema.strip() else StructType([])
+    else:
+        parsed = schema
+    if not isinstance(parsed, StructType):
+        raise ArgumentTypeError(f"schema: expected a StructType or its text, got {type(schema).__name__}")
+    if not parsed.fields:
+        raise ArgumentValueError("schema: expected at least one column")
+    _check_names(parsed)
+    return parsed
+
+
+def _check_names(schema: StructType) -> None:
+    seen: set[str] = set()
+    for name in schema.names:
+        if name.lower() in HIDDEN:
+            raise ArgumentValueError(f"column {name!r} is reserved; {', '.join(HIDDEN)} are the pipeline's own")
+        if name.lower() in seen:
+            raise ArgumentValueError(f"column {name!r} is there twice")
+        seen.add(name.lower())
+
+
+def _check_component(component: object) -> None:
+    if not isinstance(component, str) or not component:
+        raise ArgumentTypeError(f"component: expected a name, got {component!r}")
+
+
+def _check_integer_column(schema: StructType, parameter: str, name: str) -> None:
+    if name not in schema.names:
+        raise ArgumentValueError(f"{parameter}: there is no column {name!r}; there are {', '.join(schema.names)}")
+    found = schema[name].dataType
+    if not isinstance(found, _INTEGERS):
+        raise ArgumentTypeError(f"{parameter}: expected a column of integers, {name!r} is {found.simpleString()}")
+
+
+def _nullable(schema: StructType) -> StructType:
+    """Return the schema with all columns nullable: carriers leave them null."""
+    return StructType([StructField(entry.name, entry.dataType, True, entry.metadata) for entry in schema.fields])
+
+
+def _hidden_types() -> tuple[DataType, ...]:
+    return BinaryType(), IntegerType(), BinaryType()
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _arrow_schema(session: SparkSession, schema: StructType) -> pa.Schema:
+    zone = str(session.conf.get("spark.sql.session.timeZone"))
+    try:
+        return to_arrow_schema(schema, timezone=zone)
+    except TypeError:  # Before PySpark 4.1 the zone is always UTC.
+        return to_arrow_schema(schema)
