@@ -1,0 +1,203 @@
+"""What a command needs from the machine: optional packages, a JDK, a Spark session. Imports nothing optional itself."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from acker.errors import AckerError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JDK_VERSION_MIN = 17
+
+# Warnings of a JVM that starts (host names, native Hadoop code) would bury the output; errors stay.
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+"""
+
+
+class SetupError(AckerError):
+    """The machine lacks something. The text is one sentence that says what to do."""
+
+
+@dataclass(frozen=True)
+class Jdk:
+    """A Java installation."""
+
+    home: Path
+    version: str
+
+    @property
+    def major(self) -> int:
+        """Return 17 for 17.0.15, and 8 for 1.8.0."""
+        parts = [int(part) for part in re.findall(r"\d+", self.version)[:2]]
+        return parts[1] if parts[:1] == [1] and len(parts) > 1 else parts[0] if parts else 0
+
+
+def require(*modules: str, extra: str) -> None:
+    """Check that optional packages are installed.
+
+    Raises
+    ------
+    SetupError
+        They are not; it says which extra brings them.
+    """
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise SetupError(f"{', '.join(missing)} is not installed: pip install 'acker[{extra}]'")
+
+
+def find_jdk() -> Jdk:
+    """Find a JDK of a suitable version: in JAVA_HOME, on PATH, or where systems put them.
+
+    Raises
+    ------
+    SetupError
+        There is none, or JAVA_HOME names one that is too old.
+    """
+    found = []
+    for home in _homes():
+        version = _version(home)
+        if version is not None:
+            jdk = Jdk(home, version)
+            if jdk.major >= JDK_VERSION_MIN:
+                return jdk
+            found.append(f"{jdk.home} is {version}")
+    need = f"Spark needs a JDK {JDK_VERSION_MIN} or newer"
+    hint = "install one (such as openjdk-17-jre-headless) or set JAVA_HOME"
+    raise SetupError(f"{need}, and {'; '.join(found) or 'there is none'}: {hint}")
+
+
+def _homes() -> Iterator[Path]:
+    seen = set()
+    for home in _candidates():
+        real = home.resolve()
+        if real not in seen and (real / "bin" / _JAVA).is_file():
+            seen.add(real)
+            yield home
+
+
+_JAVA = "java.exe" if os.name == "nt" else "java"
+
+
+def _candidates() -> Iterator[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"])
+    on_path = shutil.which("java")
+    if on_path is not None:
+        yield Path(on_path).resolve().parent.parent
+    for folder, pattern in (
+        ("/usr/lib/jvm", "*"),
+        ("/opt", "*j*"),
+        ("/Library/Java/JavaVirtualMachines", "*/Contents/Home"),
+        ("/opt/homebrew/opt", "openjdk*/libexec/openjdk.jdk/Contents/Home"),
+    ):
+        yield from sorted(Path(folder).glob(pattern), reverse=True)
+
+
+def _version(home: Path) -> str | None:
+    """Ask a Java for its version; None when it does not run (macOS has a java that only tells how to get one)."""
+    try:
+        answer = subprocess.run(
+            [str(home / "bin" / _JAVA), "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "([^"]+)"', answer.stderr + answer.stdout)
+    return match[1] if match else None
+
+
+@contextlib.contextmanager
+def spark_session(name: str, master: str, *, driver_memory: str, log: Path | None = None) -> Iterator[SparkSession]:
+    """Start Spark for one command, and stop it whatever happens.
+
+    The workers run the interpreter that runs now: Spark would otherwise start the first `python3` of PATH.
+
+    Parameters
+    ----------
+    name, master : str
+    driver_memory : str
+        Of the JVM that is started here, such as "2g".
+    log : Path, optional
+        What that JVM and the Python workers write to the standard error goes to this file.
+
+    Raises
+    ------
+    SetupError
+        No PySpark, no JDK, or Spark did not start.
+    """
+    require("pyspark", "pyarrow", "pandas", extra="spark")
+    jdk = find_jdk()
+    os.environ["JAVA_HOME"] = str(jdk.home)
+    local = master.startswith("local")
+    if local:
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    with tempfile.TemporaryDirectory(prefix="acker-spark-", ignore_cleanup_errors=True) as scratch:
+        logging = Path(scratch, "log4j2.properties")
+        logging.write_text(_LOG4J)
+        builder = (
+            SparkSession.builder.master(master)
+            .appName(name)
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.driver.memory", driver_memory)
+            .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={logging.as_uri()}")
+            .config("spark.sql.warehouse.dir", str(Path(scratch, "warehouse")))
+            .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50000")
+        )
+        if local:
+            # No look-up of this machine's name, which fails on laptops between networks.
+            builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+        try:
+            with contextlib.nullcontext() if log is None else _stderr_to(log):
+                session = builder.getOrCreate()
+        except (PySparkException, OSError, RuntimeError) as fault:
+            first = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
+            where = "" if log is None else f" (see {log})"
+            raise SetupError(f"Spark did not start at {master}: {first}{where}") from fault
+        try:
+            if local:  # Spark's 200 are for clusters.
+                session.conf.set("spark.sql.shuffle.partitions", str(2 * session.sparkContext.defaultParallelism))
+            yield session
+        finally:
+            session.stop()
+
+
+@contextlib.contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Let processes that are started in this context write their standard error to a file, for all of their life."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("wb") as stream:
+            os.dup2(stream.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
