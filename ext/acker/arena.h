@@ -6,13 +6,14 @@
 // bijective, its low 57 bits stand in the word and its high 7 bits follow from the line.
 //
 // Sizes. While there is one small segment, a line that is full makes the segment double and no entry ever leaves its home
-// line. A segment of LINES_MAX lines stops doubling: then a full line overflows into the next ones, and the arena grows by
+// line. A segment of LINES_MAX lines (512 kB; four of them share a huge page) stops doubling: then a full line overflows into the next ones, and the arena grows by
 // linear hashing, one segment split at a time, so that no batch ever waits for the whole table to be moved.
 #pragma once
 
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "hash.h"
 #include "memory.h"
@@ -71,14 +72,15 @@ class Arena {
     size_t segments() const noexcept { return segment_count_; }
     size_t slots() const noexcept { return segment_count_ * lines_ * SLOTS; }
     size_t bytes() const noexcept {
-        return segment_count_ * segment_bytes(lines_) + segment_capacity_ * sizeof(char*);
+        size_t blocks = lines_ == LINES_MAX ? (segment_count_ + 3) / 4 * HUGE_PAGE_BYTES : segment_count_ * block_bytes();
+        return blocks + segment_count_ * lines_ + segment_capacity_ * sizeof(Segment);
     }
     // For a caller that fills and empties slots on home lines by itself.
     void adjust_count(int64_t by) noexcept { count_ += static_cast<size_t>(by); }
     bool has_room(size_t extra) const noexcept { return count_ + extra <= limit_; }
 
     // The home line of a hash. The arena must hold at least one segment.
-    Line* home(uint64_t h) const noexcept { return lines_of(segment_of(h)) + home_number(h); }
+    Line* home(uint64_t h) const noexcept { return segment_of(h).lines + home_number(h); }
 
     Cold* cold(Ref ref) const noexcept {
         return reinterpret_cast<Cold*>(reinterpret_cast<char*>(ref.line) + (lines_ * LINE_BYTES)) + ref.slot;
@@ -95,7 +97,7 @@ class Arena {
     // Where the entry of `h` is, or an empty Ref. Equal stored bits on one line mean equal displacement, so equal keys.
     Ref find(uint64_t h) const noexcept {
         if (segment_count_ == 0) return Ref{};
-        Line* lines = lines_of(segment_of(h));
+        Line* lines = segment_of(h).lines;
         size_t number = home_number(h);
         for (;;) {
             Ref ref = find_in(lines + number, h);
@@ -107,8 +109,8 @@ class Arena {
     // A slot for a hash that is not here, with `flags` (tag, TRACKED, FAILED) and val 0; empty Ref: `grow` first.
     Ref place(uint64_t h, uint64_t flags) noexcept {
         if (segment_count_ == 0) return Ref{};
-        char* segment = segment_of(h);
-        Line* lines = lines_of(segment);
+        Segment segment = segment_of(h);
+        Line* lines = segment.lines;
         size_t first = home_number(h), reach = lines_ == LINES_MAX ? DISPLACEMENT_MAX : 0;
         for (size_t distance = 0; distance <= reach; ++distance) {
             Line* line = lines + ((first + distance) & (lines_ - 1));
@@ -129,8 +131,8 @@ class Arena {
         ref.word() &= OVERFLOWED;
         ref.val() = 0;
         --count_;
-        char* segment = segment_of(h);
-        size_t number = static_cast<size_t>(ref.line - lines_of(segment));
+        Segment segment = segment_of(h);
+        size_t number = static_cast<size_t>(ref.line - segment.lines);
         for (size_t at = home_number(h); at != number; at = (at + 1) & (lines_ - 1)) pass(segment, at, -1);
     }
 
@@ -144,7 +146,7 @@ class Arena {
     template <typename Visit>
     void each(Visit visit) noexcept {
         for (size_t s = 0; s < segment_count_; ++s) {
-            Line* lines = lines_of(segments_[s]);
+            Line* lines = segments_[s].lines;
             for (size_t number = 0; number < lines_; ++number) {
                 for (unsigned slot = 0; slot < SLOTS; ++slot) {
                     Ref ref{lines + number, slot};
@@ -178,7 +180,10 @@ class Arena {
     }
 
     void clear() noexcept {
-        for (size_t s = 0; s < segment_count_; ++s) release(segments_[s]);
+        for (size_t s = 0; s < segment_count_; ++s) {
+            if (s % SEGMENTS_A_PAGE == 0) release(segments_[s].lines);
+            release(segments_[s].passed);
+        }
         release(segments_);
         segments_ = nullptr;
         segment_count_ = segment_capacity_ = lines_ = count_ = limit_ = 0;
@@ -189,7 +194,7 @@ class Arena {
     int64_t probes() noexcept {
         int64_t visited = 0;
         each([&](uint64_t h, Ref ref, Cold*) {
-            size_t number = static_cast<size_t>(ref.line - lines_of(segment_of(h)));
+            size_t number = static_cast<size_t>(ref.line - segment_of(h).lines);
             visited += 1 + static_cast<int64_t>((number - home_number(h)) & (lines_ - 1));
             return true;
         });
@@ -210,13 +215,16 @@ class Arena {
     }
 
   private:
-    static size_t segment_bytes(size_t lines) noexcept { return lines * (2 * LINE_BYTES + 1); }
-    static Line* lines_of(char* segment) noexcept { return reinterpret_cast<Line*>(segment); }
-    uint8_t* passed_of(char* segment) const noexcept {
-        return reinterpret_cast<uint8_t*>(segment) + lines_ * 2 * LINE_BYTES;
-    }
+    // The lines and, behind them, their cold parts; and for each line how many entries have passed over it.
+    struct Segment {
+        Line* lines;
+        uint8_t* passed;
+    };
+    static constexpr size_t SEGMENTS_A_PAGE = HUGE_PAGE_BYTES / (LINES_MAX * 2 * LINE_BYTES);
 
-    char* segment_of(uint64_t h) const noexcept {
+    size_t block_bytes() const noexcept { return lines_ * 2 * LINE_BYTES; }
+
+    Segment segment_of(uint64_t h) const noexcept {
         size_t number = h & segment_mask_;
         return segments_[number < segment_count_ ? number : number & (segment_mask_ >> 1)];
     }
@@ -235,21 +243,37 @@ class Arena {
     }
 
     // One more or one less entry has passed over a line on the way from its home. At most 31 lines of 4 entries can.
-    void pass(char* segment, size_t number, int by) noexcept {
-        uint8_t& passed = passed_of(segment)[number];
+    void pass(Segment segment, size_t number, int by) noexcept {
+        uint8_t& passed = segment.passed[number];
         passed = static_cast<uint8_t>(passed + by);
-        uint64_t* word = lines_of(segment)[number].word;
+        uint64_t* word = segment.lines[number].word;
         for (unsigned slot = 0; slot < SLOTS; ++slot)
             word[slot] = passed != 0 ? word[slot] | OVERFLOWED : word[slot] & ~OVERFLOWED;
     }
 
     bool start() noexcept {
-        if (!enlarge(&segments_, &segment_capacity_, 0, 1)) return false;
-        char* segment = static_cast<char*>(acquire_zeroed(segment_bytes(size_t{1} << LINE_BITS_MIN)));
-        if (segment == nullptr) return false;
+        Segment segment;
+        if (!enlarge(&segments_, &segment_capacity_, 0, 1) || !make_segment(size_t{1} << LINE_BITS_MIN, &segment)) return false;
         segments_[0] = segment;
         segment_count_ = 1;
         set_lines(LINE_BITS_MIN);
+        return true;
+    }
+
+    // An empty segment of so many lines, to stand behind the last one. False: no memory, and none taken.
+    bool make_segment(size_t lines, Segment* made) noexcept {
+        size_t bytes = lines * 2 * LINE_BYTES, place = lines_ == LINES_MAX ? segment_count_ % SEGMENTS_A_PAGE : 0;
+        made->passed = static_cast<uint8_t*>(acquire_zeroed(lines));
+        if (made->passed == nullptr) return false;
+        void* block = place != 0            ? segments_[segment_count_ - 1].lines + LINES_MAX * 2
+                      : lines == LINES_MAX ? acquire_huge_page()
+                                           : acquire(bytes);
+        if (block == nullptr) {
+            release(made->passed);
+            return false;
+        }
+        std::memset(block, 0, bytes);
+        made->lines = static_cast<Line*>(block);
         return true;
     }
 
@@ -271,22 +295,21 @@ class Arena {
 
     // No line of the doubled segment can be overfull: its entries come from one line of four slots.
     bool double_lines() noexcept {
-        char* doubled = static_cast<char*>(acquire_zeroed(segment_bytes(lines_ * 2)));
-        if (doubled == nullptr) return false;
-        char* old = segments_[0];
-        Line* to_lines = lines_of(doubled);
-        Cold* to_cold = reinterpret_cast<Cold*>(doubled + lines_ * 2 * LINE_BYTES);
+        Segment doubled;
+        if (!make_segment(lines_ * 2, &doubled)) return false;
+        Cold* to_cold = reinterpret_cast<Cold*>(doubled.lines + lines_ * 2);
         each([&](uint64_t h, Ref ref, Cold* from) {
             size_t number = static_cast<size_t>(h >> (64 - line_bits_ - 1));
             unsigned slot = 0;
-            while ((to_lines[number].word[slot] >> TAG_SHIFT) != 0) ++slot;
-            to_lines[number].word[slot] = ref.word();
-            to_lines[number].val[slot] = ref.val();
+            while ((doubled.lines[number].word[slot] >> TAG_SHIFT) != 0) ++slot;
+            doubled.lines[number].word[slot] = ref.word();
+            doubled.lines[number].val[slot] = ref.val();
             to_cold[number * SLOTS + slot] = *from;
             return true;
         });
+        release(segments_[0].lines);
+        release(segments_[0].passed);
         segments_[0] = doubled;
-        release(old);
         set_lines(line_bits_ + 1);
         return true;
     }
@@ -294,13 +317,13 @@ class Arena {
     // Linear hashing: the next segment in turn gives about half of its entries to a new one. They keep line and slot.
     bool split() noexcept {
         if (!enlarge(&segments_, &segment_capacity_, segment_count_, segment_count_ + 1)) return false;
-        char* fresh = static_cast<char*>(acquire_zeroed(segment_bytes(lines_)));
-        if (fresh == nullptr) return false;
+        Segment fresh;
+        if (!make_segment(lines_, &fresh)) return false;
         size_t whole = (segment_mask_ + 1) / 2;
-        char* old = segments_[segment_count_ - whole];
+        Segment old = segments_[segment_count_ - whole];
         for (size_t number = 0; number < lines_; ++number) {
             for (unsigned slot = 0; slot < SLOTS; ++slot) {
-                Ref ref{lines_of(old) + number, slot};
+                Ref ref{old.lines + number, slot};
                 if (ref.tag() != 0 && (ref.word() & whole) != 0) move_across(old, fresh, number, ref);
             }
         }
@@ -309,9 +332,9 @@ class Arena {
         return true;
     }
 
-    void move_across(char* old, char* fresh, size_t number, Ref from) noexcept {
+    void move_across(Segment old, Segment fresh, size_t number, Ref from) noexcept {
         uint64_t h = hash_at(number, from.word());
-        Ref to{lines_of(fresh) + number, from.slot};
+        Ref to{fresh.lines + number, from.slot};
         to.word() = (from.word() & ~OVERFLOWED) | (to.word() & OVERFLOWED);
         to.val() = from.val();
         *cold(to) = *cold(from);
@@ -327,7 +350,7 @@ class Arena {
         for (size_t s = 0; s < segment_count_; ++s) {
             int64_t expected[LINES_MAX] = {};
             for (size_t number = 0; number < lines_; ++number) {
-                for (uint64_t word : lines_of(segments_[s])[number].word) {
+                for (uint64_t word : segments_[s].lines[number].word) {
                     if ((word >> TAG_SHIFT) == 0) {
                         if ((word & ~OVERFLOWED) != 0) return false;
                         continue;
@@ -337,8 +360,8 @@ class Arena {
                 }
             }
             for (size_t number = 0; number < lines_; ++number) {
-                if (passed_of(segments_[s])[number] != expected[number]) return false;
-                for (uint64_t word : lines_of(segments_[s])[number].word)
+                if (segments_[s].passed[number] != expected[number]) return false;
+                for (uint64_t word : segments_[s].lines[number].word)
                     if (((word & OVERFLOWED) != 0) != (expected[number] != 0)) return false;
             }
         }
@@ -346,7 +369,7 @@ class Arena {
     }
 
     void swap(Arena& other) noexcept {
-        char** segments = segments_;
+        Segment* segments = segments_;
         segments_ = other.segments_;
         other.segments_ = segments;
         size_t mine[] = {segment_count_, segment_capacity_, segment_mask_, lines_, count_, limit_, line_bits_};
@@ -367,7 +390,7 @@ class Arena {
     }
 
     Hash hash_;
-    char** segments_ = nullptr;  // owned; each block holds lines, cold parts, passed counts, in this order
+    Segment* segments_ = nullptr;  // owned, as are their blocks; the first of a huge page owns the page
     size_t segment_count_ = 0;
     size_t segment_capacity_ = 0;
     size_t segment_mask_ = 0;

@@ -17,7 +17,8 @@ namespace acker {
 
 constexpr size_t STRETCH_ROWS = 512;  // hashed together
 constexpr size_t CHUNK_ROWS = 16;     // cold work waits for one chunk
-constexpr size_t FETCH_AHEAD = 16;    // rows between the fetch of a line and its use
+constexpr size_t FETCH_AHEAD = 24;    // rows between the fetch of a line and its use
+constexpr size_t LOOK_AHEAD = 8;      // rows ahead of its use at which a line tells whether the next one is needed too
 constexpr uint32_t ELAPSED_MS_MAX = 49u * 24 * 3600 * 1000;
 
 // Milliseconds since a start tick. What looks like more than 49 days is a clock that was set back, and reads 0.
@@ -350,6 +351,8 @@ class AckerCore {
         uint64_t tally = 0;
         for (; i < end; ++i) {
             ACKER_PREFETCH(stretch.line[i + FETCH_AHEAD]);
+            const Line* soon = stretch.line[i + LOOK_AHEAD];
+            ACKER_PREFETCH(soon + (soon->word[0] / OVERFLOWED & 1));
             Line* line = stretch.line[i];
             uint64_t stored = stretch.hash[i] & HASH_MASK;
             unsigned places = Probe::places(line, stored);

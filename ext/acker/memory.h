@@ -7,11 +7,14 @@
 #include <cstring>
 #if defined(_MSC_VER)
 #include <malloc.h>
+#elif defined(__linux__)
+#include <sys/mman.h>
 #endif
 
 namespace acker {
 
 constexpr size_t LINE_BYTES = 64;
+constexpr size_t HUGE_PAGE_BYTES = size_t{1} << 21;
 
 // How many more requests succeed before every further one fails; negative: all succeed. Tests alone set it.
 inline int64_t& allocations_left() noexcept {
@@ -21,16 +24,28 @@ inline int64_t& allocations_left() noexcept {
 
 inline size_t whole_lines(size_t bytes) noexcept { return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; }
 
-// Memory of `bytes`, aligned to a cache line, or nullptr. The caller frees it with `release`.
-inline void* acquire(size_t bytes) noexcept {
+// Memory of `bytes`, a multiple of `alignment`, or nullptr. The caller frees it with `release`.
+inline void* acquire_aligned(size_t bytes, size_t alignment) noexcept {
     int64_t& left = allocations_left();
     if (left == 0) return nullptr;
     if (left > 0) --left;
 #if defined(_MSC_VER)
-    return _aligned_malloc(whole_lines(bytes), LINE_BYTES);
+    return _aligned_malloc(bytes, alignment);
 #else
-    return std::aligned_alloc(LINE_BYTES, whole_lines(bytes));
+    return std::aligned_alloc(alignment, bytes);
 #endif
+}
+
+// Memory of at least `bytes`, aligned to a cache line, or nullptr.
+inline void* acquire(size_t bytes) noexcept { return acquire_aligned(whole_lines(bytes), LINE_BYTES); }
+
+// One huge page where the system has them: random access over small pages spends its time in page walks.
+inline void* acquire_huge_page() noexcept {
+    void* memory = acquire_aligned(HUGE_PAGE_BYTES, HUGE_PAGE_BYTES);
+#if defined(__linux__)
+    if (memory != nullptr) madvise(memory, HUGE_PAGE_BYTES, MADV_HUGEPAGE);  // advice: no matter if it is not taken
+#endif
+    return memory;
 }
 
 inline void* acquire_zeroed(size_t bytes) noexcept {
