@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import acker
 from acker import Kind, Outcome
 from acker.columns import Completions
-from acker.protocol import INT64_MAX, INT64_MIN, PROTOCOLS
+from acker.protocol import INT64_MAX, INT64_MIN, PROTOCOLS, track_rank
 from acker.reference import combined
 
 both = pytest.mark.parametrize("cls", [acker.Acker, acker.ReferenceAcker], ids=["native", "reference"])
@@ -171,9 +171,11 @@ def test_combined_messages_equal_the_acker_with_each_track_moved_last(cls, fores
     assert open_trees == a.stats().open
 
 
-def test_combined_takes_the_least_of_several_tracks():
-    done = combined([0, 0, 2, 0], [7] * 4, [5, 5, 5, 6], [2, 1, 0, 0], [1, 9, 0, 0])
-    assert done.rows() == [(7, 9, 1, Outcome.ACKED, 0)]
+@given(tracks=st.lists(st.tuples(values, st.integers(0, 2**31 - 1), int64s), min_size=1, max_size=5))
+def test_combined_takes_the_track_of_least_rank(tracks):
+    value, task, message = min(tracks, key=lambda track: track_rank(*track))
+    batch = [(Kind.TRACK, 7, *track) for track in tracks] + [(Kind.OK, 7, value, 0, 0)]
+    assert combined(*columns(batch)).rows() == [(7, message, task, Outcome.ACKED, 0)]
 
 
 def test_combined_worked_by_hand():
