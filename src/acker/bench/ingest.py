@@ -1,0 +1,205 @@
+"""Batch ingest: against the machine's limit, against plain Python, and against itself with mixed kinds.
+
+Always in the steady state: the table is filled to the pending trees of the workload, spread over all buckets, and then
+windows of the stream are timed. The columns of a window come from memory, not from the core's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from acker import _core
+from acker.bench.measure import Alternation, Case, Goal, Ratio, Result, Scale, expect, per
+from acker.bench.workloads import SEED, WORKLOADS, Workload
+from acker.columns import Columns, Completions
+from acker.engine import Acker
+from acker.reference import ReferenceAcker
+from acker.testing.streams import Checksum, TreeStream, xor_of
+
+AnyAcker = TypeVar("AnyAcker", Acker, ReferenceAcker)
+
+# ReferenceAcker takes microseconds a message: its windows are a tenth of the others.
+_REFERENCE_SHARE: Final = 10
+_BATCH_ROWS: Final = 10_000
+
+
+class Window(NamedTuple):
+    """Some thousand messages, cut into the batches of the calls."""
+
+    rows: int
+    batches: list[Columns]
+    expected: Checksum  # of the trees finished from the stream's beginning up to the end of this window
+
+
+def fill(acker: AnyAcker, stream: TreeStream) -> AnyAcker:
+    """Open the trees that are pending when the stream begins, and spread them over the buckets by age.
+
+    A bucket holds what came between two rotations; that an entry may be in any of them is part of the work.
+    """
+    batches, rotations = list(stream.prefill()), 0
+    for number, batch in enumerate(batches):
+        if number * acker.buckets // len(batches) > rotations:
+            rotations += 1
+            expect("trees that timed out while filling", len(acker.rotate()), 0)
+        acker.ingest(*batch)
+    return acker
+
+
+def cut(messages: Columns, batch_rows: int) -> list[Columns]:
+    """Cut messages into batches, without copying."""
+    columns = [column for column in messages if column is not None]
+    starts = range(0, messages.kind.size, batch_rows)
+    return [Columns(*(column[start : start + batch_rows] for column in columns)) for start in starts]  # type: ignore[arg-type]
+
+
+def windows(stream: TreeStream, rows: int, batch_rows: int, count: int) -> Iterator[Window]:
+    """Make the windows of a run one after the other, as they are asked for."""
+    for _ in range(count):
+        batches = cut(stream.take(rows), batch_rows)
+        yield Window(rows, batches, stream.expected)
+
+
+def feed(acker: Acker | ReferenceAcker, window: Window) -> list[Completions]:
+    """Ingest a window; the work that is timed."""
+    return [acker.ingest(*batch) for batch in window.batches]
+
+
+def update(gups: _core.Gups, window: Window) -> None:
+    """Make one random XOR update a message; the work that is timed."""
+    for batch in window.batches:
+        gups.update(batch.root_id, batch.value)
+
+
+class Checker:
+    """Compares what each side finished with what the stream's generator expects."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Checksum] = {}
+
+    def check(self, side: str, window: Window, returned: Any) -> None:
+        """Count what one side returned for a window."""
+        if returned is None:
+            return
+        self.found[side] = self.found.get(side, Checksum()).add_all(returned)
+        expect(f"trees that {side} finished", self.found[side], window.expected)
+
+
+def against_gups(workload: str, batch_rows: int, goal: Goal | None, scale: Scale) -> Result:
+    """Time native ingest and random XOR updates of a table of the same size."""
+    shape = WORKLOADS[workload]
+    stream = shape.stream(scale)
+    acker = fill(Acker(seed=SEED), stream)
+    gups = _core.Gups(acker.nbytes, SEED)
+    xor, checker = 0, Checker()
+
+    def loads(count: int) -> Iterator[Window]:
+        nonlocal xor
+        for window in windows(stream, rows, batch_rows, count):
+            for batch in window.batches:
+                xor ^= xor_of(batch.value)
+            yield window
+
+    rows = scale.size(shape.window_rows, 2 * batch_rows)
+    sides: dict[str, Callable[[Window], Any]] = {"native": partial(feed, acker), "GUPS": partial(update, gups)}
+    samples = Alternation(sides, checker.check).run(loads(scale.pairs + 1))
+    expect("xor of the table of GUPS", gups.checksum(), xor % 2**64)
+    return Result(
+        "ns/message",
+        per(samples, rows),
+        [Ratio("native", "GUPS", scale.goal(goal))],
+        _parameters(workload, shape, batch_rows, rows, acker),
+        {**stream.expected._asdict(), "gups_xor": xor},
+    )
+
+
+def against_reference(workload: str, goal: Goal | None, scale: Scale) -> Result:
+    """Time native ingest and `ReferenceAcker`, plain dicts and integers."""
+    shape = WORKLOADS[workload]
+    native = fill(Acker(seed=SEED), shape.stream(scale))
+    stream = shape.stream(scale)
+    reference = fill(ReferenceAcker(seed=SEED), stream)
+    rows = scale.size(shape.window_rows // _REFERENCE_SHARE, 1000)
+    sides = {"reference": partial(feed, reference), "native": partial(feed, native)}
+    pairs = min(scale.pairs, 7)
+    samples = Alternation(sides, Checker().check).run(windows(stream, rows, _BATCH_ROWS, pairs + 1))
+    expect("counts of native", native.stats(), reference.stats())
+    return Result(
+        "ns/message",
+        per(samples, rows),
+        [Ratio("reference", "native", scale.goal(goal))],
+        _parameters(workload, shape, _BATCH_ROWS, rows, native),
+        stream.expected._asdict(),
+    )
+
+
+def mixed_kinds(scale: Scale) -> Result:
+    """Time native ingest of a stream with FAILs and RESET_TIMEOUTs, and of one without."""
+    ackers, streams, checkers = {}, {}, {}
+    for name in ("mixed", "m1"):
+        streams[name] = WORKLOADS[name].stream(scale)
+        ackers[name] = fill(Acker(seed=SEED), streams[name])
+        checkers[name] = Checker()
+    rows = scale.size(WORKLOADS["mixed"].window_rows, _BATCH_ROWS)
+
+    def loads() -> Iterator[dict[str, Window]]:
+        made = {name: windows(stream, rows, _BATCH_ROWS, scale.pairs + 1) for name, stream in streams.items()}
+        for mixed, plain in zip(made["mixed"], made["m1"], strict=True):
+            yield {"mixed": mixed, "m1": plain}
+
+    def ingest(name: str, load: dict[str, Window]) -> list[Completions]:
+        return feed(ackers[name], load[name])
+
+    sides = {name: partial(ingest, name) for name in ackers}
+    check = lambda name, load, returned: checkers[name].check(name, load[name], returned)  # noqa: E731
+    samples = Alternation(sides, check).run(loads())
+    stats = ackers["mixed"].stats()
+    expect("resets", (stats.resets, stats.unknown), (streams["mixed"].resets, 0))
+    return Result(
+        "ns/message",
+        per(samples, rows),
+        [Ratio("mixed", "m1")],
+        _parameters("mixed", WORKLOADS["mixed"], _BATCH_ROWS, rows, ackers["mixed"]),
+        {**streams["mixed"].expected._asdict(), "failed": stats.failed, "resets": stats.resets},
+    )
+
+
+def _parameters(name: str, workload: Workload, batch_rows: int, rows: int, acker: Acker) -> dict[str, Any]:
+    return {
+        "workload": name,
+        "text": workload.text,
+        "seed": SEED,
+        "pending": len(acker),
+        "batch_rows": batch_rows,
+        "window_rows": rows,
+        "table_bytes": acker.nbytes,
+    }
+
+
+_GUPS_QUESTION: Final = "How far is native ingest from random XOR updates of a table of the same size?"
+_REFERENCE_QUESTION: Final = "How much faster than plain Python is native ingest?"
+
+
+def _gups_case(workload: str, batch_rows: int, goal: Goal | None = None) -> Case:
+    size = f"{batch_rows // 1000}k"
+    return Case(f"ingest/{workload}/{size}", _GUPS_QUESTION, partial(against_gups, workload, batch_rows, goal))
+
+
+def _reference_case(workload: str) -> Case:
+    run = partial(against_reference, workload, Goal(at_least=20))
+    return Case(f"reference/{workload}", _REFERENCE_QUESTION, run)
+
+
+CASES: Final = [
+    _gups_case("m1", 1000),
+    _gups_case("m1", _BATCH_ROWS, Goal(at_most=5)),
+    _gups_case("m1", 100_000),
+    _gups_case("m2", _BATCH_ROWS),
+    _gups_case("k20", _BATCH_ROWS),
+    _gups_case("s20k", _BATCH_ROWS),
+    _gups_case("p100", 1000),
+    _gups_case("p100", _BATCH_ROWS),
+    Case("ingest/mixed/10k", "What do FAIL and RESET_TIMEOUT cost?", mixed_kinds),
+    *map(_reference_case, ("m1", "m2", "k20", "s20k", "p100")),
+]

@@ -1,0 +1,96 @@
+"""Runs the benchmarks for the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from acker.bench import calls, ingest, memory, report, rotate, snapshot
+from acker.bench.measure import FULL, QUICK, Case, Scale
+from acker.bench.run import Outcome, run_all, run_apart, select
+
+CASES: Final[list[Case]] = [
+    *ingest.CASES,
+    *rotate.CASES,
+    *snapshot.CASES,
+    *calls.CASES,
+    *memory.CASES,
+]
+
+
+def main(arguments: Sequence[str] | None = None, *, cases: Sequence[Case] = CASES, program: str = "acker bench") -> int:
+    """Run the benchmarks that the arguments name, show a table, and write the report.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Those of the command line, when left out; ``--help`` describes them.
+    cases : list of Case
+        What there is to run.
+    program : str
+        What the user typed to come here.
+
+    Returns
+    -------
+    int
+        The exit code: 0, 1 when a case failed, 2 when a name selects nothing.
+    """
+    parser = argparse.ArgumentParser(
+        program, description="Run the benchmarks and show the ratios: median and quartiles of paired runs."
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="ingest, or ingest/m1/10k; repeatable"
+    )
+    parser.add_argument("--quick", action="store_true", help="an eighth of the sizes: for a look, not for publishing")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write everything measured, with .md and .svg beside it"
+    )
+    parser.add_argument("--list", action="store_true", help="list the cases and what they answer")
+    options = parser.parse_args(arguments)
+    if options.list:
+        sys.stdout.writelines(f"{case.name:22} {case.question}\n" for case in cases)
+        return 0
+    try:
+        chosen = select(cases, options.only)
+    except LookupError as fault:
+        sys.stderr.write(f"{program}: {fault.args[0]}\n")
+        return 2
+    typed = " ".join([program, *(f"--only {name}" for name in options.only), *(["--quick"] if options.quick else [])])
+    return _run(chosen, QUICK if options.quick else FULL, options.json, typed)
+
+
+def _run(cases: list[Case], scale: Scale, path: Path | None, command: str) -> int:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console()
+    columns = (TextColumn("{task.description:22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task(cases[0].name, total=len(cases))
+
+        def runner(case: Case) -> Outcome:
+            progress.update(bar, description=case.name)
+            outcome = run_apart(case, scale)
+            progress.advance(bar)
+            if outcome.error is not None:
+                progress.console.print(outcome.error, markup=False, highlight=False)
+            return outcome
+
+        measured = run_all(cases, runner, command=command, scale=scale)
+    console.print(report.table(measured["results"]))
+    if path is not None:
+        write(measured, path)
+        console.print(f"{len(cases)} cases in {measured['seconds']:.0f} s, written to {path}")
+    return int(any("error" in result for result in measured["results"]))
+
+
+def write(measured: dict[str, Any], path: Path) -> None:
+    """Write a report as JSON, and beside it as .md and, when there is something to draw, as .svg."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(measured, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.with_suffix(".md").write_text(report.markdown(measured), encoding="utf-8")
+    report.picture(measured, path.with_suffix(".svg"))

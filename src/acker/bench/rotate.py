@@ -1,0 +1,106 @@
+"""What rotate costs: with a full death row, and with nothing to expire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from acker.bench.ingest import AnyAcker
+from acker.bench.measure import Alternation, Case, Ratio, Result, Scale, expect, per
+from acker.bench.workloads import SEED
+from acker.columns import Columns, Completions
+from acker.engine import Acker
+from acker.protocol import BUCKETS_MAX, Kind
+from acker.reference import ReferenceAcker
+from acker.testing.streams import Checksum, TreeStream
+
+_TREES: Final = 1_000_000
+_REFERENCE_TREES: Final = 100_000
+_WARMING_ROTATIONS: Final = 1000
+
+
+def _tracks(trees: int) -> tuple[list[Columns], Checksum]:
+    """Make TRACKs of so many trees, and the checksum of all of them."""
+    batches = list(TreeStream(trees, 1, seed=SEED).prefill())
+    expected = Checksum()
+    for batch in batches:
+        expected = expected.add(batch.root_id)
+    return batches, expected
+
+
+def _bring_to_death_row(acker: AnyAcker, batches: list[Columns]) -> AnyAcker:
+    for batch in batches:
+        acker.ingest(*batch)
+    for _ in range(acker.buckets - 1):
+        expect("trees expired too early", len(acker.rotate()), 0)
+    return acker
+
+
+def expired(scale: Scale) -> Result:
+    """Time a rotation that expires a million trees, the arrays of the result included; ReferenceAcker's with fewer."""
+    native, reference = Acker(seed=SEED), ReferenceAcker(seed=SEED)
+    many, few = _tracks(scale.size(_TREES, 100)), _tracks(scale.size(_REFERENCE_TREES, 100))
+    held: dict[str, tuple[Acker | ReferenceAcker, tuple[list[Columns], Checksum]]] = {
+        "native": (native, many),
+        "reference": (reference, few),
+    }
+
+    def loads() -> Iterator[None]:
+        for _ in range(min(scale.pairs, 7) + 1):
+            _bring_to_death_row(native, many[0])
+            _bring_to_death_row(reference, few[0])
+            yield None
+
+    def rotate(side: str, _: None) -> Completions:
+        return held[side][0].rotate()
+
+    def check(side: str, _: None, returned: Completions) -> None:
+        expect(f"trees that {side} expired", Checksum().add(returned.root_id), held[side][1][1])
+
+    sides = {side: partial(rotate, side) for side in ("reference", "native")}
+    taken = Alternation(sides, check).run(loads())
+    samples = {side: per({side: taken[side]}, held[side][1][1].completions)[side] for side in taken}
+    return Result(
+        "ns/tree",
+        samples,
+        [Ratio("reference", "native")],
+        {"trees": many[1].completions, "reference_trees": few[1].completions, "seed": SEED},
+        many[1]._asdict(),
+    )
+
+
+def nothing_expired(scale: Scale) -> Result:
+    """Time rotations with an empty death row: of an acker that holds a million trees, and of one that holds none."""
+    batches, expected = _tracks(scale.size(_TREES, 100))
+    full, empty, other = (Acker(buckets=BUCKETS_MAX, seed=SEED) for _ in range(3))
+    for batch in batches:
+        full.ingest(*batch)
+    calls = BUCKETS_MAX - 1  # so often, and the trees of the nursery are in death row
+
+    def loads() -> Iterator[None]:
+        for _ in range(scale.pairs + 1):
+            for batch in batches:
+                full.ingest(Kind.RESET_TIMEOUT, batch.root_id, batch.value)
+            # Few rotations are timed at once, so what they share is brought into the caches first.
+            for _ in range(_WARMING_ROTATIONS):
+                other.rotate()
+            yield None
+
+    def rotate(acker: Acker, _: None) -> int:
+        return sum(len(acker.rotate()) for _ in range(calls))
+
+    def check(side: str, _: None, returned: int) -> None:
+        expect(f"trees that expired with {side}", returned, 0)
+
+    sides = {"a million pending": partial(rotate, full), "none pending": partial(rotate, empty)}
+    samples = per(Alternation(sides, check).run(loads()), calls * 1000)
+    expect("pending trees", len(full), expected.completions)
+    parameters = {"pending": expected.completions, "rotations": calls, "seed": SEED}
+    return Result("µs/call", samples, [Ratio("a million pending", "none pending")], parameters, expected._asdict())
+
+
+CASES: Final = [
+    Case("rotate/expired", "What does a rotation cost for each tree that it expires, results included?", expired),
+    Case("rotate/idle", "Does a rotation that expires nothing depend on how many trees are pending?", nothing_expired),
+]
