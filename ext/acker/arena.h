@@ -28,7 +28,7 @@ constexpr size_t DISPLACEMENT_MAX = 31;  // lines past home: what 5 bits can tel
 constexpr unsigned BUCKETS_MAX = 15;     // tags 1 to 15; 0 says that the slot is empty
 
 constexpr uint64_t HASH_MASK = (uint64_t{1} << 57) - 1;
-constexpr uint64_t OVERFLOWED = uint64_t{1} << 57;  // in all words of a line, or in none: entries have passed over it
+constexpr uint64_t OVERFLOWED = uint64_t{1} << 57;  // of a line's four words: how many entries have passed over it
 constexpr uint64_t FAILED = uint64_t{1} << 58;      // a FAIL came before the TRACK
 constexpr uint64_t TRACKED = uint64_t{1} << 59;     // the TRACK is here: there is a task to tell
 constexpr unsigned TAG_SHIFT = 60;
@@ -44,6 +44,11 @@ struct Cold {
     uint32_t start;  // milliseconds modulo 2^32
 };
 
+// How many entries have passed over a line on the way from their home is told by the OVERFLOWED bits of its words: none of
+// them for 0, else the first one and, in the others, the count less 1. It reads PASSED_MAX where it is that or more.
+constexpr unsigned PASSED_MAX = 8;
+
+static_assert(SLOTS == 4 && PASSED_MAX == 1u << (SLOTS - 1), "the count takes the bits there are");
 static_assert(sizeof(Line) == LINE_BYTES, "a line is one cache line");
 static_assert(SLOTS * sizeof(Cold) == LINE_BYTES, "the cold part of a line is one cache line too");
 static_assert(BUCKETS_MAX < (1u << (64 - TAG_SHIFT)), "every bucket has a tag besides 0");
@@ -72,15 +77,17 @@ class Arena {
     size_t segments() const noexcept { return segment_count_; }
     size_t slots() const noexcept { return segment_count_ * lines_ * SLOTS; }
     size_t bytes() const noexcept {
-        size_t blocks = lines_ == LINES_MAX ? (segment_count_ + 3) / 4 * HUGE_PAGE_BYTES : segment_count_ * block_bytes();
-        return blocks + segment_count_ * lines_ + segment_capacity_ * sizeof(Segment);
+        size_t pages = (segment_count_ + SEGMENTS_A_PAGE - 1) / SEGMENTS_A_PAGE;
+        size_t blocks = lines_ == LINES_MAX ? pages * HUGE_PAGE_BYTES : segment_count_ * segment_bytes(lines_);
+        return blocks + segment_capacity_ * sizeof(Line*);
     }
+
     // For a caller that fills and empties slots on home lines by itself.
     void adjust_count(int64_t by) noexcept { count_ += static_cast<size_t>(by); }
     bool has_room(size_t extra) const noexcept { return count_ + extra <= limit_; }
 
     // The home line of a hash. The arena must hold at least one segment.
-    Line* home(uint64_t h) const noexcept { return segment_of(h).lines + home_number(h); }
+    Line* home(uint64_t h) const noexcept { return segment_of(h) + home_number(h); }
 
     Cold* cold(Ref ref) const noexcept {
         return reinterpret_cast<Cold*>(reinterpret_cast<char*>(ref.line) + (lines_ * LINE_BYTES)) + ref.slot;
@@ -97,7 +104,7 @@ class Arena {
     // Where the entry of `h` is, or an empty Ref. Equal stored bits on one line mean equal displacement, so equal keys.
     Ref find(uint64_t h) const noexcept {
         if (segment_count_ == 0) return Ref{};
-        Line* lines = segment_of(h).lines;
+        Line* lines = segment_of(h);
         size_t number = home_number(h);
         for (;;) {
             Ref ref = find_in(lines + number, h);
@@ -109,8 +116,7 @@ class Arena {
     // A slot for a hash that is not here, with `flags` (tag, TRACKED, FAILED) and val 0; empty Ref: `grow` first.
     Ref place(uint64_t h, uint64_t flags) noexcept {
         if (segment_count_ == 0) return Ref{};
-        Segment segment = segment_of(h);
-        Line* lines = segment.lines;
+        Line* lines = segment_of(h);
         size_t first = home_number(h), reach = lines_ == LINES_MAX ? DISPLACEMENT_MAX : 0;
         for (size_t distance = 0; distance <= reach; ++distance) {
             Line* line = lines + ((first + distance) & (lines_ - 1));
@@ -119,7 +125,7 @@ class Arena {
                 line->word[slot] = (line->word[slot] & OVERFLOWED) | (h & HASH_MASK) | flags;
                 line->val[slot] = 0;
                 for (size_t passed = 0; passed < distance; ++passed)
-                    pass(segment, (first + passed) & (lines_ - 1), +1);
+                    one_more_passed(lines + ((first + passed) & (lines_ - 1)));
                 ++count_;
                 return Ref{line, slot};
             }
@@ -131,9 +137,9 @@ class Arena {
         ref.word() &= OVERFLOWED;
         ref.val() = 0;
         --count_;
-        Segment segment = segment_of(h);
-        size_t number = static_cast<size_t>(ref.line - segment.lines);
-        for (size_t at = home_number(h); at != number; at = (at + 1) & (lines_ - 1)) pass(segment, at, -1);
+        Line* lines = segment_of(h);
+        size_t number = static_cast<size_t>(ref.line - lines);
+        for (size_t at = home_number(h); at != number; at = (at + 1) & (lines_ - 1)) one_less_passed(lines, at);
     }
 
     // One step of growth: the first segment, a doubled small one, or one segment split. False: no memory, nothing changed.
@@ -146,7 +152,7 @@ class Arena {
     template <typename Visit>
     void each(Visit visit) noexcept {
         for (size_t s = 0; s < segment_count_; ++s) {
-            Line* lines = segments_[s].lines;
+            Line* lines = segments_[s];
             for (size_t number = 0; number < lines_; ++number) {
                 for (unsigned slot = 0; slot < SLOTS; ++slot) {
                     Ref ref{lines + number, slot};
@@ -180,10 +186,7 @@ class Arena {
     }
 
     void clear() noexcept {
-        for (size_t s = 0; s < segment_count_; ++s) {
-            if (s % SEGMENTS_A_PAGE == 0) release(segments_[s].lines);
-            release(segments_[s].passed);
-        }
+        for (size_t s = 0; s < segment_count_; s += SEGMENTS_A_PAGE) release(segments_[s]);
         release(segments_);
         segments_ = nullptr;
         segment_count_ = segment_capacity_ = lines_ = count_ = limit_ = 0;
@@ -194,7 +197,7 @@ class Arena {
     int64_t probes() noexcept {
         int64_t visited = 0;
         each([&](uint64_t h, Ref ref, Cold*) {
-            size_t number = static_cast<size_t>(ref.line - segment_of(h).lines);
+            size_t number = static_cast<size_t>(ref.line - segment_of(h));
             visited += 1 + static_cast<int64_t>((number - home_number(h)) & (lines_ - 1));
             return true;
         });
@@ -215,16 +218,12 @@ class Arena {
     }
 
   private:
-    // The lines and, behind them, their cold parts; and for each line how many entries have passed over it.
-    struct Segment {
-        Line* lines;
-        uint8_t* passed;
-    };
     static constexpr size_t SEGMENTS_A_PAGE = HUGE_PAGE_BYTES / (LINES_MAX * 2 * LINE_BYTES);
 
-    size_t block_bytes() const noexcept { return lines_ * 2 * LINE_BYTES; }
+    // Lines and, behind them, their cold parts.
+    static constexpr size_t segment_bytes(size_t lines) noexcept { return lines * 2 * LINE_BYTES; }
 
-    Segment segment_of(uint64_t h) const noexcept {
+    Line* segment_of(uint64_t h) const noexcept {
         size_t number = h & segment_mask_;
         return segments_[number < segment_count_ ? number : number & (segment_mask_ >> 1)];
     }
@@ -233,48 +232,64 @@ class Arena {
 
     // The whole hash of an entry from its word and the number of the line it stands on.
     uint64_t hash_at(size_t number, uint64_t word) const noexcept {
-        size_t home = number;
-        if (line_bits_ == LINE_BITS_MAX) {
-            size_t home_low = (word >> (64 - LINE_BITS_MAX)) & DISPLACEMENT_MAX;
-            home = (number - ((number - home_low) & DISPLACEMENT_MAX)) & (LINES_MAX - 1);
-        }
+        size_t home = line_bits_ == LINE_BITS_MAX ? (number - displacement(number, word)) & (LINES_MAX - 1) : number;
         uint64_t high = static_cast<uint64_t>(home) >> (line_bits_ - LINE_BITS_MIN);
         return (high << 57) | (word & HASH_MASK);
     }
 
-    // One more or one less entry has passed over a line on the way from its home. At most 31 lines of 4 entries can.
-    void pass(Segment segment, size_t number, int by) noexcept {
-        uint8_t& passed = segment.passed[number];
-        passed = static_cast<uint8_t>(passed + by);
-        uint64_t* word = segment.lines[number].word;
+    static unsigned passed_over(const Line& line) noexcept {
+        if ((line.word[0] & OVERFLOWED) == 0) return 0;
+        unsigned passed = 1;
+        for (unsigned slot = 1; slot < SLOTS; ++slot)
+            passed += static_cast<unsigned>(line.word[slot] / OVERFLOWED & 1) << (slot - 1);
+        return passed;
+    }
+
+    static void set_passed(Line* line, unsigned passed) noexcept {
+        unsigned bits = passed == 0 ? 0 : ((passed < PASSED_MAX ? passed : PASSED_MAX) - 1) << 1 | 1;
         for (unsigned slot = 0; slot < SLOTS; ++slot)
-            word[slot] = passed != 0 ? word[slot] | OVERFLOWED : word[slot] & ~OVERFLOWED;
+            line->word[slot] = (line->word[slot] & ~OVERFLOWED) | (bits >> slot & 1) * OVERFLOWED;
+    }
+
+    static void one_more_passed(Line* line) noexcept { set_passed(line, passed_over(*line) + 1); }
+
+    static void one_less_passed(Line* lines, size_t number) noexcept {
+        unsigned passed = passed_over(lines[number]);
+        set_passed(lines + number, passed < PASSED_MAX ? passed - 1 : count_passed(lines, number));
+    }
+
+    // The count itself, from the entries that may have passed over a line. Lines overflow in full segments only.
+    static unsigned count_passed(const Line* lines, size_t number) noexcept {
+        unsigned passed = 0;
+        for (size_t distance = 1; distance <= DISPLACEMENT_MAX; ++distance) {
+            size_t at = (number + distance) & (LINES_MAX - 1);
+            for (uint64_t word : lines[at].word) passed += (word >> TAG_SHIFT) != 0 && displacement(at, word) >= distance;
+        }
+        return passed;
+    }
+
+    // How many lines past its home an entry of a full segment stands: five bits of the home line are in the word.
+    static size_t displacement(size_t number, uint64_t word) noexcept {
+        return (number - static_cast<size_t>(word >> (64 - LINE_BITS_MAX))) & DISPLACEMENT_MAX;
     }
 
     bool start() noexcept {
-        Segment segment;
-        if (!enlarge(&segments_, &segment_capacity_, 0, 1) || !make_segment(size_t{1} << LINE_BITS_MIN, &segment)) return false;
-        segments_[0] = segment;
+        if (!enlarge(&segments_, &segment_capacity_, 0, 1)) return false;
+        segments_[0] = make_segment(size_t{1} << LINE_BITS_MIN);
+        if (segments_[0] == nullptr) return false;
         segment_count_ = 1;
         set_lines(LINE_BITS_MIN);
         return true;
     }
 
-    // An empty segment of so many lines, to stand behind the last one. False: no memory, and none taken.
-    bool make_segment(size_t lines, Segment* made) noexcept {
-        size_t bytes = lines * 2 * LINE_BYTES, place = lines_ == LINES_MAX ? segment_count_ % SEGMENTS_A_PAGE : 0;
-        made->passed = static_cast<uint8_t*>(acquire_zeroed(lines));
-        if (made->passed == nullptr) return false;
-        void* block = place != 0            ? segments_[segment_count_ - 1].lines + LINES_MAX * 2
+    // An empty segment to stand behind the last one, or nullptr.
+    Line* make_segment(size_t lines) noexcept {
+        size_t place = lines_ == LINES_MAX ? segment_count_ % SEGMENTS_A_PAGE : 0;
+        void* block = place != 0            ? segments_[segment_count_ - 1] + LINES_MAX * 2
                       : lines == LINES_MAX ? acquire_huge_page()
-                                           : acquire(bytes);
-        if (block == nullptr) {
-            release(made->passed);
-            return false;
-        }
-        std::memset(block, 0, bytes);
-        made->lines = static_cast<Line*>(block);
-        return true;
+                                           : acquire(segment_bytes(lines));
+        if (block != nullptr) std::memset(block, 0, segment_bytes(lines));
+        return static_cast<Line*>(block);
     }
 
     void set_lines(unsigned bits) noexcept {
@@ -295,20 +310,19 @@ class Arena {
 
     // No line of the doubled segment can be overfull: its entries come from one line of four slots.
     bool double_lines() noexcept {
-        Segment doubled;
-        if (!make_segment(lines_ * 2, &doubled)) return false;
-        Cold* to_cold = reinterpret_cast<Cold*>(doubled.lines + lines_ * 2);
+        Line* doubled = make_segment(lines_ * 2);
+        if (doubled == nullptr) return false;
+        Cold* to_cold = reinterpret_cast<Cold*>(doubled + lines_ * 2);
         each([&](uint64_t h, Ref ref, Cold* from) {
             size_t number = static_cast<size_t>(h >> (64 - line_bits_ - 1));
             unsigned slot = 0;
-            while ((doubled.lines[number].word[slot] >> TAG_SHIFT) != 0) ++slot;
-            doubled.lines[number].word[slot] = ref.word();
-            doubled.lines[number].val[slot] = ref.val();
+            while ((doubled[number].word[slot] >> TAG_SHIFT) != 0) ++slot;
+            doubled[number].word[slot] = ref.word();
+            doubled[number].val[slot] = ref.val();
             to_cold[number * SLOTS + slot] = *from;
             return true;
         });
-        release(segments_[0].lines);
-        release(segments_[0].passed);
+        release(segments_[0]);
         segments_[0] = doubled;
         set_lines(line_bits_ + 1);
         return true;
@@ -317,13 +331,13 @@ class Arena {
     // Linear hashing: the next segment in turn gives about half of its entries to a new one. They keep line and slot.
     bool split() noexcept {
         if (!enlarge(&segments_, &segment_capacity_, segment_count_, segment_count_ + 1)) return false;
-        Segment fresh;
-        if (!make_segment(lines_, &fresh)) return false;
+        Line* fresh = make_segment(lines_);
+        if (fresh == nullptr) return false;
         size_t whole = (segment_mask_ + 1) / 2;
-        Segment old = segments_[segment_count_ - whole];
+        Line* old = segments_[segment_count_ - whole];
         for (size_t number = 0; number < lines_; ++number) {
             for (unsigned slot = 0; slot < SLOTS; ++slot) {
-                Ref ref{old.lines + number, slot};
+                Ref ref{old + number, slot};
                 if (ref.tag() != 0 && (ref.word() & whole) != 0) move_across(old, fresh, number, ref);
             }
         }
@@ -332,44 +346,35 @@ class Arena {
         return true;
     }
 
-    void move_across(Segment old, Segment fresh, size_t number, Ref from) noexcept {
+    void move_across(Line* old, Line* fresh, size_t number, Ref from) noexcept {
         uint64_t h = hash_at(number, from.word());
-        Ref to{fresh.lines + number, from.slot};
+        Ref to{fresh + number, from.slot};
         to.word() = (from.word() & ~OVERFLOWED) | (to.word() & OVERFLOWED);
         to.val() = from.val();
         *cold(to) = *cold(from);
         from.word() &= OVERFLOWED;
         from.val() = 0;
         for (size_t at = home_number(h); at != number; at = (at + 1) & (lines_ - 1)) {
-            pass(old, at, -1);
-            pass(fresh, at, +1);
+            one_less_passed(old, at);
+            one_more_passed(fresh + at);
         }
     }
 
-    bool passed_counts_agree() noexcept {
+    bool passed_counts_agree() const noexcept {
         for (size_t s = 0; s < segment_count_; ++s) {
-            int64_t expected[LINES_MAX] = {};
             for (size_t number = 0; number < lines_; ++number) {
-                for (uint64_t word : segments_[s].lines[number].word) {
-                    if ((word >> TAG_SHIFT) == 0) {
-                        if ((word & ~OVERFLOWED) != 0) return false;
-                        continue;
-                    }
-                    size_t at = home_number(hash_at(number, word));
-                    for (; at != number; at = (at + 1) & (lines_ - 1)) ++expected[at];
-                }
-            }
-            for (size_t number = 0; number < lines_; ++number) {
-                if (segments_[s].passed[number] != expected[number]) return false;
-                for (uint64_t word : segments_[s].lines[number].word)
-                    if (((word & OVERFLOWED) != 0) != (expected[number] != 0)) return false;
+                const Line& line = segments_[s][number];
+                unsigned passed = lines_ == LINES_MAX ? count_passed(segments_[s], number) : 0;
+                if (passed_over(line) != (passed < PASSED_MAX ? passed : PASSED_MAX)) return false;
+                for (uint64_t word : line.word)
+                    if ((word >> TAG_SHIFT) == 0 && (word & ~OVERFLOWED) != 0) return false;
             }
         }
         return true;
     }
 
     void swap(Arena& other) noexcept {
-        Segment* segments = segments_;
+        Line** segments = segments_;
         segments_ = other.segments_;
         other.segments_ = segments;
         size_t mine[] = {segment_count_, segment_capacity_, segment_mask_, lines_, count_, limit_, line_bits_};
@@ -390,7 +395,7 @@ class Arena {
     }
 
     Hash hash_;
-    Segment* segments_ = nullptr;  // owned, as are their blocks; the first of a huge page owns the page
+    Line** segments_ = nullptr;  // owned, as are their blocks; the first of a huge page owns the page
     size_t segment_count_ = 0;
     size_t segment_capacity_ = 0;
     size_t segment_mask_ = 0;
