@@ -30,9 +30,11 @@ sanitize:  ## the quick tests with the native module under AddressSanitizer and 
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick
 	@ACKER_SANITIZE=address,undefined $(IN_ENV) sh scripts/sanitize.sh $(ARGS)
 
-bench:  ## the benchmarks; results as a table and as JSON (ARGS="--help")
+bench:  ## times by pytest-benchmark, then the ratios, as a table and in build/bench.json (ARGS="--quick --only ingest")
 	@$(SETUP) bench
-	@$(IN_ENV) acker bench $(ARGS)
+	@$(IN_ENV) python -m pytest benchmarks --quiet --benchmark-enable --benchmark-timer=time.process_time \
+	    --benchmark-columns=median,iqr,rounds --benchmark-sort=name
+	@$(IN_ENV) acker bench --json build/bench.json $(ARGS)
 
 build:  ## .venv with the package in it, editable, and its native module compiled
 	@$(SETUP) build

@@ -41,9 +41,9 @@ class Needs(NamedTuple):
 LEVELS = {
     "build": Needs(),
     "run": Needs(extras=("spark", "cli"), jdk=True),
-    "quick": Needs(extras=("arrow", "cli"), groups=("test",)),
+    "quick": Needs(extras=("arrow", "cli"), groups=("test", "bench")),
     "lint": Needs(extras=("spark", "cli"), groups=("lint", "test")),
-    "test": Needs(extras=("spark", "cli"), groups=("lint", "test"), jdk=True),
+    "test": Needs(extras=("spark", "cli"), groups=("lint", "test", "bench"), jdk=True),
     "bench": Needs(extras=("spark", "cli"), groups=("test", "bench"), jdk=True),
     "release": Needs(groups=("release",)),
 }

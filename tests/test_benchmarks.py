@@ -1,8 +1,14 @@
 """Each benchmark at a tiny size: that it runs, checks its work and can be reported. Never how fast anything is."""
 
+import importlib
 import json
+import os
+import re
 import signal
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +18,7 @@ from acker.bench.main import write
 from acker.bench.measure import FULL, TINY, Alternation, Case, Goal, Ratio, Result, Spread, clock_ns, expect, per
 from acker.bench.run import run_all, run_apart, run_here, select
 
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 IN_PROCESS = [case for case in CASES if not case.name.startswith("spark/")]
 
 
@@ -135,6 +142,29 @@ def test_a_case_that_fails_is_reported():
 def test_a_case_whose_process_dies_is_reported():
     outcome = run_apart(Case("dying/case", "?", signal.raise_signal), signal.SIGTERM)
     assert outcome.error.startswith("the process ended")
+
+
+@pytest.mark.repository
+def test_the_files_of_pytest_benchmark_run():
+    environ = {**os.environ, "ACKER_BENCH_SCALE": "tiny"}
+    command = [sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider", str(BENCHMARKS)]
+    done = subprocess.run(command, env=environ, cwd=BENCHMARKS.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert int(re.search(r"(\d+) passed", done.stdout).group(1)) >= 20
+
+
+@pytest.mark.repository
+def test_the_rivals_run_and_are_checked(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS / "rivals")
+    monkeypatch.setenv("POLARS_MAX_THREADS", "1")
+    groupby, plain_table = map(importlib.import_module, ("groupby", "plain_table"))
+    cases = [*groupby.CASES, *plain_table.CASES]
+    outcomes = [run_here(case, TINY) for case in cases]
+    assert len(outcomes) == 9
+    assert all(outcome.result.checksum["completions"] > 0 for outcome in outcomes)
+    monkeypatch.setitem(groupby.RIVALS, "NumPy", lambda columns: lambda _: columns.root_id[:1])
+    with pytest.raises(AssertionError, match="trees that NumPy finished"):
+        groupby.against("NumPy", TINY)
 
 
 def test_machine_and_versions_are_told():

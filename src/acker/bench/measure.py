@@ -173,9 +173,14 @@ def clock_ns(work: Callable[[], object]) -> int:
     """Return the nanoseconds of processor time that `work` takes on this thread, garbage collection off.
 
     Processor time, since a neighbour that takes the core away for a while is no part of the question. Work that other
-    threads or processes do is not seen; `wall_ns` is for that.
+    threads or processes do is not seen; `process_ns` and `wall_ns` are for that.
     """
     return _time(work, time.thread_time_ns)
+
+
+def process_ns(work: Callable[[], object]) -> int:
+    """Return the nanoseconds of processor time that all threads of this process take while `work` runs."""
+    return _time(work, time.process_time_ns)
 
 
 def wall_ns(work: Callable[[], object]) -> int:
@@ -206,7 +211,7 @@ class Alternation(Generic[Load]):
     check : callable, optional
         Takes the side's name, the load and what the side returned, after the clock was stopped.
     clock : callable
-        `clock_ns` or `wall_ns`.
+        `clock_ns`, `process_ns` or `wall_ns`.
     """
 
     sides: Mapping[str, Callable[[Load], Any]]

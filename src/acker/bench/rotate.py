@@ -20,7 +20,7 @@ _REFERENCE_TREES: Final = 100_000
 _WARMING_ROTATIONS: Final = 1000
 
 
-def _tracks(trees: int) -> tuple[list[Columns], Checksum]:
+def tracks(trees: int) -> tuple[list[Columns], Checksum]:
     """Make TRACKs of so many trees, and the checksum of all of them."""
     batches = list(TreeStream(trees, 1, seed=SEED).prefill())
     expected = Checksum()
@@ -29,7 +29,8 @@ def _tracks(trees: int) -> tuple[list[Columns], Checksum]:
     return batches, expected
 
 
-def _bring_to_death_row(acker: AnyAcker, batches: list[Columns]) -> AnyAcker:
+def bring_to_death_row(acker: AnyAcker, batches: list[Columns]) -> AnyAcker:
+    """Ingest the batches and rotate until their trees are those that expire next."""
     for batch in batches:
         acker.ingest(*batch)
     for _ in range(acker.buckets - 1):
@@ -40,7 +41,7 @@ def _bring_to_death_row(acker: AnyAcker, batches: list[Columns]) -> AnyAcker:
 def expired(scale: Scale) -> Result:
     """Time a rotation that expires a million trees, the arrays of the result included; ReferenceAcker's with fewer."""
     native, reference = Acker(seed=SEED), ReferenceAcker(seed=SEED)
-    many, few = _tracks(scale.size(_TREES, 100)), _tracks(scale.size(_REFERENCE_TREES, 100))
+    many, few = tracks(scale.size(_TREES, 100)), tracks(scale.size(_REFERENCE_TREES, 100))
     held: dict[str, tuple[Acker | ReferenceAcker, tuple[list[Columns], Checksum]]] = {
         "native": (native, many),
         "reference": (reference, few),
@@ -48,8 +49,8 @@ def expired(scale: Scale) -> Result:
 
     def loads() -> Iterator[None]:
         for _ in range(min(scale.pairs, 7) + 1):
-            _bring_to_death_row(native, many[0])
-            _bring_to_death_row(reference, few[0])
+            bring_to_death_row(native, many[0])
+            bring_to_death_row(reference, few[0])
             yield None
 
     def rotate(side: str, _: None) -> Completions:
@@ -72,7 +73,7 @@ def expired(scale: Scale) -> Result:
 
 def nothing_expired(scale: Scale) -> Result:
     """Time rotations with an empty death row: of an acker that holds a million trees, and of one that holds none."""
-    batches, expected = _tracks(scale.size(_TREES, 100))
+    batches, expected = tracks(scale.size(_TREES, 100))
     full, empty, other = (Acker(buckets=BUCKETS_MAX, seed=SEED) for _ in range(3))
     for batch in batches:
         full.ingest(*batch)
