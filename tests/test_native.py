@@ -87,7 +87,7 @@ class Hash:
 
 
 def test_a_crowded_line_overflows_far_and_is_cleared_again() -> None:
-    # 100 root ids with one home line: they reach over 25 lines, and more entries pass over the first than its bits count.
+    # 100 root ids with one home line reach over 25 lines: more entries pass over the first than its bits can count.
     held = tracks(random_roots(8_000))
     hash_of_seed = Hash(SEED)
     crowd = np.array([hash_of_seed.root_of((0xABC << 52) | (i << 24) | 5) for i in range(100)], np.int64)
@@ -179,9 +179,10 @@ def test_out_of_memory_at_any_allocation_says_how_far_it_came_and_keeps_the_acke
             held.ingest(*columns, now_ms=5)
             break
         except acker.AckerMemoryError as error:
-            failures += 1
-            applied, reported = error.rows_applied, error.completions
-            assert f"after {applied} rows" in str(error)
+            failure = error
+        failures += 1
+        applied, reported = failure.rows_applied, failure.completions
+        assert f"after {applied} rows" in str(failure)
         _core.fail_allocations_after(-1)
         assert 0 <= applied < ROWS
         assert reported == expected.ingest(*(column[:applied] for column in columns), now_ms=5)
@@ -226,3 +227,29 @@ def test_completions_own_their_memory() -> None:
     tracks(random_roots(100_000), into=held)
     del held
     assert done.root_id.tolist() == before
+
+
+@pytest.mark.parametrize("protocol", ["storm", "storm-0.9", "fsshelter"])
+@pytest.mark.parametrize("kernel", _core.kernels())
+def test_every_kernel_gives_the_same_as_the_reference(
+    kernel: str, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACKER_KERNEL", kernel)
+    assert acker.build_info()["kernel"] == kernel
+    held, expected = Acker(protocol=protocol, seed=SEED), ReferenceAcker(protocol=protocol)
+    columns = messages(ROWS)
+    for now_ms, start in enumerate(range(0, ROWS, 5_000)):
+        batch = [column[start : start + 5_000] for column in columns]
+        assert held.ingest(*batch, now_ms=now_ms) == expected.ingest(*batch, now_ms=now_ms)
+        if start % 15_000 == 0:
+            assert sorted(held.rotate(now_ms=now_ms).rows()) == sorted(expected.rotate(now_ms=now_ms).rows())
+        assert held.stats() == expected.stats()
+    held.check_invariants()
+
+
+def test_a_kernel_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACKER_KERNEL", "abacus")
+    with pytest.raises(ValueError, match=r"ACKER_KERNEL: expected one of .*portable, got 'abacus'"):
+        Acker()
+    with pytest.raises(ValueError, match="ACKER_KERNEL"):
+        acker.build_info()

@@ -103,7 +103,19 @@ cdef extern from "ingest.h" namespace "acker" nogil:
         bint check_invariants() noexcept
 
 
-cdef bint KERNEL_AVX2 = True
+cdef extern from "probe.h" namespace "acker" nogil:
+    bint machine_has_avx2() noexcept
+    const char* compiler() noexcept
+
+
+def compiled_with():
+    """The compiler that built this module, and its version."""
+    return compiler().decode("ascii")
+
+
+def kernels():
+    """The names of the kernels that run on this machine, the fastest first."""
+    return ("avx2", "portable") if machine_has_avx2() else ("portable",)
 
 
 cdef inline cnp.ndarray _column(size_t rows, int typenum):
@@ -161,9 +173,9 @@ cdef class Core:
     cdef Gate gate
     cdef Published published
 
-    def __cinit__(self, int protocol, unsigned buckets, object high_water, uint64_t seed):
+    def __cinit__(self, int protocol, unsigned buckets, object high_water, uint64_t seed, str kernel):
         self.core = NULL
-        self.core = new AckerCore(<Protocol>protocol, buckets, -1 if high_water is None else high_water, seed, KERNEL_AVX2)
+        self.core = new AckerCore(<Protocol>protocol, buckets, -1 if high_water is None else high_water, seed, kernel == "avx2")
         self.publish()
 
     def __dealloc__(self):

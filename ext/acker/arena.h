@@ -20,9 +20,9 @@
 
 namespace acker {
 
-constexpr unsigned SLOTS = 4;            // a line
-constexpr unsigned LINE_BITS_MIN = 7;    // the 7 bits of the hash that the word does not hold
-constexpr unsigned LINE_BITS_MAX = 12;   // those and 5 more, from which a displaced entry's home line is read
+constexpr unsigned SLOTS = 4;           // a line
+constexpr unsigned LINE_BITS_MIN = 7;   // the 7 bits of the hash that the word does not hold
+constexpr unsigned LINE_BITS_MAX = 12;  // those and 5 more, from which a displaced entry's home line is read
 constexpr size_t LINES_MAX = size_t{1} << LINE_BITS_MAX;
 constexpr size_t DISPLACEMENT_MAX = 31;  // lines past home: what 5 bits can tell
 constexpr unsigned BUCKETS_MAX = 15;     // tags 1 to 15; 0 says that the slot is empty
@@ -263,7 +263,8 @@ class Arena {
         unsigned passed = 0;
         for (size_t distance = 1; distance <= DISPLACEMENT_MAX; ++distance) {
             size_t at = (number + distance) & (LINES_MAX - 1);
-            for (uint64_t word : lines[at].word) passed += (word >> TAG_SHIFT) != 0 && displacement(at, word) >= distance;
+            for (uint64_t word : lines[at].word)
+                passed += (word >> TAG_SHIFT) != 0 && displacement(at, word) >= distance;
         }
         return passed;
     }
@@ -285,7 +286,7 @@ class Arena {
     // An empty segment to stand behind the last one, or nullptr.
     Line* make_segment(size_t lines) noexcept {
         size_t place = lines_ == LINES_MAX ? segment_count_ % SEGMENTS_A_PAGE : 0;
-        void* block = place != 0            ? segments_[segment_count_ - 1] + LINES_MAX * 2
+        void* block = place != 0           ? segments_[segment_count_ - 1] + LINES_MAX * 2
                       : lines == LINES_MAX ? acquire_huge_page()
                                            : acquire(segment_bytes(lines));
         if (block != nullptr) std::memset(block, 0, segment_bytes(lines));

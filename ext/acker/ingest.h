@@ -215,7 +215,7 @@ class AckerCore {
             entries.message_id[row] = cold->message_id;
             entries.task_id[row] = cold->task_id;
             entries.start[row] = cold->start;
-            entries.state[row] = (ref.word() & TRACKED) != 0 ? ENTRY_TRACKED
+            entries.state[row] = (ref.word() & TRACKED) != 0  ? ENTRY_TRACKED
                                  : (ref.word() & FAILED) != 0 ? ENTRY_FAILED
                                                               : ENTRY_UNTRACKED;
             entries.age[row++] = static_cast<uint8_t>((nursery_ + buckets_ - ref.tag()) % buckets_);

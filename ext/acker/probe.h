@@ -64,7 +64,8 @@ struct Avx2Probe {
         const __m256i same = _mm256_cmpeq_epi64(hashes, _mm256_set1_epi64x(static_cast<int64_t>(stored)));
         const __m256i empty = _mm256_cmpeq_epi64(_mm256_srli_epi64(words, TAG_SHIFT), _mm256_setzero_si256());
         unsigned free = static_cast<unsigned>(_mm256_movemask_pd(_mm256_castsi256_pd(empty)));
-        unsigned match = static_cast<unsigned>(_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_andnot_si256(empty, same))));
+        unsigned match =
+            static_cast<unsigned>(_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_andnot_si256(empty, same))));
         unsigned overflowed = 0 - static_cast<unsigned>(line->word[0] >> 57 & 1);
         return match | (free & ~overflowed) << SLOTS;
     }
@@ -74,6 +75,21 @@ inline bool machine_has_avx2() noexcept { return __builtin_cpu_supports("avx2") 
 using Avx2Probe = PortableProbe;
 inline bool machine_has_avx2() noexcept { return false; }
 #endif
+
+#define ACKER_TEXT_OF(number) ACKER_TEXT(number)
+#define ACKER_TEXT(tokens) #tokens
+
+inline const char* compiler() noexcept {
+#if defined(__clang__)
+    return "clang " __clang_version__;
+#elif defined(__GNUC__)
+    return "gcc " __VERSION__;
+#elif defined(_MSC_VER)
+    return "msvc " ACKER_TEXT_OF(_MSC_VER);
+#else
+    return "unknown";
+#endif
+}
 
 static_assert(OVERFLOWED == uint64_t{1} << 57, "the probes read this bit by its number");
 

@@ -28,7 +28,15 @@ constexpr uint64_t ALL = ~uint64_t{0};
 constexpr uint64_t TAGS = uint64_t{15} << TAG_SHIFT;
 
 // Counts of a chunk of rows side by side in one word, eight bits each.
-enum Tally : unsigned { CREATED = 0, TRACKS = 8, ENDED = 16, ENDED_FAILED = 24, DUPLICATES = 32, UNKNOWN = 40, RESETS = 48 };
+enum Tally : unsigned {
+    CREATED = 0,
+    TRACKS = 8,
+    ENDED = 16,
+    ENDED_FAILED = 24,
+    DUPLICATES = 32,
+    UNKNOWN = 40,
+    RESETS = 48
+};
 constexpr size_t TALLY_ROWS_MAX = 255;
 constexpr uint64_t one(Tally count) noexcept { return uint64_t{1} << count; }
 

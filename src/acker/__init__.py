@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from acker import protocol
 from acker.columns import Completions
-from acker.engine import Acker
+from acker.engine import Acker, build_info
 from acker.errors import AckerError, AckerMemoryError, BusyError, SnapshotError
 from acker.ids import IdGenerator
 from acker.protocol import Kind, Outcome, Stats, acker_of, encode_tuple_id, parse_tuple_id
@@ -40,6 +40,7 @@ __all__ = [
     "Stats",
     "TupleTree",
     "acker_of",
+    "build_info",
     "encode_tuple_id",
     "parse_tuple_id",
 ]

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
-from typing import SupportsIndex
+import os
+import platform
+from typing import Any, SupportsIndex
 
 import numpy.typing as npt
 
 from acker import _core, snapshot
-from acker.columns import Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
-from acker.errors import AckerMemoryError
+from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
+from acker.errors import AckerMemoryError, ArgumentValueError
 from acker.protocol import PROTOCOLS, Options, Stats, check_options
+
+
+def _kernel() -> str:
+    """Return the kernel of new ackers: the fastest that this machine has, or the one that ACKER_KERNEL asks for."""
+    available = _core.kernels()
+    asked = os.environ.get("ACKER_KERNEL", "")
+    if asked and asked not in available:
+        raise ArgumentValueError(f"ACKER_KERNEL: expected one of {', '.join(available)}, got {asked!r}")
+    return asked or available[0]
+
+
+def build_info() -> dict[str, str]:
+    """Return how the native core was built and which kernel it uses: for reports, and for bug reports.
+
+    The environment variable ``ACKER_KERNEL`` forces one of ``kernels``; it is read whenever an acker is made.
+
+    Raises
+    ------
+    ArgumentValueError
+        ``ACKER_KERNEL`` asks for a kernel that this machine does not have.
+    """
+    return {
+        "kernel": _kernel(),
+        "kernels": ", ".join(_core.kernels()),
+        "compiler": _core.compiled_with(),
+        "machine": platform.machine(),
+    }
 
 
 class Acker:
@@ -26,8 +55,8 @@ class Acker:
         Bounds the memory: while more than twice as many tracked trees are held, a TRACK is answered REJECTED. None:
         no limit.
     seed : int, 0 to 2^64 - 1, optional
-        Of the hash that places root ids; drawn from the operating system unless given. Keep it secret where others choose
-        root ids.
+        Of the hash that places root ids; drawn from the operating system unless given. Keep it secret where others
+        choose root ids.
 
     Notes
     -----
@@ -60,7 +89,7 @@ class Acker:
     def _open(self, options: Options) -> None:
         self._options = options
         self._core = _core.Core(
-            PROTOCOLS.index(options.protocol), options.buckets, options.high_water, options.seed
+            PROTOCOLS.index(options.protocol), options.buckets, options.high_water, options.seed, _kernel()
         )
 
     @property
@@ -131,9 +160,8 @@ class Acker:
         """
         finished = self._core.ingest(kind, root_id, value, task_id, message_id, now_ms)
         if finished is None:
-            columns = check_columns(kind, root_id, value, task_id, message_id)
-            finished = self._core.ingest(*columns, check_now_ms(now_ms))
-        return _report(finished)
+            return self._ingest(check_columns(kind, root_id, value, task_id, message_id), check_now_ms(now_ms))
+        return _report(*finished)
 
     def ingest_arrow(self, batch: object, *, now_ms: SupportsIndex = 0) -> Completions:
         """Apply an Arrow batch, or a stream of batches as one; columns by the names of `MESSAGE_SCHEMA`.
@@ -142,12 +170,18 @@ class Acker:
         ----------
         batch : object with ``__arrow_c_array__`` or ``__arrow_c_stream__``
             A record batch, table or data frame of any library. Read without a copy where it is one batch with the types
-            of `MESSAGE_SCHEMA`. Further columns are ignored; ``task_id`` and ``message_id`` may be missing as in `ingest`.
+            of `MESSAGE_SCHEMA`. Further columns are ignored; ``task_id`` and ``message_id`` may be missing as in
+            `ingest`.
         now_ms : int64
             As in `ingest`, as are the result and the errors.
         """
-        columns = columns_from_arrow(batch)
-        return _report(self._core.ingest(*columns, check_now_ms(now_ms)))
+        return self._ingest(columns_from_arrow(batch), check_now_ms(now_ms))
+
+    def _ingest(self, columns: Columns, now_ms: int) -> Completions:
+        finished = self._core.ingest(*columns, now_ms)
+        if finished is None:
+            raise AssertionError("the native core refuses columns that acker.columns has checked")
+        return _report(*finished)
 
     def rotate(self, *, now_ms: SupportsIndex = 0) -> Completions:
         """Empty death row, which becomes the nursery; return its trees as TIMED_OUT, in any order.
@@ -232,8 +266,7 @@ class Acker:
         )
 
 
-def _report(finished: _core.Finished) -> Completions:
-    arrays, rows_applied, complete = finished
+def _report(arrays: Any, rows_applied: int, complete: bool) -> Completions:
     completions = Completions(*arrays)
     if not complete:
         raise AckerMemoryError(
