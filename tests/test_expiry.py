@@ -38,10 +38,7 @@ def test_the_deadline_law(acker_type, buckets):
     for offset in (Fraction(0), period / 3, period / 2, period * 999 / 1000):
         a = acker_type(buckets=buckets)
         track(a, [1])
-        rotations = 0
-        while 1 in a:
-            a.rotate()
-            rotations += 1
+        rotations = next(turn for turn in range(1, 2 * buckets) if len(a.rotate()) == 1)
         age = rotations * period - offset
         assert timeout < age <= Fraction(timeout * buckets, buckets - 1)
 

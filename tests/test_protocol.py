@@ -24,12 +24,11 @@ def send(a, kind, root=ROOT, value=0, *, task=3, message=42, now=0):
 
 def rotations_survived(a, root=ROOT):
     """Rotate until the root is gone; how often it was still there afterwards."""
-    survived = 0
-    while True:
+    for survived in range(a.buckets):
         a.rotate()
         if root not in a:
             return survived
-        survived += 1
+    raise AssertionError(f"root {root} outlived {a.buckets} rotations")
 
 
 # --- protocol "storm", and "storm-0.9" where it says the same ---------------------------------------------------------
