@@ -54,7 +54,11 @@ def test_a_restored_acker_goes_on_where_the_other_stood(acker_type, target, prot
     assert (b.stats(), len(b)) == (a.stats(), len(a))
     for root in [*EXTREMES, 100, 200, 12345]:
         assert (root in b) == (root in a)
-    batch = ([0, 2, 3, 1, 4, 0], [0, -1, 3, 100, 200, 77], [1, 2, 3, 4, 5, 6], [1] * 6, [9] * 6)
+    failed_root = 400 + 2 * buckets - 1
+    roots = [0, -1, 3, 100, 200, 77, failed_root]
+    batch = ([0, 2, 3, 1, 4, 0, 0], roots, [1, 2, 3, 4, 5, 6, 7], [1] * 7, [9] * 7)
+    if high_water is None and protocol != "fsshelter":
+        assert failed_root in b
     assert b.ingest(*batch, now_ms=50) == a.ingest(*batch, now_ms=50)
     assert drained(b) == drained(a)
 
