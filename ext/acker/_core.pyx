@@ -174,8 +174,9 @@ cdef class Core:
     cdef Published published
 
     def __cinit__(self, int protocol, unsigned buckets, object high_water, uint64_t seed, str kernel):
+        cdef int64_t limit = -1 if high_water is None else high_water
         self.core = NULL
-        self.core = new AckerCore(<Protocol>protocol, buckets, -1 if high_water is None else high_water, seed, kernel == "avx2")
+        self.core = new AckerCore(<Protocol>protocol, buckets, limit, seed, kernel == "avx2")
         self.publish()
 
     def __dealloc__(self):
@@ -261,7 +262,7 @@ cdef class Core:
         return roots, messages, tasks, outcomes, elapsed
 
     cdef tuple lend_finished(self):
-        """The same columns in the memory where they stand: trees that are finished must not be lost for want of a copy."""
+        """The same columns where they stand: trees that are finished must not be lost for want of a copy."""
         cdef Finished* finished = &self.core.finished
         rows = finished.rows
         block = Block()

@@ -369,7 +369,7 @@ class AckerCore {
             }
             unsigned place = ACKER_LOWEST_BIT(places), slot = place % SLOTS;
             uint64_t word = line->word[slot];
-            unsigned index = static_cast<unsigned>(kinds[i]) << FOUND_BITS | (place & NO_ENTRY) |
+            unsigned index = (static_cast<unsigned>(kinds[i]) % KIND_CODES) << FOUND_BITS | (place & NO_ENTRY) |
                              (static_cast<unsigned>(word >> STATE_SHIFT) & 3);
             uint64_t val = line->val[slot] ^ (static_cast<uint64_t>(values[i]) & rules.value_mask[index]);
             const Effect& effect = rules.effect[index * 2 + (val == 0)];
@@ -413,7 +413,7 @@ class AckerCore {
     ACKER_NOINLINE bool apply(Stretch& stretch, size_t i) noexcept {
         const Rules& rules = RulesOf<P>::rules;
         size_t row = stretch.first + i;
-        Kind kind = static_cast<Kind>(stretch.messages.kind[row]);
+        Kind kind = static_cast<Kind>(static_cast<unsigned>(stretch.messages.kind[row]) % KIND_CODES);
         uint64_t h = stretch.hash[i], fresh_word = (h & HASH_MASK) | static_cast<uint64_t>(nursery_) << TAG_SHIFT;
         Ref ref = arena.find(h);
         uint64_t word = ref ? ref.word() : 0;
@@ -459,10 +459,13 @@ class AckerCore {
 
     // Works off the events noted before `up_to`, in order: cold parts, reports, and the counts of each bucket.
     ACKER_ALWAYS_INLINE void settle(Stretch& stretch, size_t up_to) noexcept {
-        static const int64_t ZERO = 0;
+        static const int64_t ZERO[1] = {0};  // what a column that was left out reads, whatever the row
+        static const int32_t NO_TASK[1] = {0};
         const Messages& messages = stretch.messages;
-        const int64_t* message_ids = messages.message_id == nullptr ? &ZERO : messages.message_id;
-        const size_t every_row = messages.message_id == nullptr ? 0 : ~size_t{0};
+        const int64_t* message_ids = messages.message_id == nullptr ? ZERO : messages.message_id;
+        const int32_t* task_ids = messages.task_id == nullptr ? NO_TASK : messages.task_id;
+        const size_t message_rows = messages.message_id == nullptr ? 0 : ~size_t{0};
+        const size_t task_rows = messages.task_id == nullptr ? 0 : ~size_t{0};
         size_t reported = finished.rows;
         for (; stretch.events_settled < up_to; ++stretch.events_settled) {
             const Event event = stretch.event[stretch.events_settled];
@@ -470,8 +473,8 @@ class AckerCore {
             Cold cold = *event.cold;
             uint32_t tracks = event.bits / KEEP & 1;
             cold.start = (event.bits & START) != 0 ? stretch.now : cold.start;
-            cold.message_id = tracks != 0 ? message_ids[row & every_row] : cold.message_id;
-            cold.task_id = tracks != 0 ? messages.task_id[row] : cold.task_id;
+            cold.message_id = tracks != 0 ? message_ids[row & message_rows] : cold.message_id;
+            cold.task_id = tracks != 0 ? task_ids[row & task_rows] : cold.task_id;
             *event.cold = cold;
 
             finished.root_id[reported] = messages.root_id[row];

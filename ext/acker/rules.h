@@ -13,6 +13,7 @@ namespace acker {
 
 enum Kind : int8_t { TRACK = 0, ANCHOR = 1, OK = 2, FAIL = 3, RESET_TIMEOUT = 4 };
 constexpr unsigned KINDS = 5;
+constexpr unsigned KIND_CODES = 8;
 
 enum Outcome : int8_t { ACKED = 0, FAILED_TREE = 1, TIMED_OUT = 2, REJECTED = 3 };
 
@@ -120,10 +121,11 @@ constexpr Effect effect_of(Protocol protocol, Kind kind, unsigned found, bool ze
     return effect;
 }
 
-// One protocol's rules as tables.
+// One protocol's rules as tables. Codes 5 to 7 have no effect: columns are checked before, but another thread may write
+// to a column while it is read, and then a batch may come out wrong but no memory may.
 struct Rules {
-    uint64_t value_mask[KINDS << FOUND_BITS] = {};  // ALL or 0
-    Effect effect[(KINDS << FOUND_BITS) * 2] = {};
+    uint64_t value_mask[KIND_CODES << FOUND_BITS] = {};  // ALL or 0
+    Effect effect[(KIND_CODES << FOUND_BITS) * 2] = {};
 
     constexpr explicit Rules(Protocol protocol) noexcept {
         for (unsigned code = 0; code < KINDS; ++code) {
