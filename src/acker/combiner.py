@@ -53,12 +53,16 @@ class Partials(NamedTuple):
     task_id: npt.NDArray[np.int32]
     message_id: npt.NDArray[np.int64]
 
+    def rows(self, first: int, end: int) -> Partials:
+        """Return views of the rows from `first` to before `end`."""
+        return Partials(*(column[first:end] for column in self))  # type: ignore[arg-type]
+
 
 PARTIALS_DTYPES: Final = Partials(*map(np.dtype, ("i8", "i8", "u1", "i8", "i4", "i8")))  # type: ignore[arg-type]
 
 
 def shard_of(root_id: npt.ArrayLike, shards: int) -> npt.NDArray[np.uint32]:
-    """Return the shard of each root: ``(h * shards) >> 32``, h the upper half of SplitMix64's output for seed `root_id`.
+    """Return the shard of each root: ``(h * shards) >> 32``, h the upper half of SplitMix64 seeded with the root.
 
     The rule has no seed and does not change between releases, so all workers agree and stored partials stay valid.
 
@@ -72,7 +76,7 @@ def shard_of(root_id: npt.ArrayLike, shards: int) -> npt.NDArray[np.uint32]:
     (n,) uint32, each below `shards`
     """
     shards = check_integer("shards", shards, 1, SHARDS_MAX)
-    return _core.shards_of(np.ascontiguousarray(root_id, np.int64), shards)  # type: ignore[no-any-return]
+    return _core.shards_of(np.ascontiguousarray(root_id, np.int64), shards)
 
 
 class Combiner:
@@ -149,7 +153,10 @@ class Combiner:
         AckerMemoryError                    the table could not grow; `rows_applied` leading rows were added.
         BusyError                           another thread is inside this combiner; nothing was added.
         """
-        columns = check_columns(kind, root_id, value, task_id, message_id)
+        self.add_unchecked(check_columns(kind, root_id, value, task_id, message_id))
+
+    def add_unchecked(self, columns: Columns) -> None:
+        """Add columns that were checked as by `check_columns`; task and message ids are read on TRACK rows only."""
         applied = self._run(self._table.add, columns)
         self.messages += applied
         self._check_all_applied(applied, columns)
@@ -184,7 +191,8 @@ class Combiner:
         shards = check_integer("shards", shards, 1, SHARDS_MAX)
         columns, ends = self._run(self._table.partials, (shards,))
         bounds = [0, *ends.tolist()]
-        return [Partials(*(c[bounds[i] : bounds[i + 1]] for c in columns)) for i in range(shards)]
+        everything = Partials(*columns)
+        return [everything.rows(bounds[i], bounds[i + 1]) for i in range(shards)]
 
     def settle(self, include_pending: bool = False) -> Completions:
         """Judge every tree that had a TRACK: xor zero is ACKED, else a FAIL is FAILED, else it is still open.

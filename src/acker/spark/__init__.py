@@ -11,6 +11,7 @@ _missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
 if _missing:
     raise ImportError(f"acker.spark needs {' and '.join(_missing)}: pip install acker[spark]")
 
-from acker.spark.blocks import completions_from_blocks  # noqa: E402  After the check, which explains what is missing.
+from acker.spark.blocks import completions_from_blocks  # noqa: E402  After the check, which says what is missing.
+from acker.spark.files import completions_from_files  # noqa: E402
 
-__all__ = ["completions_from_blocks"]
+__all__ = ["completions_from_blocks", "completions_from_files"]

@@ -35,6 +35,7 @@ from acker.protocol import check_integer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy.typing as npt
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
@@ -103,7 +104,7 @@ def encode_blocks(combiner: Combiner, shards: int) -> Iterator[tuple[int, bytes]
     messages, native_ns = combiner.messages, combiner.native_ns
     for shard, part in enumerate(parts):
         for first in range(0, len(part.root_id), BLOCK_TREES_MAX):
-            piece = Partials(*(column[first : first + BLOCK_TREES_MAX] for column in part))
+            piece = part.rows(first, first + BLOCK_TREES_MAX)
             yield shard, encode_block(piece, messages=messages, native_ns=native_ns)
             messages = native_ns = 0
 
@@ -141,7 +142,7 @@ def decode_block(block: Any) -> tuple[Partials, BlockHeader]:
     """
     header = read_header(block)
     view = memoryview(block).cast("B")
-    columns = {}
+    columns: dict[str, npt.NDArray[Any]] = {}
     offset = HEADER_BYTES
     for name, dtype in _COLUMNS:
         columns[name] = np.frombuffer(view, dtype, header.trees, offset)
@@ -149,7 +150,7 @@ def decode_block(block: Any) -> tuple[Partials, BlockHeader]:
     (checksum,) = _CHECKSUM.unpack_from(view, _HEADER.size)
     if checksum != _checksum(view[: _HEADER.size], list(columns.values())) or any(view[offset:]):
         raise ArgumentValueError("block: the checksum does not fit the bytes")
-    if columns["flags"].max(initial=0) > TRACKED | FAILED or columns["task_id"].min(initial=0) < 0:
+    if (columns["flags"] > TRACKED | FAILED).any() or (columns["task_id"] < 0).any():
         raise ArgumentValueError("block: flags or task ids that no combiner writes")
     native = {name: np.require(column, column.dtype.newbyteorder("="), "A") for name, column in columns.items()}
     return Partials(**native), header
@@ -236,7 +237,7 @@ def completion_batches(done: Completions) -> Iterator[pa.RecordBatch]:
         yield batch.slice(first, _COMPLETION_BATCH_ROWS)
 
 
-def placements(shards: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+def placements(shards: int) -> npt.NDArray[np.int32]:
     """Return for each shard an int that Spark's hash partitioning puts into the partition of that number.
 
     The hash is Murmur3 with seed 42, as Spark's ``hash`` function. Were it another one, shards would merely share
@@ -254,7 +255,7 @@ def placements(shards: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     return places.astype(np.int32)
 
 
-def _murmur3(number: np.ndarray[Any, np.dtype[np.uint32]]) -> np.ndarray[Any, np.dtype[np.uint32]]:
+def _murmur3(number: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     """Murmur3 (x86, 32 bits) of ints as Spark hashes them: one 4-byte block, seed 42."""
 
     def rotate(word: Any, bits: int) -> Any:

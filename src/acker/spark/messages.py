@@ -1,0 +1,145 @@
+"""What both ways into Spark ask of messages: the columns, their types, and the options of a call."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from acker.columns import Columns
+from acker.combiner import SHARDS_MAX
+from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnValueError
+from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, PROTOCOLS, Kind, check_integer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+
+class Field(NamedTuple):
+    """One column of messages: its name, its type as Arrow and as Spark call it, and the values it may hold."""
+
+    name: str
+    arrow_type: pa.DataType
+    spark_type: str
+    least: int
+    most: int
+    expected: str
+
+
+FIELDS: Final = (
+    Field("kind", pa.int8(), "tinyint", min(Kind), max(Kind), "a kind from 0 to 4"),
+    Field("root_id", pa.int64(), "bigint", INT64_MIN, INT64_MAX, "int64"),
+    Field("value", pa.int64(), "bigint", INT64_MIN, INT64_MAX, "int64"),
+    Field("task_id", pa.int32(), "int", 0, INT32_MAX, "an int32 >= 0"),
+    Field("message_id", pa.int64(), "bigint", INT64_MIN, INT64_MAX, "int64"),
+)
+NULLABLE: Final = ("task_id", "message_id")
+
+_UNIT_SECONDS: Final = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s+(" + "|".join(_UNIT_SECONDS) + r")s?\s*", re.IGNORECASE)
+
+
+def check_options(protocol: object, timeout: object, shards: object) -> int | None:
+    """Check the options that both ways share; return `shards`."""
+    if protocol == "fsshelter":
+        raise ArgumentValueError(
+            "protocol: 'fsshelter' needs the order of messages, which a DataFrame does not have; expected 'storm' or"
+            " 'storm-0.9'"
+        )
+    if not isinstance(protocol, str) or protocol not in PROTOCOLS:
+        raise ArgumentValueError(f"protocol: expected 'storm' or 'storm-0.9', got {protocol!r}")
+    check_timeout(timeout)
+    return None if shards is None else check_integer("shards", shards, 1, SHARDS_MAX)
+
+
+def check_timeout(timeout: object) -> float | None:
+    """Return a timeout in seconds; None stays None.
+
+    Parameters
+    ----------
+    timeout : str, number or None
+        A text as Spark writes durations, such as "90 seconds" or "1.5 minutes"; or a number of seconds above 0.
+    """
+    expected = "expected a duration such as '90 seconds' or a number of seconds above 0"
+    if timeout is None:
+        return None
+    if isinstance(timeout, str):
+        match = _DURATION.fullmatch(timeout)
+        if match is None:
+            raise ArgumentValueError(f"timeout: {expected}, got {timeout!r}")
+        seconds = float(match[1]) * _UNIT_SECONDS[match[2].lower()]
+    elif isinstance(timeout, (int, float, np.integer, np.floating)) and not isinstance(timeout, bool):
+        seconds = float(timeout)
+    else:
+        raise ArgumentTypeError(f"timeout: {expected}, got {type(timeout).__name__}")
+    if not 0 < seconds < math.inf:
+        raise ArgumentValueError(f"timeout: {expected}, got {timeout!r}")
+    return seconds
+
+
+def columns_of(batch: pa.RecordBatch, place: Callable[[int], str]) -> Columns:
+    """Check one Arrow batch that holds the columns of messages and return them, without a copy where types are exact.
+
+    Values under nulls are left as they lie: they are in columns that only TRACK rows read, where null is an error.
+
+    Parameters
+    ----------
+    batch : RecordBatch
+        Its columns have integer types (`acker.spark.files` has seen to that) but not yet legal values.
+    place : callable
+        Says where a row of the batch comes from, for errors.
+
+    Raises
+    ------
+    ColumnValueError   the column, where the first bad row is, its root id, and what was expected.
+    """
+    arrays = {field.name: batch.column(field.name) for field in FIELDS}
+
+    def refuse(field: Field, bad: npt.NDArray[np.bool_], suffix: str = "") -> None:
+        if bad.any():
+            row = int(np.argmax(bad))
+            got, root = (arrays[name][row].as_py() for name in (field.name, "root_id"))
+            shown = ["null" if number is None else number for number in (got, root)]
+            raise ColumnValueError(
+                f"{place(row)}: {field.name}: expected {field.expected}{suffix}, got {shown[0]} (root id {shown[1]})"
+            )
+
+    columns: dict[str, Any] = {}
+    for field in FIELDS:
+        array = arrays[field.name]
+        numbers = _numbers(array)
+        valid = None if array.null_count == 0 else array.is_valid().to_numpy(zero_copy_only=False)
+        if valid is not None and field.name not in NULLABLE:
+            refuse(field, ~valid)
+        limits = np.iinfo(numbers.dtype)
+        if limits.min < field.least or limits.max > field.most:
+            bad = _outside(numbers, field)
+            if bad is not None:
+                refuse(field, bad if valid is None else bad & valid)
+        if valid is not None and field.name in NULLABLE:
+            refuse(field, (columns["kind"] == Kind.TRACK) & ~valid, " for a TRACK")
+        columns[field.name] = np.ascontiguousarray(numbers, field.arrow_type.to_pandas_dtype())
+    return Columns(**columns)
+
+
+def _outside(numbers: npt.NDArray[Any], field: Field) -> npt.NDArray[np.bool_] | None:
+    """Return which numbers are out of range, or None when none is: two quick passes are the common case."""
+    least = max(field.least, int(np.iinfo(numbers.dtype).min))
+    most = min(field.most, int(np.iinfo(numbers.dtype).max))
+    if len(numbers) == 0 or (numbers.min() >= least and numbers.max() <= most):
+        return None
+    return (numbers < least) | (numbers > most)
+
+
+def _numbers(array: pa.Array[Any]) -> npt.NDArray[Any]:
+    """Return the values of an integer array, whatever lies under its nulls, as a view."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    data = array.buffers()[1]
+    if data is None or len(array) == 0:
+        return np.zeros(len(array), dtype)
+    return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
