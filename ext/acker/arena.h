@@ -168,7 +168,7 @@ class Arena {
     // Gives memory back after a peak: moves what is left into a smaller arena when most slots are empty. Costs time and
     // memory in proportion to what is left; where memory is short the arena stays as it is.
     void shrink() noexcept {
-        if (slots() <= LINES_MAX * SLOTS || count_ * 8 > limit_) return;
+        if (line_bits_ <= LINE_BITS_MIN || count_ * 8 > limit_) return;
         Arena smaller(0);
         smaller.hash_ = hash_;
         while (!smaller.has_room(count_ * 2 + 1))
