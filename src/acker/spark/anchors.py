@@ -85,11 +85,11 @@ def concat(parts: list[Anchors]) -> Anchors:
 
 def to_arrow(anchors: Anchors) -> pa.Array[Any]:
     """Encode as a binary column without nulls."""
-    pairs = np.empty((anchors.root_id.size, 2), "<i8")
-    pairs[:, 0], pairs[:, 1] = anchors.root_id, anchors.tuple_id
     offsets = anchors.starts * ANCHOR_BYTES
     if offsets[-1] > np.iinfo(np.int32).max:
         raise OverflowError(f"{anchors.root_id.size} anchors in one Arrow batch: send fewer rows a batch")
+    pairs = np.empty((anchors.root_id.size, 2), "<i8")
+    pairs[:, 0], pairs[:, 1] = anchors.root_id, anchors.tuple_id
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(pairs)]
     return pa.Array.from_buffers(pa.binary(), anchors.rows, buffers)
 

@@ -62,18 +62,22 @@ class ComponentCounters:
     fanout: dict[int, int]
 
 
-class AckerCosts(NamedTuple):
-    """What combining the messages of one evaluation cost.
+class Counters(NamedTuple):
+    """What one evaluation of a pipeline did.
 
     Attributes
     ----------
     messages : int
+        Messages that the acker took.
     native_ns : int
-        Nanoseconds in the native table, summed over the tasks.
+        Nanoseconds that it spent on them in its native table, summed over the tasks that sent them; to settle the trees
+        comes on top.
+    components : dict of str to ComponentCounters
     """
 
     messages: int
     native_ns: int
+    components: dict[str, ComponentCounters]
 
 
 def spout(
@@ -86,6 +90,8 @@ def spout(
     attempt: str | int = 0,
     run_seed: int | None = None,
     shards: int | None = None,
+    reader: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None = None,
+    schema: StructType | str | None = None,
 ) -> Tracked:
     """Give each row of a DataFrame a tree, with one tuple in it.
 
@@ -109,6 +115,10 @@ def spout(
     shards : int, 1 to 65536, optional
         Into how many shards messages are parted before they are settled; by default Spark's shuffle partitions, at
         most 16.
+    reader : callable, optional
+        As for `DataFrame.mapInArrow`: takes the batches of `frame`, yields batches of `schema`, which are the rows of
+        the spout. So a frame of a few paths becomes rows in the worker that sends them, without a way through the JVM.
+    schema : StructType or str, with `reader` only
 
     Returns
     -------
@@ -129,14 +139,17 @@ def spout(
         raise ArgumentTypeError(f"frame: expected a DataFrame, got {type(frame).__name__}")
     if frame.isStreaming:
         raise ArgumentValueError("frame: expected a batch DataFrame, got a streaming one")
-    _check_names(frame.schema)
+    if (reader is None) != (schema is None):
+        raise ArgumentValueError("reader and schema: expected both or neither")
+    struct = _nullable(frame.schema if schema is None else _parse(schema))
+    _check_names(struct)
     _check_component(component)
-    _check_integer_column(frame.schema, "message_id", message_id)
+    _check_integer_column(struct, "message_id", message_id)
     if source is not None:
-        _check_integer_column(frame.schema, "source", source)
+        _check_integer_column(struct, "source", source)
     for name, column, most in (("task_id", task_id, INT32_MAX), ("attempt", attempt, INT64_MAX)):
         if isinstance(column, str):
-            _check_integer_column(frame.schema, name, column)
+            _check_integer_column(struct, name, column)
         else:
             check_integer(name, column, 0, most)
     if run_seed is None:
@@ -144,14 +157,17 @@ def spout(
     check_integer("run_seed", run_seed, INT64_MIN, INT64_MAX)
     if shards is None:
         shards = min(16, int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1))
-    step = steps.SpoutStep(component, run_seed, message_id, source, task_id, attempt)
+    first: list[steps.Step] = []
+    if reader is not None:
+        first.append(steps.ReadStep(reader, _arrow_schema(frame.sparkSession, struct)))
+    first.append(steps.SpoutStep(component, run_seed, message_id, source, task_id, attempt))
     token = object()
     return Tracked(
         _frame=frame,
         _tracked=False,
-        _steps=(step,),
+        _steps=tuple(first),
         _mute=0,
-        _schema=_nullable(frame.schema),
+        _schema=struct,
         _run_seed=run_seed,
         _shards=check_integer("shards", shards, 1, SHARDS_MAX),
         _components={component: token},
@@ -407,24 +423,26 @@ class Tracked:
         carriers = self.dataframe.where(F.col(SHARD) == steps.FAILURES_SHARD).select(BLOCK)
         return carriers.mapInArrow(steps.decode_failures, _FAILURES)
 
-    def counters(self) -> dict[str, ComponentCounters]:
-        """Compute what each component did."""
+    def counters(self) -> Counters:
+        """Compute what each component did; evaluates the pipeline."""
+        reports = [
+            json.loads(bytes(row[0]))
+            for row in self.dataframe.where(F.col(SHARD) == steps.COUNTERS_SHARD).select(BLOCK).collect()
+        ]
         totals: dict[str, dict[str, Any]] = {}
-        for row in self.dataframe.where(F.col(SHARD) == steps.COUNTERS_SHARD).select(BLOCK).collect():
-            for name, counters in json.loads(bytes(row[0])).items():
+        for report in reports:
+            for name, counters in report["components"].items():
                 total = totals.setdefault(name, {"fanout": {}})
                 fanout = counters.pop("fanout")
                 for key, value in counters.items():
                     total[key] = total.get(key, 0) + value
                 for outputs, inputs in fanout.items():
                     total["fanout"][int(outputs)] = total["fanout"].get(int(outputs), 0) + inputs
-        return {name: ComponentCounters(**total) for name, total in totals.items()}
-
-    def acker_costs(self) -> AckerCosts:
-        """Compute how many messages the acker took, and how long that took it, from the headers of the blocks."""
-        carriers = self.dataframe.where(F.col(SHARD) >= 0).select(BLOCK)
-        rows = carriers.mapInArrow(steps.read_costs, "messages long, native_ns long").collect()
-        return AckerCosts(sum(row.messages for row in rows), sum(row.native_ns for row in rows))
+        return Counters(
+            sum(report["messages"] for report in reports),
+            sum(report["native_ns"] for report in reports),
+            {name: ComponentCounters(**total) for name, total in totals.items()},
+        )
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         for name in columns:

@@ -25,7 +25,7 @@ from acker.ids import root_ids, tuple_ids
 from acker.protocol import Kind
 from acker.spark import anchors as trees
 from acker.spark.anchors import Anchors, Int64s
-from acker.spark.blocks import encode_blocks, read_header
+from acker.spark.blocks import encode_blocks
 from acker.spark.functions import Produced, run_batch, run_rows
 
 ANCHORS: Final = "acker_anchors"
@@ -90,6 +90,8 @@ class Collector:
         self._failures: list[pa.RecordBatch] = []
         self._counters: dict[str, Counters] = {}
         self._ready: list[tuple[int, bytes]] = []
+        self._messages = 0
+        self._native_ns = 0
 
     def counters(self, component: str) -> Counters:
         """Return the counters of a component."""
@@ -113,6 +115,8 @@ class Collector:
     def _flush(self) -> None:
         combiner, self._combiner = self._combiner, Combiner()
         self._ready += encode_blocks(combiner, self._shards)
+        self._messages += combiner.messages
+        self._native_ns += combiner.native_ns
 
     def finish(self) -> Iterator[tuple[int, bytes]]:
         """Yield (shard, block) of everything gathered."""
@@ -126,8 +130,9 @@ class Collector:
                     writer.write_batch(batch)
             yield FAILURES_SHARD, sink.getvalue().to_pybytes()
         if self._counters:
-            counters = {name: counters.to_json() for name, counters in self._counters.items()}
-            yield COUNTERS_SHARD, json.dumps(counters).encode()
+            components = {name: counters.to_json() for name, counters in self._counters.items()}
+            report = {"messages": self._messages, "native_ns": self._native_ns, "components": components}
+            yield COUNTERS_SHARD, json.dumps(report).encode()
 
 
 class Step(Protocol):
@@ -135,6 +140,24 @@ class Step(Protocol):
 
     def run(self, flows: Iterator[Flow], collector: Collector) -> Iterator[Flow]:
         """Take rows, leave messages with the collector, give rows."""
+
+
+@dataclass(frozen=True)
+class ReadStep:
+    """Replaces the rows by those that a function reads, before they have trees."""
+
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    schema: pa.Schema
+
+    def run(self, flows: Iterator[Flow], collector: Collector) -> Iterator[Flow]:  # noqa: ARG002
+        """Read."""
+        for rows in self.function(flow.rows for flow in flows):
+            if rows.schema.names != self.schema.names:
+                raise ArgumentValueError(
+                    f"reader: expected the columns {', '.join(self.schema.names)}, got {', '.join(rows.schema.names)}"
+                )
+            if rows.num_rows:
+                yield Flow(rows.cast(self.schema), trees.unanchored(rows.num_rows))
 
 
 @dataclass(frozen=True)
@@ -426,15 +449,3 @@ def decode_failures(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
         for block in batch.column(BLOCK):
             for part in pa.ipc.open_stream(block.as_py()):
                 yield part.cast(plain)
-
-
-def read_costs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Add up the headers of message blocks."""
-    for batch in batches:
-        headers = [read_header(block.as_buffer()) for block in batch.column(BLOCK)]
-        yield pa.RecordBatch.from_pydict(
-            {
-                "messages": [sum(header.messages for header in headers)],
-                "native_ns": [sum(header.native_ns for header in headers)],
-            }
-        )

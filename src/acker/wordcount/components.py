@@ -131,12 +131,10 @@ def pipeline(
         chunks = [files[start : start + size] for start in range(0, len(files), size)]
     reader = functools.partial(read, corpus, chunks, faults, attempt, replays)
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return reader(batches)
-
-    lines = spark.range(0, len(chunks), 1, numPartitions=len(chunks)).mapInArrow(run, LINES)
     spouted = spout(
-        lines,
+        spark.range(0, len(chunks), 1, numPartitions=len(chunks)),
+        reader=reader,
+        schema=LINES,
         message_id="line",
         source="file",
         task_id="file",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from acker.spark.pipeline import ComponentCounters, Tracked
+    from acker.spark.pipeline import ComponentCounters, Counters, Tracked
 
 TIMED_OUT: Final = "timed out: still open at the end of the round"
 
@@ -193,12 +193,11 @@ class WordCount:
                 counters = tracked.counters()
             with self._phase("settle", f"round {attempt + 1}: the acker settles the trees"):
                 settled = self._settle(tracked)
-                native_ns = tracked.acker_costs().native_ns
             with self._phase("add up", f"round {attempt + 1}: adding up the words of acked trees"):
                 counted = self._add_up(tracked.data(without=settled.root_id))
         finally:
             tracked.unpersist()
-        self._account(attempt, counters, settled, counted, native_ns / 1e9, time.perf_counter() - start)
+        self._account(attempt, counters, settled, counted, time.perf_counter() - start)
         return settled
 
     def _partitions(self, replays: Replays | None) -> int:
@@ -223,20 +222,20 @@ class WordCount:
     def _account(
         self,
         attempt: int,
-        counters: dict[str, ComponentCounters],
+        counters: Counters,
         settled: _Settled,
         counted: int,
-        native_seconds: float,
         wall_seconds: float,
     ) -> None:
         by_reason = Counter(settled.reason)
         timed_out = by_reason.pop(TIMED_OUT, 0)
-        # A pipeline over no rows has no counters.
-        spouted = counters["lines"].messages if "lines" in counters else 0
+        # A component that saw no row has no counters.
+        components = counters.components
+        native_seconds = counters.native_ns / 1e9
         this = Round(
             attempt=attempt,
-            trees=spouted,
-            messages=sum(component.messages for component in counters.values()),
+            trees=components["lines"].messages if "lines" in components else 0,
+            messages=counters.messages,
             acked=settled.acked,
             failed=by_reason.total(),
             timed_out=timed_out,
@@ -257,10 +256,10 @@ class WordCount:
         result.replayed = result.trees - result.lines
         result.acker_seconds += native_seconds
         result.acker_messages_per_second = result.messages / result.acker_seconds if result.acker_seconds else 0.0
-        for name, component in counters.items():
+        for name, component in components.items():
             _add(result.components.setdefault(name, {}), component)
-        if "split" in counters:
-            for words, trees in counters["split"].fanout.items():
+        if "split" in components:
+            for words, trees in components["split"].fanout.items():
                 result.tree_sizes[words + 1] = result.tree_sizes.get(words + 1, 0) + trees
         self._progress.note(
             f"round {attempt + 1}: {this.trees:,} trees, {this.acked:,} acked, {this.failed:,} failed, "

@@ -1,0 +1,139 @@
+"""The worker's side of a pipeline, without Spark: what a task does with its batches."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from acker import Kind
+from acker.combiner import Combiner
+from acker.spark import steps
+from acker.spark.blocks import decode_block, read_header
+from acker.spark.steps import ANCHORS, BLOCK, SHARD, BoltStep, LossyStep, ReadStep, SpoutStep, Stage
+
+LINES = pa.schema([("line", pa.int64()), ("part", pa.int32()), ("task", pa.int64()), ("word", pa.string())])
+WORD = pa.schema([("word", pa.string())])
+
+
+def batch_of(*rows) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([dict(zip(LINES.names, row, strict=True)) for row in rows], LINES)
+
+
+def spout_step(**options) -> SpoutStep:
+    values = {"message_id": "line", "source": "part", "task_id": "task", "attempt": 0}
+    return SpoutStep("lines", 1, **(values | options))
+
+
+def run(stage: Stage, *batches: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches(stage.run(iter(batches)), steps.hidden_schema(stage.schema))
+
+
+def spouted(*rows) -> list[pa.RecordBatch]:
+    return run(Stage((spout_step(),), LINES, 2, tracked=False), batch_of(*rows)).to_batches()
+
+
+def bolt(function, by="row", schema=WORD, sink=False) -> BoltStep:
+    return BoltStep("bolt", 1, function, by, schema, sink)
+
+
+def parts_of(table: pa.Table, shard_from: int = 0) -> tuple[pa.Table, list[tuple[int, bytes]]]:
+    is_data = table.column(SHARD).is_null()
+    carriers = table.filter(pa.compute.invert(is_data))
+    return table.filter(is_data), list(
+        zip(carriers.column(SHARD).to_pylist(), carriers.column(BLOCK).to_pylist(), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ((1, None, 0, "a"), "part: null in a row whose line is not"),
+        ((1, 0, None, "a"), "task: null in a row whose line is not"),
+        ((1, 0, -1, "a"), "task: expected int32 >= 0 in each row, got -1 to 0"),
+        ((1, 0, 2**31, "a"), "task: expected int32 >= 0 in each row, got 0 to 2147483648"),
+    ],
+    ids=["null source", "null task", "negative task", "wide task"],
+)
+def test_a_tracked_row_needs_its_columns(row, text) -> None:
+    with pytest.raises(ValueError, match=text):
+        spouted((0, 0, 0, "a"), row)
+    data, _ = parts_of(pa.Table.from_batches(spouted((0, 0, 0, "a"), (None, *row[1:]))))
+    assert [len(anchors) for anchors in data.column(ANCHORS).to_pylist()] == [16, 0]
+
+
+@pytest.mark.parametrize("mask", [[True], 7, "x", [1, 0]], ids=["short", "number", "text", "integers"])
+def test_a_mask_has_a_boolean_for_each_row(mask) -> None:
+    stage = Stage((LossyStep(lambda batch: np.asarray(mask)),), LINES, 2)
+    with pytest.raises(TypeError, match=r"lossy: expected a boolean for each of 2 rows"):
+        run(stage, *spouted((0, 0, 0, "a"), (1, 0, 0, "b")))
+
+
+def test_a_mask_of_arrow_loses_the_nulls() -> None:
+    stage = Stage((LossyStep(lambda batch: pa.array([True, None, False])),), LINES, 2)
+    data, _ = parts_of(run(stage, *spouted((0, 0, 0, "a"), (1, 0, 0, "b"), (2, 0, 0, "c"))))
+    assert data.column("word").to_pylist() == ["a"]
+
+
+def test_a_reader_keeps_to_its_schema() -> None:
+    def reader(batches):
+        for batch in batches:
+            yield batch.select(["word"])
+
+    stage = Stage((ReadStep(reader, WORD),), WORD, 1, tracked=False)
+    assert run(stage, batch_of((0, 0, 0, "a"))).column("word").to_pylist() == ["a"]
+    stage = Stage((ReadStep(reader, LINES),), LINES, 1, tracked=False)
+    with pytest.raises(ValueError, match="reader: expected the columns line, part, task, word, got word"):
+        run(stage, batch_of((0, 0, 0, "a")))
+
+
+def test_carriers_pass_through_and_end_in_a_mute_stage() -> None:
+    batches = spouted((0, 0, 0, "a"), (1, 0, 0, "b"))
+    _, sent = parts_of(pa.Table.from_batches(batches))
+    assert sum(read_header(block).messages for shard, block in sent if shard >= 0) == 2
+    _, passed = parts_of(run(Stage((LossyStep(lambda batch: np.array([True] * batch.num_rows)),), LINES, 2), *batches))
+    assert sorted(passed) == sorted(sent)
+    echo = bolt(lambda row: [row.word])
+    _, out = parts_of(run(Stage((echo,), WORD, 2), *batches))
+    assert set(sent) < set(out)
+    _, muted = parts_of(run(Stage((echo,), WORD, 2, mute=1), *batches))
+    assert muted == []
+
+
+def test_failures_of_many_batches_share_one_block() -> None:
+    def boom(row):
+        raise ValueError(row.word)
+
+    batches = [batch for number in range(5) for batch in spouted((number, 0, 0, "é" * number))]
+    _, out = parts_of(run(Stage((bolt(boom),), WORD, 2), *batches))
+    (block,) = [block for shard, block in out if shard == steps.FAILURES_SHARD]
+    carrier = pa.RecordBatch.from_pydict({BLOCK: pa.array([block], pa.binary())})
+    rows = pa.Table.from_batches(steps.decode_failures(iter([carrier]))).to_pylist()
+    assert [row["reason"] for row in rows] == ["ValueError", *(f"ValueError: {'é' * n}" for n in range(1, 5))]
+    assert {row["component"] for row in rows} == {"bolt"} and len({row["root_id"] for row in rows}) == 5
+    (report,) = [json.loads(block) for shard, block in out[-1:] if shard == steps.COUNTERS_SHARD]
+    assert report["messages"] == 5 and report["components"]["bolt"]["failed"] == 5
+
+
+def test_a_task_with_too_many_trees_sends_early_and_says_the_same(monkeypatch) -> None:
+    def gather(roots_per_flush: int) -> tuple[int, list[tuple[int, ...]]]:
+        monkeypatch.setattr(steps, "ROOTS_PER_FLUSH", roots_per_flush)
+        collector = steps.Collector(2)
+        for start in range(1, 101, 4):
+            ids = np.arange(start, start + 4)
+            collector.add(np.full(4, Kind.TRACK, np.int8), ids, ids * 3, ids.astype(np.int32), ids)
+            collector.add(np.full(4, Kind.OK, np.int8), ids[::-1], ids[::-1] * 5)
+        blocks = [block for shard, block in collector.finish() if shard >= 0]
+        assert sum(read_header(block).messages for block in blocks) == 200
+        combiner = Combiner()
+        for block in blocks:
+            combiner.merge(decode_block(block)[0])
+        (part,) = combiner.partials(1)
+        return len(blocks), sorted(zip(*(column.tolist() for column in part), strict=True))
+
+    few, whole = gather(1_000_000)
+    many, parts = gather(10)
+    assert few == 2 and many > 10
+    assert parts == whole and len(whole) == 100
