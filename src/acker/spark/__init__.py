@@ -11,7 +11,8 @@ _missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
 if _missing:
     raise ImportError(f"acker.spark needs {' and '.join(_missing)}: pip install acker[spark]")
 
-from acker.spark.blocks import completions_from_blocks  # noqa: E402  After the check, which says what is missing.
+from acker.spark.batch import completions  # noqa: E402  After the check, which says what is missing.
+from acker.spark.blocks import completions_from_blocks  # noqa: E402
 from acker.spark.files import completions_from_files  # noqa: E402
 
-__all__ = ["completions_from_blocks", "completions_from_files"]
+__all__ = ["completions", "completions_from_blocks", "completions_from_files"]

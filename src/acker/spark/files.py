@@ -43,7 +43,7 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 PARQUET: Final = "parquet"
 ARROW_FILE: Final = "arrow file"
 ARROW_STREAM: Final = "arrow stream"
-_BLOCK_ARROW: Final = pa.schema({"shard": pa.int32(), "block": pa.binary()})
+_BLOCK_ARROW: Final = pa.schema({"shard": pa.int32(), "block": pa.binary()})  # type: ignore[arg-type]
 
 
 class Unit(NamedTuple):
