@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "hash.h"
 #include "ingest.h"
@@ -24,8 +25,14 @@ class Gups {
     bool start(size_t bytes, uint64_t seed) noexcept {
         hash_ = Hash::from_seed(seed);
         lines_ = bytes / LINE_BYTES > 0 ? bytes / LINE_BYTES : 1;
-        words_ = static_cast<uint64_t*>(acquire_zeroed(lines_ * LINE_BYTES));
-        return words_ != nullptr;
+        size_t whole = (lines_ * LINE_BYTES + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        words_ = static_cast<uint64_t*>(acquire_aligned(whole, HUGE_PAGE_BYTES));
+        if (words_ == nullptr) return false;
+#if defined(__linux__)
+        madvise(words_, whole, MADV_HUGEPAGE);  // as the acker's tables have it
+#endif
+        std::memset(words_, 0, whole);
+        return true;
     }
 
     void update(const int64_t* root_id, const int64_t* value, size_t rows) noexcept {

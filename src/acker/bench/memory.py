@@ -6,9 +6,11 @@ keeps. Each case runs in a process of its own, so that nothing freed before is i
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -60,11 +62,19 @@ def _parts(trees: int) -> Iterator[Columns]:
     return TreeStream(trees, 1, seed=SEED).prefill(min(_PART_ROWS, trees))
 
 
-def _fill(acker: Acker | ReferenceAcker, trees: int) -> tuple[float, float] | None:
-    """Fill an acker; return the resident bytes a tree at the end, and at the worst moment."""
+class Filled(NamedTuple):
+    """Bytes a tree of an acker that was filled: by its own count, and by the process's growth."""
+
+    counted: float
+    resident: float | None
+    resident_at_worst: float | None
+
+
+def fill(acker_type: type[Acker | ReferenceAcker], trees: int) -> Filled:
+    """Fill an acker and look at its size; for a process that has done nothing else."""
     # A first part is made and dropped, so that what its making takes is resident before the count begins.
     sum(part.kind.size for part in _parts(min(trees, _PART_ROWS)))
-    before, worst = Resident.read(), 0.0
+    acker, before, worst = acker_type(seed=SEED), Resident.read(), 0.0
     for part in _parts(trees):
         Resident.forget_peak()
         for batch in cut(part, _BATCH_ROWS):
@@ -73,27 +83,32 @@ def _fill(acker: Acker | ReferenceAcker, trees: int) -> tuple[float, float] | No
         if before is not None and after is not None and len(acker) >= min(_WORST_FROM, trees):
             worst = max(worst, (after.peak - before.now) / len(acker))
     expect("pending trees", len(acker), trees)
-    return None if before is None or after is None else ((after.now - before.now) / trees, worst)
+    counted = acker.nbytes / trees
+    if before is None or after is None:
+        return Filled(counted, None, None)
+    return Filled(counted, (after.now - before.now) / trees, worst)
+
+
+def fill_apart(acker_type: type[Acker | ReferenceAcker], trees: int) -> Filled:
+    """Fill an acker in a process of its own: memory that one before it gave back would be counted to neither."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(fill, acker_type, trees).result()
 
 
 def bytes_a_tree(scale: Scale) -> Result:
-    """Fill a native acker, then a ReferenceAcker, and count the resident bytes."""
+    """Count the resident bytes of a native acker and of a ReferenceAcker."""
     trees, few = scale.size(_TREES, 1000), scale.size(_REFERENCE_TREES, 1000)
-    native = Acker(seed=SEED)
-    measured = _fill(native, trees)
-    samples = {"native nbytes": [native.nbytes / trees]}
+    native, reference = fill_apart(Acker, trees), fill_apart(ReferenceAcker, few)
+    samples = {"native nbytes": [native.counted]}
     ratios = []
-    del native
-    reference = ReferenceAcker(seed=SEED)
-    reference_measured = _fill(reference, few)
-    if measured is not None and reference_measured is not None:
+    if native.resident is not None and native.resident_at_worst is not None and reference.resident is not None:
         samples |= {
-            "native": [measured[0]],
-            "native at worst": [measured[1]],
-            "reference": [reference_measured[0]],
+            "native": [native.resident],
+            "native at worst": [native.resident_at_worst],
+            "reference": [reference.resident],
         }
         # A small table may fit into memory that the process held before.
-        ratios = [Ratio("reference", "native")] if measured[0] > 0 else []
+        ratios = [Ratio("reference", "native")] if native.resident > 0 else []
     return Result(
         "B/tree", samples, ratios, {"pending": trees, "reference_pending": few, "seed": SEED}, {"pending": trees}
     )

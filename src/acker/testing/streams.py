@@ -128,7 +128,8 @@ class TreeStream:
         self._failing = failing
         self._resetting = resets_a_row / (1 - failing)
         self._pieces = self._make_pieces()
-        self._left = next(self._pieces)
+        nothing = np.zeros(0, np.int64)
+        self._left = self._piece(nothing.view(np.uint64), nothing.astype(np.int8), nothing, nothing.astype(np.bool_))
 
     def prefill(self, rows_max: int = 100_000) -> Iterator[Columns]:
         """Give the TRACKs that open the trees which are pending when the stream begins, the oldest trees first.
