@@ -24,7 +24,7 @@ test:  ## lint, types and all tests (ARGS="-k ids" is passed on to pytest)
 
 quick:  ## the tests that need neither Spark nor a JDK
 	@$(SETUP) quick
-	@$(IN_ENV) python -m pytest -m "not spark" $(ARGS)
+	@$(IN_ENV) python -m pytest --ignore=tests/spark -m "not spark" $(ARGS)
 
 sanitize:  ## the quick tests with the native module under AddressSanitizer and UBSan
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick

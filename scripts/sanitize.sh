@@ -9,4 +9,4 @@ cxx_runtime=$("${CXX:-g++}" -print-file-name=libstdc++.so)
 # Python does not free everything at its end, which is not ours to fix.
 ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
     LD_PRELOAD="$runtime $cxx_runtime" PYTHONMALLOC=malloc \
-    exec python -m pytest -m "not spark and not repository" "$@"
+    exec python -m pytest --ignore=tests/spark -m "not spark and not repository" "$@"
