@@ -64,7 +64,7 @@ def counted(frame, **options):
 
 
 def outcomes(*pipeline) -> dict[int, Outcome]:
-    rows = pipelines.completions(*pipeline, include_pending=True).collect()
+    rows = pipelines.completions_of(*pipeline, include_pending=True).collect()
     found = {row.message_id: Outcome(row.outcome) for row in rows}
     assert len(found) == len(rows)
     return found
@@ -273,7 +273,7 @@ def test_messages_are_not_counted_twice(lines) -> None:
     words = words_of(lines)
     one = words.bolt(keep, schema="word string", component="one", sink=True)
     other = words.bolt(keep, schema="word string", component="other", sink=True)
-    for together in (lambda: one.union(other), lambda: pipelines.completions(one, other)):
+    for together in (lambda: one.union(other), lambda: pipelines.completions_of(one, other)):
         with pytest.raises(ValueError, match=r"both pipelines carry the messages of 'lines'.*branches"):
             together()
     again = spout(lines, message_id="line", component="lines")
@@ -456,7 +456,7 @@ def test_arguments_are_checked_where_the_pipeline_is_written(spark, lines) -> No
         (lambda: words.select("line"), ValueError, r"columns: there is no 'line'"),
         (words.select, ValueError, r"columns: expected at least one"),
         (lambda: words.lossy(5), TypeError, r"keep: expected a callable, a Column or a str, got int"),
-        (pipelines.completions, ValueError, r"expected at least one pipeline"),
+        (pipelines.completions_of, ValueError, r"expected at least one pipeline"),
         (lambda: words.union(spout(lines, message_id="line")), ValueError, r"union: the columns differ"),
         (
             lambda: words.union(spout(lines, message_id="line", shards=5)),

@@ -6,6 +6,7 @@ Needs pyspark and pyarrow (``pip install acker[spark]``); nothing else of the pa
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 _missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
 if _missing:
@@ -14,5 +15,26 @@ if _missing:
 from acker.spark.batch import completions  # noqa: E402  After the check, which says what is missing.
 from acker.spark.blocks import completions_from_blocks  # noqa: E402
 from acker.spark.files import completions_from_files  # noqa: E402
+from acker.spark.functions import Outputs  # noqa: E402
 
-__all__ = ["completions", "completions_from_blocks", "completions_from_files"]
+if TYPE_CHECKING:
+    from acker.spark.pipeline import Tracked, completions_of, spout
+
+__all__ = [
+    "Outputs",
+    "Tracked",
+    "completions",
+    "completions_from_blocks",
+    "completions_from_files",
+    "completions_of",
+    "spout",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Workers import this package too; what is needed to write pipelines down costs them nothing.
+    if name in ("Tracked", "completions_of", "spout"):
+        from acker.spark import pipeline
+
+        return getattr(pipeline, name)
+    raise AttributeError(f"module 'acker.spark' has no attribute {name!r}")

@@ -329,7 +329,7 @@ class Tracked:
 
         A pipeline that is simply used twice would acknowledge the same tuple twice. The rows before the fork are
         computed once a branch (unless persisted); their messages travel with the first branch only, so ask `union` or
-        `completions` of all branches together.
+        `completions_of` of all branches together.
 
         Parameters
         ----------
@@ -377,23 +377,38 @@ class Tracked:
         """Free what `persist` kept; call it on what `persist` returned."""
         return self._moved(self.dataframe.unpersist())
 
-    def data(self, without: npt.ArrayLike | None = None) -> DataFrame:
+    def data(
+        self,
+        without: npt.ArrayLike | None = None,
+        *,
+        through: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None = None,
+        schema: StructType | str | None = None,
+    ) -> DataFrame:
         """Return the data rows, with the user's columns.
 
         Parameters
         ----------
         without : (n,) int64, optional
             Root ids: rows that belong to any of these trees are left out.
+        through : callable, optional
+            As for `DataFrame.mapInArrow`: takes the batches of a partition, yields batches of `schema`. It runs in the
+            worker that leaves the rows out, so only its results return to the JVM.
+        schema : StructType or str, with `through` only
         """
-        if without is None:
+        if (through is None) != (schema is None):
+            raise ArgumentValueError("through and schema: expected both or neither")
+        if without is None and through is None:
             rows = self.dataframe.where(F.col(SHARD).isNull())
             return rows.select(*map(_quoted, self.columns))
-        keep = functools.partial(steps.without_trees, np.unique(np.asarray(without, np.int64)), self.columns)
+        not_acked = np.unique(np.asarray([] if without is None else without, np.int64))
+        struct = self._schema if schema is None else _parse(schema)
+        keep = functools.partial(steps.without_trees, not_acked, self.columns)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return keep(batches)
+            kept = keep(batches)
+            return kept if through is None else through(kept)
 
-        return self.dataframe.mapInArrow(run, self._schema)
+        return self.dataframe.mapInArrow(run, struct)
 
     def acked(self) -> DataFrame:
         """Return the data rows all of whose trees ended ACKED; unanchored rows too.
@@ -411,7 +426,7 @@ class Tracked:
         include_pending : bool
             The trees that are still open too, with outcome PENDING.
         """
-        return completions(self, include_pending=include_pending)
+        return completions_of(self, include_pending=include_pending)
 
     def blocks(self) -> DataFrame:
         """Return the packed messages: columns shard int, block binary (see `acker.spark.blocks`)."""
@@ -450,7 +465,7 @@ class Tracked:
                 raise ArgumentValueError(f"columns: there is no {name!r}; there are {', '.join(self._schema.names)}")
 
 
-def completions(*pipelines: Tracked, include_pending: bool = False) -> DataFrame:
+def completions_of(*pipelines: Tracked, include_pending: bool = False) -> DataFrame:
     """Settle the messages of one pipeline, or of several that share trees (`Tracked.branches`).
 
     Parameters
@@ -471,7 +486,7 @@ def completions(*pipelines: Tracked, include_pending: bool = False) -> DataFrame
         No pipeline, or messages that would be counted twice.
     """
     if not pipelines:
-        raise ArgumentValueError("completions: expected at least one pipeline")
+        raise ArgumentValueError("completions_of: expected at least one pipeline")
     _check_disjoint(pipelines)
     blocks = functools.reduce(DataFrame.union, [pipeline.blocks() for pipeline in pipelines])
     return completions_from_blocks(blocks, shards=pipelines[0]._shards, include_pending=include_pending)

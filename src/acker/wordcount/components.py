@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from acker.ids import draw
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 # The lines as the spout sends them. `lose` is where in the line a word gets lost, from 0 to below 1; null for nowhere.
 LINES: Final = "file int, line long, attempt int, text string, fault boolean, lose double"
+
+# What `tally` yields.
+COUNTS: Final = "word string, n long"
 
 INJECTED: Final = "injected by --fail-rate"
 
@@ -115,6 +119,17 @@ def arrives(batch: pa.RecordBatch) -> NDArray[np.bool_]:
 def count(batch: pa.RecordBatch) -> Outputs:
     """Count bolt: count each word once, for its own tree. They are added up when the outcome of the trees is known."""
     return Outputs({"word": batch.column("word")}, np.arange(batch.num_rows))
+
+
+def tally(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Add up the words of a partition, as COUNTS; the fields grouping brought all of a word to one."""
+    parts = []
+    for batch in batches:
+        counts: Any = pc.value_counts(batch.column("word"))
+        parts.append(pa.RecordBatch.from_arrays(counts.flatten(), ["word", "n"]))
+    if parts:
+        total = pa.Table.from_batches(parts).group_by("word").aggregate([("n", "sum")])
+        yield from total.select(["word", "n_sum"]).rename_columns(["word", "n"]).to_batches(_BATCH_ROWS)
 
 
 def pipeline(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from acker.protocol import Outcome
-from acker.wordcount.components import Faults, Replays, pipeline
+from acker.wordcount.components import COUNTS, Faults, Replays, pipeline, tally
 from acker.wordcount.corpus import Corpus, expected_counts, read_lines
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class WordCount:
             with self._phase("settle", f"round {attempt + 1}: the acker settles the trees"):
                 settled = self._settle(tracked)
             with self._phase("add up", f"round {attempt + 1}: adding up the words of acked trees"):
-                counted = self._add_up(tracked.data(without=settled.root_id))
+                counted = self._add_up(tracked.data(settled.root_id, through=tally, schema=COUNTS).toArrow())
         finally:
             tracked.unpersist()
         self._account(attempt, counters, settled, counted, time.perf_counter() - start)
@@ -213,10 +213,11 @@ class WordCount:
             done.unpersist()
         return _settled(acked, left, tracked.failures().toArrow())
 
-    def _add_up(self, words: Any) -> int:
-        table = words.groupBy("word").count().toArrow()
-        counts = table.column("count").to_numpy()
-        self._counts.update(dict(zip(table.column("word").to_pylist(), counts.tolist(), strict=True)))
+    def _add_up(self, tallies: pa.Table) -> int:
+        words: Any = tallies.column("word").to_pylist()
+        counts = tallies.column("n").to_numpy()
+        for word, count in zip(words, counts.tolist(), strict=True):
+            self._counts[word] += count
         return int(counts.sum())
 
     def _account(

@@ -202,7 +202,7 @@ def _draw_sizes(axes: Axes, result: Result) -> None:
 
 
 def _draw_stages(axes: Axes, result: Result) -> None:
-    names = [*result.stages, "in the native acker"]
+    names = [*result.stages, "(in the native acker)"]
     seconds = [*result.stages.values(), result.acker_seconds]
     bars = axes.barh(names, seconds, 0.7, color=_COLOURS["bar"])
     axes.bar_label(bars, [f"{value:.2f} s" for value in seconds], color=_COLOURS["ink"], fontsize=9, padding=4)
