@@ -67,6 +67,8 @@ def _run(cases: list[Case], scale: Scale, path: Path | None, command: str) -> in
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    if path is not None:
+        import matplotlib.figure  # noqa: F401  That it is missing should be known before the run, not after it.
     console = Console()
     columns = (TextColumn("{task.description:22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
