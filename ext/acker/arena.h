@@ -224,8 +224,9 @@ class Arena {
     static constexpr size_t segment_bytes(size_t lines) noexcept { return lines * 2 * LINE_BYTES; }
 
     Line* segment_of(uint64_t h) const noexcept {
-        size_t number = h & segment_mask_;
-        return segments_[number < segment_count_ ? number : number & (segment_mask_ >> 1)];
+        // A shift and not a choice: compilers turn a choice into a branch, and the bit behind it is random.
+        size_t not_split_yet = (h & segment_mask_) >= segment_count_;
+        return segments_[h & (segment_mask_ >> not_split_yet)];
     }
 
     size_t home_number(uint64_t h) const noexcept { return static_cast<size_t>(h >> (64 - line_bits_)); }
