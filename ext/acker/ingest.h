@@ -16,7 +16,7 @@
 namespace acker {
 
 constexpr size_t STRETCH_ROWS = 512;  // hashed together
-constexpr size_t CHUNK_ROWS = 16;     // cold work waits for one chunk
+constexpr size_t CHUNK_ROWS = 32;     // cold work waits for one chunk
 constexpr size_t FETCH_AHEAD = 24;    // rows between the fetch of a line and its use
 constexpr size_t LOOK_AHEAD = 8;      // rows ahead of its use at which a line tells whether the next one is needed too
 constexpr uint32_t ELAPSED_MS_MAX = 49u * 24 * 3600 * 1000;
