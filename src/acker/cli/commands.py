@@ -128,6 +128,9 @@ def doctor(master: str) -> None:
 @guarded
 def bench(arguments: tuple[str, ...]) -> None:
     """Measure; `acker bench --help` lists what."""
-    from acker.bench import main
+    try:
+        from acker.bench import main
+    except ModuleNotFoundError as fault:
+        raise SetupError(f"{fault.name} is not installed: pip install 'acker[spark,cli]'") from fault
 
     sys.exit(main(list(arguments)))

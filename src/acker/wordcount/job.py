@@ -146,6 +146,12 @@ class WordCount:
     max_attempts : int >= 1
         How often a line is sent before it is dead-lettered.
     progress : Progress
+
+    Attributes
+    ----------
+    counts : Counter
+        The words of the trees that were acked so far.
+    result : Result
     """
 
     def __init__(
@@ -155,7 +161,7 @@ class WordCount:
         self._corpus = corpus
         self._faults = faults
         self._progress = progress
-        self._counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.result = Result(
             input=corpus.root,
             files=len(corpus.paths),
@@ -217,7 +223,7 @@ class WordCount:
         words: Any = tallies.column("word").to_pylist()
         counts = tallies.column("n").to_numpy()
         for word, count in zip(words, counts.tolist(), strict=True):
-            self._counts[word] += count
+            self.counts[word] += count
         return int(counts.sum())
 
     def _account(
@@ -289,13 +295,13 @@ class WordCount:
         result = self.result
         with self._phase("verify", "comparing with a plain count of the same files"):
             expected, lines = expected_counts(self._corpus, (letter.text for letter in result.dead_letters))
-            result.words, result.distinct_words = self._counts.total(), len(self._counts)
-            if self._counts != expected:
+            result.words, result.distinct_words = self.counts.total(), len(self.counts)
+            if self.counts != expected:
                 wrong = sorted(
-                    word for word in self._counts.keys() | expected.keys() if self._counts[word] != expected[word]
+                    word for word in self.counts.keys() | expected.keys() if self.counts[word] != expected[word]
                 )
                 result.mismatches = [
-                    f"{word!r}: counted {self._counts[word]}, expected {expected[word]}"
+                    f"{word!r}: counted {self.counts[word]}, expected {expected[word]}"
                     for word in wrong[:_MISMATCHES_SHOWN]
                 ]
             for name, found in (
