@@ -1,13 +1,14 @@
-// One open-addressing arena that holds the hash tables of all expiry buckets: every slot carries its bucket's tag, so that
-// one probe finds a root whatever its bucket, and moving an entry to the nursery changes four bits.
+// One open-addressing arena that holds the hash tables of all expiry buckets: every slot carries its bucket's tag, so
+// that one probe finds a root whatever its bucket, and moving an entry to the nursery changes four bits.
 //
-// A line is one cache line of four slots. Words (who is here) and ack vals (what is open) are hot; message id, task id and
-// start tick are cold and lie in a second array, line by line at a fixed distance. Root ids are not stored: the hash is
-// bijective, its low 57 bits stand in the word and its high 7 bits follow from the line.
+// A line is one cache line of four slots. Words (who is here) and ack vals (what is open) are hot; message id, task id
+// and start tick are cold and lie in a second array, line by line at a fixed distance. Root ids are not stored: the
+// hash is bijective, its low 57 bits stand in the word and its high 7 bits follow from the line.
 //
-// Sizes. While there is one small segment, a line that is full makes the segment double and no entry ever leaves its home
-// line. A segment of LINES_MAX lines (512 kB; four of them share a huge page) stops doubling: then a full line overflows into the next ones, and the arena grows by
-// linear hashing, one segment split at a time, so that no batch ever waits for the whole table to be moved.
+// Sizes. While there is one small segment, a line that is full makes the segment double and no entry ever leaves its
+// home line. A segment of LINES_MAX lines (512 kB; four of them share a huge page) stops doubling: then a full line
+// overflows into the next ones, and the arena grows by linear hashing, one segment split at a time, so that no batch
+// ever waits for the whole table to be moved.
 #pragma once
 
 #include <cassert>
@@ -44,8 +45,8 @@ struct Cold {
     uint32_t start;  // milliseconds modulo 2^32
 };
 
-// How many entries have passed over a line on the way from their home is told by the OVERFLOWED bits of its words: none of
-// them for 0, else the first one and, in the others, the count less 1. It reads PASSED_MAX where it is that or more.
+// How many entries have passed over a line on the way from their home is told by the OVERFLOWED bits of its words: none
+// of them for 0, else the first one and, in the others, the count less 1. It reads PASSED_MAX where it is that or more.
 constexpr unsigned PASSED_MAX = 8;
 
 static_assert(SLOTS == 4 && PASSED_MAX == 1u << (SLOTS - 1), "the count takes the bits there are");
@@ -142,7 +143,8 @@ class Arena {
         for (size_t at = home_number(h); at != number; at = (at + 1) & (lines_ - 1)) one_less_passed(lines, at);
     }
 
-    // One step of growth: the first segment, a doubled small one, or one segment split. False: no memory, nothing changed.
+    // One step of growth: the first segment, a doubled small one, or one segment split. False: no memory, nothing
+    // changed.
     bool grow() noexcept {
         if (segment_count_ == 0) return start();
         return lines_ < LINES_MAX ? double_lines() : split();
@@ -300,8 +302,8 @@ class Arena {
         set_limit();
     }
 
-    // How many entries the segments may hold before the next step of growth. Segments not yet split carry up to twice the
-    // load of split ones, so splitting is paced by them: at the most two thirds of their slots are taken.
+    // How many entries the segments may hold before the next step of growth. Segments not yet split carry up to twice
+    // the load of split ones, so splitting is paced by them: at the most two thirds of their slots are taken.
     void set_limit() noexcept {
         size_t whole = 1;
         while (whole * 2 <= segment_count_) whole *= 2;

@@ -184,9 +184,7 @@ class CombineTable {
                 take_track(cold_[position], in.value[row], in.task_id[row],
                            in.message_id == nullptr ? 0 : in.message_id[row]);
                 break;
-            case FAIL:
-                cold_[position].flags |= FAILED;
-                break;
+            case FAIL: cold_[position].flags |= FAILED; break;
             default:  // ANCHOR and OK
                 hot_[position].value ^= static_cast<uint64_t>(in.value[row]);
                 break;

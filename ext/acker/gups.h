@@ -1,5 +1,5 @@
-// The physical limit that ingest is measured against, after HPCC RandomAccess: one XOR read-modify-write at a random place
-// for each row, with the acker's own hash, fetched ahead, the columns streamed.
+// The physical limit that ingest is measured against, after HPCC RandomAccess: one XOR read-modify-write at a random
+// place for each row, with the acker's own hash, fetched ahead, the columns streamed.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // The acker: applies batches of messages to the arena in row order, collects the trees they finish, and rotates.
 //
-// A batch runs in stretches of rows. For a stretch all hashes are computed first, so that the line of a row can be fetched
-// while earlier rows are worked on. Cold parts are not touched on the way: what must happen there is put on a list
-// and done a chunk of rows later, when the fetch has arrived. Rules: the acker protocol (docs/protocol.md).
+// A batch runs in stretches of rows. For a stretch all hashes are computed first, so that the line of a row can be
+// fetched while earlier rows are worked on. Cold parts are not touched on the way: what must happen there is put on a
+// list and done a chunk of rows later, when the fetch has arrived. Rules: the acker protocol (docs/protocol.md).
 #pragma once
 
 #include <cstddef>
@@ -169,7 +169,8 @@ class AckerCore {
         return entries_[tag << 2 | UNTRACKED_ENTRY] + entries_[tag << 2 | FAILED_ENTRY] + tracked_in(tag);
     }
 
-    // Applies all rows, or as many leading ones as memory allows; returns how many. `finished` holds what they finished.
+    // Applies all rows, or as many leading ones as memory allows; returns how many. `finished` holds what they
+    // finished.
     size_t ingest(const Messages& messages, int64_t now_ms) noexcept {
         finished.rows = 0;
         uint32_t now = static_cast<uint32_t>(static_cast<uint64_t>(now_ms));
@@ -180,7 +181,8 @@ class AckerCore {
         }
     }
 
-    // Empties death row into the given columns, which have room for tracked_in(death_row()) rows; it becomes the nursery.
+    // Empties death row into the given columns, which have room for tracked_in(death_row()) rows; it becomes the
+    // nursery.
     void rotate(int64_t now_ms, int64_t* roots, int64_t* messages, int32_t* tasks, int64_t* elapsed) noexcept {
         unsigned tag = death_row();
         int64_t held = held_in(tag), left = held, row = 0;
@@ -307,8 +309,8 @@ class AckerCore {
         return run<P, Avx2Probe>(stretch, end, full);
     }
 
-    // Applies rows up to `end`; stops early where the arena needs to grow before the next row: at a chunk when the load is
-    // reached, or at a row (`full`) that finds no slot. Returns the row it stopped at.
+    // Applies rows up to `end`; stops early where the arena needs to grow before the next row: at a chunk when the load
+    // is reached, or at a row (`full`) that finds no slot. Returns the row it stopped at.
     template <Protocol P, typename Probe>
     ACKER_ALWAYS_INLINE size_t run(Stretch& stretch, size_t end, bool* full) noexcept {
         const Messages& messages = stretch.messages;
@@ -338,8 +340,8 @@ class AckerCore {
         return open_ <= open_max_ - rows && held <= held_max_ - rows;
     }
 
-    // The fast path: entries that stand on their home line, or will, with no branch that depends on the data but the one
-    // to the slow path.
+    // The fast path: entries that stand on their home line, or will, with no branch that depends on the data but the
+    // one to the slow path.
     template <Protocol P, typename Probe>
     ACKER_ALWAYS_INLINE size_t apply_chunk(Stretch& stretch, size_t i, size_t end, bool* full) noexcept {
         const Rules& rules = RulesOf<P>::rules;
@@ -407,8 +409,8 @@ class AckerCore {
         return i;
     }
 
-    // The slow path and the only one that knows about capacity and displaced entries: one message, wherever its entry is.
-    // False: nothing was changed, the arena must grow first.
+    // The slow path and the only one that knows about capacity and displaced entries: one message, wherever its entry
+    // is. False: nothing was changed, the arena must grow first.
     template <Protocol P>
     ACKER_NOINLINE bool apply(Stretch& stretch, size_t i) noexcept {
         const Rules& rules = RulesOf<P>::rules;

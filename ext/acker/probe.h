@@ -1,5 +1,5 @@
-// How a line is searched: which slots hold a hash, and which are free. One twin for every machine and one for AVX2; both
-// give the same answer. Here too stand the few things that compilers spell differently.
+// How a line is searched: which slots hold a hash, and which are free. One twin for every machine and one for AVX2;
+// both give the same answer. Here too stand the few things that compilers spell differently.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ inline unsigned acker_lowest_bit(unsigned bits) noexcept {
 
 namespace acker {
 
-// `places(line, stored)`: bits 0 to 3 tell the slots that hold the hash, bits 4 to 7 the free ones of a line that nothing
-// has overflowed. 0: the search must go on beyond this line. The lowest bit is the slot to use.
+// `places(line, stored)`: bits 0 to 3 tell the slots that hold the hash, bits 4 to 7 the free ones of a line that
+// nothing has overflowed. 0: the search must go on beyond this line. The lowest bit is the slot to use.
 struct PortableProbe {
     static ACKER_ALWAYS_INLINE unsigned places(const Line* line, uint64_t stored) noexcept {
         unsigned match = 0, empty = 0;

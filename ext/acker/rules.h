@@ -1,6 +1,6 @@
-// What one message does to one entry. The rules of docs/protocol.md stand in `effect_of`, to be read; the compiler turns
-// them into a table, and the batch loop looks up what to do instead of deciding it. The order of kinds in a stream is
-// random to a branch predictor, and a wrong guess costs more than all of the table.
+// What one message does to one entry. The rules of docs/protocol.md stand in `effect_of`, to be read; the compiler
+// turns them into a table, and the batch loop looks up what to do instead of deciding it. The order of kinds in a
+// stream is random to a branch predictor, and a wrong guess costs more than all of the table.
 #pragma once
 
 #include <cstddef>

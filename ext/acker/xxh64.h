@@ -1,5 +1,5 @@
-// XXH64, the 64-bit hash by Yann Collet (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): the checksum of
-// blocks, and the mixer of Spark's xxhash64 function, which the order of TRACKs is taken from.
+// XXH64, the 64-bit hash by Yann Collet (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): the checksum
+// of blocks, and the mixer of Spark's xxhash64 function, which the order of TRACKs is taken from.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,9 @@ inline uint64_t rotate(uint64_t word, int bits) noexcept { return (word << bits)
 
 inline uint64_t round(uint64_t lane, uint64_t word) noexcept { return rotate(lane + word * PRIME_2, 31) * PRIME_1; }
 
-inline uint64_t merge_lane(uint64_t hash, uint64_t lane) noexcept { return (hash ^ round(0, lane)) * PRIME_1 + PRIME_4; }
+inline uint64_t merge_lane(uint64_t hash, uint64_t lane) noexcept {
+    return (hash ^ round(0, lane)) * PRIME_1 + PRIME_4;
+}
 
 inline uint64_t avalanche(uint64_t hash) noexcept {
     hash = (hash ^ (hash >> 33)) * PRIME_2;

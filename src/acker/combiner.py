@@ -234,6 +234,11 @@ class Combiner:
             raise AckerMemoryError(text, applied, Completions.empty())
 
 
+def xxh64(data: npt.NDArray[np.uint8], seed: int = 0) -> int:
+    """Return the XXH64 of some bytes: what tells whether a block of partials arrived as it was sent."""
+    return _core.xxh64(data, seed)
+
+
 def _check_partials(partials: Partials) -> Partials:
     if len(partials) != len(Partials._fields):
         raise ColumnValueError(f"partials: expected {len(Partials._fields)} columns, got {len(partials)}")

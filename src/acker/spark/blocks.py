@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from acker import _core
-from acker.combiner import FAILED, SHARDS_MAX, TRACKED, Combiner, Partials, shard_of
+from acker.combiner import FAILED, SHARDS_MAX, TRACKED, Combiner, Partials, shard_of, xxh64
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.protocol import check_integer
 
@@ -274,7 +273,7 @@ def _size_bytes(trees: int) -> int:
 
 
 def _checksum(header: Any, columns: list[Any]) -> int:
-    checksum = int(_core.xxh64(header, 0))
+    checksum = xxh64(header)
     for column in columns:
-        checksum = int(_core.xxh64(column.view(np.uint8), checksum))
+        checksum = xxh64(column.view(np.uint8), checksum)
     return checksum
