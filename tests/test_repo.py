@@ -32,6 +32,7 @@ SIDEWAYS = {("local", "spark"), ("spark", "local")}
 HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib"}
 
 LINE_LENGTH_MAX = 120
+PRAGMA = re.compile(r"\s*# (?:noqa|type: ignore).*")  # not counted, as ruff does
 FUNCTION_LINES_MAX = 70
 
 # Written in two parts, so that this file does not break its own rule.
@@ -185,7 +186,7 @@ def test_python_range_is_the_same_everywhere() -> None:
 def test_lines_are_short_and_clean() -> None:
     lines = list(lines_of(":!LICENSE", ":!*.json", ":!*.svg", ":!*.md"))  # prose is wrapped by whoever shows it
     assert len(lines) > 1000
-    assert_none(where for where, line in lines if len(line) > LINE_LENGTH_MAX and not line.startswith("|"))
+    assert_none(where for where, line in lines if len(PRAGMA.sub("", line)) > LINE_LENGTH_MAX)
     assert_none(where for where, line in lines if line != line.rstrip())
 
 
