@@ -83,6 +83,7 @@ def shards_of(const int64_t[::1] root_id, uint32_t shards):
     return shard
 
 
+@cython.final
 cdef class CombineTable:
     """The table of a Combiner; used by one thread at a time, which Combiner sees to."""
 

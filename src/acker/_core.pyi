@@ -1,6 +1,6 @@
 # The compiled module as type checkers see it; ext/acker/_core.pyx and combiner.pxi are its source.
 
-from typing import Any, TypeAlias, final
+from typing import Any, Self, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ _Partials: TypeAlias = tuple[_Int64, _Int64, _UInt8, _Int64, _Int32, _Int64]
 
 @final
 class Core:
-    def __init__(self, protocol: int, buckets: int, high_water: int | None, seed: int, kernel: str) -> None: ...
+    def __new__(cls, protocol: int, buckets: int, high_water: int | None, seed: int, kernel: str) -> Self: ...
     def ingest(
         self, kind: Any, root_id: Any, value: Any, task_id: Any, message_id: Any, now_ms: Any
     ) -> tuple[_Trees, int, bool] | None: ...
@@ -34,10 +34,11 @@ class Core:
 
 @final
 class Gups:
-    def __init__(self, table_bytes: int, seed: int) -> None: ...
+    def __new__(cls, table_bytes: int, seed: int) -> Self: ...
     def update(self, root_id: _Int64, value: _Int64) -> None: ...
     def checksum(self) -> int: ...
 
+@final
 class CombineTable:
     def __init__(self, seed: int) -> None: ...
     def __len__(self) -> int: ...
