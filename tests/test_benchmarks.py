@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acker.bench import CASES, ingest, machine, main, report
-from acker.bench.main import write
+from acker.bench import CASES, ingest, machine, main, report, suite
 from acker.bench.measure import FULL, TINY, Alternation, Case, Goal, Ratio, Result, Spread, clock_ns, expect, per
 from acker.bench.run import run_all, run_apart, run_here, select
+from acker.bench.suite import write
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 IN_PROCESS = [case for case in CASES if not case.name.startswith("spark/")]
@@ -34,7 +34,7 @@ def result_of(measured, name):
 
 def test_every_question_has_a_case():
     questions = {case.name.split("/")[0] for case in CASES}
-    assert {"ingest", "reference", "rotate", "snapshot", "calls", "memory"} <= questions
+    assert {"ingest", "reference", "rotate", "snapshot", "calls", "memory", "spark"} <= questions
     assert len({case.name for case in CASES}) == len(CASES)
 
 
@@ -165,6 +165,17 @@ def test_the_rivals_run_and_are_checked(monkeypatch):
     monkeypatch.setitem(groupby.RIVALS, "NumPy", lambda columns: lambda _: columns.root_id[:1])
     with pytest.raises(AssertionError, match="trees that NumPy finished"):
         groupby.against("NumPy", TINY)
+
+
+def test_cases_without_what_they_need_are_left_out_unless_asked_for(capsys, monkeypatch):
+    done = []
+    monkeypatch.setattr(suite, "_run", lambda cases, *_: done.extend(case.name for case in cases) or 0)
+    cases = [Case("fine", "?", len), Case("lame", "?", len, ("no_such_module",))]
+    assert suite.main([], cases=cases) == 0
+    assert done == ["fine"]
+    assert capsys.readouterr().err == "lame is left out: no_such_module is not installed\n"
+    assert suite.main(["--only", "lame"], cases=cases) == 0
+    assert done == ["fine", "lame"]
 
 
 def test_machine_and_versions_are_told():

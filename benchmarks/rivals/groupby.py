@@ -114,7 +114,13 @@ def against(rival, scale):
     return Result("ns/message", per(samples, columns.kind.size), ratios, parameters, stream.expected._asdict())
 
 
+NEEDS = {"polars": ("polars",), "DuckDB": ("duckdb", "pyarrow")}
 CASES = [
-    Case(f"groupby/{name}", f"How does {name} compare, given all messages at once?", partial(against, name))
+    Case(
+        f"groupby/{name}",
+        f"How does {name} compare, given all messages at once?",
+        partial(against, name),
+        NEEDS.get(name, ()),
+    )
     for name in RIVALS
 ]

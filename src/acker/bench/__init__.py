@@ -4,6 +4,6 @@ One module a question. Every case checks its own work against the workload's gen
 load in alternating order, and reports ratios with their spread; see docs/benchmarks.md.
 """
 
-from acker.bench.main import CASES, main
+from acker.bench.suite import CASES, main
 
 __all__ = ["CASES", "main"]

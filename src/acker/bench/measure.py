@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from typing import Any, Generic, NamedTuple, TypeVar
 
 Load = TypeVar("Load")
@@ -162,11 +163,18 @@ class Case:
     run : callable
         Takes a `Scale`, returns a `Result`. At module level (with `functools.partial`), since it runs in a process of
         its own.
+    needs : tuple of str
+        Modules that the package does not depend on. Where one is missing the case is left out, unless it is asked for.
     """
 
     name: str
     question: str
     run: Callable[[Scale], Result]
+    needs: tuple[str, ...] = ()
+
+    def missing(self) -> list[str]:
+        """Return which of `needs` are not installed."""
+        return [module for module in self.needs if find_spec(module) is None]
 
 
 def clock_ns(work: Callable[[], object]) -> int:

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from acker.bench import calls, ingest, memory, report, rotate, snapshot
+from acker.bench import calls, ingest, memory, report, rotate, snapshot, spark
 from acker.bench.measure import FULL, QUICK, Case, Scale
 from acker.bench.run import Outcome, run_all, run_apart, select
+
+# How wide the table is where it goes into a file or a pipe.
+_FILE_COLUMNS: Final = 140
 
 CASES: Final[list[Case]] = [
     *ingest.CASES,
@@ -19,6 +22,7 @@ CASES: Final[list[Case]] = [
     *snapshot.CASES,
     *calls.CASES,
     *memory.CASES,
+    *spark.CASES,
 ]
 
 
@@ -59,6 +63,10 @@ def main(arguments: Sequence[str] | None = None, *, cases: Sequence[Case] = CASE
     except LookupError as fault:
         sys.stderr.write(f"{program}: {fault.args[0]}\n")
         return 2
+    if not options.only:
+        for case in [case for case in chosen if case.missing()]:
+            sys.stderr.write(f"{case.name} is left out: {', '.join(case.missing())} is not installed\n")
+            chosen.remove(case)
     typed = " ".join([program, *(f"--only {name}" for name in options.only), *(["--quick"] if options.quick else [])])
     return _run(chosen, QUICK if options.quick else FULL, options.json, typed)
 
@@ -69,7 +77,7 @@ def _run(cases: list[Case], scale: Scale, path: Path | None, command: str) -> in
 
     if path is not None:
         import matplotlib.figure  # noqa: F401  That it is missing should be known before the run, not after it.
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _FILE_COLUMNS)
     columns = (TextColumn("{task.description:22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task(cases[0].name, total=len(cases))
