@@ -201,6 +201,10 @@ def test_the_picture_shows_each_workload(measured, tmp_path):
     bars = report._bars(measured)
     assert [label.split("\n")[0] for label in bars] == ["m1", "m2", "k20", "s20k", "p100"]
     assert all(set(figures) == {"native", "GUPS", "reference"} for figures in bars.values())
+    drawn = (tmp_path / "all.svg").read_text(encoding="utf-8")
+    assert all(f">{text}<" in drawn for text in ("m1", "p100", "GUPS", "native", "reference", "200 pending"))
+    report.picture(measured, tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_text(encoding="utf-8") == drawn
     assert not report.picture({**measured, "results": []}, tmp_path / "none.svg")
     assert not (tmp_path / "none.svg").exists()
 
