@@ -1,0 +1,241 @@
+"""What the driver does with paths and footers, without Spark."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from acker import MESSAGE_SCHEMA
+from acker.combiner import Combiner
+from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
+from acker.reference import combined
+from acker.spark import files
+from acker.spark.blocks import decode_block
+from acker.spark.files import Unit, combine_units, deal, inspect_file, list_files
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A folder with files at three depths, and some that are nobody's data."""
+    for name in (
+        "a.parquet",
+        "b.arrow",
+        "_SUCCESS",
+        ".a.parquet.crc",
+        "day=1/a.parquet",
+        "day=2/x/a.parquet",
+        "_tmp/c.parquet",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("paths", "found"),
+    [
+        ("", ["a.parquet", "b.arrow", "day=1/a.parquet", "day=2/x/a.parquet"]),
+        ("a.parquet", ["a.parquet"]),
+        ("_SUCCESS", ["_SUCCESS"]),
+        ("*.parquet", ["a.parquet"]),
+        ("?.*", ["a.parquet", "b.arrow"]),
+        ("[b-z].arrow", ["b.arrow"]),
+        ("day=*", ["day=1/a.parquet", "day=2/x/a.parquet"]),
+        ("day=*/*.parquet", ["day=1/a.parquet"]),
+        ("**/a.parquet", ["a.parquet", "day=1/a.parquet", "day=2/x/a.parquet"]),
+        ("**", ["a.parquet", "b.arrow", "day=1/a.parquet", "day=2/x/a.parquet"]),
+        (["day=2", "a.parquet", "*.parquet"], ["day=2/x/a.parquet", "a.parquet"]),
+    ],
+)
+@pytest.mark.parametrize("as_uri", [False, True])
+def test_paths_name_files(tree, paths, found, as_uri):
+    several = [paths] if isinstance(paths, str) else paths
+    full = [f"{tree.as_uri() if as_uri else tree}/{path}" for path in several]
+    assert [path for _, path in list_files(full)] == [f"{tree}/{name}" for name in found]
+    if len(full) == 1 and not as_uri:
+        assert [path for _, path in list_files(Path(full[0]))] == [f"{tree}/{name}" for name in found]
+
+
+def test_relative_paths_hold_wherever_workers_run(tree, monkeypatch):
+    monkeypatch.chdir(tree)
+    assert [path for _, path in list_files("day=1")] == [f"{tree}/day=1/a.parquet"]
+    assert [path for _, path in list_files("*.arrow")] == [f"{tree}/b.arrow"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "error", "text"),
+    [
+        (5, ArgumentTypeError, "paths: expected a path or several, got int"),
+        (["a", 5], ArgumentTypeError, "got int among them"),
+        ([], ArgumentValueError, "paths: expected at least one path"),
+        ("nowhere.parquet", ArgumentValueError, "paths: 'nowhere.parquet' names no file"),
+        ("no*where", ArgumentValueError, "paths: 'no*where' names no file"),
+        ("nowhere/*/x", ArgumentValueError, "names no file"),
+    ],
+)
+def test_paths_that_name_nothing(tree, monkeypatch, paths, error, text):
+    monkeypatch.chdir(tree)
+    (tree / "a").touch()
+    with pytest.raises(error) as caught:
+        list_files(paths)
+    assert text in str(caught.value)
+
+
+def table_of(rows=10, **types):
+    """Return messages, some columns of other types."""
+    columns = {
+        "kind": np.arange(rows) % 5,
+        "root_id": np.arange(rows) // 5,
+        "value": np.arange(rows),
+        "task_id": np.zeros(rows, np.int64),
+        "message_id": np.arange(rows),
+    }
+    fields = [pa.field(entry.name, types.get(entry.name, entry.type)) for entry in MESSAGE_SCHEMA]
+    return pa.table([pa.array(columns[field.name]).cast(field.type) for field in fields], schema=pa.schema(fields))
+
+
+def write(table, path, kind=files.PARQUET, piece_rows=4):
+    if kind == files.PARQUET:
+        pq.write_table(table, path, row_group_size=piece_rows)
+        return
+    with (pa.ipc.new_file if kind == files.ARROW_FILE else pa.ipc.new_stream)(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=piece_rows)
+
+
+def units_of(path):
+    return [unit for file in list_files(path) for unit in inspect_file(*file)]
+
+
+def test_footers_say_what_there_is_to_read(tmp_path):
+    write(table_of(), tmp_path / "a")
+    write(table_of(), tmp_path / "b", files.ARROW_FILE)
+    write(table_of(), tmp_path / "c", files.ARROW_STREAM)
+    found = [(Path(unit.path).name, unit.kind, unit.number, unit.pieces, unit.first_row) for unit in units_of(tmp_path)]
+    assert found == [
+        *[("a", files.PARQUET, i, 3, 4 * i) for i in range(3)],
+        *[("b", files.ARROW_FILE, i, 3, 0) for i in range(3)],
+        ("c", files.ARROW_STREAM, 0, 1, 0),
+    ]
+    assert [unit.messages for unit in units_of(tmp_path / "a")] == [4, 4, 2]
+
+
+@pytest.mark.parametrize("kind", [files.PARQUET, files.ARROW_FILE, files.ARROW_STREAM])
+def test_files_of_another_shape_are_refused(tmp_path, kind):
+    path = tmp_path / "m"
+    for table, error, text in (
+        (table_of(task_id=pa.float64()), ColumnTypeError, "task_id: expected int32, got double"),
+        (table_of(kind=pa.bool_()), ColumnTypeError, "kind: expected int8, got bool"),
+        (table_of(value=pa.string()), ColumnTypeError, "value: expected int64, got string"),
+        (
+            table_of().drop_columns("value"),
+            ColumnValueError,
+            "value: expected a column of int64, got no column of that",
+        ),
+        (
+            table_of().append_column("kind", pa.array([1] * 10)),
+            ColumnValueError,
+            "kind: expected a column of int8, got 2",
+        ),
+    ):
+        write(table, path, kind)
+        with pytest.raises(error) as caught:
+            units_of(path)
+        assert str(caught.value).startswith(f"{path}: {text}")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR", b"some text that is long enough", b"\0" * 100])
+def test_files_of_another_format_are_refused(tmp_path, content):
+    (tmp_path / "m").write_bytes(content)
+    with pytest.raises(ArgumentValueError) as caught:
+        units_of(tmp_path)
+    assert f"{tmp_path}/m: expected a Parquet or Arrow IPC file, got one that begins with {content[:8]!r}" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize("kind", [files.PARQUET, files.ARROW_FILE, files.ARROW_STREAM])
+def test_truncated_files_are_refused(tmp_path, kind):
+    path = tmp_path / "m"
+    write(table_of(), path, kind)
+    os.truncate(path, 20)
+    with pytest.raises(ArgumentValueError, match=f"{path}: damaged: "):
+        units_of(path)
+
+
+def test_units_are_dealt_in_order_and_evenly():
+    def units(*messages):
+        return [Unit(None, "m", files.PARQUET, i, 1, 0, rows) for i, rows in enumerate(messages)]
+
+    def numbers(work):
+        return [[unit.number for unit in run] for run in work]
+
+    assert numbers(deal(units(5, 5, 5, 5), 2)) == [[0, 1], [2, 3]]
+    assert numbers(deal(units(1, 1, 1, 9), 2)) == [[0, 1, 2], [3]]
+    assert numbers(deal(units(100), 4)) == [[0]]
+    assert numbers(deal(units(0, 0, 0), 2)) == [[0], [1, 2]]
+    assert deal([], 3) == [[]]
+    for tasks in range(1, 20):
+        work = deal(units(*range(1, 60)), tasks)
+        assert [number for run in numbers(work) for number in run] == list(range(59))
+        loads = [sum(unit.messages for unit in run) for run in work]
+        assert len(work) == tasks and max(loads) <= 1770 / tasks + 60
+
+
+@pytest.mark.parametrize("kind", [files.PARQUET, files.ARROW_FILE, files.ARROW_STREAM])
+def test_a_task_combines_its_units(tmp_path, kind):
+    table = table_of(1000).append_column("more", pa.array(["x"] * 1000))
+    order = ["more", "message_id", "kind", "value", "root_id", "task_id"]
+    write(table.select(order), tmp_path / "m", kind, 300)
+    combiner = Combiner()
+    messages = 0
+    for batch in combine_units(units_of(tmp_path), 5):
+        part, header = decode_block(batch.column(1)[0].as_buffer())
+        combiner.merge(part)
+        messages += header.messages
+    assert messages == 1000
+    columns = [table.column(name).to_numpy() for name in MESSAGE_SCHEMA.names]
+    expected = combined(*columns, include_pending=True).rows()
+    assert sorted(combiner.settle(include_pending=True).rows()) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [(files.PARQUET, ", row 9"), (files.ARROW_FILE, ", record batch 2, row 1"), (files.ARROW_STREAM, ", row 9")],
+)
+def test_a_bad_row_is_found_where_it_stands(tmp_path, kind, where):
+    table = table_of()
+    bad = table.set_column(3, "task_id", pa.array([0] * 9 + [-7], pa.int32()))
+    path = tmp_path / "m"
+    write(bad, path, kind)
+    with pytest.raises(ColumnValueError) as caught:
+        list(combine_units(units_of(path), 2))
+    assert str(caught.value) == f"{path}{where}: task_id: expected an int32 >= 0, got -7 (root id 1)"
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ((5, 7, 1, 0, 0), "kind: expected a kind from 0 to 4, got 5 (root id 7)"),
+        ((-1, 7, 1, 0, 0), "kind: expected a kind from 0 to 4, got -1 (root id 7)"),
+        ((None, 7, 1, 0, 0), "kind: expected a kind from 0 to 4, got null (root id 7)"),
+        ((2, None, 1, 0, 0), "root_id: expected int64, got null (root id null)"),
+        ((3, 7, None, 0, 0), "value: expected int64, got null (root id 7)"),
+        ((3, 7, 2**63, 0, 0), "value: expected int64, got 9223372036854775808 (root id 7)"),
+        ((2, 7, 1, 2**31, 0), "task_id: expected an int32 >= 0, got 2147483648 (root id 7)"),
+        ((0, 7, 1, None, 0), "task_id: expected an int32 >= 0 for a TRACK, got null (root id 7)"),
+        ((0, 7, 1, 0, None), "message_id: expected int64 for a TRACK, got null (root id 7)"),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_told(tmp_path, row, text):
+    columns = zip((2, 1, 1, None, None), row, strict=True)
+    types = [pa.int64(), pa.int64(), pa.uint64() if 2**63 in row else pa.int64(), pa.int64(), pa.int64()]
+    arrays = [pa.array(column, dtype) for column, dtype in zip(columns, types, strict=True)]
+    path = tmp_path / "m"
+    write(pa.table(arrays, names=MESSAGE_SCHEMA.names), path)
+    with pytest.raises(ColumnValueError) as caught:
+        list(combine_units(units_of(path), 2))
+    assert str(caught.value) == f"{path}, row 1: {text}"
