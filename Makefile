@@ -1,14 +1,16 @@
 # Every target does the set-up that it needs, from a bare clone: see scripts/environment.py.
 #   PYTHON=...   the Python to make .venv with (else the newest suitable one that is found)
 #   ARGS=...     passed on to the program that the target runs
+#   BUDGET_S=... seconds that `make soak` takes
 
 PYTHON ?=
 ARGS ?=
+BUDGET_S ?= 600
 SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
 IN_ENV = sh scripts/in_env.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick sanitize bench build lint format doctor dist clean distclean
+.PHONY: help run test quick sanitize soak mutants bench build lint format doctor dist clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +31,14 @@ quick:  ## the tests that need neither Spark nor a JDK
 sanitize:  ## the quick tests with the native module under AddressSanitizer and UBSan
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick
 	@ACKER_SANITIZE=address,undefined $(IN_ENV) sh scripts/sanitize.sh $(ARGS)
+
+soak:  ## operations against the model on every core, for BUDGET_S=600 seconds (ARGS="--seed N" repeats a run)
+	@$(SETUP) build
+	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)
+
+mutants:  ## put plausible bugs into copies of the native headers: the native tests must catch each (ARGS="a part of a name")
+	@$(SETUP) build
+	@$(IN_ENV) python scripts/native.py mutants $(ARGS)
 
 bench:  ## times by pytest-benchmark, then the ratios, as a table and in build/bench.json (ARGS="--quick --only ingest")
 	@$(SETUP) bench

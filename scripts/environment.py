@@ -152,7 +152,7 @@ def compiler(environ: dict[str, str]) -> str:
 def ensure_native_module(pyproject: dict[str, Any]) -> None:
     """Compile acker._core in place, and install the package as editable."""
     generated = ROOT / "ext/acker/_core.cpp"
-    sources = sorted({path for path in (ROOT / "ext").rglob("*") if path.suffix in NATIVE_SOURCES} - {generated})
+    sources = sorted({path for path in (ROOT / "ext/acker").glob("*") if path.suffix in NATIVE_SOURCES} - {generated})
     value = digest(
         {str(path.relative_to(ROOT)): path.read_text() for path in [ROOT / "setup.py", *sources]},
         [pyproject[table] for table in ("build-system", "project")],

@@ -17,10 +17,10 @@ check() {
 }
 
 # A linter that is given nothing passes, so the lists must not be empty.
-native_headers=$(find ext -name '*.h')
+native_sources=$(find ext -name '*.h' -o -path '*/tests/*.cpp')
 cython_sources=$(find ext -name '*.pyx' -o -name '*.pxi' -o -name '*.pxd')
 shell_scripts=$(find scripts -name '*.sh')
-for list in "$native_headers" "$cython_sources" "$shell_scripts"; do
+for list in "$native_sources" "$cython_sources" "$shell_scripts"; do
     [ -n "$list" ] || { echo "lint: found no files to look at" >&2; exit 1; }
 done
 
@@ -28,7 +28,7 @@ if [ "${1:-}" = --fix ]; then
     ruff check --fix --quiet
     ruff format --quiet
     # shellcheck disable=SC2086 # a list
-    clang-format -i $native_headers
+    clang-format -i $native_sources
     exit
 fi
 
@@ -40,7 +40,7 @@ check stubtest python -m mypy.stubtest acker._core --concise --mypy-config-file 
 # shellcheck disable=SC2086 # a list
 check cython-lint cython-lint $cython_sources
 # shellcheck disable=SC2086 # a list
-check clang-format clang-format --dry-run --Werror $native_headers
+check clang-format clang-format --dry-run --Werror $native_sources
 check codespell codespell
 for script in $shell_scripts; do
     sh -n "$script" || failed="$failed $script"

@@ -1,0 +1,206 @@
+"""Compile the native tests and run them: native.py test | soak | mutants. Standard library only.
+
+test     the unit tests and a short fuzz run of fixed seeds, plain or under sanitizers
+soak     the fuzz body on every core for a time, and how much it has done
+mutants  plausible bugs, each put into a copy of the headers: every one has to be caught by the tests
+"""
+
+import argparse
+import os
+import platform
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import environment
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADERS = ROOT / "ext/acker"
+MUTANTS = HEADERS / "tests/mutants.toml"
+BUILD = ROOT / "build/native"
+
+UNIT, FUZZ = "test_headers", "fuzz_acker"
+FLAGS = ["-std=c++17", "-g1", "-pthread"]
+WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
+RUN_SECONDS_MAX = 300
+MUTANT_SECONDS_MAX = 120  # a bug may make a loop endless
+MUTANT_SEEDS = 40
+MEMORY_KB_MAX = 4_000_000
+SEEDS_A_WORKER = 10**12
+CORES = os.cpu_count() or 1
+
+
+class Mutant(NamedTuple):
+    """A bug: `text`, which occurs once in `file`, is replaced."""
+
+    what: str
+    file: str
+    text: str
+    replacement: str
+    machine: str = ""  # the only one that runs this code; "": all do
+
+
+def read_mutants(path: Path = MUTANTS) -> list[Mutant]:
+    """Return the bugs of the list; one that does not fit the headers any more is an error."""
+    mutants = [Mutant(**table) for table in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]]
+    for mutant in mutants:
+        found = (HEADERS / mutant.file).read_text(encoding="utf-8").count(mutant.text)
+        if found != 1:
+            raise SystemExit(f"mutants: {mutant.what}: the text occurs {found} times in {mutant.file}, not once")
+    if len({mutant.what for mutant in mutants}) != len(mutants):
+        raise SystemExit("mutants: two have one name")
+    return mutants
+
+
+def compile_program(name: str, sources: Path, program: Path, flags: Sequence[str]) -> None:
+    """Compile one of the test programs; leave with the compiler's words if it fails."""
+    program.parent.mkdir(parents=True, exist_ok=True)
+    compiler = shlex.split(environment.compiler(dict(os.environ)))
+    command = [*compiler, *FLAGS, *flags, str(sources / "tests" / f"{name}.cpp"), "-o", str(program)]
+    done = subprocess.run(command, capture_output=True, check=False, text=True)
+    if done.returncode:
+        raise SystemExit(f"{shlex.join(command)}\n{done.stderr}")
+
+
+def sanitizer_flags() -> list[str]:
+    """Return the flags for AddressSanitizer and UBSan; none where the compiler has no runtime for them."""
+    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    compiler = shlex.split(environment.compiler(dict(os.environ)))
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "empty.cpp"
+        source.write_text("int main() {}\n")
+        command = [*compiler, *flags, str(source), "-o", str(Path(folder) / "empty")]
+        return flags if subprocess.run(command, capture_output=True, check=False).returncode == 0 else []
+
+
+def test(seeds: int, *, sanitize: bool) -> None:
+    """Compile and run the unit tests, and the fuzz body on the first seeds."""
+    # Unoptimized where every access is checked: compiling takes longer than running.
+    flags, suffix = [*WARNINGS, "-O1"], ""
+    if sanitize:
+        found = sanitizer_flags()
+        if not found:
+            print("sanitizers: none with this compiler")
+            return
+        flags, suffix = [*WARNINGS, "-O0", *found], "_sanitized"
+    unit, fuzz = BUILD / f"{UNIT}{suffix}", BUILD / f"{FUZZ}{suffix}"
+    with ThreadPoolExecutor(CORES) as pool:
+        compiling = [
+            pool.submit(compile_program, program.name.removesuffix(suffix), HEADERS, program, flags)
+            for program in (unit, fuzz)
+        ]
+        for compiled in compiling:
+            compiled.result()
+    for program, options in ((unit, []), (fuzz, ["--seeds", str(seeds)])):
+        done = subprocess.run([program, *options], capture_output=True, check=False, text=True, timeout=RUN_SECONDS_MAX)
+        if done.returncode:
+            raise SystemExit(f"{program.name} failed ({done.returncode}):\n{done.stderr[-8000:]}")
+        print(f"{program.name}: {done.stdout.strip()}", flush=True)
+
+
+def soak(seconds: float, seed: int) -> None:
+    """Run the fuzz body on every core until the time is over."""
+    program = BUILD / f"{FUZZ}_soak"
+    compile_program(FUZZ, HEADERS, program, [*WARNINGS, "-O2"])
+    print(f"soak: {seconds:g} s on {CORES} cores, first seed {seed}", flush=True)
+    runs = [
+        subprocess.Popen(
+            [program, "--seconds", str(seconds), "--seed", str(seed + worker * SEEDS_A_WORKER)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for worker in range(CORES)
+    ]
+    operations = seeds = 0
+    failed = False
+    for run in runs:
+        said = run.communicate()[0]
+        failed |= run.returncode != 0
+        done = re.match(r"operations=(\d+) seeds=(\d+) ", said)
+        if done is not None:
+            operations += int(done[1])
+            seeds += int(done[2])
+    print(f"soak: {operations:,} operations over {seeds:,} seeds")
+    if failed or operations == 0:
+        raise SystemExit("soak: failed; the seed is told above")
+
+
+def run_caught(program: Path, arguments: Sequence[str]) -> bool:
+    """Return whether a program fails, takes forever, or wants more memory than any test should."""
+    limited = ["sh", "-c", f'ulimit -v {MEMORY_KB_MAX}; ulimit -c 0; exec "$0" "$@"', str(program), *arguments]
+    try:
+        done = subprocess.run(limited, capture_output=True, check=False, timeout=MUTANT_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode != 0
+
+
+def caught_by(mutant: Mutant | None) -> str:
+    """Return which program notices the bug: the fuzz body, else the unit tests, else neither ("")."""
+    with tempfile.TemporaryDirectory(prefix="acker-mutant-") as folder:
+        sources = Path(folder)
+        shutil.copytree(HEADERS / "tests", sources / "tests")
+        for header in HEADERS.glob("*.h"):
+            shutil.copy(header, sources)
+        if mutant is not None:
+            target = sources / mutant.file
+            target.write_text(target.read_text(encoding="utf-8").replace(mutant.text, mutant.replacement))
+        for name, arguments in ((FUZZ, ("--seeds", str(MUTANT_SEEDS))), (UNIT, ())):
+            program = sources / name
+            compile_program(name, sources, program, ["-O1", "-w"])
+            if run_caught(program, arguments):
+                return name
+    return ""
+
+
+def mutants(wanted: str) -> None:
+    """Put each bug back, and tell which tests notice it."""
+    here = {"", platform.machine()}
+    chosen = [mutant for mutant in read_mutants() if wanted in mutant.what and mutant.machine in here]
+    if not chosen:
+        raise SystemExit(f"mutants: none is called {wanted!r}")
+    noticed = caught_by(None)
+    if noticed:
+        raise SystemExit(f"mutants: {noticed} fails on the headers as they are")
+    start, survivors = time.monotonic(), 0
+    with ThreadPoolExecutor(CORES) as pool:
+        for mutant, by in zip(chosen, pool.map(caught_by, chosen), strict=True):
+            survivors += not by
+            print(f"{by or 'SURVIVED':12} {mutant.file:9} {mutant.what}", flush=True)
+    print(f"mutants: {len(chosen) - survivors} of {len(chosen)} caught in {time.monotonic() - start:.0f} s")
+    if survivors:
+        raise SystemExit(1)
+
+
+def main() -> None:
+    """Do what the first argument says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("test")
+    command.add_argument("--seeds", type=int, default=20)
+    command.add_argument("--sanitize", action="store_true", help="with AddressSanitizer and UBSan")
+    command = commands.add_parser("soak")
+    command.add_argument("--seconds", type=float, default=600)
+    command.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**12), help="the first one")
+    command = commands.add_parser("mutants")
+    command.add_argument("wanted", nargs="*", help="a part of the names of the bugs to try")
+    arguments = parser.parse_args()
+    if arguments.command == "test":
+        test(arguments.seeds, sanitize=arguments.sanitize)
+    elif arguments.command == "soak":
+        soak(arguments.seconds, arguments.seed)
+    else:
+        mutants(" ".join(arguments.wanted))
+
+
+if __name__ == "__main__":
+    main()
