@@ -40,7 +40,7 @@ class Bytes {
 // hashes crowd on one line, or on a few neighbours, so that lines overflow, wrap around, and force the arena to grow.
 std::vector<int64_t> make_roots(uint8_t choice, uint64_t seed, Random* random) {
     std::vector<int64_t> roots = {0, -1, INT64_MIN, INT64_MAX};
-    constexpr uint64_t LINES[] = {0, 1, 2040, LINES_MAX - 20, LINES_MAX - 1};
+    constexpr uint64_t LINES[] = {0, 2040, LINES_MAX - 20, LINES_MAX - 2, LINES_MAX - 1};
     uint64_t line = LINES[random->below(5)];
     Hash hash = Hash::from_seed(seed);
     auto crowd = [&](size_t count, uint64_t lines) {
@@ -49,21 +49,27 @@ std::vector<int64_t> make_roots(uint8_t choice, uint64_t seed, Random* random) {
             roots.push_back(static_cast<int64_t>(hash.key_of(number << (64 - LINE_BITS_MAX) | random->word() >> 12)));
         }
     };
-    switch (choice % 8) {
+    switch (choice % 16) {
         case 0: break;
-        case 1: crowd(12, 1); break;   // just over PASSED_MAX
-        case 2: crowd(100, 1); break;  // a segment takes 128 of one line
-        case 3: crowd(180, 1); break;  // too many for one segment
-        case 4: crowd(600, 60); break;
+        case 1: crowd(12, 1); break;  // just over PASSED_MAX
+        case 2:
+        case 3:
+        case 4: crowd(100, 1); break;  // a segment takes 128 of one line
         case 5:
+        case 6: crowd(180, 1); break;  // too many for one segment
+        case 7:
+        case 8:
+        case 9: crowd(600, 60); break;
+        case 10:
             for (uint64_t i = 0; i < 300; ++i) roots.push_back(static_cast<int64_t>(i << 40));
             break;
-        case 6:
+        case 11:
+        case 12:
             for (int i = 0; i < 2000; ++i) roots.push_back(static_cast<int64_t>(random->word()));
             break;
         default:
-            crowd(30, 1);
-            for (int i = 0; i < 24000; ++i) roots.push_back(static_cast<int64_t>(random->word()));
+            crowd(200, 40);
+            for (int i = 0; i < 30000; ++i) roots.push_back(static_cast<int64_t>(random->word()));
             break;
     }
     return roots;
@@ -118,9 +124,11 @@ class AckerFuzz {
     }
 
   private:
+    static constexpr size_t MANY_ROOTS = 4000;
+
     static std::optional<int64_t> choose_high_water(uint8_t byte) {
-        constexpr int64_t MARKS[] = {0, 1, 3, 20, 1000};
-        if (byte < 128) return std::nullopt;
+        constexpr int64_t MARKS[] = {0, 2, 20, 300, 4000};
+        if (byte < 170) return std::nullopt;
         return MARKS[byte % 5];
     }
 
@@ -155,7 +163,7 @@ class AckerFuzz {
     void ingest_many() {
         uint64_t rows = 1 + uint64_t{bytes_->next()} * 8, first = bytes_->next(), width = 1 + bytes_->next();
         const uint8_t* mix = MIXES[bytes_->next() % (sizeof(MIXES) / sizeof(MIXES[0]))];
-        bool spread = width % 4 == 0;  // over all of them
+        bool spread = width % 4 == 0 || (roots_.size() > MANY_ROOTS && width % 4 != 1);  // over all of them
         std::vector<Message> messages;
         for (uint64_t row = 0; row < rows; ++row) {
             uint64_t place = spread ? random_.word() : first * roots_.size() / 256 + random_.below(width);
