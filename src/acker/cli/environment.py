@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -157,16 +158,18 @@ def spark_session(name: str, master: str, *, driver_memory: str, log: Path | Non
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    # For a call that Ctrl-C cuts off Py4J logs a traceback, with the root logger itself.
+    logging.getLogger().addFilter(lambda record: "while sending command" not in str(record.msg))
     with tempfile.TemporaryDirectory(prefix="acker-spark-", ignore_cleanup_errors=True) as scratch:
-        logging = Path(scratch, "log4j2.properties")
-        logging.write_text(_LOG4J)
+        log4j = Path(scratch, "log4j2.properties")
+        log4j.write_text(_LOG4J)
         builder = (
             SparkSession.builder.master(master)
             .appName(name)
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.driver.memory", driver_memory)
-            .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={logging.as_uri()}")
+            .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j.as_uri()}")
             .config("spark.sql.warehouse.dir", str(Path(scratch, "warehouse")))
             .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50000")
         )
@@ -186,6 +189,15 @@ def spark_session(name: str, master: str, *, driver_memory: str, log: Path | Non
             yield session
         finally:
             session.stop()
+
+
+def was_interrupted(fault: BaseException | None) -> bool:
+    """Tell whether a failure followed from Ctrl-C: Spark's jobs are cancelled, and PySpark may raise that instead."""
+    while fault is not None:
+        if isinstance(fault, KeyboardInterrupt):
+            return True
+        fault = fault.__cause__ or fault.__context__
+    return False
 
 
 @contextlib.contextmanager

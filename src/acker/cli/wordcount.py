@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acker.cli.environment import require, spark_session
+from acker.cli.environment import require, spark_session, was_interrupted
+from acker.wordcount.corpus import default_input, find
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +36,11 @@ def main(
     driver_memory: str,
 ) -> int:
     """Run the job, and return the exit code."""
+    start = time.perf_counter()
+    try:
+        corpus = find(default_input() if folder is None else folder)
+    except OSError as fault:
+        raise click.UsageError(str(fault)) from fault
     require("rich", "matplotlib", extra="cli")
     require("pyspark", "pyarrow", "pandas", extra="spark")
     from py4j.protocol import Py4JError
@@ -43,17 +49,14 @@ def main(
 
     from acker.cli.progress import ConsoleProgress, spark_tasks
     from acker.wordcount.components import Faults
-    from acker.wordcount.corpus import default_input, find
     from acker.wordcount.job import WordCount, write_dead_letters
 
-    start = time.perf_counter()
     # With JSON on the standard output, words for people go to the other one.
-    console = Console(stderr=json_file == Path("-"))
+    stderr = json_file == Path("-")
+    # Where nobody looks at a window there is no need to fold lines at 80.
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else 120
+    console = Console(stderr=stderr, width=width)
     progress = ConsoleProgress(console)
-    try:
-        corpus = find(default_input() if folder is None else folder)
-    except OSError as fault:
-        raise click.UsageError(str(fault)) from fault
     if seed is None:
         seed = int.from_bytes(os.urandom(8), "little") >> 1
     letters, log = output / "dead-letters.jsonl", output / "spark.log"
@@ -72,6 +75,8 @@ def main(
             progress.tasks = spark_tasks(spark.sparkContext)
             result = WordCount(spark, corpus, Faults(seed, fail_rate, drop_rate), max_attempts, progress).run()
     except (PySparkException, Py4JError) as fault:
+        if was_interrupted(fault):
+            raise KeyboardInterrupt from fault
         click.echo(f"acker: the job failed: {_last_line(fault)}\nacker: Spark's log is {log}", err=True)
         return 5
     result.stages = {"start Spark": started, **result.stages}
