@@ -195,10 +195,13 @@ def test_the_doctor_notices_a_native_module_that_counts_wrong(monkeypatch) -> No
 
 
 def test_an_interrupt_is_known_behind_what_spark_raises() -> None:
-    with pytest.raises(RuntimeError, match="job cancelled") as caught:
+    def cancelled() -> None:
         try:
             raise KeyboardInterrupt
         finally:
             raise RuntimeError("job cancelled")
+
+    with pytest.raises(RuntimeError, match="job cancelled") as caught:
+        cancelled()
     assert environment.was_interrupted(caught.value)
     assert not environment.was_interrupted(RuntimeError("job failed"))

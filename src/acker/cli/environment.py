@@ -155,6 +155,7 @@ def spark_session(name: str, master: str, *, driver_memory: str, log: Path | Non
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -179,8 +180,10 @@ def spark_session(name: str, master: str, *, driver_memory: str, log: Path | Non
         try:
             with contextlib.nullcontext() if log is None else _stderr_to(log):
                 session = builder.getOrCreate()
-        except (PySparkException, OSError, RuntimeError) as fault:
-            first = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
+        except (PySparkException, Py4JError, OSError, RuntimeError) as fault:
+            # Py4J's first line tells which call failed, the second one why.
+            lines = [line.strip(": ") for line in str(fault).splitlines() if line.strip()] or [type(fault).__name__]
+            first = lines[min(1, len(lines) - 1)] if isinstance(fault, Py4JError) else lines[0]
             where = "" if log is None else f" (see {log})"
             raise SetupError(f"Spark did not start at {master}: {first}{where}") from fault
         try:

@@ -1,0 +1,35 @@
+"""`acker doctor` on a machine where everything works: the real command, in a process of its own."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+import acker
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_doctor_runs_a_task_on_each_core() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "acker", "doctor", "--master", "local[2]"], capture_output=True, text=True, check=False
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+    lines = [" ".join(line.split()) for line in answer.stdout.splitlines()]
+    assert lines[-1] == "all fine" and all(line.startswith("ok ") for line in lines[:-1])
+    tasks = [line for line in lines if line.startswith("ok task ")]
+    assert len(tasks) == 2 and "ok tasks 2 of 2 answered" in lines
+    assert all(line.endswith(f"python {platform.python_version()}, acker {acker.__version__}") for line in tasks)
+
+
+def test_a_spark_that_does_not_start_is_one_line_of_the_report(tmp_path) -> None:
+    """A master that nobody can parse."""
+    command = [sys.executable, "-m", "acker", "doctor", "--master", "local[x]"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (answer.returncode, answer.stderr) == (1, "")
+    (line,) = [line for line in answer.stdout.splitlines() if line.startswith("  NO ")]
+    assert "Spark did not start at local[x]: " in line and "Could not parse Master URL: 'local[x]'" in line
+    assert answer.stdout.endswith("not everything is fine\n")
