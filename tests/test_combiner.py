@@ -156,6 +156,15 @@ def test_xxh64_gives_the_published_hashes():
     assert _core.xxh64(b"The quick brown fox jumps over the lazy dog", 0) == 0x0B242D361FDA71BC
 
 
+def test_in_partials_the_finished_trees_come_first():
+    tracks = [(0, root, 0 if root % 3 else 1, 0, root) for root in range(20)]
+    fails = [(3, root, 0, 0, 0) for root in range(0, 20, 5)]
+    part = combiner_of([(2, 100, 0, 0, 0), *tracks, *fails]).partials()[0]
+    finished = [root for root in range(20) if root % 3 and root % 5]
+    others = [100, *(root for root in range(20) if not (root % 3 and root % 5))]
+    assert part.root_id.tolist() == finished + others
+
+
 def test_partials_are_split_by_shard_in_order_of_first_messages():
     root_id = np.arange(1000)
     combiner = Combiner(seed=3)

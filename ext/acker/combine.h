@@ -91,18 +91,19 @@ class CombineTable {
         });
     }
 
-    // Adds the number of trees of each shard to `counts`, which the caller has zeroed.
-    void count_shards(uint32_t shards, int64_t* counts) const noexcept {
-        for (size_t i = 0; i < size_; ++i) ++counts[shard_of(static_cast<int64_t>(hot_[i].root_id), shards)];
+    // Adds the number of trees of each group to `counts`, which the caller has zeroed. A shard has two groups, side by
+    // side: first the trees that look finished and did not fail, of which a block says less, then the others.
+    void count_groups(uint32_t shards, int64_t* counts) const noexcept {
+        for (size_t i = 0; i < size_; ++i) ++counts[group_of(i, shards)];
     }
 
-    // Writes every tree to the row `next[shard]`, which moves on: with `next` at the running sums of count_shards,
-    // the trees of a shard become neighbours and keep the order in which their first messages came.
+    // Writes every tree to the row `next[group]`, which moves on: with `next` at the running sums of count_groups, the
+    // trees of a group become neighbours and keep the order in which their first messages came.
     void write_partials(uint32_t shards, int64_t* next, const PartialsOut& out) const noexcept {
         for (size_t i = 0; i < size_; ++i) {
             const Hot& hot = hot_[i];
             const Cold& cold = cold_[i];
-            const int64_t row = next[shard_of(static_cast<int64_t>(hot.root_id), shards)]++;
+            const int64_t row = next[group_of(i, shards)]++;
             out.root_id[row] = static_cast<int64_t>(hot.root_id);
             out.value[row] = static_cast<int64_t>(hot.value);
             out.flags[row] = static_cast<uint8_t>(cold.flags);
@@ -152,6 +153,13 @@ class CombineTable {
     static constexpr size_t TREE_AHEAD = 12;   // rows between fetching a tree and applying
     static constexpr uint32_t EMPTY = UINT32_MAX;
     static constexpr size_t TREES_MAX = UINT32_MAX - CHUNK_ROWS;
+
+    size_t group_of(size_t tree, uint32_t shards) const noexcept {
+        const Hot& hot = hot_[tree];
+        const Cold& cold = cold_[tree];
+        const bool is_open = (cold.flags != TRACKED) | (hot.value != static_cast<uint64_t>(cold.track_value));
+        return 2 * static_cast<size_t>(shard_of(static_cast<int64_t>(hot.root_id), shards)) + is_open;
+    }
 
     size_t index_slots() const noexcept { return index_ == nullptr ? 0 : index_mask_ + 1; }
 

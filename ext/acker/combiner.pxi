@@ -47,7 +47,7 @@ cdef extern from "combine.h" namespace "acker" nogil:
         size_t nbytes() noexcept
         int add(const c_Messages& messages, size_t* rows_applied) noexcept
         int merge(const c_PartialsIn& partials, size_t rows, size_t* rows_applied) noexcept
-        void count_shards(uint32_t shards, int64_t* counts) noexcept
+        void count_groups(uint32_t shards, int64_t* counts) noexcept
         void write_partials(uint32_t shards, int64_t* next_row, const c_PartialsOut& out) noexcept
         size_t settle(bint include_pending, const c_CompletionsOut& out) noexcept
 
@@ -157,12 +157,12 @@ cdef class CombineTable:
         longs = np.empty((4, rows), np.int64)
         ints = np.empty(rows, np.int32)
         flag_bytes = np.empty(rows, np.uint8)
-        counts = np.zeros(shards, np.int64)
+        counts = np.zeros(2 * <size_t> shards, np.int64)
         cdef int64_t[::1] count_of = counts
         cdef uint8_t[::1] flags = flag_bytes
         cdef c_PartialsOut out
         with nogil:
-            self.table.count_shards(shards, &count_of[0])
+            self.table.count_groups(shards, &count_of[0])
         ends = np.cumsum(counts)
         starts = ends - counts
         if rows > 0:
@@ -175,7 +175,7 @@ cdef class CombineTable:
             count_of = starts
             with nogil:
                 self.table.write_partials(shards, &count_of[0], out)
-        return (longs[0], longs[1], flag_bytes, longs[2], ints, longs[3]), ends
+        return (longs[0], longs[1], flag_bytes, longs[2], ints, longs[3]), ends[1::2]
 
     def settle(self, bint include_pending):
         """Return the columns root_id, message_id, task_id, outcome of the trees that have an outcome."""

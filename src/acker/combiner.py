@@ -186,7 +186,8 @@ class Combiner:
         Returns
         -------
         list of Partials, `shards` long
-            Views of arrays that they share; roots in the order of their first messages.
+            Views of arrays that they share. First the trees that look finished and did not fail, then the others, each
+            in the order of their first messages.
         """
         shards = check_integer("shards", shards, 1, SHARDS_MAX)
         columns, ends = self._run(self._table.partials, (shards,))

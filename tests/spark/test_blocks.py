@@ -26,7 +26,7 @@ from acker.spark.blocks import (
 EXTREMES = np.array([0, -1, INT64_MIN, INT64_MAX, 7], np.int64)
 PARTIALS = Partials(
     root_id=EXTREMES,
-    value=EXTREMES[::-1],
+    value=np.array([7, INT64_MAX, INT64_MIN, -1, 7]),
     flags=np.array([0, 1, 2, 3, 1], np.uint8),
     track_value=EXTREMES + 0,
     task_id=np.array([0, 1, 2**31 - 1, 5, 0], np.int32),
@@ -53,25 +53,30 @@ def combiner_of(messages):
 
 
 def test_a_block_is_what_the_text_says_byte_by_byte():
-    one = Partials(*(column[3:4] for column in PARTIALS))
-    block = encode_block(one, messages=258, native_ns=3)
-    header = struct.pack("<8sIIQQQ", b"ACKERBLK", 1, 48, 1, 258, 3)
-    columns = [struct.pack("<q", number) for number in (INT64_MAX, -1, INT64_MAX, INT64_MAX ^ 5)] + [
-        struct.pack("<i", 5),
-        b"\x03",
-    ]
+    finished = (INT64_MAX, 9, 1, 9, 5, -3)
+    failed = (-1, 9, 3, 9, 6, INT64_MIN)
+    both = zip(failed, finished, PARTIALS, strict=True)
+    part = Partials(*(np.array([one, other], old.dtype) for one, other, old in both))
+    block = encode_block(part, messages=258, native_ns=3)
+    header = struct.pack("<8sIIQQQQ", b"ACKERBLK", 1, 56, 2, 1, 258, 3)
+    pairs = [(INT64_MAX, -1), (9, 9), (-3, INT64_MIN)]
+    columns = [struct.pack("<qq", *pair) for pair in pairs]
+    columns += [struct.pack("<q", 9), struct.pack("<ii", 5, 6), b"\x03"]
     checksum = _core.xxh64(header, 0)
     for column in columns:
         checksum = _core.xxh64(column, checksum)
-    assert block == header + struct.pack("<Q", checksum) + b"".join(columns) + bytes(3)
+    assert block == header + struct.pack("<Q", checksum) + b"".join(columns) + bytes(7)
 
 
 def test_what_goes_in_comes_out():
-    for part in (PARTIALS, PARTIALS.rows(0, 0), PARTIALS.rows(1, 2)):
+    for part, finished in ((PARTIALS, 1), (PARTIALS.rows(0, 0), 0), (PARTIALS.rows(4, 5), 1), (PARTIALS.rows(1, 4), 0)):
         block = encode_block(part, messages=11, native_ns=12)
         decoded, header = decode_block(block)
-        assert header == read_header(block) == BlockHeader(len(part.root_id), 11, 12)
-        assert all(np.array_equal(*pair) and pair[0].dtype == pair[1].dtype for pair in zip(decoded, part, strict=True))
+        trees = len(part.root_id)
+        assert header == read_header(block) == BlockHeader(trees, trees - finished, 11, 12)
+        assert [column.dtype for column in decoded] == [column.dtype for column in part]
+        rows, expected = (list(zip(*(column.tolist() for column in one), strict=True)) for one in (decoded, part))
+        assert rows == [*expected[trees - finished :], *expected[: trees - finished]]  # the finished tree is the last
 
 
 def test_a_block_may_lie_at_any_address():
@@ -93,7 +98,7 @@ def test_every_cut_and_every_flipped_byte_is_refused():
         damaged[at] ^= 0x10
         with pytest.raises(ArgumentValueError, match=r"^block: "):
             decode_block(damaged)
-    with pytest.raises(ArgumentValueError, match="block: expected 240 bytes for 5 trees, got 241"):
+    with pytest.raises(ArgumentValueError, match="block: expected 232 bytes for 5 trees, 4 of them open, got 233"):
         decode_block(block + b"\0")
 
 
@@ -105,9 +110,10 @@ def test_what_no_combiner_writes_is_refused_though_the_checksum_fits():
     later[8] = 2
     with pytest.raises(ArgumentValueError, match="block: expected version 1, got 2"):
         read_header(later)
-    huge = struct.pack("<8sIIQQQQ", b"ACKERBLK", 1, 48, 2**63, 0, 0, 0)
-    with pytest.raises(ArgumentValueError, match="got 48"):
-        decode_block(huge)
+    for trees, open_trees in ((2**63, 0), (0, 1), (2**64 - 1, 2**64 - 1)):
+        huge = struct.pack("<8sIIQQQQQ", b"ACKERBLK", 1, 56, trees, open_trees, 0, 0, 0)
+        with pytest.raises(ArgumentValueError, match="got 56"):
+            decode_block(huge)
 
 
 def test_a_combiner_becomes_blocks_that_count_its_messages_once(monkeypatch):

@@ -6,18 +6,22 @@ by root, and many trees in one row. All numbers are little-endian:
     offset  bytes
          0      8    magic, "ACKERBLK"
          8      4    version, 1
-        12      4    size of this header, 48
+        12      4    size of this header, 56
         16      8    trees, n
-        24      8    messages that were combined into the block, or 0 where another block counts them
-        32      8    nanoseconds spent in the native table on them, likewise
-        40      8    checksum: XXH64 of the first 40 bytes (seed 0), then of each column (seed: the checksum so far)
-        48     8n    root ids
+        24      8    how many of them, m, are open; the first n - m look finished
+        32      8    messages that were combined into the block, or 0 where another block counts them
+        40      8    nanoseconds spent in the native table on them, likewise
+        48      8    checksum: XXH64 of the first 48 bytes (seed 0), then of each column (seed: the checksum so far)
+        56     8n    root ids
                8n    xor of the OK and ANCHOR values
-               8n    the TRACK's value
                8n    the TRACK's message id
+               8m    the TRACK's value
                4n    the TRACK's task id
-                n    flags: 1 TRACK seen, 2 FAIL seen
+                m    flags: 1 TRACK seen, 2 FAIL seen
            0 to 7    zeros, up to a multiple of 8 bytes
+
+A tree looks finished when its TRACK was seen and no FAIL, and the xor equals the TRACK's value, which therefore is not
+written twice. Most trees do, where the messages of a tree are near each other.
 """
 
 from __future__ import annotations
@@ -43,19 +47,21 @@ if TYPE_CHECKING:
 MAGIC: Final = b"ACKERBLK"
 VERSION: Final = 1
 
-_HEADER: Final = struct.Struct("<8sIIQQQ")
+_HEADER: Final = struct.Struct("<8sIIQQQQ")
 _CHECKSUM: Final = struct.Struct("<Q")
 HEADER_BYTES: Final = _HEADER.size + _CHECKSUM.size
-# The columns in the order of the block: the widest first, so that each is aligned in an aligned block.
+# The columns in the order of the block, and whether they hold the open trees only. The widest come first, so that each
+# is aligned in an aligned block.
 _COLUMNS: Final = (
-    ("root_id", np.dtype("<i8")),
-    ("value", np.dtype("<i8")),
-    ("track_value", np.dtype("<i8")),
-    ("message_id", np.dtype("<i8")),
-    ("task_id", np.dtype("<i4")),
-    ("flags", np.dtype("u1")),
+    ("root_id", np.dtype("<i8"), False),
+    ("value", np.dtype("<i8"), False),
+    ("message_id", np.dtype("<i8"), False),
+    ("track_value", np.dtype("<i8"), True),
+    ("task_id", np.dtype("<i4"), False),
+    ("flags", np.dtype("u1"), True),
 )
-_TREE_BYTES: Final = sum(dtype.itemsize for _, dtype in _COLUMNS)
+_TREE_BYTES: Final = sum(dtype.itemsize for _, dtype, of_open in _COLUMNS if not of_open)
+_OPEN_BYTES: Final = sum(dtype.itemsize for _, dtype, of_open in _COLUMNS if of_open)
 _ALIGNMENT_BYTES: Final = 8
 # A block stays near 10 MB, which Spark's rows, shuffles and Arrow batches carry without strain.
 BLOCK_TREES_MAX: Final = 262_144
@@ -74,6 +80,8 @@ class BlockHeader(NamedTuple):
     Attributes
     ----------
     trees : int
+    open : int
+        Of the trees, those that do not look finished.
     messages : int
         Messages combined into it. Where one combiner made several blocks the first one counts for all.
     native_ns : int
@@ -81,6 +89,7 @@ class BlockHeader(NamedTuple):
     """
 
     trees: int
+    open: int
     messages: int
     native_ns: int
 
@@ -88,9 +97,18 @@ class BlockHeader(NamedTuple):
 def encode_block(partials: Partials, *, messages: int = 0, native_ns: int = 0) -> bytes:
     """Pack partials into a block; see the module's text for the format."""
     trees = len(partials.root_id)
-    header = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, trees, messages, native_ns)
-    columns = [np.ascontiguousarray(getattr(partials, name), dtype) for name, dtype in _COLUMNS]
-    padding = bytes(_size_bytes(trees) - HEADER_BYTES - trees * _TREE_BYTES)
+    is_open = (partials.flags != TRACKED) | (partials.value != partials.track_value)
+    first_open = trees - int(np.count_nonzero(is_open))
+    if is_open[:first_open].any():  # not as a combiner gives them
+        order = np.argsort(is_open, kind="stable")
+        partials = Partials(*(column[order] for column in partials))  # type: ignore[arg-type]
+    header = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, trees, trees - first_open, messages, native_ns)
+    columns = [
+        np.ascontiguousarray(getattr(partials, name)[first_open if of_open else 0 :], dtype)
+        for name, dtype, of_open in _COLUMNS
+    ]
+    content_bytes = HEADER_BYTES + sum(column.nbytes for column in columns)
+    padding = bytes(_size_bytes(trees, trees - first_open) - content_bytes)
     return b"".join([header, _CHECKSUM.pack(_checksum(header, columns)), *columns, padding])
 
 
@@ -118,14 +136,17 @@ def read_header(block: Any) -> BlockHeader:
     view = memoryview(block).cast("B")
     if len(view) < HEADER_BYTES:
         raise ArgumentValueError(f"block: expected at least {HEADER_BYTES} bytes, got {len(view)}")
-    magic, version, header_bytes, trees, messages, native_ns = _HEADER.unpack_from(view)
+    magic, version, header_bytes, trees, open_trees, messages, native_ns = _HEADER.unpack_from(view)
     if magic != MAGIC:
         raise ArgumentValueError(f"block: expected it to begin with {MAGIC!r}, got {magic!r}")
     if version != VERSION or header_bytes != HEADER_BYTES:
         raise ArgumentValueError(f"block: expected version {VERSION}, got {version} (header of {header_bytes} bytes)")
-    if len(view) != _size_bytes(trees):
-        raise ArgumentValueError(f"block: expected {_size_bytes(trees)} bytes for {trees} trees, got {len(view)}")
-    return BlockHeader(trees, messages, native_ns)
+    expected = _size_bytes(trees, open_trees)
+    if open_trees > trees or len(view) != expected:
+        raise ArgumentValueError(
+            f"block: expected {expected} bytes for {trees} trees, {open_trees} of them open, got {len(view)}"
+        )
+    return BlockHeader(trees, open_trees, messages, native_ns)
 
 
 def decode_block(block: Any) -> tuple[Partials, BlockHeader]:
@@ -143,14 +164,17 @@ def decode_block(block: Any) -> tuple[Partials, BlockHeader]:
     view = memoryview(block).cast("B")
     columns: dict[str, npt.NDArray[Any]] = {}
     offset = HEADER_BYTES
-    for name, dtype in _COLUMNS:
-        columns[name] = np.frombuffer(view, dtype, header.trees, offset)
+    for name, dtype, of_open in _COLUMNS:
+        columns[name] = np.frombuffer(view, dtype, header.open if of_open else header.trees, offset)
         offset += columns[name].nbytes
     (checksum,) = _CHECKSUM.unpack_from(view, _HEADER.size)
     if checksum != _checksum(view[: _HEADER.size], list(columns.values())) or any(view[offset:]):
         raise ArgumentValueError("block: the checksum does not fit the bytes")
     if (columns["flags"] > TRACKED | FAILED).any() or (columns["task_id"] < 0).any():
         raise ArgumentValueError("block: flags or task ids that no combiner writes")
+    first_open = header.trees - header.open
+    columns["track_value"] = np.concatenate([columns["value"][:first_open], columns["track_value"]])
+    columns["flags"] = np.concatenate([np.full(first_open, TRACKED, np.uint8), columns["flags"]])
     native = {name: np.require(column, column.dtype.newbyteorder("="), "A") for name, column in columns.items()}
     return Partials(**native), header
 
@@ -268,8 +292,9 @@ def _murmur3(number: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     return mixed ^ (mixed >> np.uint32(16))  # type: ignore[no-any-return]
 
 
-def _size_bytes(trees: int) -> int:
-    return HEADER_BYTES + -(-trees * _TREE_BYTES // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+def _size_bytes(trees: int, open_trees: int) -> int:
+    columns_bytes = trees * _TREE_BYTES + open_trees * _OPEN_BYTES
+    return HEADER_BYTES + -(-columns_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 def _checksum(header: Any, columns: list[Any]) -> int:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
@@ -288,7 +289,13 @@ def combine_units(units: list[Unit], shards: int) -> Iterator[pa.RecordBatch]:
         for batch, place in read_unit(unit):
             combiner.add_unchecked(columns_of(batch, place))
     for shard, block in encode_blocks(combiner, shards):
-        yield pa.RecordBatch.from_arrays([pa.array([shard], pa.int32()), pa.array([block])], schema=_BLOCK_ARROW)
+        yield pa.RecordBatch.from_arrays([pa.array([shard], pa.int32()), _binary(block)], schema=_BLOCK_ARROW)
+
+
+def _binary(value: bytes) -> pa.Array[Any]:
+    """Return an array of one binary value, which it borrows."""
+    offsets = pa.py_buffer(np.array([0, len(value)], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
 
 
 def read_unit(unit: Unit) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:
