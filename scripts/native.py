@@ -18,6 +18,7 @@ import time
 import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,13 +145,11 @@ def run_caught(program: Path, arguments: Sequence[str]) -> bool:
     return done.returncode != 0
 
 
-def caught_by(mutant: Mutant | None) -> str:
+def caught_by(headers: Path, mutant: Mutant | None) -> str:
     """Return which program notices the bug: the fuzz body, else the unit tests, else neither ("")."""
     with tempfile.TemporaryDirectory(prefix="acker-mutant-") as folder:
-        sources = Path(folder)
-        shutil.copytree(HEADERS / "tests", sources / "tests")
-        for header in HEADERS.glob("*.h"):
-            shutil.copy(header, sources)
+        sources = Path(folder) / "acker"
+        shutil.copytree(headers, sources)
         if mutant is not None:
             target = sources / mutant.file
             target.write_text(target.read_text(encoding="utf-8").replace(mutant.text, mutant.replacement))
@@ -168,12 +167,16 @@ def mutants(wanted: str) -> None:
     chosen = [mutant for mutant in read_mutants() if wanted in mutant.what and mutant.machine in here]
     if not chosen:
         raise SystemExit(f"mutants: none is called {wanted!r}")
-    noticed = caught_by(None)
-    if noticed:
-        raise SystemExit(f"mutants: {noticed} fails on the headers as they are")
     start, survivors = time.monotonic(), 0
-    with ThreadPoolExecutor(CORES) as pool:
-        for mutant, by in zip(chosen, pool.map(caught_by, chosen), strict=True):
+    # One copy for all, so that whoever goes on editing does not disturb.
+    with tempfile.TemporaryDirectory(prefix="acker-mutants-") as folder, ThreadPoolExecutor(CORES) as pool:
+        headers = Path(folder) / "acker"
+        shutil.copytree(HEADERS, headers, ignore=shutil.ignore_patterns("_core.cpp"))
+        noticed = caught_by(headers, None)
+        if noticed:
+            raise SystemExit(f"mutants: {noticed} fails on the headers as they are")
+        caught = pool.map(partial(caught_by, headers), chosen)
+        for mutant, by in zip(chosen, caught, strict=True):
             survivors += not by
             print(f"{by or 'SURVIVED':12} {mutant.file:9} {mutant.what}", flush=True)
     print(f"mutants: {len(chosen) - survivors} of {len(chosen)} caught in {time.monotonic() - start:.0f} s")

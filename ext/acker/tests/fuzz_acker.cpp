@@ -319,9 +319,9 @@ class CombineFuzz {
     void merge(size_t which) {
         const CombineTable& other = *tables_[1 - which];
         uint32_t shards = 1 + bytes_->next() % 7;
-        std::vector<int64_t> counts(shards), next(shards);
-        other.count_shards(shards, counts.data());
-        for (uint32_t shard = 1; shard < shards; ++shard) next[shard] = next[shard - 1] + counts[shard - 1];
+        std::vector<int64_t> counts(2 * shards), next(2 * shards);
+        other.count_groups(shards, counts.data());
+        for (size_t group = 1; group < next.size(); ++group) next[group] = next[group - 1] + counts[group - 1];
         size_t rows = other.size();
         std::vector<int64_t> root_id(rows), value(rows), track_value(rows), message_id(rows);
         std::vector<uint8_t> flags(rows);
@@ -329,14 +329,21 @@ class CombineFuzz {
         other.write_partials(
             shards, next.data(),
             {root_id.data(), value.data(), flags.data(), track_value.data(), task_id.data(), message_id.data()});
-        for (size_t row = 1; row < rows; ++row)
-            CHECK(shard_of(root_id[row - 1], shards) <= shard_of(root_id[row], shards));
         std::vector<const CombinedModel::Tree*> trees;
         for (const CombinedModel::Tree& tree : models_[1 - which].trees) trees.push_back(&tree);
+        // By shard, and in a shard those first that look finished.
         std::stable_sort(trees.begin(), trees.end(), [shards](const auto* a, const auto* b) {
-            return shard_of(a->root_id, shards) < shard_of(b->root_id, shards);
+            uint32_t shard_a = shard_of(a->root_id, shards), shard_b = shard_of(b->root_id, shards);
+            return shard_a != shard_b ? shard_a < shard_b : a->looks_finished() > b->looks_finished();
         });
-        for (const CombinedModel::Tree* tree : trees) models_[which].merge(*tree);
+        for (size_t row = 0; row < rows; ++row) {
+            const CombinedModel::Tree& tree = *trees[row];
+            CHECK(root_id[row] == tree.root_id && static_cast<uint64_t>(value[row]) == tree.value);
+            CHECK(flags[row] == (tree.track ? 1 : 0) + (tree.failed ? 2 : 0));
+            CHECK(!tree.track || (track_value[row] == tree.track->value && task_id[row] == tree.track->task_id));
+            CHECK(!tree.track || message_id[row] == tree.track->message_id);
+            models_[which].merge(tree);
+        }
         all_rows(rows, [&](size_t first, size_t* done) {
             CombineTable::PartialsIn columns{root_id.data() + first, value.data() + first,
                                              flags.data() + first,   track_value.data() + first,

@@ -195,6 +195,8 @@ class CombinedModel {
         uint64_t value = 0;
         bool failed = false;
         std::optional<Track> track;
+
+        bool looks_finished() const { return track && !failed && value == static_cast<uint64_t>(track->value); }
     };
 
     std::vector<Tree> trees;
