@@ -36,11 +36,11 @@ soak:  ## operations against the model on every core, for BUDGET_S=600 seconds (
 	@$(SETUP) build
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)
 
-bench:  ## times by pytest-benchmark, then ratios as a table and in build/bench.json (ARGS="--quick --only ingest")
+mutants:  ## put plausible bugs into copies of the native headers: the native tests must catch each (ARGS="part of a name")
 	@$(SETUP) build
 	@$(IN_ENV) python scripts/native.py mutants $(ARGS)
 
-bench:  ## times by pytest-benchmark, then the ratios, as a table and in build/bench.json (ARGS="--quick --only ingest")
+bench:  ## times by pytest-benchmark, then ratios as a table and in build/bench.json (ARGS="--quick --only ingest")
 	@$(SETUP) bench
 	@$(IN_ENV) python -m pytest benchmarks --quiet --benchmark-enable --benchmark-timer=time.process_time \
 	    --benchmark-columns=median,iqr,rounds --benchmark-sort=name
