@@ -36,7 +36,7 @@ soak:  ## operations against the model on every core, for BUDGET_S=600 seconds (
 	@$(SETUP) build
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)
 
-mutants:  ## put plausible bugs into copies of the native headers: the native tests must catch each (ARGS="part of a name")
+mutants:  ## put plausible bugs into copies of the native headers: the tests must catch each (ARGS="part of a name")
 	@$(SETUP) build
 	@$(IN_ENV) python scripts/native.py mutants $(ARGS)
 
