@@ -190,7 +190,8 @@ class WordCount:
     def _round(self, attempt: int, replays: Replays | None) -> _Settled:
         """Send lines, and settle their trees."""
         start = time.perf_counter()
-        what = "all lines" if replays is None else f"{sum(map(len, replays.values())):,} lines again"
+        again = 0 if replays is None else sum(map(len, replays.values()))
+        what = "all lines" if replays is None else f"{again:,} line{'s' * (again != 1)} again"
         tracked = pipeline(
             self._spark, self._corpus, self._faults, attempt, replays, self._partitions(replays)
         ).persist()
