@@ -63,8 +63,8 @@ _COLUMNS: Final = (
 _TREE_BYTES: Final = sum(dtype.itemsize for _, dtype, of_open in _COLUMNS if not of_open)
 _OPEN_BYTES: Final = sum(dtype.itemsize for _, dtype, of_open in _COLUMNS if of_open)
 _ALIGNMENT_BYTES: Final = 8
-# A block stays near 10 MB, which Spark's rows, shuffles and Arrow batches carry without strain.
-BLOCK_TREES_MAX: Final = 262_144
+# A block stays near 1 MB: larger ones make the JVM allocate and copy humongous arrays, smaller ones are more rows.
+BLOCK_TREES_MAX: Final = 32_768
 _COMPLETION_BATCH_ROWS: Final = 131_072
 # With more shards than this a literal array of places would weigh more than an uneven spread does.
 _PLACED_SHARDS_MAX: Final = 4_096
