@@ -34,7 +34,7 @@ FLAGS = ["-std=c++17", "-g1", "-pthread"]
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 RUN_SECONDS_MAX = 300
 MUTANT_SECONDS_MAX = 120  # a bug may make a loop endless
-MUTANT_SEEDS = 40
+MUTANT_SEEDS = 80
 MEMORY_KB_MAX = 4_000_000
 SEEDS_A_WORKER = 10**12
 CORES = os.cpu_count() or 1
@@ -189,7 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("test")
-    command.add_argument("--seeds", type=int, default=20)
+    command.add_argument("--seeds", type=int, default=40)
     command.add_argument("--sanitize", action="store_true", help="with AddressSanitizer and UBSan")
     command = commands.add_parser("soak")
     command.add_argument("--seconds", type=float, default=600)

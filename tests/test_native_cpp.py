@@ -31,13 +31,13 @@ def assert_ran(output: str, seeds: int) -> None:
     )
     done = OPERATIONS.search(output)
     assert done is not None and int(done[2]) == seeds
-    assert int(done[1]) > 100_000 * seeds
+    assert int(done[1]) > 50_000 * seeds
 
 
 def test_the_headers_pass_their_tests() -> None:
-    done = native("test", "--seeds", "20")
+    done = native("test", "--seeds", "40")
     assert done.returncode == 0, done.stderr
-    assert_ran(done.stdout, 20)
+    assert_ran(done.stdout, 40)
     # And the program can fail: it says what, and where to find it again.
     fuzz = ROOT / "build/native/fuzz_acker"
     failed = subprocess.run([fuzz, "no such file"], capture_output=True, check=False, text=True, timeout=60)
@@ -47,10 +47,10 @@ def test_the_headers_pass_their_tests() -> None:
 
 
 def test_the_headers_pass_their_tests_under_sanitizers() -> None:
-    done = native("test", "--seeds", "4", "--sanitize")
+    done = native("test", "--seeds", "8", "--sanitize")
     assert done.returncode == 0, done.stderr
     if "sanitizers: none" not in done.stdout:
-        assert_ran(done.stdout, 4)
+        assert_ran(done.stdout, 8)
 
 
 def test_every_mutant_fits_the_headers() -> None:

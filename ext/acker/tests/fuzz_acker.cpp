@@ -409,7 +409,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 void run_seed(uint64_t seed) {
     acker::testing::now_running() = "--seed " + std::to_string(seed) + " --seeds 1";
     acker::testing::Random random(seed);
-    std::vector<uint8_t> bytes(256 + random.below(4096));
+    std::vector<uint8_t> bytes(128 + random.below(2048));
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.word());
     LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }
