@@ -12,9 +12,11 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.protocol import INT32_MAX, Kind, Outcome
-from acker.spark.messages import FIELDS, Field, check_options
+from acker.spark.messages import FIELDS, check_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
@@ -97,58 +99,90 @@ def _gather(messages: DataFrame, types: dict[str, str]) -> DataFrame:
         for name, column in (("root_id", root_id), ("value", value), ("message_id", message_id))
     )
     task = task_id if types["task_id"] == "int" else task_id.try_cast("int")  # out of range is told in our words
+
+    def is_task_id(number: Column) -> Column:
+        return (number >= 0) & (number <= INT32_MAX) if types["task_id"] == "bigint" else number >= 0
+
+    complaint = _complaint(kind, root_id, value, task_id, message_id, is_task_id)
     is_track = kind == int(Kind.TRACK)
     # `acker.protocol.track_rank`. Null where there is no TRACK, so that min and min_by pass the row over.
     rank = F.when(is_track, value.bitwiseXOR(F.xxhash64(task, message_id)))
-    return messages.groupBy(root_id.alias("root_id")).agg(
-        F.bit_xor(_checked_value(kind, root_id, value, task_id, message_id)).alias("value"),
-        F.min(rank).alias("rank"),
-        F.min_by(task, rank).alias("task_id"),
-        F.min_by(message_id, rank).alias("message_id"),
-        F.max(kind == int(Kind.FAIL)).alias("failed"),
+    # A projection of its own: bit_xor and min_by evaluate what they are given up to three times a row.
+    rows = messages.select(
+        root_id.alias("root_id"),
+        _checked_value(kind, value, task_id, message_id, is_task_id, complaint).alias("value"),
+        rank.alias("rank"),
+        task.alias("task_id"),
+        message_id.alias("message_id"),
+        (kind == int(Kind.FAIL)).alias("failed"),
+    )
+    return rows.groupBy("root_id").agg(
+        F.bit_xor("value").alias("value"),
+        F.min("rank").alias("rank"),
+        F.min_by("task_id", "rank").alias("task_id"),
+        F.min_by("message_id", "rank").alias("message_id"),
+        F.max("failed").alias("failed"),
     )
 
 
-def _checked_value(kind: Column, root_id: Column, value: Column, task_id: Column, message_id: Column) -> Column:
+def _checked_value(
+    kind: Column,
+    value: Column,
+    task_id: Column,
+    message_id: Column,
+    is_task_id: Callable[[Column], Column],
+    complaint: Column,
+) -> Column:
     """Return what a row adds to its tree's xor: null but for OK and ANCHOR. A row that is not legal fails the job.
 
-    The checks live in the branches of one expression that every row evaluates anyway; what is wrong is only found out
-    in the last one.
+    The checks live in the branches of one expression that every row evaluates anyway; only the last one, which no legal
+    row reaches, finds out what is wrong. What is left out here is told by `_settle`: a root id that is null.
     """
     nothing = F.lit(None).cast("bigint")
-    task_is_legal = task_id.isNull() | task_id.between(0, INT32_MAX)
-    is_legal = root_id.isNotNull() & value.isNotNull()
+    # null is legal here, and reads 0.
+    others_task_is_legal = is_task_id(F.coalesce(task_id, F.lit(0)))
     return (
-        F.when(kind.isin(int(Kind.OK), int(Kind.ANCHOR)) & is_legal & task_is_legal, value)
+        F.when(kind.isin(int(Kind.OK), int(Kind.ANCHOR)) & others_task_is_legal & value.isNotNull(), value)
         .when(
-            (kind == int(Kind.TRACK)) & is_legal & task_id.between(0, INT32_MAX) & message_id.isNotNull(),
+            (kind == int(Kind.TRACK)) & is_task_id(task_id) & message_id.isNotNull() & value.isNotNull(),
             nothing,
         )
-        .when(kind.isin(int(Kind.FAIL), int(Kind.RESET_TIMEOUT)) & is_legal & task_is_legal, nothing)
-        .otherwise(F.raise_error(_complaint(kind, root_id, value, task_id, message_id)).cast("bigint"))
+        .when(kind.isin(int(Kind.FAIL), int(Kind.RESET_TIMEOUT)) & others_task_is_legal & value.isNotNull(), nothing)
+        .otherwise(F.raise_error(complaint).cast("bigint"))
     )
 
 
-def _complaint(kind: Column, root_id: Column, value: Column, task_id: Column, message_id: Column) -> Column:
-    """Return the text of the error for a row that is not legal: the first column at fault, and the root id."""
-    columns = {"kind": kind, "root_id": root_id, "value": value, "task_id": task_id, "message_id": message_id}
+def _complaint(
+    kind: Column,
+    root_id: Column,
+    value: Column,
+    task_id: Column,
+    message_id: Column,
+    is_task_id: Callable[[Column], Column],
+) -> Column:
+    """Return the text of the error for a row that is not legal: the first column at fault, and the root id.
 
-    def text(field: Field, suffix: str = "") -> Column:
-        got = F.coalesce(columns[field.name].cast("string"), F.lit("null"))
-        root = F.coalesce(root_id.cast("string"), F.lit("null"))
-        begin = f"{field.name}: expected {field.expected}{suffix}, got "
-        return F.concat(F.lit(begin), got, F.lit(" (root id "), root, F.lit(")"))
-
-    fields = {field.name: field for field in FIELDS}
+    One format and no more: the JVM does not compile a method of over 8,000 bytes of code, and this is part of the
+    aggregate's.
+    """
     is_track = kind == int(Kind.TRACK)
-    return (
-        F.when(kind.isNull() | ~kind.between(min(Kind), max(Kind)), text(fields["kind"]))
-        .when(root_id.isNull(), text(fields["root_id"]))
-        .when(value.isNull(), text(fields["value"]))
-        .when(is_track & task_id.isNull(), text(fields["task_id"], " for a TRACK"))
-        .when(~task_id.between(0, INT32_MAX), text(fields["task_id"]))
-        .otherwise(text(fields["message_id"], " for a TRACK"))
+    fields = {field.name: field for field in FIELDS}
+    faults = (
+        (fields["kind"], kind.isNull() | ~kind.between(min(Kind), max(Kind)), ""),
+        (fields["root_id"], root_id.isNull(), ""),
+        (fields["value"], value.isNull(), ""),
+        (fields["task_id"], is_track & task_id.isNull(), " for a TRACK"),
+        (fields["task_id"], ~is_task_id(task_id), ""),
+        (fields["message_id"], F.lit(True), " for a TRACK"),
     )
+    texts = [f"{field.name}: expected {field.expected}{suffix}" for field, _, suffix in faults]
+    columns = {"kind": kind, "root_id": root_id, "value": value, "task_id": task_id, "message_id": message_id}
+    found = [columns[field.name].cast("bigint") for field, _, _ in faults]
+    which = F.lit(len(faults))
+    for number, (_, is_at_fault, _) in reversed(list(enumerate(faults, 1))):
+        which = F.when(is_at_fault, F.lit(number)).otherwise(which)
+    text, got = F.element_at(F.array(*map(F.lit, texts)), which), F.element_at(F.array(*found), which)
+    return F.format_string("%s, got %s (root id %s)", text, got, root_id)
 
 
 def _settle(trees: DataFrame, *, include_pending: bool) -> DataFrame:
@@ -159,8 +193,12 @@ def _settle(trees: DataFrame, *, include_pending: bool) -> DataFrame:
     outcome = (
         F.when(is_acked, int(Outcome.ACKED)).when(F.col("failed"), int(Outcome.FAILED)).otherwise(int(Outcome.PENDING))
     )
-    known = trees.where(F.col("rank").isNotNull())
-    done = known if include_pending else known.where(is_acked | F.col("failed"))
+    is_told = F.col("rank").isNotNull()
+    if not include_pending:
+        is_told &= is_acked | F.col("failed")
+    # Rows without a root id are a group like any other until here, where there is one row for all of them.
+    no_root = F.raise_error(F.lit("root_id: expected int64, got null (root id null)")).cast("boolean")
+    done = trees.where(F.when(F.col("root_id").isNull(), no_root).otherwise(is_told))
     return done.select(
         "root_id",
         message_id,
