@@ -8,6 +8,7 @@
 
 #include "hash.h"
 #include "memory.h"
+#include "probe.h"
 #include "xxh64.h"
 
 namespace acker {
@@ -174,11 +175,11 @@ class CombineTable {
             }
             for (size_t i = 0; i < count; ++i) hashes[i] = hash_.of(static_cast<uint64_t>(root_id[first + i]));
             for (size_t i = 0; i < INDEX_AHEAD; ++i) hashes[count + i] = hashes[count - 1];
-            for (size_t i = 0; i < INDEX_AHEAD; ++i) __builtin_prefetch(&index_[hashes[i] & index_mask_]);
+            for (size_t i = 0; i < INDEX_AHEAD; ++i) ACKER_PREFETCH(&index_[hashes[i] & index_mask_]);
             for (size_t i = 0; i < count; ++i) {
-                __builtin_prefetch(&index_[hashes[i + INDEX_AHEAD] & index_mask_]);
+                ACKER_PREFETCH(&index_[hashes[i + INDEX_AHEAD] & index_mask_]);
                 const uint32_t guess = index_[hashes[i + TREE_AHEAD] & index_mask_];
-                __builtin_prefetch(&hot_[guess == EMPTY ? size_ : guess]);
+                ACKER_PREFETCH(&hot_[guess == EMPTY ? size_ : guess]);
                 apply(first + i, hashes[i]);
             }
         }
