@@ -31,8 +31,8 @@ FILES: Final = 4
 ROW_GROUP_ROWS: Final = 500_000
 CORES: Final = 2
 
-# A micro-benchmark's warm-up: the JVM compiles the plans of all sides in the first rounds.
-_WARM_UP_PAIRS: Final = 2
+# The JVM goes on compiling for several rounds, and for the longer plan longer.
+_WARM_UP_PAIRS: Final = 6
 _PAIRS_MAX: Final = 7
 
 BIT_XOR, ROWS, FILES_SIDE = "bit_xor", "rows", "files"
