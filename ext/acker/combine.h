@@ -26,7 +26,7 @@ class CombineTable {
     enum Code : int { DONE = 0, NO_MEMORY = 1 };
 
     // Columns of messages, all of `rows`; task_id and message_id may be null (no TRACK rows; message ids read 0).
-    // Kinds and task ids have been checked: the loop trusts them.
+    // Kinds and task ids have been checked; should another thread write to a column since, no memory may be harmed.
     struct Messages {
         const int8_t* kind;
         const int64_t* root_id;
@@ -190,7 +190,7 @@ class CombineTable {
     void apply_message(const Messages& in, size_t row, uint32_t position) noexcept {
         switch (in.kind[row]) {
             case TRACK:
-                take_track(cold_[position], in.value[row], in.task_id[row],
+                take_track(cold_[position], in.value[row], in.task_id == nullptr ? 0 : in.task_id[row],
                            in.message_id == nullptr ? 0 : in.message_id[row]);
                 break;
             case FAIL: cold_[position].flags |= FAILED; break;
