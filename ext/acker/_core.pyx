@@ -65,15 +65,6 @@ cdef extern from "ingest.h" namespace "acker" nogil:
     struct Counters:
         int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets
 
-    struct Entries:
-        int64_t* root_id
-        int64_t* ack_val
-        int64_t* message_id
-        int32_t* task_id
-        uint32_t* start
-        uint8_t* state
-        uint8_t* age
-
     cppclass Finished:
         int64_t* root_id
         int64_t* message_id
@@ -98,9 +89,21 @@ cdef extern from "ingest.h" namespace "acker" nogil:
         int64_t tracked_in(unsigned tag) noexcept
         size_t ingest(const Messages& messages, int64_t now_ms) noexcept
         void rotate(int64_t now_ms, int64_t* roots, int64_t* messages, int32_t* tasks, int64_t* elapsed) noexcept
-        void copy_out(const Entries& entries) noexcept
-        size_t put_back(const Entries& entries, size_t rows) noexcept
         bint check_invariants() noexcept
+
+
+cdef extern from "snapshot.h" namespace "acker" nogil:
+    struct Entries:
+        int64_t* root_id
+        int64_t* ack_val
+        int64_t* message_id
+        int32_t* task_id
+        uint32_t* start
+        uint8_t* state
+        uint8_t* age
+
+    void copy_out(AckerCore* core, const Entries& entries) noexcept
+    size_t put_back(AckerCore* core, const Entries& entries, size_t rows) noexcept
 
 
 cdef extern from "probe.h" namespace "acker" nogil:
@@ -326,7 +329,7 @@ cdef class Core:
             )
             pointers = _entries(columns)
             with nogil:
-                self.core.copy_out(pointers)
+                copy_out(self.core, pointers)
             return columns, self.numbers()[:10]
         finally:
             self.gate.leave()
@@ -343,7 +346,7 @@ cdef class Core:
         try:
             memcpy(&self.core.counters, values, sizeof(Counters))
             with nogil:
-                done = self.core.put_back(pointers, rows)
+                done = put_back(self.core, pointers, rows)
             if done < rows:
                 raise MemoryError(f"no memory for {rows} entries of the snapshot")
         finally:

@@ -41,18 +41,6 @@ struct Counters {
     int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets;
 };
 
-// The columns of a snapshot's entries; age counts the rotations since an entry was in the nursery.
-constexpr uint8_t ENTRY_UNTRACKED = 0, ENTRY_TRACKED = 1, ENTRY_FAILED = 2;
-struct Entries {
-    int64_t* root_id;
-    int64_t* ack_val;
-    int64_t* message_id;
-    int32_t* task_id;
-    uint32_t* start;
-    uint8_t* state;
-    uint8_t* age;
-};
-
 // Finished trees, in the order in which they finished. Owned here until the caller has copied them.
 struct Finished {
     int64_t* root_id = nullptr;
@@ -208,40 +196,10 @@ class AckerCore {
         nursery_ = tag;
     }
 
-    // Writes every entry into columns that have room for arena.count() rows.
-    void copy_out(const Entries& entries) noexcept {
-        size_t row = 0;
-        arena.each([&](uint64_t h, Ref ref, Cold* cold) {
-            entries.root_id[row] = static_cast<int64_t>(arena.root_of(h));
-            entries.ack_val[row] = static_cast<int64_t>(ref.val());
-            entries.message_id[row] = cold->message_id;
-            entries.task_id[row] = cold->task_id;
-            entries.start[row] = cold->start;
-            entries.state[row] = (ref.word() & TRACKED) != 0  ? ENTRY_TRACKED
-                                 : (ref.word() & FAILED) != 0 ? ENTRY_FAILED
-                                                              : ENTRY_UNTRACKED;
-            entries.age[row++] = static_cast<uint8_t>((nursery_ + buckets_ - ref.tag()) % buckets_);
-            return true;
-        });
-    }
-
-    // Takes over checked entries with distinct root ids; returns how many memory allowed.
-    size_t put_back(const Entries& entries, size_t rows) noexcept {
-        for (size_t row = 0; row < rows; ++row) {
-            bool tracked = entries.state[row] == ENTRY_TRACKED;
-            unsigned tag = (nursery_ + 2 * buckets_ - 1 - entries.age[row]) % buckets_ + 1;
-            uint64_t flags = static_cast<uint64_t>(tag) << TAG_SHIFT;
-            flags |= tracked ? TRACKED : entries.state[row] == ENTRY_FAILED ? FAILED : 0;
-            uint64_t h = arena.hash(static_cast<uint64_t>(entries.root_id[row]));
-            Ref ref = arena.has_room(1) ? arena.place(h, flags) : Ref{};
-            for (; !ref; ref = arena.place(h, flags))
-                if (!arena.grow()) return row;
-            ref.val() = static_cast<uint64_t>(entries.ack_val[row]);
-            *arena.cold(ref) = Cold{entries.message_id[row], entries.task_id[row], entries.start[row]};
-            ++entries_[flags >> STATE_SHIFT];
-            open_ += tracked;
-        }
-        return rows;
+    // Counts an entry that a snapshot has placed in the arena with these flags.
+    void count_in(uint64_t flags) noexcept {
+        ++entries_[flags >> STATE_SHIFT];
+        open_ += (flags & TRACKED) != 0;
     }
 
     // What must hold between calls; for tests.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "../snapshot.h"
 #include "check.h"
 #include "model.h"
 
@@ -78,7 +79,7 @@ struct Snapshot {
           start(root_id.size()),
           state(root_id.size()),
           age(root_id.size()) {
-        core->copy_out(from(0));
+        copy_out(core, from(0));
     }
 
     size_t rows() const { return root_id.size(); }
@@ -93,12 +94,12 @@ struct Snapshot {
 // Takes a snapshot's entries over, first with `budget` allocations, then with as many as it takes.
 inline void put_back(AckerCore* core, Snapshot* snapshot, int64_t budget = -1) {
     Allocations allocations(budget);
-    size_t done = core->put_back(snapshot->from(0), snapshot->rows());
+    size_t done = acker::put_back(core, snapshot->from(0), snapshot->rows());
     CHECK(core->arena.count() == done);
     if (done == snapshot->rows()) return;
     CHECK(budget >= 0 && allocations_left() == 0);
     allocations_left() = -1;
-    CHECK(core->put_back(snapshot->from(done), snapshot->rows() - done) == snapshot->rows() - done);
+    CHECK(acker::put_back(core, snapshot->from(done), snapshot->rows() - done) == snapshot->rows() - done);
 }
 
 inline bool same(const Counters& a, const Counters& b) {

@@ -613,7 +613,7 @@ TEST(finished_rows_survive_growth_and_change_hands) {
     CHECK(core.finished.capacity == 0 && core.finished.rows == 0);
 }
 
-// ---- ingest.h: snapshots, memory over time ----
+// ---- snapshot.h, memory over time ----
 
 TEST(a_restored_acker_goes_on_as_the_first_would) {
     for (Protocol protocol : PROTOCOLS) {
