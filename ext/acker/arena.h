@@ -29,7 +29,7 @@ constexpr size_t DISPLACEMENT_MAX = 31;  // lines past home: what 5 bits can tel
 constexpr unsigned BUCKETS_MAX = 15;     // tags 1 to 15; 0 says that the slot is empty
 
 constexpr uint64_t HASH_MASK = (uint64_t{1} << 57) - 1;
-constexpr uint64_t OVERFLOWED = uint64_t{1} << 57;  // of a line's four words: how many entries have passed over it
+constexpr uint64_t OVERFLOWED = uint64_t{1} << 57;  // in all words of a line: an entry has passed over it
 constexpr uint64_t FAILED = uint64_t{1} << 58;      // a FAIL came before the TRACK
 constexpr uint64_t TRACKED = uint64_t{1} << 59;     // the TRACK is here: there is a task to tell
 constexpr unsigned TAG_SHIFT = 60;
@@ -45,11 +45,8 @@ struct Cold {
     uint32_t start;  // milliseconds modulo 2^32
 };
 
-// How many entries have passed over a line on the way from their home is told by the OVERFLOWED bits of its words: none
-// of them for 0, else the first one and, in the others, the count less 1. It reads PASSED_MAX where it is that or more.
-constexpr unsigned PASSED_MAX = 8;
-
-static_assert(SLOTS == 4 && PASSED_MAX == 1u << (SLOTS - 1), "the count takes the bits there are");
+// An empty slot of a line that nothing has passed over is all zeros. So one comparison finds where a hash that is not
+// here may go at once: in a line that is overflowed it may be further on.
 static_assert(sizeof(Line) == LINE_BYTES, "a line is one cache line");
 static_assert(SLOTS * sizeof(Cold) == LINE_BYTES, "the cold part of a line is one cache line too");
 static_assert(BUCKETS_MAX < (1u << (64 - TAG_SHIFT)), "every bucket has a tag besides 0");
@@ -125,8 +122,7 @@ class Arena {
                 if ((line->word[slot] >> TAG_SHIFT) != 0) continue;
                 line->word[slot] = (line->word[slot] & OVERFLOWED) | (h & HASH_MASK) | flags;
                 line->val[slot] = 0;
-                for (size_t passed = 0; passed < distance; ++passed)
-                    one_more_passed(lines + ((first + passed) & (lines_ - 1)));
+                mark(lines, first, distance);
                 ++count_;
                 return Ref{line, slot};
             }
@@ -140,7 +136,10 @@ class Arena {
         --count_;
         Line* lines = segment_of(h);
         size_t number = static_cast<size_t>(ref.line - lines);
-        for (size_t at = home_number(h); at != number; at = (at + 1) & (lines_ - 1)) one_less_passed(lines, at);
+        for (size_t at = number; at != home_number(h);) {
+            at = (at - 1) & (lines_ - 1);  // from the last line it passed over back to the first
+            if (!is_passed_over(lines, at)) clear_mark(lines + at);
+        }
     }
 
     // One step of growth: the first segment, a doubled small one, or one segment split. False: no memory, nothing
@@ -216,7 +215,7 @@ class Arena {
             good = good && found.line == ref.line && found.slot == ref.slot;
             return good;
         });
-        return good && seen == count_ && passed_counts_agree();
+        return good && seen == count_ && lines_are_sound();
     }
 
   private:
@@ -240,36 +239,37 @@ class Arena {
         return (high << 57) | (word & HASH_MASK);
     }
 
-    static unsigned passed_over(const Line& line) noexcept {
-        if ((line.word[0] & OVERFLOWED) == 0) return 0;
-        unsigned passed = 1;
-        for (unsigned slot = 1; slot < SLOTS; ++slot)
-            passed += static_cast<unsigned>(line.word[slot] / OVERFLOWED & 1) << (slot - 1);
-        return passed;
+    // Says of `count` lines, from number `first` on, that an entry has passed over them.
+    void mark(Line* lines, size_t first, size_t count) const noexcept {
+        for (size_t passed = 0; passed < count; ++passed)
+            for (uint64_t& word : lines[(first + passed) & (lines_ - 1)].word) word |= OVERFLOWED;
     }
 
-    static void set_passed(Line* line, unsigned passed) noexcept {
-        unsigned bits = passed == 0 ? 0 : ((passed < PASSED_MAX ? passed : PASSED_MAX) - 1) << 1 | 1;
-        for (unsigned slot = 0; slot < SLOTS; ++slot)
-            line->word[slot] = (line->word[slot] & ~OVERFLOWED) | (bits >> slot & 1) * OVERFLOWED;
+    static void clear_mark(Line* line) noexcept {
+        for (uint64_t& word : line->word) word &= ~OVERFLOWED;
     }
 
-    static void one_more_passed(Line* line) noexcept { set_passed(line, passed_over(*line) + 1); }
-
-    static void one_less_passed(Line* lines, size_t number) noexcept {
-        unsigned passed = passed_over(lines[number]);
-        set_passed(lines + number, passed < PASSED_MAX ? passed - 1 : count_passed(lines, number));
-    }
-
-    // The count itself, from the entries that may have passed over a line. Lines overflow in full segments only.
-    static unsigned count_passed(const Line* lines, size_t number) noexcept {
-        unsigned passed = 0;
+    // Whether some entry stands beyond a line that it should be on, or before. The marks of the lines after it are
+    // right: where one is missing, nothing that stands further on has come this way. Only full segments overflow.
+    static bool is_passed_over(const Line* lines, size_t number) noexcept {
         for (size_t distance = 1; distance <= DISPLACEMENT_MAX; ++distance) {
             size_t at = (number + distance) & (LINES_MAX - 1);
             for (uint64_t word : lines[at].word)
-                passed += (word >> TAG_SHIFT) != 0 && displacement(at, word) >= distance;
+                if ((word >> TAG_SHIFT) != 0 && displacement(at, word) >= distance) return true;
+            if ((lines[at].word[0] & OVERFLOWED) == 0) return false;
         }
-        return passed;
+        return false;
+    }
+
+    // Marks the lines of a full segment anew, after many of its entries have gone.
+    void mark_all(Line* lines) const noexcept {
+        for (size_t number = 0; number < LINES_MAX; ++number) clear_mark(lines + number);
+        for (size_t number = 0; number < LINES_MAX; ++number) {
+            for (uint64_t word : lines[number].word) {
+                size_t distance = (word >> TAG_SHIFT) != 0 ? displacement(number, word) : 0;
+                if (distance > 0) mark(lines, (number - distance) & (LINES_MAX - 1), distance);
+            }
+        }
     }
 
     // How many lines past its home an entry of a full segment stands: five bits of the home line are in the word.
@@ -342,36 +342,36 @@ class Arena {
         for (size_t number = 0; number < lines_; ++number) {
             for (unsigned slot = 0; slot < SLOTS; ++slot) {
                 Ref ref{old + number, slot};
-                if (ref.tag() != 0 && (ref.word() & whole) != 0) move_across(old, fresh, number, ref);
+                if (ref.tag() != 0 && (ref.word() & whole) != 0) move_across(fresh, number, ref);
             }
         }
+        mark_all(old);
+        mark_all(fresh);
         segments_[segment_count_++] = fresh;
         set_limit();
         return true;
     }
 
-    void move_across(Line* old, Line* fresh, size_t number, Ref from) noexcept {
-        uint64_t h = hash_at(number, from.word());
+    void move_across(Line* fresh, size_t number, Ref from) noexcept {
         Ref to{fresh + number, from.slot};
-        to.word() = (from.word() & ~OVERFLOWED) | (to.word() & OVERFLOWED);
+        to.word() = from.word();
         to.val() = from.val();
         *cold(to) = *cold(from);
-        from.word() &= OVERFLOWED;
+        from.word() = 0;
         from.val() = 0;
-        for (size_t at = home_number(h); at != number; at = (at + 1) & (lines_ - 1)) {
-            one_less_passed(old, at);
-            one_more_passed(fresh + at);
-        }
     }
 
-    bool passed_counts_agree() const noexcept {
+    // Whether the marks are right, and empty slots are empty.
+    bool lines_are_sound() const noexcept {
         for (size_t s = 0; s < segment_count_; ++s) {
             for (size_t number = 0; number < lines_; ++number) {
                 const Line& line = segments_[s][number];
-                unsigned passed = lines_ == LINES_MAX ? count_passed(segments_[s], number) : 0;
-                if (passed_over(line) != (passed < PASSED_MAX ? passed : PASSED_MAX)) return false;
-                for (uint64_t word : line.word)
-                    if ((word >> TAG_SHIFT) == 0 && (word & ~OVERFLOWED) != 0) return false;
+                bool passed = lines_ == LINES_MAX && is_passed_over(segments_[s], number);
+                for (unsigned slot = 0; slot < SLOTS; ++slot) {
+                    uint64_t word = line.word[slot];
+                    if (((word & OVERFLOWED) != 0) != passed) return false;
+                    if ((word >> TAG_SHIFT) == 0 && ((word & ~OVERFLOWED) != 0 || line.val[slot] != 0)) return false;
+                }
             }
         }
         return true;

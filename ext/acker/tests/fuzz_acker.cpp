@@ -51,7 +51,7 @@ std::vector<int64_t> make_roots(uint8_t choice, uint64_t seed, Random* random) {
     };
     switch (choice % 16) {
         case 0: break;
-        case 1: crowd(12, 1); break;  // just over PASSED_MAX
+        case 1: crowd(12, 1); break;  // three lines
         case 2:
         case 3:
         case 4: crowd(100, 1); break;  // a segment takes 128 of one line

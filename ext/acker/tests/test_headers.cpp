@@ -231,7 +231,7 @@ TEST(entries_keep_their_values_while_the_arena_doubles_and_splits) {
     });
 }
 
-TEST(a_line_that_overflows_counts_who_has_passed_and_forgets_it) {
+TEST(a_line_that_overflows_is_marked_until_the_last_who_has_passed_is_gone) {
     for (uint64_t line : {uint64_t{0}, uint64_t{100}, uint64_t{LINES_MAX - 2}, uint64_t{LINES_MAX - 1}}) {
         for (size_t count : {4u, 5u, 11u, 12u, 13u, 40u, 120u}) {
             Arena arena(SEED);
