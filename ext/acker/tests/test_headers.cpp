@@ -255,6 +255,19 @@ TEST(a_line_that_overflows_is_marked_until_the_last_who_has_passed_is_gone) {
     }
 }
 
+TEST(the_last_entry_in_reach_keeps_its_home_line_marked) {
+    Arena arena(SEED);
+    std::vector<uint64_t> hashes = crowd(SLOTS * (DISPLACEMENT_MAX + 1), LINES_MAX - 9);
+    for (uint64_t h : hashes) insert(&arena, h);
+    CHECK(arena.segments() == 1);
+    for (; hashes.size() > 1; hashes.erase(hashes.begin())) {
+        arena.erase(hashes.front(), arena.find(hashes.front()));
+        CHECK(arena.find(hashes.back()));
+    }
+    check_holds(&arena, hashes);
+    CHECK(arena.probes() == static_cast<int64_t>(DISPLACEMENT_MAX + 1));
+}
+
 TEST(a_line_that_takes_no_more_makes_the_arena_grow) {
     Arena arena(SEED);
     std::vector<uint64_t> hashes = crowd(300, LINES_MAX - 7);
