@@ -27,7 +27,8 @@ inline int64_t elapsed_ms(uint32_t start, uint32_t now) noexcept {
     return elapsed > ELAPSED_MS_MAX ? 0 : static_cast<int64_t>(elapsed);
 }
 
-// Checked columns of one length; a null task_id or message_id column reads 0.
+// Checked columns of one length; a null task_id or message_id column reads 0. Where there is a selection, the messages
+// are the rows of those numbers, and `rows` is how many it has; else the first `rows` rows.
 struct Messages {
     const int8_t* kind;
     const int64_t* root_id;
@@ -35,6 +36,7 @@ struct Messages {
     const int32_t* task_id;
     const int64_t* message_id;
     size_t rows;
+    const uint32_t* selection = nullptr;
 };
 
 struct Counters {
@@ -231,19 +233,52 @@ class AckerCore {
     };
     static_assert(STRETCH_ROWS <= UINT16_MAX && CHUNK_ROWS <= TALLY_ROWS_MAX, "rows and counts fit their fields");
 
-    // The rows that are hashed together, and the events that wait.
+    // The rows that are hashed together, and the events that wait. What every row needs of its message is contiguous:
+    // in the batch itself, or, of a selection, gathered here.
     struct Stretch {
         const Messages& messages;
         size_t first;
         uint32_t now;
         size_t events_noted = 0;
         size_t events_settled = 0;
+        const int8_t* kinds;
+        const int64_t* roots;
+        const int64_t* values;
         uint64_t hash[STRETCH_ROWS];
         Line* line[STRETCH_ROWS + FETCH_AHEAD];
         Event event[STRETCH_ROWS];
 
-        Stretch(const Messages& columns, size_t first_row, uint32_t now_tick) noexcept
-            : messages(columns), first(first_row), now(now_tick) {}
+        Stretch(const Messages& columns, size_t first_row, size_t end, uint32_t now_tick) noexcept
+            : messages(columns),
+              first(first_row),
+              now(now_tick),
+              kinds(columns.kind + first_row),
+              roots(columns.root_id + first_row),
+              values(columns.value + first_row) {
+            if (columns.selection != nullptr) gather(end - first_row);
+        }
+
+        // Where the message of row i stands in the columns.
+        size_t row_of(size_t i) const noexcept {
+            return messages.selection == nullptr ? first + i : messages.selection[first + i];
+        }
+
+      private:
+        ACKER_NOINLINE void gather(size_t rows) noexcept {
+            for (size_t i = 0; i < rows; ++i) {
+                size_t row = messages.selection[first + i];
+                kind_[i] = messages.kind[row];
+                root_[i] = messages.root_id[row];
+                value_[i] = messages.value[row];
+            }
+            kinds = kind_;
+            roots = root_;
+            values = value_;
+        }
+
+        int8_t kind_[STRETCH_ROWS];
+        int64_t root_[STRETCH_ROWS];
+        int64_t value_[STRETCH_ROWS];
     };
 
     template <Protocol P>
@@ -255,7 +290,7 @@ class AckerCore {
             if (!arena.has_room(CHUNK_ROWS)) continue;
             size_t end = messages.rows - row < STRETCH_ROWS ? messages.rows : row + STRETCH_ROWS;
             bool full = false;
-            Stretch stretch(messages, row, now);
+            Stretch stretch(messages, row, end, now);
             row = avx2_ ? run_avx2<P>(stretch, end, &full) : run<P, PortableProbe>(stretch, end, &full);
             if (full && !arena.grow()) return row;
         }
@@ -271,10 +306,9 @@ class AckerCore {
     // is reached, or at a row (`full`) that finds no slot. Returns the row it stopped at.
     template <Protocol P, typename Probe>
     ACKER_ALWAYS_INLINE size_t run(Stretch& stretch, size_t end, bool* full) noexcept {
-        const Messages& messages = stretch.messages;
         size_t rows = end - stretch.first, i = 0;
         do {
-            stretch.hash[i] = arena.hash(static_cast<uint64_t>(messages.root_id[stretch.first + i]));
+            stretch.hash[i] = arena.hash(static_cast<uint64_t>(stretch.roots[i]));
             stretch.line[i] = arena.home(stretch.hash[i]);
         } while (++i < rows);
         for (i = 0; i < FETCH_AHEAD; ++i) {  // past the end any line that exists will do
@@ -303,8 +337,8 @@ class AckerCore {
     template <Protocol P, typename Probe>
     ACKER_ALWAYS_INLINE size_t apply_chunk(Stretch& stretch, size_t i, size_t end, bool* full) noexcept {
         const Rules& rules = RulesOf<P>::rules;
-        const int8_t* kinds = stretch.messages.kind + stretch.first;
-        const int64_t* values = stretch.messages.value + stretch.first;
+        const int8_t* kinds = stretch.kinds;
+        const int64_t* values = stretch.values;
         const uint64_t tag = static_cast<uint64_t>(nursery_) << TAG_SHIFT;
         const size_t cold_distance = arena.lines_a_segment() * LINE_BYTES;
         Event* event = stretch.event + stretch.events_noted;
@@ -372,8 +406,7 @@ class AckerCore {
     template <Protocol P>
     ACKER_NOINLINE bool apply(Stretch& stretch, size_t i) noexcept {
         const Rules& rules = RulesOf<P>::rules;
-        size_t row = stretch.first + i;
-        Kind kind = static_cast<Kind>(static_cast<unsigned>(stretch.messages.kind[row]) % KIND_CODES);
+        Kind kind = static_cast<Kind>(static_cast<unsigned>(stretch.kinds[i]) % KIND_CODES);
         uint64_t h = stretch.hash[i], fresh_word = (h & HASH_MASK) | static_cast<uint64_t>(nursery_) << TAG_SHIFT;
         Ref ref = arena.find(h);
         uint64_t word = ref ? ref.word() : 0;
@@ -389,7 +422,7 @@ class AckerCore {
             return true;
         }
         unsigned index = static_cast<unsigned>(kind) << FOUND_BITS | found;
-        uint64_t value = static_cast<uint64_t>(stretch.messages.value[row]) & rules.value_mask[index];
+        uint64_t value = static_cast<uint64_t>(stretch.values[i]) & rules.value_mask[index];
         uint64_t val = (ref ? ref.val() : 0) ^ value;
         const Effect& effect = rules.effect[index * 2 + (val == 0)];
         uint64_t after = (word & effect.keep) | (fresh_word & effect.take) | effect.set;
@@ -429,7 +462,7 @@ class AckerCore {
         size_t reported = finished.rows;
         for (; stretch.events_settled < up_to; ++stretch.events_settled) {
             const Event event = stretch.event[stretch.events_settled];
-            size_t row = stretch.first + event.row;
+            size_t row = stretch.row_of(event.row);
             Cold cold = *event.cold;
             uint32_t tracks = event.bits / KEEP & 1;
             cold.start = (event.bits & START) != 0 ? stretch.now : cold.start;
@@ -437,7 +470,7 @@ class AckerCore {
             cold.task_id = tracks != 0 ? task_ids[row & task_rows] : cold.task_id;
             *event.cold = cold;
 
-            finished.root_id[reported] = messages.root_id[row];
+            finished.root_id[reported] = stretch.roots[event.row];
             finished.message_id[reported] = cold.message_id;
             finished.elapsed_ms[reported] = elapsed_ms(cold.start, stretch.now);
             finished.task_id[reported] = cold.task_id;

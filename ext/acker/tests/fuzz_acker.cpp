@@ -180,7 +180,14 @@ class AckerFuzz {
             if (!with_ids) message.task_id = 0, message.message_id = 0;
             model_.apply(message, now_, &expected);
         }
-        for (auto& core : cores_) CHECK(ingest(core.get(), columns, now_, budget_) == expected);
+        bool scatter = messages.size() % 2 == 0;
+        for (auto& core : cores_) {
+            std::vector<Completion> finished = scatter
+                                                   ? ingest(core.get(), Scattered(messages, with_ids), now_, budget_)
+                                                   : ingest(core.get(), columns, now_, budget_);
+            CHECK(finished == expected);
+            scatter = !scatter;
+        }
         budget_ = -1;
         operations() += messages.size();
     }

@@ -32,16 +32,17 @@ inline std::vector<Completion> finished_of(const AckerCore& core) {
 }
 
 // Applies all rows: first with `budget` allocations, then, if those did not suffice, the rest with as many as it takes.
-inline std::vector<Completion> ingest(AckerCore* core, const Columns& columns, int64_t now, int64_t budget = -1) {
+template <typename Batch>
+std::vector<Completion> ingest(AckerCore* core, const Batch& batch, int64_t now, int64_t budget = -1) {
     Allocations allocations(budget);
-    size_t rows = columns.kind.size();
-    size_t done = core->ingest(columns.from<Messages>(0), now);
+    size_t rows = batch.rows();
+    size_t done = core->ingest(batch.template from<Messages>(0), now);
     std::vector<Completion> finished = finished_of(*core);
     if (done < rows) {
         CHECK(budget >= 0 && allocations_left() == 0);
         CHECK(core->check_invariants());
         allocations_left() = -1;
-        CHECK(core->ingest(columns.from<Messages>(done), now) == rows - done);
+        CHECK(core->ingest(batch.template from<Messages>(done), now) == rows - done);
         std::vector<Completion> more = finished_of(*core);
         finished.insert(finished.end(), more.begin(), more.end());
     }

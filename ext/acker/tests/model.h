@@ -268,6 +268,8 @@ struct Columns {
         }
     }
 
+    size_t rows() const { return kind.size(); }
+
     // From `first` on, as the acker and as the combiner take them.
     template <typename Messages>
     Messages from(size_t first) const {
@@ -277,6 +279,34 @@ struct Columns {
                         has_ids ? task_id.data() + first : nullptr,
                         has_ids ? message_id.data() + first : nullptr,
                         kind.size() - first};
+    }
+};
+
+// The same messages among others that nobody is to see, and the numbers of their rows.
+struct Scattered {
+    Columns columns;
+    std::vector<uint32_t> selection;
+
+    explicit Scattered(const std::vector<Message>& messages, bool with_ids = true) : columns({}, with_ids) {
+        std::vector<Message> all;
+        for (const Message& message : messages) {
+            uint64_t word = static_cast<uint64_t>(message.root_id ^ message.value);
+            for (uint64_t others = mix_seed(&word) % 4; others > 0; --others)
+                all.push_back({TRACK, message.root_id, 0, 12345, 54321});
+            selection.push_back(static_cast<uint32_t>(all.size()));
+            all.push_back(message);
+        }
+        columns = Columns(all, with_ids);
+    }
+
+    size_t rows() const { return selection.size(); }
+
+    template <typename Messages>
+    Messages from(size_t first) const {
+        Messages messages = columns.from<Messages>(0);
+        messages.rows = rows() - first;
+        messages.selection = selection.data() + first;
+        return messages;
     }
 };
 

@@ -531,6 +531,26 @@ TEST(one_batch_equals_any_split_of_it) {
     }
 }
 
+TEST(a_selection_is_a_batch_of_its_rows) {
+    std::vector<Message> messages = stream(3 * STRETCH_ROWS + 7, 300, 5);
+    for (bool avx2 : {true, false}) {
+        for (bool with_ids : {true, false}) {
+            AckerCore whole(Protocol::storm, 3, -1, SEED, avx2), chosen(Protocol::storm, 3, -1, SEED, avx2);
+            for (int64_t now : {5, 9}) {
+                std::vector<Completion> expected = ingest(&whole, Columns(messages, with_ids), now);
+                CHECK(ingest(&chosen, Scattered(messages, with_ids), now) == expected);
+            }
+            CHECK(same(whole.counters, chosen.counters) && chosen.check_invariants());
+        }
+    }
+    AckerCore core(Protocol::storm, 3, -1, SEED, true);
+    Messages nothing = Columns(messages).from<Messages>(0);
+    uint32_t row = 0;
+    nothing.rows = 0;
+    nothing.selection = &row;
+    CHECK(core.ingest(nothing, 0) == 0 && core.arena.count() == 0);
+}
+
 TEST(a_batch_may_be_about_one_tree_alone) {
     std::vector<Message> messages(3000, Message{OK, 5, 1, 0, 0});
     for (size_t row = 0; row < messages.size(); row += 7) messages[row].kind = TRACK;
