@@ -1,6 +1,7 @@
 // The two functions through which the core takes and gives back memory, so that a test can make any one of them fail.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -16,19 +17,26 @@ namespace acker {
 constexpr size_t LINE_BYTES = 64;
 constexpr size_t HUGE_PAGE_BYTES = size_t{1} << 21;
 
-// How many more requests succeed before every further one fails; negative: all succeed. Tests alone set it.
-inline int64_t& allocations_left() noexcept {
-    static int64_t left = -1;
+// How many more requests succeed before every further one fails; negative: all succeed. Tests alone set it; every
+// thread reads it.
+inline std::atomic<int64_t>& allocations_left() noexcept {
+    static std::atomic<int64_t> left{-1};
     return left;
+}
+
+inline bool may_allocate() noexcept {
+    std::atomic<int64_t>& left = allocations_left();
+    int64_t seen = left.load(std::memory_order_relaxed);
+    while (seen > 0 && !left.compare_exchange_weak(seen, seen - 1, std::memory_order_relaxed)) {
+    }
+    return seen != 0;
 }
 
 inline size_t whole_lines(size_t bytes) noexcept { return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; }
 
 // Memory of `bytes`, a multiple of `alignment`, or nullptr. The caller frees it with `release`.
 inline void* acquire_aligned(size_t bytes, size_t alignment) noexcept {
-    int64_t& left = allocations_left();
-    if (left == 0) return nullptr;
-    if (left > 0) --left;
+    if (!may_allocate()) return nullptr;
 #if defined(_MSC_VER)
     return _aligned_malloc(bytes, alignment);
 #else

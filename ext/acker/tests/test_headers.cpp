@@ -753,6 +753,23 @@ TEST(one_thread_at_a_time_is_let_in) {
     CHECK(entered == 4000);
 }
 
+TEST(threads_share_one_budget_of_allocations) {
+    constexpr int64_t BUDGET = 1000;
+    Allocations allocations(BUDGET);
+    std::array<int64_t, 4> granted = {};
+    std::vector<std::thread> threads;
+    for (int64_t& count : granted)
+        threads.emplace_back([&count] {
+            for (int64_t turn = 0; turn < BUDGET; ++turn) {
+                void* memory = acquire(1);
+                count += memory != nullptr;
+                release(memory);
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(granted[0] + granted[1] + granted[2] + granted[3] == BUDGET && allocations_left() == 0);
+}
+
 TEST(published_numbers_belong_together) {
     Published published;
     std::thread writer([&] {
