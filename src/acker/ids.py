@@ -58,6 +58,8 @@ class IdGenerator:
 
     Notes
     -----
+    Threads may share one: no id is given twice, but which thread gets which is not repeatable.
+
     A generator is never shared with a forked child: there it goes on with fresh entropy of the operating system, seeded
     or not, so that the child cannot repeat the ids of its parent. For the same reason it cannot be copied or pickled.
     """
@@ -91,9 +93,14 @@ class IdGenerator:
         """
         if self._forks != _Forks.count:
             self._restart(None)
-        if not self._buffer:
-            self._buffer = self._draw(_BUFFER_IDS)[::-1].tolist()
-        return self._buffer.pop()
+        try:
+            return self._buffer.pop()
+        except IndexError:
+            # Of two threads that come here at once one throws away what the other has left: ids are plentiful.
+            ids: list[int] = self._draw(_BUFFER_IDS)[::-1].tolist()
+            given = ids.pop()
+            self._buffer = ids
+            return given
 
     def take(self, n: int) -> NDArray[np.int64]:
         """Give `n` ids at once.
