@@ -279,7 +279,10 @@ def test_a_second_thread_is_refused(monkeypatch):
     inside, leave = threading.Event(), threading.Event()
 
     class SlowTable:
-        add, partials = combiner._table.add, combiner._table.partials
+        add, partials, nbytes = combiner._table.add, combiner._table.partials, combiner._table.nbytes
+
+        def __len__(self):
+            return 1
 
         def settle(self, include_pending):
             inside.set()

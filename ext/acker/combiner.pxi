@@ -89,7 +89,7 @@ cdef class CombineTable:
 
     cdef c_CombineTable table
 
-    def __init__(self, uint64_t seed):
+    def __cinit__(self, uint64_t seed):
         self.table.seed(seed)
 
     def __len__(self):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from acker.errors import AckerMemoryError, BusyError, ColumnTypeError, ColumnVal
 from acker.protocol import UINT64_MAX, check_integer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 SHARDS_MAX: Final = 65_536
 
@@ -97,7 +98,8 @@ class Combiner:
 
     Notes
     -----
-    Used by one thread at a time; a second one gets `BusyError`. 40 bytes a root and 8 to 16 of index; expected O(1) a
+    Used by one thread at a time; a second one gets `BusyError`. `len`, `nbytes` and the attributes may be asked at any
+    time and then show some recent moment. 40 bytes a root and 8 to 16 of index; expected O(1) a
     message. The GIL is released while the native code works.
 
     Examples
@@ -118,15 +120,16 @@ class Combiner:
         self._entered = threading.Lock()
         self.messages = 0
         self.native_ns = 0
+        self._publish()
 
     def __len__(self) -> int:
         """Return the number of roots."""
-        return len(self._table)
+        return self._published_size
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the native table holds."""
-        return int(self._table.nbytes)
+        return self._published_bytes
 
     def add(
         self,
@@ -157,8 +160,9 @@ class Combiner:
 
     def add_unchecked(self, columns: Columns) -> None:
         """Add columns that were checked as by `check_columns`; task and message ids are read on TRACK rows only."""
-        applied = self._run(self._table.add, columns)
-        self.messages += applied
+        with self._alone():
+            applied = self._timed(self._table.add, columns)
+            self.messages += applied
         self._check_all_applied(applied, columns)
 
     def merge(self, partials: Partials) -> None:
@@ -171,7 +175,9 @@ class Combiner:
         BusyError                           another thread is inside this combiner; nothing was merged.
         """
         checked = _check_partials(partials)
-        self._check_all_applied(self._run(self._table.merge, checked), checked)
+        with self._alone():
+            applied = self._timed(self._table.merge, checked)
+        self._check_all_applied(applied, checked)
 
     def partials(self, shards: int = 1) -> list[Partials]:
         """Return everything gathered, split by `shard_of`: item i holds the trees of shard i.
@@ -190,7 +196,8 @@ class Combiner:
             in the order of their first messages.
         """
         shards = check_integer("shards", shards, 1, SHARDS_MAX)
-        columns, ends = self._run(self._table.partials, (shards,))
+        with self._alone():
+            columns, ends = self._timed(self._table.partials, (shards,))
         bounds = [0, *ends.tolist()]
         everything = Partials(*columns)
         return [everything.rows(bounds[i], bounds[i + 1]) for i in range(shards)]
@@ -208,7 +215,8 @@ class Combiner:
         Completions
             One row a tree, in the order of first messages; `elapsed_ms` is 0. The combiner is as before.
         """
-        root_id, message_id, task_id, outcome = self._run(self._table.settle, (bool(include_pending),))
+        with self._alone():
+            root_id, message_id, task_id, outcome = self._timed(self._table.settle, (bool(include_pending),))
         return Completions(
             root_id=root_id,
             message_id=message_id,
@@ -217,16 +225,26 @@ class Combiner:
             elapsed_ms=np.zeros(len(root_id), np.int64),
         )
 
-    def _run(self, native: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
         if not self._entered.acquire(blocking=False):
             raise BusyError("another thread is inside this Combiner; nothing was applied")
         try:
-            start = time.perf_counter_ns()
-            result = native(*arguments)
-            self.native_ns += time.perf_counter_ns() - start
-            return result
+            yield
         finally:
+            self._publish()
             self._entered.release()
+
+    def _publish(self) -> None:
+        """Let `len` and `nbytes` show this moment: another thread may ask while the table changes."""
+        self._published_size = len(self._table)
+        self._published_bytes = int(self._table.nbytes)
+
+    def _timed(self, native: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        start = time.perf_counter_ns()
+        result = native(*arguments)
+        self.native_ns += time.perf_counter_ns() - start
+        return result
 
     def _check_all_applied(self, applied: int, columns: Columns | Partials) -> None:
         rows = len(columns.root_id)

@@ -52,6 +52,7 @@ class _Entry:
 
 
 _Bucket = dict[int, _Entry]
+_ENTRY_BYTES = sys.getsizeof(_Entry(0))
 
 
 class ReferenceAcker:
@@ -266,8 +267,7 @@ class ReferenceAcker:
     @property
     def nbytes(self) -> int:
         """About the bytes that the entries take: the dicts and the entry objects, without the integers in them."""
-        entry_bytes = sys.getsizeof(_Entry(0))
-        return sum(sys.getsizeof(bucket) + len(bucket) * entry_bytes for bucket in list(self._buckets))
+        return self._published_bytes
 
     def _ingest(self, columns: Columns, now_ms: int) -> Completions:
         with self._alone():
@@ -423,8 +423,9 @@ class ReferenceAcker:
             self._inside.release()
 
     def _publish(self) -> None:
-        """Let `stats` and `len` show this moment: another thread may ask while the next call is under way."""
+        """Let `stats`, `len` and `nbytes` show this moment: another thread may ask while the next call is under way."""
         self._published = (*self._counts.values(), self._held(), self._open)
+        self._published_bytes = sum(sys.getsizeof(bucket) + len(bucket) * _ENTRY_BYTES for bucket in self._buckets)
 
 
 def _apply_rows(
