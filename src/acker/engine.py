@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from acker import _core, snapshot
 from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
-from acker.errors import AckerMemoryError, ArgumentValueError
+from acker.errors import AckerMemoryError, ArgumentValueError, ColumnValueError
 from acker.protocol import PROTOCOLS, Options, Stats, check_options
 
 
@@ -180,7 +180,7 @@ class Acker:
     def _ingest(self, columns: Columns, now_ms: int) -> Completions:
         finished = self._core.ingest(*columns, now_ms)
         if finished is None:
-            raise AssertionError("the native core refuses columns that acker.columns has checked")
+            raise ColumnValueError("a column changed after it was checked: another thread writes to it")
         return _report(*finished)
 
     def rotate(self, *, now_ms: SupportsIndex = 0) -> Completions:
