@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
 """The native core: owns the tables' memory, releases the GIL, turns return codes into exceptions.
 
 Columns come in checked, or so plain that C can check them; what is refused here is explained by acker.columns.
@@ -16,7 +16,10 @@ cnp.import_array()
 
 
 cdef extern from "memory.h" namespace "acker" nogil:
-    int64_t& allocations_left() noexcept
+    cppclass AtomicCount "std::atomic<int64_t>":
+        void store(int64_t count) noexcept
+
+    AtomicCount& allocations_left() noexcept
     void release(void* memory) noexcept
 
 
@@ -382,7 +385,7 @@ cdef Entries _entries(tuple columns):
 
 def fail_allocations_after(int64_t successes):
     """Let that many more requests for table memory succeed and every later one fail; -1 ends it. For tests."""
-    (&allocations_left())[0] = successes
+    allocations_left().store(successes)
 
 
 include "combiner.pxi"
@@ -400,6 +403,7 @@ cdef class Gups:
     """Random XOR updates over a table of so many bytes: the limit that benchmarks measure ingest against."""
 
     cdef c_Gups table
+    cdef Gate gate
 
     def __cinit__(self, size_t table_bytes, uint64_t seed):
         if not self.table.start(table_bytes, seed):
@@ -409,10 +413,20 @@ cdef class Gups:
         """One update a row; both columns of one length."""
         if root_id.shape[0] != value.shape[0]:
             raise ValueError(f"value: expected {root_id.shape[0]} rows like root_id, got {value.shape[0]}")
+        self.enter()
         if root_id.shape[0] > 0:
             with nogil:
                 self.table.update(&root_id[0], &value[0], <size_t>root_id.shape[0])
+        self.gate.leave()
 
     def checksum(self):
         """The xor of all words of the table."""
-        return self.table.checksum()
+        self.enter()
+        found = self.table.checksum()
+        self.gate.leave()
+        return found
+
+    cdef int enter(self) except -1:
+        if not self.gate.enter():
+            raise BusyError("another thread is inside this Gups")
+        return 0
