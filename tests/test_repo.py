@@ -175,7 +175,7 @@ def test_python_range_is_the_same_everywhere() -> None:
     assert pyproject["project"]["requires-python"] == f">=3.{oldest}"
     assert pyproject["tool"]["mypy"]["python_version"] == f"3.{oldest}"
     assert pyproject["tool"]["ruff"]["target-version"] == f"py3{oldest}"
-    assert pyproject["tool"]["cibuildwheel"]["build"] == [f"cp3{minor}-*" for minor in minors]
+    assert pyproject["tool"]["cibuildwheel"]["build"] == [*(f"cp3{minor}-*" for minor in minors), f"cp3{newest}t-*"]
     finder = (ROOT / "scripts/find_python.sh").read_text()
     assert re.findall(r"^(?:newest|oldest)=(\d+)$", finder, re.MULTILINE) == [str(newest), str(oldest)]
     assert f"(3, {oldest}) <= sys.version_info[:2] <= (3, {newest})" in (ROOT / "scripts/setup.sh").read_text()
