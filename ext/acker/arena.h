@@ -18,6 +18,7 @@
 
 #include "hash.h"
 #include "memory.h"
+#include "slots.h"
 
 namespace acker {
 
@@ -27,6 +28,8 @@ constexpr unsigned LINE_BITS_MAX = 12;  // those and 5 more, from which a displa
 constexpr size_t LINES_MAX = size_t{1} << LINE_BITS_MAX;
 constexpr size_t DISPLACEMENT_MAX = 31;  // lines past home: what 5 bits can tell
 constexpr unsigned BUCKETS_MAX = 15;     // tags 1 to 15; 0 says that the slot is empty
+
+constexpr size_t LISTED_LINES = 1024;  // whose slots are listed at once
 
 constexpr uint64_t HASH_MASK = (uint64_t{1} << 57) - 1;
 constexpr uint64_t OVERFLOWED = uint64_t{1} << 57;  // in all words of a line: an entry has passed over it
@@ -73,6 +76,7 @@ class Arena {
     size_t count() const noexcept { return count_; }
     size_t lines_a_segment() const noexcept { return lines_; }
     size_t segments() const noexcept { return segment_count_; }
+    Line* segment(size_t number) const noexcept { return segments_[number]; }
     size_t slots() const noexcept { return segment_count_ * lines_ * SLOTS; }
     size_t bytes() const noexcept {
         size_t pages = (segment_count_ + SEGMENTS_A_PAGE - 1) / SEGMENTS_A_PAGE;
@@ -131,14 +135,19 @@ class Arena {
     }
 
     void erase(uint64_t h, Ref ref) noexcept {
+        Line* lines = segment_of(h);
+        erase_at(lines, static_cast<size_t>(ref.line - lines), ref);
+    }
+
+    // The same for an entry on line `number` of a segment.
+    void erase_at(Line* lines, size_t number, Ref ref) noexcept {
+        size_t home = home_of(number, ref.word());
         ref.word() &= OVERFLOWED;
         ref.val() = 0;
         --count_;
-        Line* lines = segment_of(h);
-        size_t number = static_cast<size_t>(ref.line - lines);
-        for (size_t at = number; at != home_number(h);) {
-            at = (at - 1) & (lines_ - 1);  // from the last line it passed over back to the first
-            if (!is_passed_over(lines, at)) clear_mark(lines + at);
+        while (number != home) {  // from the last line it passed over back to the first
+            number = (number - 1) & (lines_ - 1);
+            if (!is_passed_over(lines, number)) clear_mark(lines + number);
         }
     }
 
@@ -152,38 +161,24 @@ class Arena {
     // Calls visit(h, ref, cold) for every entry while it returns true. The visitor may erase the entry it is shown.
     template <typename Visit>
     void each(Visit visit) noexcept {
-        for (size_t s = 0; s < segment_count_; ++s) {
-            Line* lines = segments_[s];
-            for (size_t number = 0; number < lines_; ++number) {
-                for (unsigned slot = 0; slot < SLOTS; ++slot) {
-                    Ref ref{lines + number, slot};
-                    if (ref.tag() == 0) continue;
-                    if (!visit(hash_at(number, ref.word()), ref, cold(ref))) return;
-                }
-            }
-        }
+        for (size_t s = 0; s < segment_count_; ++s)
+            if (!each_in(segments_[s], visit)) return;
+    }
+
+    // The whole hash of an entry from its word and the number of the line it stands on.
+    uint64_t hash_at(size_t number, uint64_t word) const noexcept {
+        uint64_t high = static_cast<uint64_t>(home_of(number, word)) >> (line_bits_ - LINE_BITS_MIN);
+        return (high << 57) | (word & HASH_MASK);
     }
 
     uint64_t root_of(uint64_t h) const noexcept { return hash_.key_of(h); }
 
-    // Gives memory back after a peak: moves what is left into a smaller arena when most slots are empty. Costs time and
-    // memory in proportion to what is left; where memory is short the arena stays as it is.
-    void shrink() noexcept {
-        if (line_bits_ <= LINE_BITS_MIN || count_ * 8 > limit_) return;
-        Arena smaller(0);
-        smaller.hash_ = hash_;
-        while (!smaller.has_room(count_ * 2 + 1))
-            if (!smaller.grow()) return;
-        bool moved = true;
-        each([&](uint64_t h, Ref ref, Cold* from) {
-            Ref to = smaller.place(h, ref.word() & ~(HASH_MASK | OVERFLOWED));
-            while (!to && (moved = smaller.grow())) to = smaller.place(h, ref.word() & ~(HASH_MASK | OVERFLOWED));
-            if (!moved) return false;
-            to.val() = ref.val();
-            *smaller.cold(to) = *from;
-            return true;
-        });
-        if (moved) swap(smaller);
+    // Gives memory back after a peak: while most slots are empty, up to `steps` segments, the last ones first. Where an
+    // allocation fails the arena stays as it is. It grows again only when it holds four times as much.
+    void shrink(size_t steps) noexcept {
+        if (count_ * 8 > limit_) return;
+        while (segment_count_ > 1 && count_ * 4 <= limit_ && steps > 0 && merge()) --steps;
+        if (segment_count_ == 1 && line_bits_ > LINE_BITS_MIN && count_ * 4 <= limit_) rebuild();
     }
 
     void clear() noexcept {
@@ -221,6 +216,18 @@ class Arena {
   private:
     static constexpr size_t SEGMENTS_A_PAGE = HUGE_PAGE_BYTES / (LINES_MAX * 2 * LINE_BYTES);
 
+    template <typename Visit>
+    bool each_in(Line* lines, Visit visit) noexcept {
+        for (size_t number = 0; number < lines_; ++number) {
+            for (unsigned slot = 0; slot < SLOTS; ++slot) {
+                Ref ref{lines + number, slot};
+                if (ref.tag() == 0) continue;
+                if (!visit(hash_at(number, ref.word()), ref, cold(ref))) return false;
+            }
+        }
+        return true;
+    }
+
     // Lines and, behind them, their cold parts.
     static constexpr size_t segment_bytes(size_t lines) noexcept { return lines * 2 * LINE_BYTES; }
 
@@ -232,11 +239,9 @@ class Arena {
 
     size_t home_number(uint64_t h) const noexcept { return static_cast<size_t>(h >> (64 - line_bits_)); }
 
-    // The whole hash of an entry from its word and the number of the line it stands on.
-    uint64_t hash_at(size_t number, uint64_t word) const noexcept {
-        size_t home = line_bits_ == LINE_BITS_MAX ? (number - displacement(number, word)) & (LINES_MAX - 1) : number;
-        uint64_t high = static_cast<uint64_t>(home) >> (line_bits_ - LINE_BITS_MIN);
-        return (high << 57) | (word & HASH_MASK);
+    // The number of the home line of an entry that stands on another line, or on that one.
+    size_t home_of(size_t number, uint64_t word) const noexcept {
+        return line_bits_ == LINE_BITS_MAX ? (number - displacement(number, word)) & (LINES_MAX - 1) : number;
     }
 
     // Says of `count` lines, from number `first` on, that an entry has passed over them.
@@ -249,8 +254,8 @@ class Arena {
         for (uint64_t& word : line->word) word &= ~OVERFLOWED;
     }
 
-    // Whether some entry stands beyond a line that it should be on, or before. The marks of the lines after it are
-    // right: where one is missing, nothing that stands further on has come this way. Only full segments overflow.
+    // Whether some entry stands beyond a line that it should be on, or before. Where a line after it is not marked,
+    // nothing that stands further on has come this way. Only full segments overflow.
     static bool is_passed_over(const Line* lines, size_t number) noexcept {
         for (size_t distance = 1; distance <= DISPLACEMENT_MAX; ++distance) {
             size_t at = (number + distance) & (LINES_MAX - 1);
@@ -261,15 +266,11 @@ class Arena {
         return false;
     }
 
-    // Marks the lines of a full segment anew, after many of its entries have gone.
-    void mark_all(Line* lines) const noexcept {
-        for (size_t number = 0; number < LINES_MAX; ++number) clear_mark(lines + number);
-        for (size_t number = 0; number < LINES_MAX; ++number) {
-            for (uint64_t word : lines[number].word) {
-                size_t distance = (word >> TAG_SHIFT) != 0 ? displacement(number, word) : 0;
-                if (distance > 0) mark(lines, (number - distance) & (LINES_MAX - 1), distance);
-            }
-        }
+    // Clears the marks of a full segment that nobody needs any more, after many of its entries have gone. From the last
+    // line to the first, so that each search for who has passed ends early.
+    static void clear_marks(Line* lines) noexcept {
+        for (size_t number = LINES_MAX; number-- > 0;)
+            if ((lines[number].word[0] & OVERFLOWED) != 0 && !is_passed_over(lines, number)) clear_mark(lines + number);
     }
 
     // How many lines past its home an entry of a full segment stands: five bits of the home line are in the word.
@@ -290,7 +291,7 @@ class Arena {
     Line* make_segment(size_t lines) noexcept {
         size_t place = lines_ == LINES_MAX ? segment_count_ % SEGMENTS_A_PAGE : 0;
         void* block = place != 0           ? segments_[segment_count_ - 1] + LINES_MAX * 2
-                      : lines == LINES_MAX ? acquire_huge_page()
+                      : lines == LINES_MAX ? acquire_huge_pages(HUGE_PAGE_BYTES)
                                            : acquire(segment_bytes(lines));
         if (block != nullptr) std::memset(block, 0, segment_bytes(lines));
         return static_cast<Line*>(block);
@@ -303,12 +304,12 @@ class Arena {
     }
 
     // How many entries the segments may hold before the next step of growth. Segments not yet split carry up to twice
-    // the load of split ones, so splitting is paced by them: at the most two thirds of their slots are taken.
+    // the load of split ones, so splitting is paced by them: at most 67.5 % of their slots are taken.
     void set_limit() noexcept {
         size_t whole = 1;
         while (whole * 2 <= segment_count_) whole *= 2;
         size_t split = segment_count_ - whole;
-        limit_ = (whole * 44 + split * 22) * lines_ * SLOTS / 100;
+        limit_ = (whole * 90 + split * 45) * lines_ * SLOTS / 200;
         segment_mask_ = whole * 2 - 1;
     }
 
@@ -339,14 +340,16 @@ class Arena {
         if (fresh == nullptr) return false;
         size_t whole = (segment_mask_ + 1) / 2;
         Line* old = segments_[segment_count_ - whole];
-        for (size_t number = 0; number < lines_; ++number) {
-            for (unsigned slot = 0; slot < SLOTS; ++slot) {
-                Ref ref{old + number, slot};
-                if (ref.tag() != 0 && (ref.word() & whole) != 0) move_across(fresh, number, ref);
+        auto moves = [whole](uint64_t word) { return ((word & whole) != 0) & ((word >> TAG_SHIFT) != 0); };
+        uint16_t list[LISTED_LINES * SLOTS];
+        for (size_t first = 0; first < lines_; first += LISTED_LINES) {
+            size_t listed = list_slots(old + first, LISTED_LINES, moves, list);
+            for (size_t i = 0; i < listed; ++i) {
+                size_t number = first + list[i] / SLOTS;
+                move_across(fresh, number, Ref{old + number, list[i] % SLOTS});
             }
         }
-        mark_all(old);
-        mark_all(fresh);
+        clear_marks(old);
         segments_[segment_count_++] = fresh;
         set_limit();
         return true;
@@ -354,11 +357,60 @@ class Arena {
 
     void move_across(Line* fresh, size_t number, Ref from) noexcept {
         Ref to{fresh + number, from.slot};
-        to.word() = from.word();
+        size_t distance = displacement(number, from.word());
+        to.word() = (from.word() & ~OVERFLOWED) | (to.word() & OVERFLOWED);
         to.val() = from.val();
         *cold(to) = *cold(from);
-        from.word() = 0;
+        from.word() &= OVERFLOWED;
         from.val() = 0;
+        mark(fresh, (number - distance) & (LINES_MAX - 1), distance);
+    }
+
+    // The inverse of a split: the last segment gives its entries back to the one it got them from. False, with nothing
+    // changed, where one of them finds no slot there.
+    bool merge() noexcept {
+        Line* last = segments_[--segment_count_];
+        size_t count = count_;
+        set_limit();
+        size_t whole = (segment_mask_ + 1) / 2;
+        bool fits = each_in(last, [&](uint64_t h, Ref ref, Cold* from) { return copy(h, ref, from); });
+        if (!fits) {
+            Line* into = segments_[segment_count_ - whole];
+            each_in(into, [&](uint64_t h, Ref ref, Cold*) {
+                if ((h & whole) != 0) erase(h, ref);
+                return true;
+            });
+            ++segment_count_;
+            set_limit();
+        } else if (segment_count_ % SEGMENTS_A_PAGE == 0) {
+            release(last);
+        }
+        count_ = count;
+        return fits;
+    }
+
+    // Copies an entry of another segment, or arena, to its place here; false if there is none.
+    bool copy(uint64_t h, Ref ref, const Cold* from) noexcept {
+        Ref to = place(h, ref.word() & ~(HASH_MASK | OVERFLOWED));
+        if (!to) return false;
+        to.val() = ref.val();
+        *cold(to) = *from;
+        return true;
+    }
+
+    // Replaces the only segment by one that has room for twice its entries and no more.
+    void rebuild() noexcept {
+        Arena smaller(0);
+        smaller.hash_ = hash_;
+        while (!smaller.has_room(count_ * 2))
+            if (!smaller.grow()) return;
+        bool moved = true;
+        each([&](uint64_t h, Ref ref, Cold* from) {
+            while (!smaller.copy(h, ref, from) && (moved = smaller.grow())) {
+            }
+            return moved;
+        });
+        if (moved) swap(smaller);
     }
 
     // Whether the marks are right, and empty slots are empty.

@@ -12,6 +12,7 @@
 #include "memory.h"
 #include "probe.h"
 #include "rules.h"
+#include "sweep.h"
 
 namespace acker {
 
@@ -19,6 +20,7 @@ constexpr size_t STRETCH_ROWS = 512;  // hashed together
 constexpr size_t CHUNK_ROWS = 32;     // cold work waits for one chunk
 constexpr size_t FETCH_AHEAD = 24;    // rows between the fetch of a line and its use
 constexpr size_t LOOK_AHEAD = 8;      // rows ahead of its use at which a line tells whether the next one is needed too
+constexpr size_t IDLE_STEPS = 16;     // segments that a rotation with nothing to expire gives back, in about 1 ms
 constexpr uint32_t ELAPSED_MS_MAX = 49u * 24 * 3600 * 1000;
 
 // Milliseconds since a start tick. What looks like more than 49 days is a clock that was set back, and reads 0.
@@ -175,26 +177,22 @@ class AckerCore {
     // nursery.
     void rotate(int64_t now_ms, int64_t* roots, int64_t* messages, int32_t* tasks, int64_t* elapsed) noexcept {
         unsigned tag = death_row();
-        int64_t held = held_in(tag), left = held, row = 0;
+        int64_t held = held_in(tag), row = 0;
         uint32_t now = static_cast<uint32_t>(static_cast<uint64_t>(now_ms));
-        if (left > 0) {
-            arena.each([&](uint64_t h, Ref ref, Cold* cold) {
-                if (ref.tag() != tag) return true;
-                if ((ref.word() & TRACKED) != 0) {
-                    roots[row] = static_cast<int64_t>(arena.root_of(h));
-                    messages[row] = cold->message_id;
-                    tasks[row] = cold->task_id;
-                    elapsed[row++] = elapsed_ms(cold->start, now);
-                }
-                arena.erase(h, ref);
-                return --left > 0;
+        if (held > 0) {
+            sweep(arena, tag, static_cast<size_t>(held), [&](uint64_t h, uint64_t word, const Cold& cold) {
+                if ((word & TRACKED) == 0) return;
+                roots[row] = static_cast<int64_t>(arena.root_of(h));
+                messages[row] = cold.message_id;
+                tasks[row] = cold.task_id;
+                elapsed[row++] = elapsed_ms(cold.start, now);
             });
             open_ -= row;
             counters.timed_out += row;
             counters.orphans += held - row;
             for (unsigned state : {UNTRACKED_ENTRY, FAILED_ENTRY, TRACKED_ENTRY}) entries_[tag << 2 | state] = 0;
-            arena.shrink();
         }
+        arena.shrink(held > 0 ? arena.segments() : IDLE_STEPS);  // after a sweep it may take as long again
         nursery_ = tag;
     }
 

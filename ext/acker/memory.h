@@ -47,11 +47,13 @@ inline void* acquire_aligned(size_t bytes, size_t alignment) noexcept {
 // Memory of at least `bytes`, aligned to a cache line, or nullptr.
 inline void* acquire(size_t bytes) noexcept { return acquire_aligned(whole_lines(bytes), LINE_BYTES); }
 
-// One huge page where the system has them: random access over small pages spends its time in page walks.
-inline void* acquire_huge_page() noexcept {
-    void* memory = acquire_aligned(HUGE_PAGE_BYTES, HUGE_PAGE_BYTES);
+// At least `bytes` on huge pages where the system has them: random access over small pages spends its time in page
+// walks, and the first touch of a lot of memory in page faults.
+inline void* acquire_huge_pages(size_t bytes) noexcept {
+    bytes = (bytes + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    void* memory = acquire_aligned(bytes, HUGE_PAGE_BYTES);
 #if defined(__linux__)
-    if (memory != nullptr) madvise(memory, HUGE_PAGE_BYTES, MADV_HUGEPAGE);  // advice: no matter if it is not taken
+    if (memory != nullptr) madvise(memory, bytes, MADV_HUGEPAGE);  // advice: no matter if it is not taken
 #endif
     return memory;
 }

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from acker.bench.ingest import AnyAcker
-from acker.bench.measure import Alternation, Case, Ratio, Result, Scale, expect, per
+from acker.bench.measure import Alternation, Case, Goal, Ratio, Result, Scale, expect, per
 from acker.bench.workloads import SEED
 from acker.columns import Columns, Completions
 from acker.engine import Acker
@@ -62,12 +62,14 @@ def expired(scale: Scale) -> Result:
     sides = {side: partial(rotate, side) for side in ("reference", "native")}
     taken = Alternation(sides, check).run(loads())
     samples = {side: per({side: taken[side]}, held[side][1][1].completions)[side] for side in taken}
+    goal = scale.goal(Goal(at_most=15))
     return Result(
         "ns/tree",
         samples,
         [Ratio("reference", "native")],
         {"trees": many[1].completions, "reference_trees": few[1].completions, "seed": SEED},
         many[1]._asdict(),
+        {"native": goal} if goal else {},
     )
 
 

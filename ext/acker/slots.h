@@ -1,0 +1,38 @@
+// Which slots of a row of lines are wanted, as a list: what is done to them then runs without a branch for each slot.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace acker {
+
+// For each set of a line's four slots their numbers, the lowest first, and how many they are.
+struct Picks {
+    uint16_t slot[16][4];
+    uint8_t count[16];
+
+    constexpr Picks() noexcept : slot(), count() {
+        for (unsigned set = 0; set < 16; ++set)
+            for (uint16_t number = 0; number < 4; ++number)
+                if ((set >> number & 1) != 0) slot[set][count[set]++] = number;
+    }
+};
+
+// Lists the slots whose word is wanted, counted from the first line's first slot, and returns how many they are. The
+// list has room for four a line; what it holds behind those listed is overwritten too.
+template <typename Line, typename Wanted>
+size_t list_slots(const Line* lines, size_t count, Wanted wanted, uint16_t* list) noexcept {
+    static constexpr Picks PICKS;
+    size_t listed = 0;
+    for (size_t number = 0; number < count; ++number) {
+        unsigned set = 0;
+        for (unsigned slot = 0; slot < 4; ++slot)
+            set |= static_cast<unsigned>(wanted(lines[number].word[slot])) << slot;
+        for (unsigned slot = 0; slot < 4; ++slot)
+            list[listed + slot] = static_cast<uint16_t>(number * 4 + PICKS.slot[set][slot]);
+        listed += PICKS.count[set];
+    }
+    return listed;
+}
+
+}  // namespace acker
