@@ -258,6 +258,18 @@ def test_restoring_without_memory_raises_memory_error(scarce_memory: None) -> No
         Acker.restore(blob)
 
 
+def test_results_without_rows_are_whole_and_apart() -> None:
+    held = tracks(np.arange(10, dtype=np.int64))
+    row = np.array([99])
+    first, second = held.ingest(np.array([Kind.OK], np.int8), row, row), held.ingest(Kind.OK, [99], [1])
+    assert first == second == held.rotate() == acker.Completions.empty()
+    for name, dtype in acker.Completions._DTYPES.items():
+        column = getattr(first, name)
+        assert column.dtype == dtype and column.shape == (0,) and column.flags.owndata and column.flags.writeable
+    first.root_id = row
+    assert len(second) == len(held.ingest(Kind.OK, [99], [1])) == 0
+
+
 def test_completions_own_their_memory() -> None:
     held = tracks(np.arange(10, dtype=np.int64))
     done = held.ingest(Kind.OK, np.arange(10, dtype=np.int64), np.ones(10, np.int64))

@@ -5,14 +5,14 @@ from typing import Any, Self, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from acker.columns import Completions
+
 _Int8: TypeAlias = npt.NDArray[np.int8]
 _Int32: TypeAlias = npt.NDArray[np.int32]
 _Int64: TypeAlias = npt.NDArray[np.int64]
 _UInt8: TypeAlias = npt.NDArray[np.uint8]
 _UInt32: TypeAlias = npt.NDArray[np.uint32]
 
-# root id, message id, task id, outcome, elapsed ms
-_Trees: TypeAlias = tuple[_Int64, _Int64, _Int32, _Int8, _Int64]
 # root id, ack val, message id, task id, start tick, state, age
 _Entries: TypeAlias = tuple[_Int64, _Int64, _Int64, _Int32, _UInt32, _UInt8, _UInt8]
 # root id, value, flags, track value, task id, message id
@@ -23,8 +23,8 @@ class Core:
     def __new__(cls, protocol: int, buckets: int, high_water: int | None, seed: int, kernel: str) -> Self: ...
     def ingest(
         self, kind: Any, root_id: Any, value: Any, task_id: Any, message_id: Any, now_ms: Any
-    ) -> tuple[_Trees, int, bool] | None: ...
-    def rotate(self, now_ms: int) -> _Trees: ...
+    ) -> Completions | None: ...
+    def rotate(self, now_ms: int) -> Completions: ...
     def contains(self, root_id: int) -> bool: ...
     def numbers(self) -> tuple[int, ...]: ...
     def entries(self) -> tuple[_Entries, tuple[int, ...]]: ...

@@ -174,7 +174,7 @@ class Completions:
 
     Notes
     -----
-    Two are equal when all their rows are, in the same order.
+    Two are equal when all their rows are, in the same order. Results without rows may share their empty arrays.
     """
 
     __slots__ = ("elapsed_ms", "message_id", "outcome", "root_id", "task_id")

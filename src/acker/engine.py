@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy.typing as npt
 
 from acker import _core, snapshot
 from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
-from acker.errors import AckerMemoryError, ArgumentValueError, ColumnValueError
+from acker.errors import ArgumentValueError, ColumnValueError
 from acker.protocol import PROTOCOLS, Options, Stats, check_options
 
 
@@ -158,10 +158,10 @@ class Acker:
         -----
         Expected O(n). Releases the GIL.
         """
-        finished = self._core.ingest(kind, root_id, value, task_id, message_id, now_ms)
-        if finished is None:
+        completions = self._core.ingest(kind, root_id, value, task_id, message_id, now_ms)
+        if completions is None:
             return self._ingest(check_columns(kind, root_id, value, task_id, message_id), check_now_ms(now_ms))
-        return _report(*finished)
+        return completions
 
     def ingest_arrow(self, batch: object, *, now_ms: SupportsIndex = 0) -> Completions:
         """Apply an Arrow batch, or a stream of batches as one; columns by the names of `MESSAGE_SCHEMA`.
@@ -178,10 +178,10 @@ class Acker:
         return self._ingest(columns_from_arrow(batch), check_now_ms(now_ms))
 
     def _ingest(self, columns: Columns, now_ms: int) -> Completions:
-        finished = self._core.ingest(*columns, now_ms)
-        if finished is None:
+        completions = self._core.ingest(*columns, now_ms)
+        if completions is None:
             raise ColumnValueError("a column changed after it was checked: another thread writes to it")
-        return _report(*finished)
+        return completions
 
     def rotate(self, *, now_ms: SupportsIndex = 0) -> Completions:
         """Empty death row, which becomes the nursery; return its trees as TIMED_OUT, in any order.
@@ -205,7 +205,7 @@ class Acker:
         O(1) where the bucket is empty, else one sweep over the table, which is made smaller when little is left in it.
         Releases the GIL.
         """
-        return Completions(*self._core.rotate(check_now_ms(now_ms)))
+        return self._core.rotate(check_now_ms(now_ms))
 
     def stats(self) -> Stats:
         """Return what happened since creation, and what is held now."""
@@ -264,12 +264,3 @@ class Acker:
             f"Acker(protocol={options.protocol!r}, buckets={options.buckets}, high_water={options.high_water}): "
             f"{len(self)} pending"
         )
-
-
-def _report(arrays: Any, rows_applied: int, complete: bool) -> Completions:
-    completions = Completions(*arrays)
-    if not complete:
-        raise AckerMemoryError(
-            f"no memory after {rows_applied} rows; they are applied, the rest are not", rows_applied, completions
-        )
-    return completions
