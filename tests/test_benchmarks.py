@@ -160,7 +160,7 @@ def test_the_rivals_run_and_are_checked(monkeypatch):
     groupby, plain_table = map(importlib.import_module, ("groupby", "plain_table"))
     cases = [*groupby.CASES, *plain_table.CASES]
     outcomes = [run_here(case, TINY) for case in cases]
-    assert len(outcomes) == 9
+    assert len(outcomes) == 10
     assert all(outcome.result.checksum["completions"] > 0 for outcome in outcomes)
     monkeypatch.setitem(groupby.RIVALS, "NumPy", lambda columns: lambda _: columns.root_id[:1])
     with pytest.raises(AssertionError, match="trees that NumPy finished"):
