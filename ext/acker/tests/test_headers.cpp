@@ -315,7 +315,7 @@ void fill_past_a_peak(Arena* arena, size_t left, std::vector<uint64_t>* hashes) 
 }
 
 TEST(shrinking_keeps_every_entry_and_gives_memory_back) {
-    for (size_t left : {0u, 1u, 50u, 900u, 3000u}) {
+    for (size_t left : {0u, 1u, 50u, 900u, 3000u, 6000u}) {
         Arena arena(SEED);
         std::vector<uint64_t> hashes;
         fill_past_a_peak(&arena, left, &hashes);
@@ -323,6 +323,7 @@ TEST(shrinking_keeps_every_entry_and_gives_memory_back) {
         arena.shrink(SIZE_MAX);
         check_holds(&arena, hashes);
         CHECK(arena.bytes() * 2 < before && arena.has_room(left));
+        CHECK(arena.segments() == (left == 0 ? 0 : left < 6000 ? 1 : 3));  // not so few that it soon grows again
     }
 }
 
