@@ -31,10 +31,11 @@ constexpr unsigned BUCKETS_MAX = 15;     // tags 1 to 15; 0 says that the slot i
 
 constexpr size_t LISTED_LINES = 1024;  // whose slots are listed at once
 
-constexpr uint64_t HASH_MASK = (uint64_t{1} << 57) - 1;
-constexpr uint64_t OVERFLOWED = uint64_t{1} << 57;  // in all words of a line: an entry has passed over it
-constexpr uint64_t FAILED = uint64_t{1} << 58;      // a FAIL came before the TRACK
-constexpr uint64_t TRACKED = uint64_t{1} << 59;     // the TRACK is here: there is a task to tell
+constexpr unsigned HASH_BITS = 57;
+constexpr uint64_t HASH_MASK = (uint64_t{1} << HASH_BITS) - 1;
+constexpr uint64_t OVERFLOWED = uint64_t{1} << HASH_BITS;  // in all words of a line: an entry has passed over it
+constexpr uint64_t FAILED = uint64_t{1} << 58;             // a FAIL came before the TRACK
+constexpr uint64_t TRACKED = uint64_t{1} << 59;            // the TRACK is here: there is a task to tell
 constexpr unsigned TAG_SHIFT = 60;
 
 struct Line {
@@ -42,10 +43,28 @@ struct Line {
     uint64_t val[SLOTS];
 };
 
+// Which fields of a cold part to replace: the spout's task and message id, the start.
+struct ColdMask {
+    int64_t message_id = 0;  // all ones or 0, as are the others
+    int32_t task_id = 0;
+    uint32_t start = 0;
+
+    constexpr ColdMask() noexcept = default;
+    constexpr ColdMask(bool spout, bool begins) noexcept
+        : message_id(-int64_t{spout}), task_id(-int32_t{spout}), start(uint32_t{0} - begins) {}
+};
+
 struct Cold {
     int64_t message_id;
     int32_t task_id;
     uint32_t start;  // milliseconds modulo 2^32
+
+    // This one with some fields of another, without a branch.
+    Cold blend(int64_t other_message_id, int32_t other_task_id, uint32_t other_start,
+               const ColdMask& mask) const noexcept {
+        return Cold{message_id ^ ((message_id ^ other_message_id) & mask.message_id),
+                    task_id ^ ((task_id ^ other_task_id) & mask.task_id), start ^ ((start ^ other_start) & mask.start)};
+    }
 };
 
 // An empty slot of a line that nothing has passed over is all zeros. So one comparison finds where a hash that is not
@@ -53,7 +72,7 @@ struct Cold {
 static_assert(sizeof(Line) == LINE_BYTES, "a line is one cache line");
 static_assert(SLOTS * sizeof(Cold) == LINE_BYTES, "the cold part of a line is one cache line too");
 static_assert(BUCKETS_MAX < (1u << (64 - TAG_SHIFT)), "every bucket has a tag besides 0");
-static_assert(LINE_BITS_MIN + 57 == 64, "word and line number hold the whole hash between them");
+static_assert(LINE_BITS_MIN + HASH_BITS == 64, "word and line number hold the whole hash between them");
 
 struct Ref {
     Line* line = nullptr;
@@ -84,15 +103,36 @@ class Arena {
         return blocks + segment_capacity_ * sizeof(Line*);
     }
 
+    // The line after one that is overflowed; nullptr: it is not, or it is the last of its segment.
+    Line* next_of_marked(Line* line) const noexcept {
+        return (line->word[0] & OVERFLOWED) == 0 || number_of(line) == LINES_MAX - 1 ? nullptr : line + 1;
+    }
+
     // For a caller that fills and empties slots on home lines by itself.
     void adjust_count(int64_t by) noexcept { count_ += static_cast<size_t>(by); }
     bool has_room(size_t extra) const noexcept { return count_ + extra <= limit_; }
 
-    // The home line of a hash. The arena must hold at least one segment.
-    Line* home(uint64_t h) const noexcept { return segment_of(h) + home_number(h); }
+    // Where entries are at home, to look up many: what does not change until the arena grows, out of reach of stores.
+    struct Homes {
+        Hash hash;
+        Line* const* segments;
+        size_t segment_count;
+        size_t segment_mask;
+        unsigned line_shift;
+
+        Line* of(uint64_t h) const noexcept {
+            return segments[segment_number(h, segment_mask, segment_count)] + (h >> line_shift);
+        }
+    };
+
+    // The arena must hold at least one segment.
+    Homes homes() const noexcept { return {hash_, segments_, segment_count_, segment_mask_, 64 - line_bits_}; }
+
+    // How far behind a line its cold part lies, in bytes.
+    size_t cold_distance() const noexcept { return lines_ * LINE_BYTES; }
 
     Cold* cold(Ref ref) const noexcept {
-        return reinterpret_cast<Cold*>(reinterpret_cast<char*>(ref.line) + (lines_ * LINE_BYTES)) + ref.slot;
+        return reinterpret_cast<Cold*>(reinterpret_cast<char*>(ref.line) + cold_distance()) + ref.slot;
     }
 
     static Ref find_in(Line* line, uint64_t h) noexcept {
@@ -113,6 +153,13 @@ class Arena {
             if (ref || (lines[number].word[0] & OVERFLOWED) == 0) return ref;
             number = (number + 1) & (lines_ - 1);
         }
+    }
+
+    // To be told when an entry is gone that stood one line after its home, and not at the beginning of a segment.
+    void clear_mark_before(Line* line) noexcept {
+        size_t number = number_of(line);
+        Line* lines = line - number;
+        if (!is_passed_over(lines, number - 1)) clear_mark(line - 1);
     }
 
     // A slot for a hash that is not here, with `flags` (tag, TRACKED, FAILED) and val 0; empty Ref: `grow` first.
@@ -168,7 +215,7 @@ class Arena {
     // The whole hash of an entry from its word and the number of the line it stands on.
     uint64_t hash_at(size_t number, uint64_t word) const noexcept {
         uint64_t high = static_cast<uint64_t>(home_of(number, word)) >> (line_bits_ - LINE_BITS_MIN);
-        return (high << 57) | (word & HASH_MASK);
+        return (high << HASH_BITS) | (word & HASH_MASK);
     }
 
     uint64_t root_of(uint64_t h) const noexcept { return hash_.key_of(h); }
@@ -231,11 +278,13 @@ class Arena {
     // Lines and, behind them, their cold parts.
     static constexpr size_t segment_bytes(size_t lines) noexcept { return lines * 2 * LINE_BYTES; }
 
-    Line* segment_of(uint64_t h) const noexcept {
+    static size_t segment_number(uint64_t h, size_t mask, size_t count) noexcept {
         // A shift and not a choice: compilers turn a choice into a branch, and the bit behind it is random.
-        size_t not_split_yet = (h & segment_mask_) >= segment_count_;
-        return segments_[h & (segment_mask_ >> not_split_yet)];
+        size_t not_split_yet = (h & mask) >= count;
+        return h & (mask >> not_split_yet);
     }
+
+    Line* segment_of(uint64_t h) const noexcept { return segments_[segment_number(h, segment_mask_, segment_count_)]; }
 
     size_t home_number(uint64_t h) const noexcept { return static_cast<size_t>(h >> (64 - line_bits_)); }
 
@@ -248,6 +297,11 @@ class Arena {
     void mark(Line* lines, size_t first, size_t count) const noexcept {
         for (size_t passed = 0; passed < count; ++passed)
             for (uint64_t& word : lines[(first + passed) & (lines_ - 1)].word) word |= OVERFLOWED;
+    }
+
+    // Of a full segment. Four of them share an aligned huge page, and each is its lines and their cold parts.
+    static size_t number_of(const Line* line) noexcept {
+        return reinterpret_cast<uintptr_t>(line) / LINE_BYTES % (2 * LINES_MAX);
     }
 
     static void clear_mark(Line* line) noexcept {

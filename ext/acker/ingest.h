@@ -16,11 +16,12 @@
 
 namespace acker {
 
-constexpr size_t STRETCH_ROWS = 512;  // hashed together
-constexpr size_t CHUNK_ROWS = 32;     // cold work waits for one chunk
-constexpr size_t FETCH_AHEAD = 24;    // rows between the fetch of a line and its use
-constexpr size_t LOOK_AHEAD = 8;      // rows ahead of its use at which a line tells whether the next one is needed too
-constexpr size_t IDLE_STEPS = 16;     // segments that a rotation with nothing to expire gives back, in 0.5 to 3 ms
+constexpr size_t STRETCH_ROWS = 512;   // hashed together
+constexpr size_t CHUNK_ROWS = 32;      // cold work waits for one chunk
+constexpr size_t FETCH_AHEAD = 24;     // rows between the fetch of a line and its use
+constexpr size_t LOOK_AHEAD = 8;       // rows ahead of its use at which a line tells whether the next one is needed too
+constexpr size_t IDLE_STEPS = 16;      // segments that a rotation with nothing to expire gives back, in 0.5 to 3 ms
+constexpr size_t FAR_BYTES = 1 << 19;  // a table beyond this is not in the core's own cache
 constexpr uint32_t ELAPSED_MS_MAX = 49u * 24 * 3600 * 1000;
 
 // Milliseconds since a start tick. What looks like more than 49 days is a clock that was set back, and reads 0.
@@ -220,63 +221,53 @@ class AckerCore {
     }
 
   private:
-    // What happened to an entry, for the time when its cold part has been fetched. `before` and `after` are what the
-    // word's six highest bits were and became: tag, TRACKED, FAILED; 0 where there was, or is, no entry.
-    struct Event {
-        Cold* cold;
-        uint32_t bits;
-        uint16_t row;  // counted from the first of the stretch
-        uint8_t before;
-        uint8_t after;
-    };
-    static_assert(STRETCH_ROWS <= UINT16_MAX && CHUNK_ROWS <= TALLY_ROWS_MAX, "rows and counts fit their fields");
-
-    // The rows that are hashed together, and the events that wait. What every row needs of its message is contiguous:
-    // in the batch itself, or, of a selection, gathered here.
+    // Some rows, hashed together, and those of them whose cold part is to be worked on when it has been fetched. Their
+    // messages stand in a row: in the batch itself, or, of a selection, gathered here.
     struct Stretch {
-        const Messages& messages;
         size_t first;
         uint32_t now;
-        size_t events_noted = 0;
-        size_t events_settled = 0;
+        size_t noted = 0;
+        size_t settled = 0;
         const int8_t* kinds;
         const int64_t* roots;
         const int64_t* values;
-        uint64_t hash[STRETCH_ROWS];
-        Line* line[STRETCH_ROWS + FETCH_AHEAD];
-        Event event[STRETCH_ROWS];
+        const int32_t* tasks;
+        const int64_t* message_ids;
+        uint64_t fresh[STRETCH_ROWS];                 // the word that a new entry would get
+        uintptr_t place[STRETCH_ROWS + FETCH_AHEAD];  // the address of a row's line, then of the word that it changed
+        uint16_t note[STRETCH_ROWS];                  // the rows that wait, in order
+        uint8_t effect[STRETCH_ROWS];                 // what a message can find, then what it did
+        uint8_t before[STRETCH_ROWS];                 // what the word's six highest bits were: tag, TRACKED, FAILED
+        static_assert(STRETCH_ROWS - 1 <= UINT16_MAX, "a row's number fits its field");
+        static_assert(REJECTION <= UINT8_MAX, "an effect's number fits its field");
 
-        Stretch(const Messages& columns, size_t first_row, size_t end, uint32_t now_tick) noexcept
-            : messages(columns),
-              first(first_row),
-              now(now_tick),
-              kinds(columns.kind + first_row),
-              roots(columns.root_id + first_row),
-              values(columns.value + first_row) {
-            if (columns.selection != nullptr) gather(end - first_row);
-        }
-
-        // Where the message of row i stands in the columns.
-        size_t row_of(size_t i) const noexcept {
-            return messages.selection == nullptr ? first + i : messages.selection[first + i];
+        Stretch(const Messages& messages, size_t first_row, size_t end, uint32_t now_tick) noexcept
+            : first(first_row), now(now_tick) {
+            static constexpr int64_t ZEROS[STRETCH_ROWS] = {};  // what columns that were left out read
+            static constexpr int32_t NO_TASKS[STRETCH_ROWS] = {};
+            const uint32_t* rows = messages.selection == nullptr ? nullptr : messages.selection + first;
+            size_t count = end - first;
+            kinds = rows_of(messages.kind, rows, count, kind_);
+            roots = rows_of(messages.root_id, rows, count, root_);
+            values = rows_of(messages.value, rows, count, value_);
+            tasks = messages.task_id == nullptr ? NO_TASKS : rows_of(messages.task_id, rows, count, task_);
+            message_ids = messages.message_id == nullptr ? ZEROS : rows_of(messages.message_id, rows, count, message_);
         }
 
       private:
-        ACKER_NOINLINE void gather(size_t rows) noexcept {
-            for (size_t i = 0; i < rows; ++i) {
-                size_t row = messages.selection[first + i];
-                kind_[i] = messages.kind[row];
-                root_[i] = messages.root_id[row];
-                value_[i] = messages.value[row];
-            }
-            kinds = kind_;
-            roots = root_;
-            values = value_;
+        template <typename T>
+        ACKER_ALWAYS_INLINE const T* rows_of(const T* column, const uint32_t* rows, size_t count,
+                                             T* gathered) noexcept {
+            if (rows == nullptr) return column + first;
+            for (size_t i = 0; i < count; ++i) gathered[i] = column[rows[i]];
+            return gathered;
         }
 
         int8_t kind_[STRETCH_ROWS];
         int64_t root_[STRETCH_ROWS];
         int64_t value_[STRETCH_ROWS];
+        int32_t task_[STRETCH_ROWS];
+        int64_t message_[STRETCH_ROWS];
     };
 
     template <Protocol P>
@@ -304,23 +295,30 @@ class AckerCore {
     // is reached, or at a row (`full`) that finds no slot. Returns the row it stopped at.
     template <Protocol P, typename Probe>
     ACKER_ALWAYS_INLINE size_t run(Stretch& stretch, size_t end, bool* full) noexcept {
-        size_t rows = end - stretch.first, i = 0;
-        do {
-            stretch.hash[i] = arena.hash(static_cast<uint64_t>(stretch.roots[i]));
-            stretch.line[i] = arena.home(stretch.hash[i]);
-        } while (++i < rows);
+        const Arena::Homes homes = arena.homes();
+        const uint64_t tag = static_cast<uint64_t>(nursery_) << TAG_SHIFT;
+        size_t rows = end - stretch.first, zeros = 0, i = 0;
+        for (i = 0; i < rows; ++i) {
+            uint64_t h = homes.hash.of(static_cast<uint64_t>(stretch.roots[i]));
+            stretch.fresh[i] = (h & HASH_MASK) | tag;
+            stretch.place[i] = reinterpret_cast<uintptr_t>(homes.of(h));
+            zeros += stored_is_zero(h);
+        }
+        for (i = 0; i < rows; ++i) stretch.effect[i] = finding_of(stretch.kinds[i], 0);
+        const bool far = arena.bytes() > FAR_BYTES;
         for (i = 0; i < FETCH_AHEAD; ++i) {  // past the end any line that exists will do
-            ACKER_PREFETCH(stretch.line[i < rows ? i : 0]);
-            stretch.line[rows + i] = stretch.line[0];
+            ACKER_PREFETCH(reinterpret_cast<const Line*>(stretch.place[i < rows ? i : 0]));
+            stretch.place[rows + i] = stretch.place[0];
         }
         for (i = 0; i < rows && !*full && arena.has_room(CHUNK_ROWS);) {
             size_t chunk_end = rows - i < CHUNK_ROWS ? rows : i + CHUNK_ROWS;
-            size_t ripe = stretch.events_noted;
-            i = has_capacity() ? apply_chunk<P, Probe>(stretch, i, chunk_end, full)
-                               : apply_rows<P>(stretch, i, chunk_end, full);
-            settle(stretch, ripe);
+            size_t ripe = stretch.noted;
+            i = !has_capacity() || zeros != 0 ? apply_rows<P>(stretch, i, chunk_end, full)
+                : far                         ? apply_chunk<P, Probe, true>(stretch, i, chunk_end, full)
+                                              : apply_chunk<P, Probe, false>(stretch, i, chunk_end, full);
+            settle<P>(stretch, ripe);
         }
-        settle(stretch, stretch.events_noted);
+        settle<P>(stretch, stretch.noted);
         return stretch.first + i;
     }
 
@@ -330,54 +328,57 @@ class AckerCore {
         return open_ <= open_max_ - rows && held <= held_max_ - rows;
     }
 
-    // The fast path: entries that stand on their home line, or will, with no branch that depends on the data but the
-    // one to the slow path.
-    template <Protocol P, typename Probe>
+    // The fast path: entries that stand on their home line, or will, with no branch that depends on the data but those
+    // of lines that are overflowed. FAR: the table is not in the core's own cache, and what is not looked at in the
+    // order of the rows has to be fetched.
+    template <Protocol P, typename Probe, bool FAR>
     ACKER_ALWAYS_INLINE size_t apply_chunk(Stretch& stretch, size_t i, size_t end, bool* full) noexcept {
         const Rules& rules = RulesOf<P>::rules;
-        const int8_t* kinds = stretch.kinds;
         const int64_t* values = stretch.values;
-        const uint64_t tag = static_cast<uint64_t>(nursery_) << TAG_SHIFT;
-        const size_t cold_distance = arena.lines_a_segment() * LINE_BYTES;
-        Event* event = stretch.event + stretch.events_noted;
+        const size_t cold_distance = arena.cold_distance();
+        uint16_t* note = stretch.note + stretch.noted;
         uint64_t tally = 0;
         for (; i < end; ++i) {
-            ACKER_PREFETCH(stretch.line[i + FETCH_AHEAD]);
-            const Line* soon = stretch.line[i + LOOK_AHEAD];
-            ACKER_PREFETCH(soon + (soon->word[0] / OVERFLOWED & 1));
-            Line* line = stretch.line[i];
-            uint64_t stored = stretch.hash[i] & HASH_MASK;
-            unsigned places = Probe::places(line, stored);
+            ACKER_PREFETCH(reinterpret_cast<const Line*>(stretch.place[i + FETCH_AHEAD]));
+            if (FAR) {
+                const Line* soon = reinterpret_cast<const Line*>(stretch.place[i + LOOK_AHEAD]);
+                ACKER_PREFETCH(soon + (soon->word[0] / OVERFLOWED & 1));
+            }
+            Line* line = reinterpret_cast<Line*>(stretch.place[i]);
+            uint64_t fresh = stretch.fresh[i];
+            unsigned places = Probe::places(line, fresh);
             if (ACKER_UNLIKELY(places == 0)) {
-                add_up(tally);
-                tally = 0;
-                stretch.events_noted = static_cast<size_t>(event - stretch.event);
-                if (!apply<P>(stretch, i)) {
-                    *full = true;
-                    return i;
+                line = arena.next_of_marked(line);  // most entries that are not at home are one line further on
+                places = line == nullptr ? 0 : Probe::places(line, fresh) % (1u << SLOTS);
+                if (places == 0) {
+                    stretch.noted = static_cast<size_t>(note - stretch.note);
+                    *full = !apply<P>(stretch, i);
+                    if (*full) break;
+                    note = stretch.note + stretch.noted;
+                    continue;
                 }
-                event = stretch.event + stretch.events_noted;
-                continue;
             }
             unsigned place = ACKER_LOWEST_BIT(places), slot = place % SLOTS;
-            uint64_t word = line->word[slot];
-            unsigned index = (static_cast<unsigned>(kinds[i]) % KIND_CODES) << FOUND_BITS | (place & NO_ENTRY) |
-                             (static_cast<unsigned>(word >> STATE_SHIFT) & 3);
-            uint64_t val = line->val[slot] ^ (static_cast<uint64_t>(values[i]) & rules.value_mask[index]);
-            const Effect& effect = rules.effect[index * 2 + (val == 0)];
-            uint64_t after = (word & effect.keep) | ((stored | tag) & effect.take) | effect.set;
-            line->word[slot] = after;
-            line->val[slot] = val & effect.keep_val;
-            tally += effect.tally;
+            uint64_t* at = line->word + slot;
+            uint64_t word = at[0];
+            size_t finding = stretch.effect[i] | (place & NO_ENTRY) | (static_cast<unsigned>(word >> STATE_SHIFT) & 3);
+            uint64_t val = at[SLOTS] ^ (static_cast<uint64_t>(values[i]) & rules.value_mask[finding]);
+            size_t effect = finding + finding + (val == 0);
+            at[0] = (word & rules.keep[effect]) | (fresh & rules.take[effect]) | rules.set[effect];
+            at[SLOTS] = val & rules.keep_val[effect];
+            tally += rules.tally[effect];
 
-            Cold* cold = reinterpret_cast<Cold*>(reinterpret_cast<char*>(line) + cold_distance) + slot;
-            *event = Event{cold, effect.event, static_cast<uint16_t>(i), static_cast<uint8_t>(word >> STATE_SHIFT),
-                           static_cast<uint8_t>(after >> STATE_SHIFT)};
-            event += effect.noted;
-            ACKER_PREFETCH(effect.noted != 0 ? static_cast<void*>(cold) : static_cast<void*>(line));
+            bool at_home = reinterpret_cast<uintptr_t>(line) == stretch.place[i];
+            if (ACKER_UNLIKELY(!at_home) && rules.event[effect].reports != 0) arena.clear_mark_before(line);
+            stretch.place[i] = reinterpret_cast<uintptr_t>(at);
+            stretch.effect[i] = static_cast<uint8_t>(effect);
+            stretch.before[i] = static_cast<uint8_t>(word >> STATE_SHIFT);
+            *note = static_cast<uint16_t>(i);
+            note += rules.noted[effect];
+            if (FAR) ACKER_PREFETCH(reinterpret_cast<const char*>(line) + (cold_distance & (0 - rules.noted[effect])));
         }
         add_up(tally);
-        stretch.events_noted = static_cast<size_t>(event - stretch.event);
+        stretch.noted = static_cast<size_t>(note - stretch.note);
         return i;
     }
 
@@ -405,13 +406,13 @@ class AckerCore {
     ACKER_NOINLINE bool apply(Stretch& stretch, size_t i) noexcept {
         const Rules& rules = RulesOf<P>::rules;
         Kind kind = static_cast<Kind>(static_cast<unsigned>(stretch.kinds[i]) % KIND_CODES);
-        uint64_t h = stretch.hash[i], fresh_word = (h & HASH_MASK) | static_cast<uint64_t>(nursery_) << TAG_SHIFT;
+        uint64_t h = arena.hash(static_cast<uint64_t>(stretch.roots[i]));
         Ref ref = arena.find(h);
         uint64_t word = ref ? ref.word() : 0;
         unsigned found = ref ? static_cast<unsigned>(word >> STATE_SHIFT) & 3 : NO_ENTRY;
         if (kind == TRACK && found != TRACKED_ENTRY && open_ > open_max_) {
             ++counters.rejected;
-            note(stretch, Event{&nowhere_, START | KEEP | REPORT | REJECTED << OUTCOME_SHIFT, 0, 0, 0}, i);
+            note(stretch, i, nowhere(), REJECTION, 0);
             return true;
         }
         if (found == NO_ENTRY && kind != TRACK && !ignores_unknown(P, kind) &&
@@ -419,65 +420,83 @@ class AckerCore {
             ++counters.dropped;
             return true;
         }
-        unsigned index = static_cast<unsigned>(kind) << FOUND_BITS | found;
-        uint64_t value = static_cast<uint64_t>(stretch.values[i]) & rules.value_mask[index];
+        unsigned finding = finding_of(kind, found);
+        uint64_t value = static_cast<uint64_t>(stretch.values[i]) & rules.value_mask[finding];
         uint64_t val = (ref ? ref.val() : 0) ^ value;
-        const Effect& effect = rules.effect[index * 2 + (val == 0)];
-        uint64_t after = (word & effect.keep) | (fresh_word & effect.take) | effect.set;
-        bool known = found != NO_ENTRY, ends = (effect.event & REPORT) != 0;
-        if (!known && (effect.event & START) != 0 && !ends) {
+        unsigned effect = finding * 2 + (val == 0);
+        uint64_t after = (word & rules.keep[effect]) | (stretch.fresh[i] & rules.take[effect]) | rules.set[effect];
+        bool known = found != NO_ENTRY, ends = rules.event[effect].reports != 0;
+        if (!known && rules.event[effect].mask.start != 0 && !ends) {
             ref = arena.place(h, after & ~HASH_MASK);
             if (!ref) return false;
         }
-        Event event{ref ? arena.cold(ref) : &nowhere_, effect.event, 0, static_cast<uint8_t>(word >> STATE_SHIFT),
-                    static_cast<uint8_t>(after >> STATE_SHIFT)};
-        if (effect.noted != 0) note(stretch, event, i);
+        uintptr_t at = ref ? reinterpret_cast<uintptr_t>(&ref.word()) : nowhere();
+        if (rules.noted[effect] != 0) note(stretch, i, at, effect, word);
         if (ref && !ends) {
             ref.word() = after | (ref.word() & OVERFLOWED);
             ref.val() = val;
         }
         if (known && ends) arena.erase(h, ref);
-        add_up(effect.tally);
+        add_up(rules.tally[effect]);
         arena.adjust_count(known ? ends : (ends || !ref ? 0 : -1));  // place and erase have counted already
         return true;
     }
 
-    static void note(Stretch& stretch, Event event, size_t i) noexcept {
-        event.row = static_cast<uint16_t>(i);
-        ACKER_PREFETCH(event.cold);
-        stretch.event[stretch.events_noted++] = event;
+    void note(Stretch& stretch, size_t i, uintptr_t at, unsigned effect, uint64_t word) const noexcept {
+        stretch.place[i] = at;
+        stretch.effect[i] = static_cast<uint8_t>(effect);
+        stretch.before[i] = static_cast<uint8_t>(word >> STATE_SHIFT);
+        stretch.note[stretch.noted++] = static_cast<uint16_t>(i);
+        ACKER_PREFETCH(cold_of(at, arena.cold_distance()));
     }
 
-    // Works off the events noted before `up_to`, in order: cold parts, reports, and the counts of each bucket.
-    ACKER_ALWAYS_INLINE void settle(Stretch& stretch, size_t up_to) noexcept {
-        static const int64_t ZERO[1] = {0};  // what a column that was left out reads, whatever the row
-        static const int32_t NO_TASK[1] = {0};
-        const Messages& messages = stretch.messages;
-        const int64_t* message_ids = messages.message_id == nullptr ? ZERO : messages.message_id;
-        const int32_t* task_ids = messages.task_id == nullptr ? NO_TASK : messages.task_id;
-        const size_t message_rows = messages.message_id == nullptr ? 0 : ~size_t{0};
-        const size_t task_rows = messages.task_id == nullptr ? 0 : ~size_t{0};
-        size_t reported = finished.rows;
-        for (; stretch.events_settled < up_to; ++stretch.events_settled) {
-            const Event event = stretch.event[stretch.events_settled];
-            size_t row = stretch.row_of(event.row);
-            Cold cold = *event.cold;
-            uint32_t tracks = event.bits / KEEP & 1;
-            cold.start = (event.bits & START) != 0 ? stretch.now : cold.start;
-            cold.message_id = tracks != 0 ? message_ids[row & message_rows] : cold.message_id;
-            cold.task_id = tracks != 0 ? task_ids[row & task_rows] : cold.task_id;
-            *event.cold = cold;
+    // The cold part that belongs to a word: twice as far into its line.
+    static Cold* cold_of(uintptr_t at, size_t cold_distance) noexcept {
+        static_assert(sizeof(Cold) == 2 * sizeof(uint64_t), "a cold part is as long as two words");
+        return reinterpret_cast<Cold*>(at + at % LINE_BYTES + cold_distance);
+    }
 
-            finished.root_id[reported] = stretch.roots[event.row];
-            finished.message_id[reported] = cold.message_id;
-            finished.elapsed_ms[reported] = elapsed_ms(cold.start, stretch.now);
-            finished.task_id[reported] = cold.task_id;
-            finished.outcome[reported] = static_cast<int8_t>(event.bits >> OUTCOME_SHIFT);
-            reported += event.bits / REPORT & 1;
-            --entries_[event.before];
-            ++entries_[event.after];
+    // The place of a word whose cold part is no entry's: for trees that are reported without ever being stored.
+    uintptr_t nowhere() const noexcept { return reinterpret_cast<uintptr_t>(&nowhere_) - arena.cold_distance(); }
+
+    // Works off the first `up_to` rows noted, in order: cold parts, the counts of each bucket, and reports. A row that
+    // reports is as likely as one that does not, so reports are put aside without a branch and written afterwards.
+    template <Protocol P>
+    ACKER_ALWAYS_INLINE void settle(Stretch& stretch, size_t up_to) noexcept {
+        const Rules& rules = RulesOf<P>::rules;
+        const size_t cold_distance = arena.cold_distance();
+        const unsigned nursery = nursery_ << (TAG_SHIFT - STATE_SHIFT);
+        Cold report[CHUNK_ROWS];
+        uint16_t reporting[CHUNK_ROWS];
+        size_t reports = 0;
+        for (size_t settled = stretch.settled; settled < up_to; ++settled) {
+            size_t i = stretch.note[settled];
+            const Event& event = rules.event[stretch.effect[i]];
+            Cold* at = cold_of(stretch.place[i], cold_distance);
+            Cold cold = at->blend(stretch.message_ids[i], stretch.tasks[i], stretch.now, event.mask);
+            *at = cold;
+            report[reports] = cold;
+            reporting[reports] = static_cast<uint16_t>(i);
+            reports += event.reports;
+            unsigned before = stretch.before[i];
+            --entries_[before];
+            ++entries_[(before & event.keep) | (nursery & event.take) | event.set];
         }
-        finished.rows = reported;
+        stretch.settled = up_to;
+        const int64_t* const roots = stretch.roots;
+        int64_t* const to_root = finished.root_id + finished.rows;
+        int64_t* const to_message = finished.message_id + finished.rows;
+        int64_t* const to_elapsed = finished.elapsed_ms + finished.rows;
+        int32_t* const to_task = finished.task_id + finished.rows;
+        int8_t* const to_outcome = finished.outcome + finished.rows;
+        for (size_t r = 0; r < reports; ++r) {
+            to_root[r] = roots[reporting[r]];
+            to_message[r] = report[r].message_id;
+            to_elapsed[r] = elapsed_ms(report[r].start, stretch.now);
+            to_task[r] = report[r].task_id;
+            to_outcome[r] = rules.event[stretch.effect[reporting[r]]].outcome;
+        }
+        finished.rows += reports;
     }
 
     int64_t open_ = 0;
@@ -488,7 +507,7 @@ class AckerCore {
     unsigned nursery_ = 1;
     Protocol protocol_;
     bool avx2_;
-    Cold nowhere_ = {};  // the cold part of trees that are reported without ever being stored
+    alignas(LINE_BYTES) Cold nowhere_ = {};
 };
 
 }  // namespace acker

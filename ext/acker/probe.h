@@ -40,34 +40,32 @@ inline unsigned acker_lowest_bit(unsigned bits) noexcept {
 
 namespace acker {
 
-// `places(line, stored)`: bits 0 to 3 tell the slots that hold the hash, bits 4 to 7 the free ones of a line that
-// nothing has overflowed. 0: the search must go on beyond this line. The lowest bit is the slot to use.
+// `places(line, h)`: bits 0 to 3 tell the slots that hold the hash, bits 4 to 7 the free ones of a line that nothing
+// has passed over. 0: the search must go on beyond this line. The lowest bit is the slot to use. Tags are not looked
+// at, so a hash whose stored bits are all 0 seems to be in every empty slot: such a one must be searched otherwise.
+inline bool stored_is_zero(uint64_t h) noexcept { return h << (64 - HASH_BITS) == 0; }
+
 struct PortableProbe {
-    static ACKER_ALWAYS_INLINE unsigned places(const Line* line, uint64_t stored) noexcept {
+    static ACKER_ALWAYS_INLINE unsigned places(const Line* line, uint64_t h) noexcept {
         unsigned match = 0, empty = 0;
         for (unsigned slot = 0; slot < SLOTS; ++slot) {
-            uint64_t word = line->word[slot];
-            unsigned is_empty = (word >> TAG_SHIFT) == 0;
-            match |= (((word & HASH_MASK) == stored) & (is_empty ^ 1)) << slot;
-            empty |= is_empty << slot;
+            match |= static_cast<unsigned>((line->word[slot] ^ h) << (64 - HASH_BITS) == 0) << slot;
+            empty |= static_cast<unsigned>(line->word[slot] == 0) << slot;
         }
-        unsigned overflowed = 0 - static_cast<unsigned>(line->word[0] >> 57 & 1);
-        return match | (empty & ~overflowed) << SLOTS;
+        return match | empty << SLOTS;
     }
 };
 
 #if ACKER_HAS_AVX2
 struct Avx2Probe {
-    ACKER_TARGET_AVX2 static inline unsigned places(const Line* line, uint64_t stored) noexcept {
+    ACKER_TARGET_AVX2 static inline unsigned places(const Line* line, uint64_t h) noexcept {
         const __m256i words = _mm256_load_si256(reinterpret_cast<const __m256i*>(line->word));
-        const __m256i hashes = _mm256_and_si256(words, _mm256_set1_epi64x(static_cast<int64_t>(HASH_MASK)));
-        const __m256i same = _mm256_cmpeq_epi64(hashes, _mm256_set1_epi64x(static_cast<int64_t>(stored)));
-        const __m256i empty = _mm256_cmpeq_epi64(_mm256_srli_epi64(words, TAG_SHIFT), _mm256_setzero_si256());
-        unsigned free = static_cast<unsigned>(_mm256_movemask_pd(_mm256_castsi256_pd(empty)));
-        unsigned match =
-            static_cast<unsigned>(_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_andnot_si256(empty, same))));
-        unsigned overflowed = 0 - static_cast<unsigned>(line->word[0] >> 57 & 1);
-        return match | (free & ~overflowed) << SLOTS;
+        const __m256i others = _mm256_xor_si256(words, _mm256_set1_epi64x(static_cast<int64_t>(h)));
+        const __m256i zero = _mm256_setzero_si256();
+        const __m256i same = _mm256_cmpeq_epi64(_mm256_slli_epi64(others, 64 - HASH_BITS), zero);
+        const __m256i empty = _mm256_cmpeq_epi64(words, zero);
+        return static_cast<unsigned>(_mm256_movemask_pd(_mm256_castsi256_pd(same))) |
+               static_cast<unsigned>(_mm256_movemask_pd(_mm256_castsi256_pd(empty))) << SLOTS;
     }
 };
 inline bool machine_has_avx2() noexcept { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi"); }
@@ -90,7 +88,5 @@ inline const char* compiler() noexcept {
     return "unknown";
 #endif
 }
-
-static_assert(OVERFLOWED == uint64_t{1} << 57, "the probes read this bit by its number");
 
 }  // namespace acker

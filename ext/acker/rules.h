@@ -44,7 +44,7 @@ constexpr uint64_t one(Tally count) noexcept { return uint64_t{1} << count; }
 // What happens to the cold part, and what is reported.
 enum EventBits : uint32_t { START = 1, KEEP = 2, REPORT = 4, OUTCOME_SHIFT = 4 };
 
-struct alignas(64) Effect {
+struct Effect {
     uint64_t keep = ALL;      // of the word as it was
     uint64_t take = 0;        // of the word a new entry would get: its hash and the nursery's tag
     uint64_t set = 0;         // flags
@@ -53,6 +53,25 @@ struct alignas(64) Effect {
     uint32_t event = 0;
     uint32_t noted = 0;  // 1: the event must be worked off
 };
+
+// An effect's part that waits for the cold line.
+struct Event {
+    ColdMask mask;
+    uint32_t reports = 0;  // 1: the tree is finished
+    int8_t outcome = 0;
+    uint8_t keep = 0, take = 0, set = 0;  // as in Effect, of the word's six highest bits
+};
+
+constexpr Event event_of(const Effect& effect) noexcept {
+    Event event;
+    event.mask = ColdMask{(effect.event & KEEP) != 0, (effect.event & START) != 0};
+    event.reports = effect.event / REPORT & 1;
+    event.outcome = static_cast<int8_t>(effect.event >> OUTCOME_SHIFT);
+    event.keep = static_cast<uint8_t>(effect.keep >> STATE_SHIFT);
+    event.take = static_cast<uint8_t>(effect.take >> STATE_SHIFT);
+    event.set = static_cast<uint8_t>(effect.set >> STATE_SHIFT);
+    return event;
+}
 
 constexpr bool ignores_unknown(Protocol protocol, Kind kind) noexcept {
     return kind == RESET_TIMEOUT || (protocol == Protocol::fsshelter && kind != TRACK);
@@ -121,22 +140,52 @@ constexpr Effect effect_of(Protocol protocol, Kind kind, unsigned found, bool ze
     return effect;
 }
 
-// One protocol's rules as tables. Codes 5 to 7 have no effect: columns are checked before, but another thread may write
-// to a column while it is read, and then a batch may come out wrong but no memory may.
+constexpr unsigned FINDINGS = KIND_CODES << FOUND_BITS;  // what kind of message finds what
+constexpr uint8_t finding_of(int8_t kind, unsigned found) noexcept {
+    return static_cast<uint8_t>((static_cast<unsigned>(kind) % KIND_CODES) << FOUND_BITS | found);
+}
+constexpr unsigned EFFECTS = FINDINGS * 2;  // and whether the ack val reads 0 after it
+constexpr unsigned REJECTION = EFFECTS;     // the event of a TRACK for which there is no capacity
+
+// One protocol's rules as tables, a column for each part of an effect: the processor indexes words by itself. Codes 5
+// to 7 have no effect: columns are checked before, but another thread may write to a column while it is read, and then
+// a batch may come out wrong but no memory may.
 struct Rules {
-    uint64_t value_mask[KIND_CODES << FOUND_BITS] = {};  // ALL or 0
-    Effect effect[(KIND_CODES << FOUND_BITS) * 2] = {};
+    uint64_t value_mask[FINDINGS] = {};  // ALL or 0
+    uint64_t keep[EFFECTS] = {};
+    uint64_t take[EFFECTS] = {};
+    uint64_t set[EFFECTS] = {};
+    uint64_t keep_val[EFFECTS] = {};
+    uint64_t tally[EFFECTS] = {};
+    uint64_t noted[EFFECTS] = {};
+    Event event[EFFECTS + 1] = {};
 
     constexpr explicit Rules(Protocol protocol) noexcept {
+        for (unsigned effect = 0; effect < EFFECTS; ++effect) store(effect, Effect{});
         for (unsigned code = 0; code < KINDS; ++code) {
             for (unsigned found : {UNTRACKED_ENTRY, FAILED_ENTRY, TRACKED_ENTRY, NO_ENTRY}) {
-                unsigned index = (code << FOUND_BITS) + found;
                 Kind kind = static_cast<Kind>(code);
-                value_mask[index] = takes_value(protocol, kind, found) ? ALL : 0;
-                effect[index * 2] = effect_of(protocol, kind, found, false);
-                effect[index * 2 + 1] = effect_of(protocol, kind, found, true);
+                unsigned finding = finding_of(kind, found);
+                value_mask[finding] = takes_value(protocol, kind, found) ? ALL : 0;
+                store(finding * 2, effect_of(protocol, kind, found, false));
+                store(finding * 2 + 1, effect_of(protocol, kind, found, true));
             }
         }
+        Effect rejection;
+        rejection.keep = 0;
+        rejection.event = START | KEEP | REPORT | REJECTED << OUTCOME_SHIFT;
+        event[REJECTION] = event_of(rejection);
+    }
+
+  private:
+    constexpr void store(unsigned index, const Effect& effect) noexcept {
+        keep[index] = effect.keep;
+        take[index] = effect.take;
+        set[index] = effect.set;
+        keep_val[index] = effect.keep_val;
+        tally[index] = effect.tally;
+        noted[index] = effect.noted;
+        event[index] = event_of(effect);
     }
 };
 

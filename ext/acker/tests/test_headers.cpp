@@ -182,20 +182,28 @@ TEST(both_probes_see_what_is_there) {
     bool avx2 = machine_has_avx2();
     for (int round = 0; round < 20000; ++round) {
         alignas(LINE_BYTES) Line line = {};
-        uint64_t hashes[] = {0, random.word() & HASH_MASK, random.word() & HASH_MASK}, wanted = hashes[random.below(3)];
+        uint64_t one = random.word() & HASH_MASK, other = one ^ uint64_t{1} << random.below(2) * (HASH_BITS - 1);
+        uint64_t hashes[] = {HASH_MASK, one, other};
+        uint64_t wanted = hashes[random.below(3)], high = random.word() & ~HASH_MASK,
+                 mark = random.below(2) * OVERFLOWED;
         unsigned match = 0, empty = 0;
         for (unsigned slot = 0; slot < SLOTS; ++slot) {
             uint64_t flags = random.below(4) * FAILED, tag = random.below(2) * random.below(16);
-            uint64_t hash = match == 0 ? hashes[random.below(3)] : hashes[1] ^ 1;
-            line.word[slot] = tag == 0 ? 0 : tag << TAG_SHIFT | flags | hash;
-            line.word[slot] |= random.below(2) * OVERFLOWED;
+            uint64_t hash = hashes[random.below(3)];
+            line.word[slot] = (tag == 0 ? 0 : tag << TAG_SHIFT | flags | hash) | mark;
             match |= static_cast<unsigned>(tag != 0 && hash == wanted) << slot;
             empty |= static_cast<unsigned>(tag == 0) << slot;
         }
-        unsigned expected = match | ((line.word[0] & OVERFLOWED) != 0 ? 0 : empty << SLOTS);
-        CHECK(PortableProbe::places(&line, wanted) == expected);
-        if (avx2) CHECK(Avx2Probe::places(&line, wanted) == expected);
+        if (wanted == 0) continue;
+        unsigned expected = match | (mark != 0 ? 0 : empty << SLOTS);
+        CHECK(PortableProbe::places(&line, wanted | high) == expected);
+        if (avx2) CHECK(Avx2Probe::places(&line, wanted | high) == expected);
     }
+}
+
+TEST(only_a_hash_without_a_stored_bit_is_told_to_be_one) {
+    CHECK(stored_is_zero(0) && stored_is_zero(~HASH_MASK) && stored_is_zero(OVERFLOWED));
+    for (unsigned bit = 0; bit < HASH_BITS; ++bit) CHECK(!stored_is_zero(~HASH_MASK | uint64_t{1} << bit));
 }
 
 // ---- arena.h ----
@@ -465,12 +473,12 @@ TEST(a_sweep_of_a_part_keeps_every_count_of_who_has_passed) {
 TEST(codes_that_name_no_kind_change_nothing) {
     for (Protocol protocol : PROTOCOLS) {
         Rules rules(protocol);
-        for (unsigned index = KINDS << FOUND_BITS; index < KIND_CODES << FOUND_BITS; ++index) {
-            CHECK(rules.value_mask[index] == 0);
-            for (unsigned zero : {0u, 1u}) {
-                const Effect& effect = rules.effect[index * 2 + zero];
-                CHECK(effect.keep == ALL && effect.keep_val == ALL && effect.take == 0 && effect.set == 0);
-                CHECK(effect.tally == 0 && effect.event == 0 && effect.noted == 0);
+        for (unsigned finding = finding_of(KINDS, 0); finding < FINDINGS; ++finding) {
+            CHECK(rules.value_mask[finding] == 0);
+            for (unsigned effect : {finding * 2, finding * 2 + 1}) {
+                CHECK(rules.keep[effect] == ALL && rules.keep_val[effect] == ALL);
+                CHECK(rules.take[effect] == 0 && rules.set[effect] == 0);
+                CHECK(rules.tally[effect] == 0 && rules.noted[effect] == 0 && rules.event[effect].reports == 0);
             }
         }
     }
@@ -480,17 +488,17 @@ TEST(rules_never_mix_up_tags_or_lose_who_has_passed) {
     size_t seen = 0;
     for (Protocol protocol : PROTOCOLS) {
         Rules rules(protocol);
-        for (unsigned index = 0; index < (KIND_CODES << FOUND_BITS) * 2; ++index) {
-            const Effect& effect = rules.effect[index];
-            bool known = (index / 2 & NO_ENTRY) == 0;
+        for (unsigned effect = 0; effect < EFFECTS; ++effect) {
+            bool known = (effect / 2 & NO_ENTRY) == 0;
             ++seen;
-            CHECK(!known || (effect.take & effect.keep) == 0);
-            CHECK((effect.keep & OVERFLOWED) != 0);
-            CHECK((effect.set & ~(TRACKED | FAILED)) == 0);
-            CHECK((effect.event & REPORT) == 0 || (effect.noted == 1 && effect.keep_val == 0));
+            CHECK(!known || (rules.take[effect] & rules.keep[effect]) == 0);
+            CHECK((rules.keep[effect] & OVERFLOWED) != 0);
+            CHECK((rules.set[effect] & ~(TRACKED | FAILED)) == 0);
+            CHECK(rules.event[effect].reports == 0 || (rules.noted[effect] == 1 && rules.keep_val[effect] == 0));
         }
+        CHECK(rules.event[REJECTION].reports == 1 && rules.event[REJECTION].outcome == REJECTED);
     }
-    CHECK(seen == 3 * 2 * (KIND_CODES << FOUND_BITS));
+    CHECK(seen == 3 * EFFECTS);
 }
 
 // ---- ingest.h: what the protocol says ----
@@ -657,6 +665,19 @@ TEST(a_selection_is_a_batch_of_its_rows) {
     nothing.rows = 0;
     nothing.selection = &row;
     CHECK(core.ingest(nothing, 0) == 0 && core.arena.count() == 0);
+}
+
+TEST(a_root_whose_stored_hash_is_zero_is_a_root_like_others) {
+    Hash hash = Hash::from_seed(SEED);
+    for (bool avx2 : {true, false}) {
+        Checked acker(Protocol::storm, 3, std::nullopt, avx2);
+        std::vector<Message> messages = stream(700, 100, 3);
+        for (size_t row = 0; row < messages.size(); row += 90)
+            messages[row].root_id = static_cast<int64_t>(hash.key_of(uint64_t{row % 5} << HASH_BITS));
+        acker.ingest(messages);
+        acker.ingest({{OK, static_cast<int64_t>(hash.key_of(uint64_t{99} << HASH_BITS)), 5, 0, 0}});
+        CHECK(acker.core.arena.find(uint64_t{99} << HASH_BITS) && !acker.core.arena.find(uint64_t{98} << HASH_BITS));
+    }
 }
 
 TEST(a_batch_may_be_about_one_tree_alone) {
