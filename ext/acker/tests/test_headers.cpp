@@ -680,6 +680,20 @@ TEST(a_root_whose_stored_hash_is_zero_is_a_root_like_others) {
     }
 }
 
+TEST(the_line_after_a_full_one_holds_other_roots) {
+    Hash hash = Hash::from_seed(SEED);
+    auto root = [&](uint64_t line, uint64_t stored) {
+        return static_cast<int64_t>(hash.key_of(line << HASH_BITS | stored));
+    };
+    for (bool avx2 : {true, false}) {
+        Checked acker(Protocol::storm, 3, std::nullopt, avx2);
+        std::vector<Message> messages = {{TRACK, root(8, 5), 1, 0, 0}};  // as much of it is stored as of the last one
+        for (uint64_t stored : {1u, 2u, 3u, 4u, 5u}) messages.push_back({TRACK, root(7, stored), 2, 0, 0});
+        acker.ingest(messages);
+        CHECK(acker.core.arena.count() == 6);
+    }
+}
+
 TEST(a_batch_may_be_about_one_tree_alone) {
     std::vector<Message> messages(3000, Message{OK, 5, 1, 0, 0});
     for (size_t row = 0; row < messages.size(); row += 7) messages[row].kind = TRACK;
