@@ -17,7 +17,7 @@
 namespace acker {
 
 constexpr size_t STRETCH_ROWS = 512;   // hashed together
-constexpr size_t CHUNK_ROWS = 32;      // cold work waits for one chunk
+constexpr size_t CHUNK_ROWS = 64;      // cold work waits for one chunk
 constexpr size_t FETCH_AHEAD = 24;     // rows between the fetch of a line and its use
 constexpr size_t LOOK_AHEAD = 8;       // rows ahead of its use at which a line tells whether the next one is needed too
 constexpr size_t IDLE_STEPS = 16;      // segments that a rotation with nothing to expire gives back, in 0.5 to 3 ms
