@@ -20,3 +20,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "acker")
 def acker_type(request):
     """Both implementations: whatever holds for the one holds for the other."""
     return request.param
+
+
+@pytest.fixture
+def scarce_memory():
+    """Whatever a test does to allocations ends with it."""
+    yield
+    acker._core.fail_allocations_after(-1)

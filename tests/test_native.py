@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -12,12 +10,6 @@ from acker import Acker, Kind, ReferenceAcker, _core
 
 SEED = 20_140_917
 ROWS = 40_000
-
-
-@pytest.fixture
-def scarce_memory() -> Iterator[None]:
-    yield
-    _core.fail_allocations_after(-1)
 
 
 def tracks(roots: np.ndarray, now_ms: int = 0, into: Acker | None = None) -> Acker:

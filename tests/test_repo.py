@@ -19,8 +19,8 @@ PACKAGE = ROOT / "src/acker"
 
 # Lowest first: a module may import from its own layer and from those before it. The last part of ARCHITECTURE.md.
 LAYERS = (
-    ("errors", "protocol", "ids"),
-    ("columns", "snapshot"),
+    ("errors", "xxh64", "protocol", "ids"),
+    ("columns", "storage", "snapshot"),
     ("engine", "reference", "combiner"),
     ("tupletree", "offsets"),
     ("topology",),

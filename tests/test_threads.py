@@ -5,6 +5,7 @@ on who comes first.
 """
 
 import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -30,6 +31,7 @@ CALLS = {
     "ingest_arrow": lambda a: a.ingest_arrow(ONE_OK),
     "rotate": lambda a: a.rotate(),
     "snapshot": lambda a: a.snapshot(),
+    "snapshot_to": lambda a: a.snapshot_to(io.BytesIO()),
     "in": lambda a: 7 in a,
 }
 

@@ -101,20 +101,6 @@ cdef extern from "ingest.h" namespace "acker" nogil:
         bint check_invariants() noexcept
 
 
-cdef extern from "snapshot.h" namespace "acker" nogil:
-    struct Entries:
-        int64_t* root_id
-        int64_t* ack_val
-        int64_t* message_id
-        int32_t* task_id
-        uint32_t* start
-        uint8_t* state
-        uint8_t* age
-
-    void copy_out(AckerCore* core, const Entries& entries) noexcept
-    size_t put_back(AckerCore* core, const Entries& entries, size_t rows) noexcept
-
-
 cdef extern from "probe.h" namespace "acker" nogil:
     bint machine_has_avx2() noexcept
     const char* compiler() noexcept
@@ -371,42 +357,19 @@ cdef class Core:
         self.published.read(numbers)
         return tuple([numbers[i] for i in range(13)])
 
-    def entries(self):
-        """Every entry as columns (root id, ack val, message id, task id, start tick, state, age), and the counters."""
-        self.enter()
-        try:
-            rows = self.core.arena.count()
-            columns = (
-                _column(rows, cnp.NPY_INT64),
-                _column(rows, cnp.NPY_INT64),
-                _column(rows, cnp.NPY_INT64),
-                _column(rows, cnp.NPY_INT32),
-                _column(rows, cnp.NPY_UINT32),
-                _column(rows, cnp.NPY_UINT8),
-                _column(rows, cnp.NPY_UINT8),
-            )
-            pointers = _entries(columns)
-            with nogil:
-                copy_out(self.core, pointers)
-            return columns, self.numbers()[:10]
-        finally:
-            self.gate.leave()
+    def writer(self):
+        """What writes this core's entries into the blocks of a snapshot."""
+        return _writer(self, &self.gate, &self.core, 1)
 
-    def load(self, tuple columns, tuple counters):
-        """Take over checked entries and counters; only for a core that is new."""
-        cdef int64_t[10] values
-        cdef size_t rows = <size_t>cnp.PyArray_DIM(<cnp.ndarray>columns[0], 0)
-        cdef size_t done
-        for i in range(10):
-            values[i] = counters[i]
-        pointers = _entries(columns)
+    def reader(self, uint64_t checksum, size_t entries):
+        """What fills this core, which is new, from the blocks of a snapshot; room is made for so many entries."""
+        return _reader(self, &self.core, 1, checksum, entries)
+
+    def set_counters(self, tuple counters):
+        """Count on from the ten lifetime counters of a snapshot."""
         self.enter()
         try:
-            memcpy(&self.core.counters, values, sizeof(Counters))
-            with nogil:
-                done = put_back(self.core, pointers, rows)
-            if done < rows:
-                raise MemoryError(f"no memory for {rows} entries of the snapshot")
+            _set_counters(&self.core.counters, counters)
         finally:
             self.leave()
 
@@ -426,23 +389,12 @@ cdef class Core:
             self.gate.leave()
 
 
-cdef Entries _entries(tuple columns):
-    cdef Entries entries
-    entries.root_id = <int64_t*>_data(columns[0])
-    entries.ack_val = <int64_t*>_data(columns[1])
-    entries.message_id = <int64_t*>_data(columns[2])
-    entries.task_id = <int32_t*>_data(columns[3])
-    entries.start = <uint32_t*>_data(columns[4])
-    entries.state = <uint8_t*>_data(columns[5])
-    entries.age = <uint8_t*>_data(columns[6])
-    return entries
-
-
 def fail_allocations_after(int64_t successes):
     """Let that many more requests for table memory succeed and every later one fail; -1 ends it. For tests."""
     allocations_left().store(successes)
 
 
+include "snapshot.pxi"
 include "combiner.pxi"
 
 

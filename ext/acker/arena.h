@@ -394,6 +394,13 @@ class Arena {
         if (fresh == nullptr) return false;
         size_t whole = (segment_mask_ + 1) / 2;
         Line* old = segments_[segment_count_ - whole];
+        if (count_ > 0) move_half(old, fresh, whole);  // there is nothing yet where room is made in advance
+        segments_[segment_count_++] = fresh;
+        set_limit();
+        return true;
+    }
+
+    void move_half(Line* old, Line* fresh, size_t whole) noexcept {
         auto moves = [whole](uint64_t word) { return ((word & whole) != 0) & ((word >> TAG_SHIFT) != 0); };
         uint16_t list[LISTED_LINES * SLOTS];
         for (size_t first = 0; first < lines_; first += LISTED_LINES) {
@@ -404,9 +411,6 @@ class Arena {
             }
         }
         clear_marks(old);
-        segments_[segment_count_++] = fresh;
-        set_limit();
-        return true;
     }
 
     void move_across(Line* fresh, size_t number, Ref from) noexcept {

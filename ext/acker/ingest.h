@@ -154,6 +154,7 @@ class AckerCore {
 
     bool avx2() const noexcept { return avx2_; }
     int64_t open() const noexcept { return open_; }
+    Protocol protocol() const noexcept { return protocol_; }
     unsigned buckets() const noexcept { return buckets_; }
     unsigned nursery() const noexcept { return nursery_; }
     unsigned death_row() const noexcept { return nursery_ % buckets_ + 1; }

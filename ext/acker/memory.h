@@ -58,6 +58,17 @@ inline void* acquire_huge_pages(size_t bytes) noexcept {
     return memory;
 }
 
+// Advises huge pages for what lies whole inside a large block, wherever it came from: one that is about to be filled
+// for the first time would else spend more time in page faults than in being filled.
+inline void prefer_huge_pages([[maybe_unused]] void* block, [[maybe_unused]] size_t bytes) noexcept {
+#if defined(__linux__)
+    constexpr uintptr_t PAGES = HUGE_PAGE_BYTES - 1;
+    uintptr_t first = (reinterpret_cast<uintptr_t>(block) + PAGES) & ~PAGES;
+    uintptr_t end = (reinterpret_cast<uintptr_t>(block) + bytes) & ~PAGES;
+    if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+#endif
+}
+
 inline void* acquire_zeroed(size_t bytes) noexcept {
     void* memory = acquire(bytes);
     if (memory != nullptr) std::memset(memory, 0, bytes);

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
+from itertools import chain
 from typing import SupportsIndex
 
 import numpy.typing as npt
 
-from acker import _core, snapshot
+from acker import _core
 from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
 from acker.errors import ArgumentValueError, ColumnValueError
 from acker.protocol import PROTOCOLS, Options, Stats, check_options
+from acker.snapshot import Header, Reading, checksum_at_end, source_of
+from acker.storage import Readable, Writable, opened, write
 
 
 def _kernel() -> str:
@@ -212,19 +215,60 @@ class Acker:
         return Stats(*self._core.numbers()[:12])
 
     def snapshot(self) -> bytes:
-        """Return everything this acker knows as bytes for `restore`; the format stands in docs/snapshot.md."""
-        columns, counters = self._core.entries()
-        options = self._options
-        return snapshot.encode(
-            snapshot.State(
-                options.protocol,
-                options.buckets,
-                options.high_water,
-                options.seed,
-                counters,
-                snapshot.Entries(*columns),
-            )
-        )
+        """Return everything this acker knows as bytes for `restore`; docs/snapshot.md describes them.
+
+        Raises
+        ------
+        MemoryError
+            No memory for the result.
+        BusyError
+            Another thread is inside this acker.
+
+        Notes
+        -----
+        One sweep over the table. Releases the GIL.
+        """
+        with self._core.writer() as writer:
+            return writer.whole(self._header(writer))
+
+    def snapshot_to(self, target: str | os.PathLike[str] | Writable) -> int:
+        """Write everything this acker knows to a file, block by block, with one block in memory.
+
+        Parameters
+        ----------
+        target : path or binary file object
+            The file of a path is replaced at once, when everything has been written and has reached the disk: whoever
+            opens it, after a crash too, finds the whole of the old snapshot or of the new one. For a file object all
+            that is called is `write`; flushing and closing it is left to the caller.
+
+        Returns
+        -------
+        int
+            How many bytes were written.
+
+        Raises
+        ------
+        OSError
+            What the system or the file object says. The file of a path is as it was before. A file object has taken
+            a part that `restore_from` will refuse.
+        ArgumentTypeError
+            `target` is neither.
+        BusyError
+            Another thread is inside this acker. Until this call returns, any other one gets this error too.
+
+        Notes
+        -----
+        A new file may be read by its owner only, since a snapshot holds the secret seed of the hash; a file that is
+        there already keeps its permissions. What a killed process leaves behind is called ``.acker-*.tmp``.
+        """
+        with self._core.writer() as writer:
+            header = self._header(writer)
+            return write(target, chain([header], iter(writer.next_block, b"")))
+
+    def _header(self, writer: _core.SnapshotWriter) -> bytes:
+        header = Header(self._options, writer.counters, writer.entries).pack()
+        writer.begin(checksum_at_end(header))
+        return header
 
     @classmethod
     def restore(cls, blob: bytes | bytearray | memoryview) -> Acker:
@@ -234,11 +278,42 @@ class Acker:
         ------
         SnapshotError
             The bytes are damaged, of an unknown version, or no snapshot.
+        MemoryError
+            No memory for the table.
         """
-        state = snapshot.decode(blob)
+        return cls._read(Reading(source_of(blob)))
+
+    @classmethod
+    def restore_from(cls, source: str | os.PathLike[str] | Readable) -> Acker:
+        """Return an acker that goes on where the one of the snapshot in a file stood.
+
+        Parameters
+        ----------
+        source : path or binary file object
+            Read to its end, block by block, with one block in memory: bytes behind the snapshot are damage. A file
+            object is read from where it stands, and stays open. A path is faster, since the table can be made at once
+            where the size of the file is known.
+
+        Raises
+        ------
+        SnapshotError
+            The bytes are damaged, of an unknown version, or no snapshot.
+        OSError
+            What the system or the file object says.
+        ArgumentTypeError
+            `source` is neither.
+        MemoryError
+            No memory for the table.
+        """
+        with opened(source) as bytes_of:
+            return cls._read(Reading(bytes_of))
+
+    @classmethod
+    def _read(cls, reading: Reading) -> Acker:
         restored = cls.__new__(cls)
-        restored._open(Options(state.protocol, state.buckets, state.high_water, state.seed))
-        restored._core.load(tuple(state.entries), tuple(state.counters))
+        restored._open(reading.header.options)
+        reading.fill(restored._core.reader(reading.checksum, reading.room))
+        restored._core.set_counters(reading.header.counters)
         return restored
 
     @property

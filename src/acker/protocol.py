@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.xxh64 import xxh64
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -192,29 +193,9 @@ def track_rank(value: int, task_id: int, message_id: int) -> int:
     an aggregate of Spark's holds no key longer than 64 bits. TRACKs that differ in one column never have the same rank,
     others with chance 2^-64.
     """
-    seed = _xxh64_short(task_id & 0xFFFFFFFF, 4, 42)
-    rank = (value & UINT64_MAX) ^ _xxh64_short(message_id & UINT64_MAX, 8, seed)
+    seed = xxh64(task_id.to_bytes(4, "little", signed=True), 42)
+    rank = (value & UINT64_MAX) ^ xxh64(message_id.to_bytes(8, "little", signed=True), seed)
     return rank - 2**64 if rank > INT64_MAX else rank
-
-
-def _xxh64_short(word: int, size_bytes: int, seed: int) -> int:
-    """Return the XXH64 hash of one 4-byte or 8-byte little-endian number."""
-    prime_1, prime_2, prime_3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
-    prime_4, prime_5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
-
-    def rotate(number: int, bits: int) -> int:
-        number &= UINT64_MAX
-        return (number << bits | number >> (64 - bits)) & UINT64_MAX
-
-    mixed = (seed + prime_5 + size_bytes) & UINT64_MAX
-    if size_bytes == 8:
-        mixed = rotate(mixed ^ (rotate(word * prime_2, 31) * prime_1 & UINT64_MAX), 27) * prime_1 + prime_4
-    else:
-        mixed = rotate(mixed ^ (word * prime_1 & UINT64_MAX), 23) * prime_2 + prime_3
-    mixed &= UINT64_MAX
-    mixed = (mixed ^ mixed >> 33) * prime_2 & UINT64_MAX
-    mixed = (mixed ^ mixed >> 29) * prime_3 & UINT64_MAX
-    return mixed ^ mixed >> 32
 
 
 @overload

@@ -6,21 +6,33 @@ text. Speed is no concern here, reading is.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
+from itertools import islice, repeat
 from typing import SupportsIndex
 
-import numpy as np
 import numpy.typing as npt
 
 from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
 from acker.errors import BusyError
 from acker.protocol import COUNTERS, Kind, Outcome, Stats, check_options, elapsed_ms, start_tick, track_rank
-from acker.snapshot import FAILED, TRACKED, UNTRACKED, Entries, State, decode, encode
+from acker.snapshot import (
+    BLOCK_ENTRIES,
+    FAILED,
+    TRACKED,
+    UNTRACKED,
+    BlockReader,
+    Entries,
+    Header,
+    Reading,
+    pieces_of,
+    source_of,
+)
+from acker.storage import Readable, Writable, opened, write
 
 # Plain integers: comparing with the members of an IntEnum, row by row, would make the baseline slower than it need be.
 _TRACK, _ANCHOR, _OK, _FAIL, _RESET_TIMEOUT = (
@@ -216,15 +228,29 @@ class ReferenceAcker:
         return Stats(*self._published)
 
     def snapshot(self) -> bytes:
-        """Return everything that this acker holds as bytes; the format is that of `acker.snapshot`.
+        """Return everything that this acker holds as bytes; docs/snapshot.md describes them.
 
         Raises
         ------
         BusyError   another thread is inside this acker.
         """
         with self._alone():
-            counters = tuple(self._counts.values())
-            return encode(State(*self._options, counters, self._entries()))
+            return b"".join(self._pieces())
+
+    def snapshot_to(self, target: str | os.PathLike[str] | Writable) -> int:
+        """Write everything that this acker holds to a path or a binary file object; return how many bytes that takes.
+
+        The acker is unchanged whatever happens, and so is the file of a path until all has been written; see
+        `Acker.snapshot_to`.
+
+        Raises
+        ------
+        BusyError           another thread is inside this acker.
+        ArgumentTypeError   `target` is neither.
+        OSError             it cannot be written to.
+        """
+        with self._alone():
+            return write(target, self._pieces())
 
     @classmethod
     def restore(cls, blob: bytes | bytearray | memoryview) -> ReferenceAcker:
@@ -235,17 +261,27 @@ class ReferenceAcker:
         SnapshotError       the bytes are damaged.
         ArgumentTypeError   `blob` is not bytes.
         """
-        state = decode(blob)
-        acker = cls(protocol=state.protocol, buckets=state.buckets, high_water=state.high_water, seed=state.seed)
-        acker._counts.update(dict(zip(COUNTERS, state.counters, strict=True)))
-        columns = (column.tolist() for column in state.entries)
-        for root, ack_val, message, task, start, entry_state, age in zip(*columns, strict=True):
-            entry = acker._buckets[age][root] = _Entry(start)
-            entry.ack_val = ack_val
-            entry.failed = entry_state == FAILED
-            if entry_state == TRACKED:
-                entry.task_id, entry.message_id = task, message
-                acker._open += 1
+        return cls._read(Reading(source_of(blob)))
+
+    @classmethod
+    def restore_from(cls, source: str | os.PathLike[str] | Readable) -> ReferenceAcker:
+        """Return an acker in the state of a snapshot in a file, which is read to its end.
+
+        Raises
+        ------
+        SnapshotError       the bytes are damaged.
+        ArgumentTypeError   `source` is neither a path nor a binary file object.
+        OSError             it cannot be read.
+        """
+        with opened(source) as bytes_of:
+            return cls._read(Reading(bytes_of))
+
+    @classmethod
+    def _read(cls, reading: Reading) -> ReferenceAcker:
+        header = reading.header
+        acker = cls(**header.options._asdict())
+        acker._counts.update(dict(zip(COUNTERS, header.counters, strict=True)))
+        reading.fill(BlockReader(reading, acker._put_back))
         acker._publish()
         return acker
 
@@ -394,8 +430,12 @@ class ReferenceAcker:
         self._open -= 1
         return entry.end(root, outcome, now_ms)
 
-    def _entries(self) -> Entries:
-        rows = [
+    def _pieces(self) -> Iterator[bytes]:
+        header = Header(self._options, tuple(self._counts.values()), self._held())
+        return pieces_of(header, self._blocks())
+
+    def _blocks(self) -> Iterator[Entries]:
+        rows = (
             (
                 root,
                 entry.ack_val,
@@ -407,10 +447,19 @@ class ReferenceAcker:
             )
             for age, bucket in enumerate(self._buckets)
             for root, entry in bucket.items()
-        ]
-        columns = list(zip(*rows, strict=True)) if rows else [()] * len(Entries._fields)
-        dtypes = (np.int64, np.int64, np.int64, np.int32, np.uint32, np.uint8, np.uint8)
-        return Entries(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True)))
+        )
+        while block := list(islice(rows, BLOCK_ENTRIES)):
+            yield Entries.from_rows(block)
+
+    def _put_back(self, entries: Entries) -> None:
+        columns = (column.tolist() for column in entries)
+        for root, ack_val, message, task, start, state, age in zip(*columns, strict=True):
+            entry = self._buckets[age][root] = _Entry(start)
+            entry.ack_val = ack_val
+            entry.failed = state == FAILED
+            if state == TRACKED:
+                entry.task_id, entry.message_id = task, message
+                self._open += 1
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

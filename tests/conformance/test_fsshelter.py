@@ -27,7 +27,7 @@ FAN_OUT = [  # Spout -> Bolt A -> (Bolt B, Bolt C)
 
 def ack_val(a):
     """Return the ack val of the only entry, from its place in the snapshot format."""
-    (value,) = struct.unpack_from("<q", a.snapshot(), 120 + 8)
+    (value,) = struct.unpack_from("<q", a.snapshot(), 128 + 8)
     return value
 
 

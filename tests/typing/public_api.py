@@ -1,5 +1,7 @@
 """The types that users see. Never run: mypy checks it, and an ignore that is not needed is an error too."""
 
+import io
+from pathlib import Path
 from typing import assert_type
 
 import numpy as np
@@ -18,6 +20,9 @@ def engine(a: acker.Acker | acker.ReferenceAcker) -> None:
     assert_type(a.stats(), acker.Stats)
     assert_type(a.stats().timed_out, int)
     assert_type(a.snapshot(), bytes)
+    assert_type(a.snapshot_to("file"), int)
+    assert_type(a.snapshot_to(Path("file")), int)
+    assert_type(a.snapshot_to(io.BytesIO()), int)
     assert_type(len(a), int)
     assert_type(a.nbytes, int)
     assert_type(7 in a, bool)
@@ -26,12 +31,15 @@ def engine(a: acker.Acker | acker.ReferenceAcker) -> None:
     a.ingest(acker.Kind.OK, ids, ids, None, None, 5)  # type: ignore[call-arg]
     a.rotate(5)  # type: ignore[call-arg]
     a.rotate(now_ms="now")  # type: ignore[arg-type]
+    a.snapshot_to(io.StringIO())  # type: ignore[arg-type]
 
 
 def construction() -> None:
     assert_type(acker.Acker(protocol="fsshelter", buckets=5, high_water=10, seed=1), acker.Acker)
     assert_type(acker.Acker.restore(b""), acker.Acker)
     assert_type(acker.ReferenceAcker.restore(b""), acker.ReferenceAcker)
+    assert_type(acker.Acker.restore_from(io.BytesIO()), acker.Acker)
+    assert_type(acker.ReferenceAcker.restore_from("file"), acker.ReferenceAcker)
 
     acker.Acker("storm")  # type: ignore[call-arg]
     acker.Acker(buckets="3")  # type: ignore[arg-type]

@@ -219,17 +219,22 @@ class AckerFuzz {
         }
     }
 
-    // Every acker's entries into one of the other kernel, now and then of another seed.
+    // Every acker's entries into one of the other kernel, now and then of another seed, or by way of some shards.
     void restore() {
-        bool same_seed = bytes_->next() % 8 != 0;
-        std::vector<std::unique_ptr<AckerCore>> restored;
+        uint8_t choice = bytes_->next();
+        uint64_t seed = choice % 8 == 0 ? seed_ + 1 : seed_;
+        size_t shards = choice / 8 % 4;
         for (auto& core : cores_) {
-            Snapshot snapshot(core.get());
-            restored.push_back(make_core(!core->avx2(), same_seed ? seed_ : seed_ + 1));
-            put_back(restored.back().get(), &snapshot, budget_);
-            restored.back()->counters = core->counters;
+            Counters counters = core->counters;
+            auto make = [&] { return make_core(!core->avx2(), seed); };
+            if (shards > 0) {
+                auto parts = restored({core.get()}, shards, make, choice / 32 % 2 == 0, budget_);
+                core = std::move(restored(pointers_to(parts), 1, make, true)[0]);
+            } else {
+                core = std::move(restored({core.get()}, 1, make, choice / 32 % 2 == 0, budget_)[0]);
+            }
+            core->counters = counters;
         }
-        cores_ = std::move(restored);
         budget_ = -1;
         check_all();
     }

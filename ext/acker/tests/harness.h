@@ -65,42 +65,72 @@ inline std::vector<Completion> rotate(AckerCore* core, int64_t now, int64_t budg
     return finished;
 }
 
-// A snapshot's columns, exactly as long as they have to be.
+// The blocks of a snapshot, each in memory of exactly its size.
 struct Snapshot {
-    std::vector<int64_t> root_id, ack_val, message_id;
-    std::vector<int32_t> task_id;
-    std::vector<uint32_t> start;
-    std::vector<uint8_t> state, age;
+    static constexpr uint64_t CHECKSUM = 5;  // in the place of the header's
 
-    explicit Snapshot(AckerCore* core)
-        : root_id(core->arena.count()),
-          ack_val(root_id.size()),
-          message_id(root_id.size()),
-          task_id(root_id.size()),
-          start(root_id.size()),
-          state(root_id.size()),
-          age(root_id.size()) {
-        copy_out(core, from(0));
+    std::vector<std::vector<uint8_t>> blocks;
+    size_t entries = 0;
+
+    explicit Snapshot(const std::vector<AckerCore*>& cores) {
+        SnapshotWriter writer(cores.data(), cores.size(), CHECKSUM);
+        for (AckerCore* core : cores) entries += core->arena.count();
+        size_t bytes = writer.bytes(), left = entries;
+        for (size_t rows; (rows = writer.next_entries()) > 0; left -= rows) {
+            CHECK(rows == std::min(left, BLOCK_ENTRIES));
+            blocks.emplace_back(block_bytes(rows));
+            writer.write(blocks.back().data());
+            bytes -= blocks.back().size();
+        }
+        CHECK(left == 0 && bytes == 0);
     }
 
-    size_t rows() const { return root_id.size(); }
+    static size_t rows_of(const std::vector<uint8_t>& block) { return (block.size() - CHECKSUM_BYTES) / ENTRY_BYTES; }
 
-    Entries from(size_t first) {
-        return Entries{root_id.data() + first, ack_val.data() + first, message_id.data() + first,
-                       task_id.data() + first, start.data() + first,   state.data() + first,
-                       age.data() + first};
+    // Calls visit(columns, row) for every entry.
+    template <typename Visit>
+    void each(Visit visit) const {
+        for (const std::vector<uint8_t>& block : blocks)
+            for (size_t row = 0; row < rows_of(block); ++row)
+                visit(BlockColumns<const uint8_t>(block.data(), rows_of(block)), row);
+    }
+
+    // Fills new cores, with room made for `room` entries beforehand; tells what was wrong, and with which entry.
+    Fault read_into(const std::vector<AckerCore*>& cores, size_t room, size_t* entry) const {
+        SnapshotReader reader(cores.data(), cores.size(), CHECKSUM);
+        if (!reader.reserve(room)) return NO_MEMORY;
+        size_t before = 0;
+        for (const std::vector<uint8_t>& block : blocks) {
+            Fault fault = reader.read(block.data(), rows_of(block), entry);
+            *entry += before;
+            if (fault != NO_FAULT) return fault;
+            before += rows_of(block);
+        }
+        return NO_FAULT;
     }
 };
 
-// Takes a snapshot's entries over, first with `budget` allocations, then with as many as it takes.
-inline void put_back(AckerCore* core, Snapshot* snapshot, int64_t budget = -1) {
-    Allocations allocations(budget);
-    size_t done = acker::put_back(core, snapshot->from(0), snapshot->rows());
-    CHECK(core->arena.count() == done);
-    if (done == snapshot->rows()) return;
-    CHECK(budget >= 0 && allocations_left() == 0);
-    allocations_left() = -1;
-    CHECK(acker::put_back(core, snapshot->from(done), snapshot->rows() - done) == snapshot->rows() - done);
+inline std::vector<AckerCore*> pointers_to(const std::vector<std::unique_ptr<AckerCore>>& cores) {
+    std::vector<AckerCore*> pointers;
+    for (const auto& core : cores) pointers.push_back(core.get());
+    return pointers;
+}
+
+// New cores, as `make` makes them, with the entries of others: first with `budget` allocations and then, since what a
+// failure leaves behind is of no use, anew with as many as it takes.
+template <typename Make>
+std::vector<std::unique_ptr<AckerCore>> restored(const std::vector<AckerCore*>& cores, size_t count, Make make,
+                                                 bool with_room, int64_t budget = -1) {
+    Snapshot snapshot(cores);
+    for (Allocations allocations(budget);; allocations_left() = -1) {
+        std::vector<std::unique_ptr<AckerCore>> fresh;
+        for (size_t core = 0; core < count; ++core) fresh.push_back(make());
+        size_t entry = 0;
+        Fault fault = snapshot.read_into(pointers_to(fresh), with_room ? snapshot.entries : 0, &entry);
+        for (const auto& core : fresh) CHECK(core->arena.check_invariants());
+        if (fault == NO_FAULT) return fresh;
+        CHECK(fault == NO_MEMORY && allocations_left() == 0);
+    }
 }
 
 inline bool same(const Counters& a, const Counters& b) {
@@ -119,18 +149,19 @@ inline void check_numbers(const AckerCore& core, const Model& model) {
 inline void check_entries(AckerCore* core, const Model& model) {
     CHECK(core->check_invariants());
     CHECK(core->tracked_in(core->death_row()) == model.tracked_on_death_row());
-    Snapshot snapshot(core);
-    CHECK(snapshot.rows() == model.trees.size());
-    for (size_t row = 0; row < snapshot.rows(); ++row) {
-        auto found = model.trees.find(snapshot.root_id[row]);
+    Snapshot snapshot({core});
+    CHECK(snapshot.entries == model.trees.size());
+    snapshot.each([&](const BlockColumns<const uint8_t>& columns, size_t row) {
+        auto found = model.trees.find(load<int64_t>(columns.root_id, row));
         CHECK(found != model.trees.end());
         const Model::Tree& tree = found->second;
-        CHECK(static_cast<uint64_t>(snapshot.ack_val[row]) == tree.ack_val);
-        CHECK(snapshot.start[row] == static_cast<uint32_t>(tree.start));
-        CHECK(snapshot.state[row] == (tree.tracked ? ENTRY_TRACKED : tree.failed ? ENTRY_FAILED : ENTRY_UNTRACKED));
-        CHECK(snapshot.age[row] == model.age(tree));
-        CHECK(!tree.tracked || (snapshot.message_id[row] == tree.message_id && snapshot.task_id[row] == tree.task_id));
-    }
+        CHECK(load<uint64_t>(columns.ack_val, row) == tree.ack_val);
+        CHECK(load<uint32_t>(columns.start, row) == static_cast<uint32_t>(tree.start));
+        CHECK(columns.state[row] == (tree.tracked ? ENTRY_TRACKED : tree.failed ? ENTRY_FAILED : ENTRY_UNTRACKED));
+        CHECK(columns.age[row] == model.age(tree));
+        CHECK(load<int64_t>(columns.message_id, row) == (tree.tracked ? tree.message_id : 0));
+        CHECK(load<int32_t>(columns.task_id, row) == (tree.tracked ? tree.task_id : 0));
+    });
 }
 
 }  // namespace acker::testing

@@ -1,0 +1,184 @@
+"""SnapshotWriter and SnapshotReader: the native halves of acker.snapshot, which knows the format around the blocks."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+
+cdef extern from "memory.h" namespace "acker" nogil:
+    void prefer_huge_pages(void* block, size_t size) noexcept
+
+
+cdef extern from "snapshot.h" namespace "acker" nogil:
+    size_t block_bytes(size_t entries) noexcept
+
+    enum Fault:
+        CHECKSUM_WRONG
+        NO_MEMORY
+        NO_FAULT
+
+    cppclass c_SnapshotWriter "acker::SnapshotWriter":
+        c_SnapshotWriter(AckerCore** cores, size_t count, uint64_t checksum)
+        size_t bytes() noexcept
+        size_t next_entries() noexcept
+        void write(uint8_t* block) noexcept
+
+    cppclass c_SnapshotReader "acker::SnapshotReader":
+        c_SnapshotReader(AckerCore** cores, size_t count, uint64_t checksum)
+        bint reserve(size_t entries) noexcept
+        Fault read(const uint8_t* block, size_t entries, size_t* row) noexcept
+
+
+cdef void _set_counters(Counters* counters, tuple numbers) except *:
+    cdef int64_t[10] values
+    for i in range(10):
+        values[i] = numbers[i]
+    memcpy(counters, values, sizeof(Counters))
+
+
+@cython.final
+cdef class SnapshotWriter:
+    """Writes the entries of the cores of one owner as blocks; in a `with` statement, which keeps everyone else out.
+
+    First `counters` and `entries` for the header, then `begin` with the header, then either all blocks or one by one.
+    """
+
+    cdef object owner  # keeps the cores alive
+    cdef Gate* gate
+    cdef AckerCore** cores
+    cdef size_t count
+    cdef bint inside
+    cdef c_SnapshotWriter* blocks
+
+    def __cinit__(self):
+        self.inside = False
+        self.blocks = NULL
+
+    def __dealloc__(self):
+        del self.blocks
+
+    def __enter__(self):
+        if not self.gate.enter():
+            raise BusyError()
+        self.inside = True
+        return self
+
+    def __exit__(self, *_):
+        self.inside = False
+        self.gate.leave()
+
+    @property
+    def entries(self):
+        """How many entries there are."""
+        self.expect(self.inside)
+        cdef size_t entries = 0
+        for core in range(self.count):
+            entries += self.cores[core].arena.count()
+        return entries
+
+    @property
+    def counters(self):
+        """The ten lifetime counters, added up over the cores."""
+        self.expect(self.inside)
+        cdef int64_t[10] numbers
+        cdef int64_t[10] sums
+        sums[:] = [0] * 10
+        for core in range(self.count):
+            memcpy(numbers, &self.cores[core].counters, sizeof(Counters))
+            for i in range(10):
+                sums[i] += numbers[i]
+        return tuple([sums[i] for i in range(10)])
+
+    def begin(self, uint64_t checksum):
+        """Start with the first block; the checksum is that of the header."""
+        self.expect(self.inside and self.blocks == NULL)
+        self.blocks = new c_SnapshotWriter(self.cores, self.count, checksum)
+
+    def next_block(self):
+        """Return the next block as bytes; b"" when all have been written."""
+        self.expect(self.inside and self.blocks != NULL)
+        cdef size_t entries = self.blocks.next_entries()
+        if entries == 0:
+            return b""
+        block = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>block_bytes(entries))
+        cdef uint8_t* data = <uint8_t*>PyBytes_AS_STRING(block)
+        with nogil:
+            self.blocks.write(data)
+        return block
+
+    def whole(self, bytes header):
+        """Return the header and, behind it, all blocks."""
+        self.expect(self.inside and self.blocks != NULL)
+        cdef size_t at = <size_t>len(header)
+        cdef size_t size = at + self.blocks.bytes()
+        cdef size_t entries
+        snapshot = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
+        cdef uint8_t* data = <uint8_t*>PyBytes_AS_STRING(snapshot)
+        prefer_huge_pages(data, size)
+        memcpy(data, PyBytes_AS_STRING(header), at)
+        with nogil:
+            entries = self.blocks.next_entries()
+            while entries > 0:
+                self.blocks.write(data + at)
+                at += block_bytes(entries)
+                entries = self.blocks.next_entries()
+        return snapshot
+
+    cdef int expect(self, bint holds) except -1:
+        if not holds:
+            raise AssertionError("the calls of a snapshot's writer come in another order")
+        return 0
+
+
+cdef SnapshotWriter _writer(object owner, Gate* gate, AckerCore** cores, size_t count):
+    """A writer of the entries of `count` cores, one core after the other; the owner keeps gate and cores alive."""
+    writer = SnapshotWriter()
+    writer.owner, writer.gate, writer.cores, writer.count = owner, gate, cores, count
+    return writer
+
+
+@cython.final
+cdef class SnapshotReader:
+    """Fills the new cores of one owner from the blocks of a snapshot; used before anyone else knows the owner."""
+
+    cdef object owner  # keeps the cores alive
+    cdef AckerCore** cores
+    cdef size_t count
+    cdef c_SnapshotReader* blocks
+
+    def __cinit__(self):
+        self.blocks = NULL
+
+    def __dealloc__(self):
+        del self.blocks
+
+    def read(self, const uint8_t[::1] block, size_t entries):
+        """Take over a block; return None, or (fault, entry): what is wrong, and with which entry of the block."""
+        cdef Fault fault
+        cdef size_t row = 0
+        if <size_t>block.shape[0] != block_bytes(entries):
+            raise ValueError(f"block: expected {block_bytes(entries)} bytes, got {block.shape[0]}")
+        with nogil:
+            fault = self.blocks.read(&block[0], entries, &row)
+        if fault == NO_MEMORY:
+            raise MemoryError("no memory for the entries of the snapshot")
+        return None if fault == NO_FAULT else (<int>fault, row)
+
+    @property
+    def open(self):
+        """How many tracked entries the cores hold now."""
+        cdef int64_t tracked = 0
+        for core in range(self.count):
+            tracked += self.cores[core].open()
+        return tracked
+
+
+cdef SnapshotReader _reader(object owner, AckerCore** cores, size_t count, uint64_t checksum, size_t entries):
+    """A reader into `count` new cores, each root into that of `acker_of`; the owner keeps the cores alive."""
+    reader = SnapshotReader()
+    reader.owner, reader.cores, reader.count = owner, cores, count
+    reader.blocks = new c_SnapshotReader(cores, count, checksum)
+    if not reader.blocks.reserve(entries):
+        raise MemoryError(f"no memory for {entries} entries of the snapshot")
+    return reader

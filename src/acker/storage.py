@@ -1,0 +1,196 @@
+"""Where snapshots go and come from: paths, binary file objects, bytes. Nothing here knows what is in them.
+
+What is written to a path is there completely or not at all. What is written to a file object is written piece by piece,
+and is read so too, with no more than a piece in memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from acker.errors import ArgumentTypeError
+
+
+class Writable(Protocol):
+    """A binary file to write to: anything with such a `write`, which returns how many bytes it took, or None: all."""
+
+    def write(self, data: memoryview, /) -> int | None:
+        """Take some bytes, or all of them."""
+
+
+class Readable(Protocol):
+    """A binary file to read from: anything with such a `read`, which returns b"" at the end and nowhere else."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to so many bytes."""
+
+
+# Systems and file systems that cannot sync a folder say so in these words.
+_NOT_SYNCED: Final = {errno.EINVAL, errno.ENOTSUP}
+
+
+def write(target: str | os.PathLike[str] | Writable, pieces: Iterable[bytes]) -> int:
+    """Write all pieces to a path or to a binary file object; return how many bytes they have.
+
+    The file of a path is replaced when everything has been written and has reached the disk: whoever opens it finds all
+    of what was there before or all of this, even if the process or the machine dies meanwhile. An error, too, leaves
+    what was there. A new file may be read and written by its owner only, one that is replaced keeps its permissions. A
+    path that leads to something else (a device, a named pipe) is written to.
+
+    Raises
+    ------
+    ArgumentTypeError   `target` is neither.
+    OSError             what the system or the file object says.
+    """
+    if isinstance(target, (str, os.PathLike)):
+        return _write_path(Path(target).resolve(), pieces)
+    if not callable(getattr(target, "write", None)):
+        raise ArgumentTypeError(f"target: expected a path or a binary file object, got {type(target).__name__}")
+    return _write_file(target, pieces)
+
+
+def _write_file(file: Writable, pieces: Iterable[bytes]) -> int:
+    size_bytes = 0
+    for piece in pieces:
+        rest = memoryview(piece)
+        size_bytes += len(rest)
+        while rest:
+            taken = file.write(rest)
+            if taken is None and not isinstance(file, io.RawIOBase):
+                break
+            if not taken:
+                raise BlockingIOError(errno.EAGAIN, "target: it takes nothing now, and would have to be waited for")
+            if not 0 < taken <= len(rest):
+                raise OSError(f"target: expected write to return at most {len(rest)}, got {taken}")
+            rest = rest[taken:]
+    return size_bytes
+
+
+def _write_path(path: Path, pieces: Iterable[bytes]) -> int:
+    mode = path.stat().st_mode if path.exists() else None
+    if mode is not None and not stat.S_ISREG(mode):
+        with path.open("wb", buffering=0) as file:
+            return _write_file(file, pieces)
+    with _synced(path.parent):
+        # Nobody but the owner is let in by mkstemp.
+        descriptor, name = tempfile.mkstemp(prefix=".acker-", suffix=".tmp", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                size_bytes = _write_file(file, pieces)
+                os.fsync(descriptor)
+            if mode is not None:
+                temporary.chmod(stat.S_IMODE(mode))
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    return size_bytes
+
+
+@contextmanager
+def _synced(folder: Path) -> Iterator[None]:
+    """Make what is renamed in a folder outlast a crash of the machine, where the system can do that."""
+    if os.name != "posix":
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield
+        _sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(folder: int) -> None:
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _NOT_SYNCED:
+            raise
+
+
+class Source:
+    """Bytes that are taken from the front, piece by piece.
+
+    Attributes
+    ----------
+    size_bytes : int or None
+        How many there are in all, where that is known beforehand.
+    taken_bytes : int
+        How many have been taken.
+    """
+
+    size_bytes: int | None = None
+    taken_bytes = 0
+
+    def take(self, count: int) -> bytes | memoryview:
+        """Return the next bytes: fewer than `count` only where the source ends."""
+        piece = self._take(count)
+        self.taken_bytes += len(piece)
+        return piece
+
+    def _take(self, count: int) -> bytes | memoryview:
+        raise NotImplementedError
+
+
+class BytesSource(Source):
+    """Bytes that are all here; what is taken of them is not copied."""
+
+    def __init__(self, data: bytes) -> None:
+        self.size_bytes = len(data)
+        self._data = memoryview(data)
+
+    def _take(self, count: int) -> memoryview:
+        return self._data[self.taken_bytes : self.taken_bytes + count]
+
+
+class FileSource(Source):
+    """A binary file, read from where it stands."""
+
+    def __init__(self, file: Readable, size_bytes: int | None = None) -> None:
+        self.size_bytes = size_bytes
+        self._file = file
+
+    def _take(self, count: int) -> bytes:
+        pieces: list[bytes] = []
+        while count > 0:
+            piece: Any = self._file.read(count)
+            if piece is None:
+                raise BlockingIOError(errno.EAGAIN, "source: it has nothing now, and would have to be waited for")
+            if not isinstance(piece, bytes):
+                raise ArgumentTypeError(f"source: expected a file that reads bytes, got {type(piece).__name__}")
+            if len(piece) > count:
+                raise OSError(f"source: expected read to return at most {count} bytes, got {len(piece)}")
+            if not piece:
+                break
+            pieces.append(piece)
+            count -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+@contextmanager
+def opened(source: str | os.PathLike[str] | Readable) -> Iterator[Source]:
+    """Open a path, or take a binary file object as it stands, which stays open.
+
+    Raises
+    ------
+    ArgumentTypeError   `source` is neither.
+    OSError             what the system or the file object says.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        with Path(source).open("rb", buffering=0) as file:
+            state = os.fstat(file.fileno())
+            yield FileSource(file, state.st_size if stat.S_ISREG(state.st_mode) else None)
+        return
+    if not callable(getattr(source, "read", None)):
+        raise ArgumentTypeError(f"source: expected a path or a binary file object, got {type(source).__name__}")
+    yield FileSource(source)
