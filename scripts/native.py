@@ -1,6 +1,7 @@
 """Compile the native tests and run them: native.py test | soak | mutants. Standard library only.
 
-test     the unit tests and a short fuzz run of fixed seeds, plain or under sanitizers
+test     the unit tests and a short fuzz run of fixed seeds, plain or under sanitizers; what has threads, under
+         ThreadSanitizer too
 soak     the fuzz body on every core for a time, and how much it has done
 mutants  plausible bugs, each put into a copy of the headers: every one has to be caught by the tests
 """
@@ -29,7 +30,8 @@ HEADERS = ROOT / "ext/acker"
 MUTANTS = HEADERS / "tests/mutants.toml"
 BUILD = ROOT / "build/native"
 
-UNIT, FUZZ = "test_headers", "fuzz_acker"
+UNIT, SHARDED, FUZZ = "test_headers", "test_sharded", "fuzz_acker"
+OF_SHARDS = {"shard_of.h", "workers.h", "sharded.h"}  # what the other programs do not include
 FLAGS = ["-std=c++17", "-g1", "-pthread"]
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 RUN_SECONDS_MAX = 300
@@ -72,40 +74,47 @@ def compile_program(name: str, sources: Path, program: Path, flags: Sequence[str
         raise SystemExit(f"{shlex.join(command)}\n{done.stderr}")
 
 
-def sanitizer_flags() -> list[str]:
-    """Return the flags for AddressSanitizer and UBSan; none where the compiler has no runtime for them."""
-    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+def sanitizer_flags(sanitizers: str) -> list[str]:
+    """Return the compiler's flags for some sanitizers; none where it has no runtime for them that runs here."""
+    flags = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
     compiler = shlex.split(environment.compiler(dict(os.environ)))
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "empty.cpp"
+        source, program = Path(folder) / "empty.cpp", Path(folder) / "empty"
         source.write_text("int main() {}\n")
-        command = [*compiler, *flags, str(source), "-o", str(Path(folder) / "empty")]
-        return flags if subprocess.run(command, capture_output=True, check=False).returncode == 0 else []
+        commands = [[*compiler, *flags, str(source), "-o", str(program)], [str(program)]]
+        runs = all(subprocess.run(command, capture_output=True, check=False).returncode == 0 for command in commands)
+    return flags if runs else []
 
 
 def test(seeds: int, *, sanitize: bool) -> None:
     """Compile and run the unit tests, and the fuzz body on the first seeds."""
     # Unoptimized where every access is checked: compiling takes longer than running.
-    flags, suffix = [*WARNINGS, "-O1"], ""
+    flags, suffix = ["-O1"], ""
     if sanitize:
-        found = sanitizer_flags()
-        if not found:
+        flags, suffix = ["-O0", *sanitizer_flags("address,undefined")], "_sanitized"
+        if len(flags) == 1:
             print("sanitizers: none with this compiler")
             return
-        flags, suffix = [*WARNINGS, "-O0", *found], "_sanitized"
-    unit, fuzz = BUILD / f"{UNIT}{suffix}", BUILD / f"{FUZZ}{suffix}"
+    programs = [(name, f"{name}{suffix}", flags) for name in (UNIT, SHARDED, FUZZ)]
+    if not sanitize:
+        threads = sanitizer_flags("thread")
+        if threads:
+            programs.append((SHARDED, f"{SHARDED}_threads", [*flags, *threads]))
+        else:
+            print("ThreadSanitizer: not with this compiler")
     with ThreadPoolExecutor(CORES) as pool:
         compiling = [
-            pool.submit(compile_program, program.name.removesuffix(suffix), HEADERS, program, flags)
-            for program in (unit, fuzz)
+            pool.submit(compile_program, name, HEADERS, BUILD / program, [*WARNINGS, *flags])
+            for name, program, flags in programs
         ]
         for compiled in compiling:
             compiled.result()
-    for program, options in ((unit, []), (fuzz, ["--seeds", str(seeds)])):
-        done = subprocess.run([program, *options], capture_output=True, check=False, text=True, timeout=RUN_SECONDS_MAX)
+    for name, program, _ in programs:
+        command = [str(BUILD / program), *(["--seeds", str(seeds)] if name == FUZZ else [])]
+        done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=RUN_SECONDS_MAX)
         if done.returncode:
-            raise SystemExit(f"{program.name} failed ({done.returncode}):\n{done.stderr[-8000:]}")
-        print(f"{program.name}: {done.stdout.strip()}", flush=True)
+            raise SystemExit(f"{program} failed ({done.returncode}):\n{done.stderr[-8000:]}")
+        print(f"{program}: {done.stdout.strip()}", flush=True)
 
 
 def soak(seconds: float, seed: int) -> None:
@@ -146,14 +155,17 @@ def run_caught(program: Path, arguments: Sequence[str]) -> bool:
 
 
 def caught_by(headers: Path, mutant: Mutant | None) -> str:
-    """Return which program notices the bug: the fuzz body, else the unit tests, else neither ("")."""
+    """Return which program notices the bug: the fuzz body, else one with unit tests, else none ("")."""
     with tempfile.TemporaryDirectory(prefix="acker-mutant-") as folder:
         sources = Path(folder) / "acker"
         shutil.copytree(headers, sources)
         if mutant is not None:
             target = sources / mutant.file
             target.write_text(target.read_text(encoding="utf-8").replace(mutant.text, mutant.replacement))
-        for name, arguments in ((FUZZ, ("--seeds", str(MUTANT_SEEDS))), (UNIT, ())):
+        programs = [(FUZZ, ("--seeds", str(MUTANT_SEEDS))), (UNIT, ()), (SHARDED, ())]
+        if mutant is not None and mutant.file in OF_SHARDS:
+            programs = programs[-1:]
+        for name, arguments in programs:
             program = sources / name
             compile_program(name, sources, program, ["-O1", "-w"])
             if run_caught(program, arguments):
@@ -178,7 +190,7 @@ def mutants(wanted: str) -> None:
         caught = pool.map(partial(caught_by, headers), chosen)
         for mutant, by in zip(chosen, caught, strict=True):
             survivors += not by
-            print(f"{by or 'SURVIVED':12} {mutant.file:9} {mutant.what}", flush=True)
+            print(f"{by or 'SURVIVED':12} {mutant.file:10} {mutant.what}", flush=True)
     print(f"mutants: {len(chosen) - survivors} of {len(chosen)} caught in {time.monotonic() - start:.0f} s")
     if survivors:
         raise SystemExit(1)

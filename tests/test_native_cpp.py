@@ -25,10 +25,10 @@ def native(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def assert_ran(output: str, seeds: int) -> None:
     """Fail unless unit tests and fuzz body have done what was asked: a run of nothing would pass as well."""
-    tests = re.search(r"tests=(\d+)", output)
-    assert tests is not None and int(tests[1]) == len(
-        re.findall(r"^TEST\(", (HEADERS / "tests/test_headers.cpp").read_text(), re.MULTILINE)
-    )
+    for program in ("test_headers", "test_sharded"):
+        tests = re.search(rf"^{program}\w*: tests=(\d+)", output, re.MULTILINE)
+        source = (HEADERS / f"tests/{program}.cpp").read_text()
+        assert tests is not None and int(tests[1]) == len(re.findall(r"^TEST\(", source, re.MULTILINE))
     done = OPERATIONS.search(output)
     assert done is not None and int(done[2]) == seeds
     assert int(done[1]) > 50_000 * seeds

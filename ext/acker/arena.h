@@ -98,7 +98,7 @@ class Arena {
     Line* segment(size_t number) const noexcept { return segments_[number]; }
     size_t slots() const noexcept { return segment_count_ * lines_ * SLOTS; }
     size_t bytes() const noexcept {
-        size_t pages = (segment_count_ + SEGMENTS_A_PAGE - 1) / SEGMENTS_A_PAGE;
+        size_t pages = pages_for(segment_count_);
         size_t blocks = lines_ == LINES_MAX ? pages * HUGE_PAGE_BYTES : segment_count_ * segment_bytes(lines_);
         return blocks + segment_capacity_ * sizeof(Line*);
     }
@@ -201,8 +201,30 @@ class Arena {
     // One step of growth: the first segment, a doubled small one, or one segment split. False: no memory, nothing
     // changed.
     bool grow() noexcept {
-        if (segment_count_ == 0) return start();
-        return lines_ < LINES_MAX ? double_lines() : split();
+        if (segment_count_ == 0 && !enlarge(&segments_, &segment_capacity_, 0, 1)) return false;
+        if (lines_ == LINES_MAX) return split();
+        unsigned bits = segment_count_ == 0 ? LINE_BITS_MIN : line_bits_ + 1;
+        return widen(bits) || (reserve_.held() > 0 && widen(LINE_BITS_MAX));
+    }
+
+    // Takes all memory that growth for `extra` more entries needs and holds it ready; false: it could not have all. One
+    // thing is not foreseen: entries that crowd on one line may need a step of growth before its time.
+    bool reserve(size_t extra) noexcept {
+        if (has_reserve(extra)) return true;
+        size_t pages = pages_for(segments_for(count_ + extra)), have = pages_for(full_segments());
+        if (!enlarge(&segments_, &segment_capacity_, segment_count_, pages * SEGMENTS_A_PAGE)) return false;
+        if (!reserve_.hold(pages > have ? pages - have : 0)) return false;
+        set_reserved();
+        return true;
+    }
+
+    bool has_reserve(size_t extra) const noexcept { return count_ + extra <= reserved_; }
+
+    // Gives back what the growth of usual calls does not need.
+    void trim_reserve() noexcept {
+        if (reserve_.held() <= RESERVE_PAGES_KEPT) return;
+        reserve_.keep(RESERVE_PAGES_KEPT);
+        set_reserved();
     }
 
     // Calls visit(h, ref, cold) for every entry while it returns true. The visitor may erase the entry it is shown.
@@ -226,13 +248,14 @@ class Arena {
         if (count_ * 8 > limit_) return;
         while (segment_count_ > 1 && count_ * 4 <= limit_ && steps > 0 && merge()) --steps;
         if (segment_count_ == 1 && line_bits_ > LINE_BITS_MIN && count_ * 4 <= limit_) rebuild();
+        reserved_ = 0;  // what is in reserve suffices for less from here
     }
 
     void clear() noexcept {
         for (size_t s = 0; s < segment_count_; s += SEGMENTS_A_PAGE) release(segments_[s]);
         release(segments_);
         segments_ = nullptr;
-        segment_count_ = segment_capacity_ = lines_ = count_ = limit_ = 0;
+        segment_count_ = segment_capacity_ = lines_ = count_ = limit_ = reserved_ = 0;
         line_bits_ = 0;
     }
 
@@ -261,6 +284,7 @@ class Arena {
     }
 
   private:
+    static constexpr size_t RESERVE_PAGES_KEPT = 4;
     static constexpr size_t SEGMENTS_A_PAGE = HUGE_PAGE_BYTES / (LINES_MAX * 2 * LINE_BYTES);
 
     template <typename Visit>
@@ -332,23 +356,19 @@ class Arena {
         return (number - static_cast<size_t>(word >> (64 - LINE_BITS_MAX))) & DISPLACEMENT_MAX;
     }
 
-    bool start() noexcept {
-        if (!enlarge(&segments_, &segment_capacity_, 0, 1)) return false;
-        segments_[0] = make_segment(size_t{1} << LINE_BITS_MIN);
-        if (segments_[0] == nullptr) return false;
-        segment_count_ = 1;
-        set_lines(LINE_BITS_MIN);
-        return true;
-    }
-
     // An empty segment to stand behind the last one, or nullptr.
     Line* make_segment(size_t lines) noexcept {
         size_t place = lines_ == LINES_MAX ? segment_count_ % SEGMENTS_A_PAGE : 0;
         void* block = place != 0           ? segments_[segment_count_ - 1] + LINES_MAX * 2
-                      : lines == LINES_MAX ? acquire_huge_pages(HUGE_PAGE_BYTES)
+                      : lines == LINES_MAX ? make_page()
                                            : acquire(segment_bytes(lines));
         if (block != nullptr) std::memset(block, 0, segment_bytes(lines));
         return static_cast<Line*>(block);
+    }
+
+    void* make_page() noexcept {
+        void* page = reserve_.take();
+        return page != nullptr ? page : acquire_huge_pages(HUGE_PAGE_BYTES);
     }
 
     void set_lines(unsigned bits) noexcept {
@@ -359,31 +379,58 @@ class Arena {
 
     // How many entries the segments may hold before the next step of growth. Segments not yet split carry up to twice
     // the load of split ones, so splitting is paced by them: at most 67.5 % of their slots are taken.
-    void set_limit() noexcept {
+    static constexpr size_t limit_of(size_t segments, size_t lines) noexcept {
         size_t whole = 1;
-        while (whole * 2 <= segment_count_) whole *= 2;
-        size_t split = segment_count_ - whole;
-        limit_ = (whole * 90 + split * 45) * lines_ * SLOTS / 200;
-        segment_mask_ = whole * 2 - 1;
+        while (whole * 2 <= segments) whole *= 2;
+        return (whole * 90 + (segments - whole) * 45) * lines * SLOTS / 200;
     }
 
-    // No line of the doubled segment can be overfull: its entries come from one line of four slots.
-    bool double_lines() noexcept {
-        Line* doubled = make_segment(lines_ * 2);
-        if (doubled == nullptr) return false;
-        Cold* to_cold = reinterpret_cast<Cold*>(doubled + lines_ * 2);
+    void set_limit() noexcept {
+        limit_ = limit_of(segment_count_, lines_);
+        segment_mask_ = 1;
+        while (segment_mask_ < segment_count_) segment_mask_ = segment_mask_ * 2 + 1;
+    }
+
+    // How many full segments it takes for so many entries.
+    static size_t segments_for(size_t entries) noexcept {
+        size_t most = 1;
+        while (limit_of(most, LINES_MAX) < entries) most *= 2;
+        for (size_t least = most / 2; most - least > 1;) {
+            size_t middle = least + (most - least) / 2;
+            (limit_of(middle, LINES_MAX) < entries ? least : most) = middle;
+        }
+        return most;
+    }
+
+    static size_t pages_for(size_t segments) noexcept { return (segments + SEGMENTS_A_PAGE - 1) / SEGMENTS_A_PAGE; }
+    size_t full_segments() const noexcept { return lines_ == LINES_MAX ? segment_count_ : 0; }
+
+    // Growth takes from the reserve what it adds to the segments, so this stays true until memory is given back.
+    void set_reserved() noexcept {
+        size_t pages = pages_for(full_segments()) + reserve_.held();
+        reserved_ = pages == 0 ? 0 : limit_of(pages * SEGMENTS_A_PAGE, LINES_MAX);
+    }
+
+    // The first segment, or a larger one in its place, whose lines have numbers of so many bits. None of its lines can
+    // be overfull: the entries of each come from one line of four slots.
+    bool widen(unsigned bits) noexcept {
+        size_t lines = size_t{1} << bits;
+        Line* wide = make_segment(lines);
+        if (wide == nullptr) return false;
+        Cold* to_cold = reinterpret_cast<Cold*>(wide + lines);
         each([&](uint64_t h, Ref ref, Cold* from) {
-            size_t number = static_cast<size_t>(h >> (64 - line_bits_ - 1));
+            size_t number = static_cast<size_t>(h >> (64 - bits));
             unsigned slot = 0;
-            while ((doubled[number].word[slot] >> TAG_SHIFT) != 0) ++slot;
-            doubled[number].word[slot] = ref.word();
-            doubled[number].val[slot] = ref.val();
+            while ((wide[number].word[slot] >> TAG_SHIFT) != 0) ++slot;
+            wide[number].word[slot] = ref.word();
+            wide[number].val[slot] = ref.val();
             to_cold[number * SLOTS + slot] = *from;
             return true;
         });
-        release(segments_[0]);
-        segments_[0] = doubled;
-        set_lines(line_bits_ + 1);
+        if (segment_count_ > 0) release(segments_[0]);
+        segments_[0] = wide;
+        segment_count_ = 1;
+        set_lines(bits);
         return true;
     }
 
@@ -517,6 +564,8 @@ class Arena {
     size_t count_ = 0;
     size_t limit_ = 0;
     unsigned line_bits_ = 0;
+    PageReserve reserve_;  // for new segments
+    size_t reserved_ = 0;  // how many entries there may be before growth needs more memory than is held
 };
 
 }  // namespace acker

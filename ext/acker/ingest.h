@@ -163,10 +163,31 @@ class AckerCore {
         return entries_[tag << 2 | UNTRACKED_ENTRY] + entries_[tag << 2 | FAILED_ENTRY] + tracked_in(tag);
     }
 
+    // For an acker that is one of several: how many open trees, and how many entries, may be held before the next is
+    // refused.
+    void set_capacity(int64_t open_max, int64_t held_max) noexcept {
+        open_max_ = open_max;
+        held_max_ = held_max;
+    }
+
+    // Takes all memory that so many rows need, but what no one can foresee (see Arena::reserve); false: there is none.
+    bool reserve(size_t rows, size_t finished_rows) noexcept {
+        return arena.reserve(rows + CHUNK_ROWS) && finished.reserve(finished_rows + STRETCH_ROWS);
+    }
+
+    bool has_reserve(size_t rows) const noexcept {
+        return arena.has_reserve(rows + CHUNK_ROWS) && finished.capacity >= rows + STRETCH_ROWS;
+    }
+
     // Applies all rows, or as many leading ones as memory allows; returns how many. `finished` holds what they
     // finished.
     size_t ingest(const Messages& messages, int64_t now_ms) noexcept {
         finished.rows = 0;
+        return ingest_more(messages, now_ms);
+    }
+
+    // The same, and `finished` goes on holding what earlier rows finished.
+    size_t ingest_more(const Messages& messages, int64_t now_ms) noexcept {
         uint32_t now = static_cast<uint32_t>(static_cast<uint64_t>(now_ms));
         switch (protocol_) {
             case Protocol::storm: return ingest_as<Protocol::storm>(messages, now);

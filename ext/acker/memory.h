@@ -97,4 +97,39 @@ bool enlarge(T** items, size_t* capacity, size_t used, size_t wanted) noexcept {
     return true;
 }
 
+// Huge pages held ready for growth that must not fail. Nothing touches them, so they take addresses and no memory.
+class PageReserve {
+  public:
+    PageReserve() = default;
+    PageReserve(const PageReserve&) = delete;
+    PageReserve& operator=(const PageReserve&) = delete;
+    ~PageReserve() {
+        keep(0);
+        release(pages_);
+    }
+
+    size_t held() const noexcept { return held_; }
+
+    // False: there are fewer, no memory for more.
+    bool hold(size_t pages) noexcept {
+        if (!enlarge(&pages_, &capacity_, held_, pages)) return false;
+        for (; held_ < pages; ++held_)
+            if ((pages_[held_] = acquire_huge_pages(HUGE_PAGE_BYTES)) == nullptr) return false;
+        return true;
+    }
+
+    // Gives back all but so many.
+    void keep(size_t pages) noexcept {
+        while (held_ > pages) release(pages_[--held_]);
+    }
+
+    // The caller owns it from now on; nullptr: none is held.
+    void* take() noexcept { return held_ > 0 ? pages_[--held_] : nullptr; }
+
+  private:
+    void** pages_ = nullptr;
+    size_t capacity_ = 0;
+    size_t held_ = 0;
+};
+
 }  // namespace acker

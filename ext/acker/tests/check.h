@@ -33,6 +33,20 @@ struct Registered {
     Registered(const char* name, void (*run)()) { tests().push_back({name, run}); }
 };
 
+// Runs the tests whose names hold the argument, or all; returns the exit code.
+inline int run_tests(int count, char** arguments) {
+    size_t run = 0;
+    for (const Test& test : tests()) {
+        if (count > 1 && std::string(test.name).find(arguments[1]) == std::string::npos) continue;
+        now_running() = test.name;
+        std::fprintf(stderr, "%s\n", test.name);
+        test.run();
+        ++run;
+    }
+    std::printf("tests=%zu\n", run);
+    return run == 0;
+}
+
 }  // namespace acker::testing
 
 #define CHECK(condition) ((condition) ? static_cast<void>(0) : acker::testing::fail(__FILE__, __LINE__, #condition))

@@ -391,6 +391,38 @@ TEST(shrinking_survives_every_failing_allocation) {
     }
 }
 
+TEST(growth_takes_what_is_in_reserve) {
+    for (uint64_t before : {uint64_t{0}, uint64_t{100}, uint64_t{20000}}) {
+        for (size_t extra : {size_t{1}, size_t{700}, size_t{40000}}) {
+            Arena arena(SEED);
+            std::vector<uint64_t> hashes;
+            // Here first, or what is left of many more when the arena has shrunk.
+            for (uint64_t peak : {before, before + 100000}) {
+                for (uint64_t key = hashes.size(); key < peak; ++key) insert(&arena, arena.hash(key));
+                hashes.clear();
+                for (uint64_t key = 0; key < peak; ++key) {
+                    uint64_t h = arena.hash(key);
+                    if (key < before)
+                        hashes.push_back(h);
+                    else
+                        arena.erase(h, arena.find(h));
+                }
+                arena.shrink(1000);
+                CHECK(arena.reserve(extra) && arena.has_reserve(extra));
+                Allocations none(0);
+                for (uint64_t key = peak; key < peak + extra; ++key) insert(&arena, arena.hash(key));
+                for (uint64_t key = peak; key < peak + extra; ++key) hashes.push_back(arena.hash(key));
+                check_holds(&arena, hashes);
+                for (uint64_t key = peak; key < peak + extra; ++key)
+                    arena.erase(arena.hash(key), arena.find(arena.hash(key)));
+                hashes.resize(before);
+            }
+            arena.trim_reserve();
+            check_holds(&arena, hashes);
+        }
+    }
+}
+
 TEST(each_stops_when_told_and_clear_empties) {
     Arena arena(SEED);
     for (uint64_t key = 0; key < 100; ++key) insert(&arena, arena.hash(key));
@@ -1075,16 +1107,4 @@ TEST(the_limit_does_every_update) {
 
 extern "C" const char* __asan_default_options() { return "abort_on_error=1"; }
 
-// Runs the tests whose names hold the argument, or all.
-int main(int count, char** arguments) {
-    size_t run = 0;
-    for (const Test& test : tests()) {
-        if (count > 1 && std::string(test.name).find(arguments[1]) == std::string::npos) continue;
-        now_running() = test.name;
-        std::fprintf(stderr, "%s\n", test.name);
-        test.run();
-        ++run;
-    }
-    std::printf("tests=%zu\n", run);
-    return run == 0;
-}
+int main(int count, char** arguments) { return run_tests(count, arguments); }
