@@ -162,7 +162,8 @@ class Arena {
         if (!is_passed_over(lines, number - 1)) clear_mark(line - 1);
     }
 
-    // A slot for a hash that is not here, with `flags` (tag, TRACKED, FAILED) and val 0; empty Ref: `grow` first.
+    // A slot for a hash that is not here, with `flags` (tag, TRACKED, FAILED) and val 0. Empty Ref: there must be room
+    // first, by `make_way` or `grow`.
     Ref place(uint64_t h, uint64_t flags) noexcept {
         if (segment_count_ == 0) return Ref{};
         Line* lines = segment_of(h);
@@ -179,6 +180,20 @@ class Arena {
             }
         }
         return Ref{};
+    }
+
+    // Frees a slot for a hash that no line in its reach has one for, by moving another home's entry further on: growing
+    // splits one segment after another until the turn comes to this one. False: nothing can be moved.
+    bool make_way(uint64_t h) noexcept {
+        if (lines_ != LINES_MAX) return false;
+        Line* lines = segment_of(h);
+        size_t first = home_number(h);
+        for (size_t ahead = DISPLACEMENT_MAX + 1; ahead <= 2 * DISPLACEMENT_MAX; ++ahead) {
+            size_t free = (first + ahead) & (LINES_MAX - 1);
+            for (size_t back = DISPLACEMENT_MAX; back >= ahead - DISPLACEMENT_MAX; --back)
+                if (move_on(lines, (first + back) & (LINES_MAX - 1), free)) return true;
+        }
+        return false;
     }
 
     void erase(uint64_t h, Ref ref) noexcept {
@@ -321,6 +336,27 @@ class Arena {
     void mark(Line* lines, size_t first, size_t count) const noexcept {
         for (size_t passed = 0; passed < count; ++passed)
             for (uint64_t& word : lines[(first + passed) & (lines_ - 1)].word) word |= OVERFLOWED;
+    }
+
+    // Moves an entry of one line of a full segment to another line, if one has it in its reach and the other has room.
+    bool move_on(Line* lines, size_t from, size_t to) noexcept {
+        for (unsigned slot = 0; slot < SLOTS; ++slot) {
+            Ref old{lines + from, slot};
+            size_t home = home_of(from, old.word()), distance = (to - home) & (LINES_MAX - 1);
+            if (distance > DISPLACEMENT_MAX) continue;
+            for (unsigned free = 0; free < SLOTS; ++free) {
+                Ref fresh{lines + to, free};
+                if (fresh.tag() != 0) continue;
+                fresh.word() = (fresh.word() & OVERFLOWED) | (old.word() & ~OVERFLOWED);
+                fresh.val() = old.val();
+                *cold(fresh) = *cold(old);
+                old.word() &= OVERFLOWED;
+                old.val() = 0;
+                mark(lines, home, distance);
+                return true;
+            }
+        }
+        return false;
     }
 
     // Of a full segment. Four of them share an aligned huge page, and each is its lines and their cold parts.

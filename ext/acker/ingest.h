@@ -303,7 +303,9 @@ class AckerCore {
             bool full = false;
             Stretch stretch(messages, row, end, now);
             row = avx2_ ? run_avx2<P>(stretch, end, &full) : run<P, PortableProbe>(stretch, end, &full);
-            if (full && !arena.grow()) return row;
+            if (!full) continue;
+            uint64_t h = arena.hash(static_cast<uint64_t>(stretch.roots[row - stretch.first]));
+            if (!arena.make_way(h) && !arena.grow()) return row;
         }
         return row;
     }

@@ -287,7 +287,7 @@ class SnapshotReader {
             if (ACKER_UNLIKELY(ref.slot == SLOTS)) {
                 if (core->arena.find(h)) return ROOT_TWICE;
                 while (!(ref = core->arena.place(h, flags))) {
-                    if (!core->arena.grow()) return NO_MEMORY;
+                    if (!core->arena.make_way(h) && !core->arena.grow()) return NO_MEMORY;
                     find_homes(&stretch, i, rows);
                 }
             } else {

@@ -288,6 +288,56 @@ TEST(a_line_that_takes_no_more_makes_the_arena_grow) {
     }
 }
 
+// Lines that are full of entries of their own, as many as an entry can pass over, and one that comes too late for them.
+TEST(an_entry_that_finds_no_slot_makes_others_move_on) {
+    for (uint64_t first : {uint64_t{100}, uint64_t{LINES_MAX - 7}}) {
+        Arena arena(SEED);
+        while (arena.lines_a_segment() < LINES_MAX) CHECK(arena.grow());
+        std::vector<uint64_t> hashes;
+        for (uint64_t back = 0; back <= DISPLACEMENT_MAX; ++back) {
+            for (uint64_t h : crowd(SLOTS, (first + back) % LINES_MAX)) {
+                insert(&arena, h);
+                hashes.push_back(h);
+            }
+        }
+        std::vector<uint64_t> late = crowd(SLOTS + 40, first);
+        for (uint64_t h : std::vector<uint64_t>(late.begin() + SLOTS, late.end())) {
+            CHECK(!arena.place(h, FLAGS) && arena.make_way(h));
+            insert(&arena, h);
+            hashes.push_back(h);
+            check_holds(&arena, hashes);
+        }
+        CHECK(arena.segments() == 1);
+        // Who has moved on can be taken away like others, with the marks of those whom it passed.
+        for (; hashes.size() > 1; hashes.erase(hashes.begin())) arena.erase(hashes[0], arena.find(hashes[0]));
+        check_holds(&arena, hashes);
+    }
+    Arena crowded(SEED);
+    std::vector<uint64_t> hashes = crowd(SLOTS * (DISPLACEMENT_MAX + 1), 5);
+    for (uint64_t h : hashes) insert(&crowded, h);
+    CHECK(!crowded.make_way(hashes[0]));  // all of one home: nobody can go further
+}
+
+TEST(trees_that_must_move_on_are_not_lost) {
+    Hash hash = Hash::from_seed(SEED);
+    for (bool avx2 : {true, false}) {
+        Checked acker(Protocol::storm, 3, std::nullopt, avx2);
+        std::vector<Message> messages;
+        for (uint64_t back = 0; back <= DISPLACEMENT_MAX + 3; ++back) {
+            // The last ones are of the first line again, which has no slot in reach any more.
+            for (uint64_t h :
+                 crowd(back <= DISPLACEMENT_MAX ? SLOTS : 2 * SLOTS, back <= DISPLACEMENT_MAX ? back : 0)) {
+                uint64_t root = hash.key_of(h + back);
+                messages.push_back({TRACK, static_cast<int64_t>(root), 6, 3, static_cast<int64_t>(messages.size())});
+            }
+        }
+        acker.ingest(messages);
+        CHECK(acker.core.arena.segments() == 1);
+        for (Message& message : messages) message = {OK, message.root_id, 6, 0, 0};
+        CHECK(acker.ingest(messages).size() == messages.size());
+    }
+}
+
 TEST(growth_that_fails_changes_nothing) {
     Arena arena(SEED);
     std::vector<uint64_t> hashes;
