@@ -31,7 +31,7 @@ def compile_args(*, msvc: bool, debug: bool, native: bool, sanitize: str) -> lis
         if native or sanitize:
             raise SystemExit("ACKER_NATIVE and ACKER_SANITIZE are not supported with MSVC")
         return ["/std:c++17", "/EHsc", "/W3", *(["/Od", "/Zi"] if debug else ["/O2"])]
-    args = ["-std=c++17", "-Wall", "-Wextra", "-fvisibility=hidden"]
+    args = ["-std=c++17", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
     # Python's own flags hold a -g, which makes the module five times as large.
     args += ["-O0", "-g"] if debug else ["-O3", "-g0"]
     if native:
@@ -39,6 +39,11 @@ def compile_args(*, msvc: bool, debug: bool, native: bool, sanitize: str) -> lis
     if sanitize:
         args += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-g"]
     return args
+
+
+def link_args(*, sanitize: str) -> list[str]:
+    """Return the linker's arguments: older C libraries on Linux keep threads in a library of their own."""
+    return [*(["-pthread"] if sys.platform == "linux" else []), *([f"-fsanitize={sanitize}"] if sanitize else [])]
 
 
 debug, sanitize = enabled("ACKER_DEBUG"), os.environ.get("ACKER_SANITIZE", "")
@@ -53,7 +58,7 @@ core = Extension(
     extra_compile_args=compile_args(
         msvc=sys.platform == "win32", debug=debug, native=enabled("ACKER_NATIVE"), sanitize=sanitize
     ),
-    extra_link_args=[f"-fsanitize={sanitize}"] if sanitize else [],
+    extra_link_args=link_args(sanitize=sanitize),
     language="c++",
 )
 

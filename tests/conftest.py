@@ -27,3 +27,35 @@ def scarce_memory():
     """Whatever a test does to allocations ends with it."""
     yield
     acker._core.fail_allocations_after(-1)
+
+
+MASK = 2**64 - 1
+
+
+class Hash:
+    """The hash of ext/acker/hash.h in Python, to find root ids that meet on one line when the seed is known."""
+
+    def __init__(self, seed: int) -> None:
+        self.state = seed
+        self.flip, first, second = self.mixed(), self.mixed() | 1, self.mixed() | 1
+        self.first_inverse, self.second_inverse = pow(first, -1, 2**64), pow(second, -1, 2**64)
+
+    def mixed(self) -> int:
+        self.state = (self.state + 0x9E3779B97F4A7C15) & MASK
+        z = self.state
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+        return z ^ z >> 31
+
+    def root_of(self, h: int) -> int:
+        h ^= h >> 32
+        h = h * self.second_inverse & MASK
+        h ^= h >> 32
+        root = h * self.first_inverse & MASK ^ self.flip
+        return root - 2**64 if root >= 2**63 else root
+
+
+@pytest.fixture
+def native_hash():
+    """The inverse of the native hash, for tests that want root ids to meet."""
+    return Hash

@@ -34,7 +34,7 @@ def result_of(measured, name):
 
 def test_every_question_has_a_case():
     questions = {case.name.split("/")[0] for case in CASES}
-    assert {"ingest", "reference", "rotate", "snapshot", "calls", "memory", "spark"} <= questions
+    assert {"ingest", "reference", "rotate", "snapshot", "calls", "memory", "sharded", "spark"} <= questions
     assert len({case.name for case in CASES}) == len(CASES)
 
 

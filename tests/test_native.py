@@ -52,36 +52,10 @@ def test_few_root_ids_that_differ_in_their_highest_bits_only() -> None:
     assert structured._core.probes() <= 3 * at_random._core.probes()
 
 
-MASK = 2**64 - 1
-
-
-class Hash:
-    """The hash of ext/acker/hash.h in Python, to find root ids that meet on one line when the seed is known."""
-
-    def __init__(self, seed: int) -> None:
-        self.state = seed
-        self.flip, first, second = self.mixed(), self.mixed() | 1, self.mixed() | 1
-        self.first_inverse, self.second_inverse = pow(first, -1, 2**64), pow(second, -1, 2**64)
-
-    def mixed(self) -> int:
-        self.state = (self.state + 0x9E3779B97F4A7C15) & MASK
-        z = self.state
-        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
-        z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
-        return z ^ z >> 31
-
-    def root_of(self, h: int) -> int:
-        h ^= h >> 32
-        h = h * self.second_inverse & MASK
-        h ^= h >> 32
-        root = h * self.first_inverse & MASK ^ self.flip
-        return root - 2**64 if root >= 2**63 else root
-
-
-def test_a_crowded_line_overflows_far_and_is_cleared_again() -> None:
+def test_a_crowded_line_overflows_far_and_is_cleared_again(native_hash: type) -> None:
     # 100 root ids with one home line reach over 25 lines: more entries pass over the first than its bits can count.
     held = tracks(random_roots(8_000))
-    hash_of_seed = Hash(SEED)
+    hash_of_seed = native_hash(SEED)
     crowd = np.array([hash_of_seed.root_of((0xABC << 52) | (i << 24) | 5) for i in range(100)], np.int64)
     quiet = held._core.probes()
     for start in range(0, 100, 10):
@@ -95,10 +69,10 @@ def test_a_crowded_line_overflows_far_and_is_cleared_again() -> None:
     assert held._core.probes() == quiet
 
 
-def test_more_root_ids_on_one_line_than_it_can_overflow_to_make_the_arena_grow() -> None:
+def test_more_root_ids_on_one_line_than_it_can_overflow_to_make_the_arena_grow(native_hash: type) -> None:
     held = tracks(random_roots(8_000))
     size = held.nbytes
-    hash_of_seed = Hash(SEED)
+    hash_of_seed = native_hash(SEED)
     crowd = np.array([hash_of_seed.root_of((0xABC << 52) | i) for i in range(300)], np.int64)
     tracks(crowd, into=held)
     held.check_invariants()

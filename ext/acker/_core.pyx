@@ -13,7 +13,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from acker.columns import Completions
-from acker.errors import AckerMemoryError, BusyError
+from acker.errors import AckerMemoryError, BusyError, UnusableError
 
 cnp.import_array()
 
@@ -395,6 +395,7 @@ def fail_allocations_after(int64_t successes):
 
 
 include "snapshot.pxi"
+include "sharded.pxi"
 include "combiner.pxi"
 
 

@@ -103,7 +103,8 @@ class ShardedCore {
         Finished& all = shards_[0].core.finished;
         for (unsigned s = 1; s < count_; ++s) {
             Finished& more = shards_[s].core.finished;
-            size_t at = all.rows;
+            size_t at = all.rows, room = all.capacity - at;
+            if (more.rows > room) more.rows = room;  // who writes to root ids while they are read may lose trees by it
             more.copy_to(all.root_id + at, all.message_id + at, all.task_id + at, all.outcome + at,
                          all.elapsed_ms + at);
             all.rows += more.rows;

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from acker import protocol
 from acker.columns import Completions
 from acker.engine import Acker, build_info
-from acker.errors import AckerError, AckerMemoryError, BusyError, SnapshotError
+from acker.errors import AckerError, AckerMemoryError, BusyError, SnapshotError, UnusableError
 from acker.ids import IdGenerator
 from acker.protocol import Kind, Outcome, Stats, acker_of, encode_tuple_id, parse_tuple_id
 from acker.reference import ReferenceAcker
+from acker.sharded import ShardedAcker
 from acker.tupletree import TupleTree
 
 if TYPE_CHECKING:
@@ -36,9 +37,11 @@ __all__ = [
     "Kind",
     "Outcome",
     "ReferenceAcker",
+    "ShardedAcker",
     "SnapshotError",
     "Stats",
     "TupleTree",
+    "UnusableError",
     "acker_of",
     "build_info",
     "encode_tuple_id",

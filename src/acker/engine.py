@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+from abc import ABC, abstractmethod
 from itertools import chain
-from typing import SupportsIndex
+from typing import Self, SupportsIndex
 
 import numpy.typing as npt
 
@@ -17,7 +18,7 @@ from acker.snapshot import Header, Reading, checksum_at_end, source_of
 from acker.storage import Readable, Writable, opened, write
 
 
-def _kernel() -> str:
+def kernel() -> str:
     """Return the kernel of new ackers: the fastest that this machine has, or the one that ACKER_KERNEL asks for."""
     available = _core.kernels()
     asked = os.environ.get("ACKER_KERNEL", "")
@@ -37,63 +38,31 @@ def build_info() -> dict[str, str]:
         ``ACKER_KERNEL`` asks for a kernel that this machine does not have.
     """
     return {
-        "kernel": _kernel(),
+        "kernel": kernel(),
         "kernels": ", ".join(_core.kernels()),
         "compiler": _core.compiled_with(),
         "machine": platform.machine(),
     }
 
 
-class Acker:
-    """Storm's XOR tuple-tree acker: knows for every root id when everything derived from it is finished.
-
-    Parameters
-    ----------
-    protocol : {"storm", "storm-0.9", "fsshelter"}
-        Which rules hold; see docs/protocol.md.
-    buckets : int, 2 to 15
-        Cohorts that expire together. With one `rotate` every P a tree times out after more than (buckets - 1) P and
-        at most buckets P.
-    high_water : int >= 0, optional
-        Bounds the memory: while more than twice as many tracked trees are held, a TRACK is answered REJECTED. None:
-        no limit.
-    seed : int, 0 to 2^64 - 1, optional
-        Of the hash that places root ids; drawn from the operating system unless given. Keep it secret where others
-        choose root ids.
-
-    Notes
-    -----
-    One thread at a time: a second one that enters gets `BusyError` and changes nothing. `len`, `stats` and `nbytes`
-    may be asked at any time and then show some recent moment.
-
-    Examples
-    --------
-    >>> from acker import Acker, Kind
-    >>> a = Acker()
-    >>> len(a.ingest([Kind.TRACK, Kind.OK], [7, 7], [1 ^ 2, 1], [0, 0], [42, 0]))
-    0
-    >>> done = a.ingest([Kind.OK], [7], [2])
-    >>> done.message_id.tolist(), done.outcome.tolist()
-    ([42], [0])
-    """
+class NativeAcker(ABC):
+    """What `Acker` and `ShardedAcker` have in common: the contract over a native core, which they make."""
 
     __slots__ = ("_core", "_options")
 
-    def __init__(
-        self,
-        *,
-        protocol: str = "storm",
-        buckets: int = 3,
-        high_water: int | None = None,
-        seed: int | None = None,
-    ) -> None:
-        self._open(check_options(protocol, buckets, high_water, seed))
+    @abstractmethod
+    def _make_core(self, options: Options) -> _core.Core | _core.ShardedCore:
+        """Return a new core."""
 
     def _open(self, options: Options) -> None:
         self._options = options
-        self._core = _core.Core(
-            PROTOCOLS.index(options.protocol), options.buckets, options.high_water, options.seed, _kernel()
-        )
+        self._core = self._make_core(options)
+
+    def _read(self, reading: Reading) -> Self:
+        self._open(reading.header.options)
+        reading.fill(self._core.reader(reading.checksum, reading.room))
+        self._core.set_counters(reading.header.counters)
+        return self
 
     @property
     def protocol(self) -> str:
@@ -270,6 +239,78 @@ class Acker:
         writer.begin(checksum_at_end(header))
         return header
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the tables and buffers occupy."""
+        return self._core.numbers()[12]
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the tables contradict themselves; O(slots). For tests and for the suspicious."""
+        if not self._core.check_invariants():
+            raise AssertionError("the tables of this acker contradict themselves")
+
+    def __len__(self) -> int:
+        return self._core.numbers()[10]
+
+    def __contains__(self, root_id: object) -> bool:
+        found = find_root_id(root_id)
+        return found is not None and self._core.contains(found)
+
+    def __repr__(self) -> str:
+        options = self._options
+        shown = f"protocol={options.protocol!r}, buckets={options.buckets}, high_water={options.high_water}"
+        return f"{type(self).__name__}({shown}): {len(self)} pending"
+
+
+class Acker(NativeAcker):
+    """Storm's XOR tuple-tree acker: knows for every root id when everything derived from it is finished.
+
+    Parameters
+    ----------
+    protocol : {"storm", "storm-0.9", "fsshelter"}
+        Which rules hold; see docs/protocol.md.
+    buckets : int, 2 to 15
+        Cohorts that expire together. With one `rotate` every P a tree times out after more than (buckets - 1) P and
+        at most buckets P.
+    high_water : int >= 0, optional
+        Bounds the memory: while more than twice as many tracked trees are held, a TRACK is answered REJECTED. None:
+        no limit.
+    seed : int, 0 to 2^64 - 1, optional
+        Of the hash that places root ids; drawn from the operating system unless given. Keep it secret where others
+        choose root ids.
+
+    Notes
+    -----
+    One thread at a time: a second one that enters gets `BusyError` and changes nothing. `len`, `stats` and `nbytes`
+    may be asked at any time and then show some recent moment.
+
+    Examples
+    --------
+    >>> from acker import Acker, Kind
+    >>> a = Acker()
+    >>> len(a.ingest([Kind.TRACK, Kind.OK], [7, 7], [1 ^ 2, 1], [0, 0], [42, 0]))
+    0
+    >>> done = a.ingest([Kind.OK], [7], [2])
+    >>> done.message_id.tolist(), done.outcome.tolist()
+    ([42], [0])
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        *,
+        protocol: str = "storm",
+        buckets: int = 3,
+        high_water: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self._open(check_options(protocol, buckets, high_water, seed))
+
+    def _make_core(self, options: Options) -> _core.Core:
+        protocol = PROTOCOLS.index(options.protocol)
+        return _core.Core(protocol, options.buckets, options.high_water, options.seed, kernel())
+
     @classmethod
     def restore(cls, blob: bytes | bytearray | memoryview) -> Acker:
         """Return an acker that goes on where the one of the snapshot stood.
@@ -281,7 +322,7 @@ class Acker:
         MemoryError
             No memory for the table.
         """
-        return cls._read(Reading(source_of(blob)))
+        return cls.__new__(cls)._read(Reading(source_of(blob)))
 
     @classmethod
     def restore_from(cls, source: str | os.PathLike[str] | Readable) -> Acker:
@@ -306,36 +347,4 @@ class Acker:
             No memory for the table.
         """
         with opened(source) as bytes_of:
-            return cls._read(Reading(bytes_of))
-
-    @classmethod
-    def _read(cls, reading: Reading) -> Acker:
-        restored = cls.__new__(cls)
-        restored._open(reading.header.options)
-        reading.fill(restored._core.reader(reading.checksum, reading.room))
-        restored._core.set_counters(reading.header.counters)
-        return restored
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the tables and buffers occupy."""
-        return self._core.numbers()[12]
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError when the tables contradict themselves; O(slots). For tests and for the suspicious."""
-        if not self._core.check_invariants():
-            raise AssertionError("the tables of this acker contradict themselves")
-
-    def __len__(self) -> int:
-        return self._core.numbers()[10]
-
-    def __contains__(self, root_id: object) -> bool:
-        found = find_root_id(root_id)
-        return found is not None and self._core.contains(found)
-
-    def __repr__(self) -> str:
-        options = self._options
-        return (
-            f"Acker(protocol={options.protocol!r}, buckets={options.buckets}, high_water={options.high_water}): "
-            f"{len(self)} pending"
-        )
+            return cls.__new__(cls)._read(Reading(bytes_of))

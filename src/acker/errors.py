@@ -41,6 +41,18 @@ class BusyError(AckerError, RuntimeError):
         super().__init__(message)
 
 
+class UnusableError(AckerError, RuntimeError):
+    """Memory ran out where all that could be foreseen was there, and some shards have applied a batch and others not.
+
+    The acker refuses everything from then on but to tell its counts. Restore it from a snapshot.
+    """
+
+    def __init__(
+        self, message: str = "memory ran out in the middle of a batch; restore this ShardedAcker from a snapshot"
+    ) -> None:
+        super().__init__(message)
+
+
 class AckerMemoryError(AckerError, MemoryError):
     """Memory ran out inside a batch; the acker stays valid.
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import acker
 
 
-def engine(a: acker.Acker | acker.ReferenceAcker) -> None:
+def engine(a: acker.Acker | acker.ShardedAcker | acker.ReferenceAcker) -> None:
     ids = acker.IdGenerator(seed=1).take(3)
     assert_type(ids, npt.NDArray[np.int64])
     done = a.ingest(acker.Kind.TRACK, ids, ids, task_id=[0, 0, 1], message_id=range(3), now_ms=5)
@@ -37,6 +37,9 @@ def engine(a: acker.Acker | acker.ReferenceAcker) -> None:
 def construction() -> None:
     assert_type(acker.Acker(protocol="fsshelter", buckets=5, high_water=10, seed=1), acker.Acker)
     assert_type(acker.Acker.restore(b""), acker.Acker)
+    assert_type(acker.ShardedAcker(4, 2, protocol="fsshelter", buckets=5, high_water=10, seed=1), acker.ShardedAcker)
+    assert_type(acker.ShardedAcker.restore(b"", shards=4, threads=2), acker.ShardedAcker)
+    assert_type(acker.ShardedAcker.restore_from("file", 4), acker.ShardedAcker)
     assert_type(acker.ReferenceAcker.restore(b""), acker.ReferenceAcker)
     assert_type(acker.Acker.restore_from(io.BytesIO()), acker.Acker)
     assert_type(acker.ReferenceAcker.restore_from("file"), acker.ReferenceAcker)

@@ -17,11 +17,12 @@ from acker.bench.workloads import SEED, WORKLOADS, Workload
 from acker.columns import Columns, Int64Column
 from acker.engine import Acker
 from acker.reference import ReferenceAcker
+from acker.sharded import ShardedAcker
 from acker.testing.streams import Checksum, TreeStream, xor_of
 
-AnyAcker = TypeVar("AnyAcker", Acker, ReferenceAcker)
+AnyAcker = TypeVar("AnyAcker", Acker, ShardedAcker, ReferenceAcker)
 
-_BATCH_ROWS: Final = 10_000
+BATCH_ROWS: Final = 10_000
 
 
 class Window(NamedTuple):
@@ -60,7 +61,7 @@ def windows(stream: TreeStream, rows: int, batch_rows: int, count: int) -> Itera
         yield Window(rows, batches, stream.expected)
 
 
-def feed(acker: Acker | ReferenceAcker, window: Window) -> list[Int64Column]:
+def feed(acker: Acker | ShardedAcker | ReferenceAcker, window: Window) -> list[Int64Column]:
     """Ingest a window; the work that is timed. Return the root ids of the trees that each call finished.
 
     The other columns of a result are dropped before the next call, as by a consumer that acks one batch after the
@@ -135,7 +136,7 @@ def against_reference(workload: str, goal: Goal | None, scale: Scale) -> Result:
         samples,
         [Ratio("reference", "native", scale.goal(goal))],
         {
-            **_parameters(workload, shape, _BATCH_ROWS, rows["native"], native),
+            **_parameters(workload, shape, BATCH_ROWS, rows["native"], native),
             "reference_window_rows": rows["reference"],
         },
         streams["native"].expected._asdict(),
@@ -146,7 +147,7 @@ def mixed_kinds(scale: Scale) -> Result:
     """Time native ingest of a stream with FAILs and RESET_TIMEOUTs, and of one without."""
     streams = {name: WORKLOADS[name].stream(scale) for name in ("mixed", "m1")}
     ackers = {name: fill(Acker(seed=SEED), stream) for name, stream in streams.items()}
-    rows = scale.size(WORKLOADS["mixed"].window_rows, _BATCH_ROWS)
+    rows = scale.size(WORKLOADS["mixed"].window_rows, BATCH_ROWS)
     samples = _each_its_own(ackers, streams, dict.fromkeys(streams, rows), scale.pairs)
     stats = ackers["mixed"].stats()
     expect("resets", (stats.resets, stats.unknown), (streams["mixed"].resets, 0))
@@ -154,7 +155,7 @@ def mixed_kinds(scale: Scale) -> Result:
         "ns/message",
         samples,
         [Ratio("mixed", "m1", scale.goal(Goal(at_most=1.3)))],
-        _parameters("mixed", WORKLOADS["mixed"], _BATCH_ROWS, rows, ackers["mixed"]),
+        _parameters("mixed", WORKLOADS["mixed"], BATCH_ROWS, rows, ackers["mixed"]),
         {**streams["mixed"].expected._asdict(), "failed": stats.failed, "resets": stats.resets},
     )
 
@@ -164,13 +165,13 @@ def each_kernel(workload: str, scale: Scale) -> Result:
     kernels = dict.fromkeys(("portable", _core.kernels()[0]))
     streams = {kernel: WORKLOADS[workload].stream(scale) for kernel in kernels}
     ackers = {kernel: fill(_acker_with(kernel), stream) for kernel, stream in streams.items()}
-    rows = scale.size(WORKLOADS[workload].window_rows, _BATCH_ROWS)
+    rows = scale.size(WORKLOADS[workload].window_rows, BATCH_ROWS)
     samples = _each_its_own(ackers, streams, dict.fromkeys(streams, rows), scale.pairs)
     return Result(
         "ns/message",
         samples,
         [Ratio("portable", kernel, scale.goal(Goal(at_most=1.5))) for kernel in kernels if kernel != "portable"],
-        _parameters(workload, WORKLOADS[workload], _BATCH_ROWS, rows, ackers["portable"]),
+        _parameters(workload, WORKLOADS[workload], BATCH_ROWS, rows, ackers["portable"]),
         streams["portable"].expected._asdict(),
     )
 
@@ -195,7 +196,7 @@ def _each_its_own(
     checkers = {side: Checker() for side in streams}
 
     def loads() -> Iterator[dict[str, Window]]:
-        made = {side: windows(stream, rows[side], _BATCH_ROWS, pairs + 1) for side, stream in streams.items()}
+        made = {side: windows(stream, rows[side], BATCH_ROWS, pairs + 1) for side, stream in streams.items()}
         for _ in range(pairs + 1):
             yield {side: next(given) for side, given in made.items()}
 
@@ -242,13 +243,13 @@ def _reference_case(workload: str) -> Case:
 
 CASES: Final = [
     _gups_case("m1", 1000),
-    _gups_case("m1", _BATCH_ROWS, Goal(at_most=2.4)),
+    _gups_case("m1", BATCH_ROWS, Goal(at_most=2.4)),
     _gups_case("m1", 100_000),
-    _gups_case("m2", _BATCH_ROWS, Goal(at_most=2.1)),
-    _gups_case("k20", _BATCH_ROWS, Goal(at_most=2.9)),
-    _gups_case("s20k", _BATCH_ROWS, Goal(at_most=6)),
+    _gups_case("m2", BATCH_ROWS, Goal(at_most=2.1)),
+    _gups_case("k20", BATCH_ROWS, Goal(at_most=2.9)),
+    _gups_case("s20k", BATCH_ROWS, Goal(at_most=6)),
     _gups_case("p100", 1000),
-    _gups_case("p100", _BATCH_ROWS, Goal(at_most=4.7)),
+    _gups_case("p100", BATCH_ROWS, Goal(at_most=4.7)),
     Case("ingest/mixed/10k", "What do FAIL and RESET_TIMEOUT cost?", mixed_kinds),
     *map(_kernel_case, ("m1", "k20", "p100")),
     *map(_reference_case, ("m1", "m2", "k20", "s20k", "p100")),

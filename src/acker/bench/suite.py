@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from acker.bench import calls, ingest, memory, report, rotate, snapshot, spark
+from acker.bench import calls, ingest, memory, report, rotate, sharded, snapshot, spark
 from acker.bench.measure import FULL, QUICK, Case, Scale
 from acker.bench.run import Outcome, run_all, run_apart, select
 
@@ -18,6 +18,7 @@ _FILE_COLUMNS: Final = 140
 
 CASES: Final[list[Case]] = [
     *ingest.CASES,
+    *sharded.CASES,
     *rotate.CASES,
     *snapshot.CASES,
     *calls.CASES,

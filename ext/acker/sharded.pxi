@@ -1,0 +1,210 @@
+"""The native half of acker.sharded: several ackers behind one, and the threads that apply a batch to all of them."""
+
+
+cdef extern from "sharded.h" namespace "acker" nogil:
+    unsigned c_SHARDS_MAX "acker::SHARDS_MAX"
+
+    cppclass ShardOf:
+        ShardOf(uint64_t n)
+        uint64_t of "operator()"(int64_t root_id) noexcept
+
+    enum class Applied "acker::ShardedCore::Applied"(int):
+        all
+        none
+        unknown
+
+    cppclass c_ShardedCore "acker::ShardedCore":
+        c_ShardedCore(unsigned shards, unsigned threads)
+        bint start(Protocol protocol, unsigned buckets, int64_t high_water, uint64_t seed, bint avx2) noexcept
+        unsigned shards() noexcept
+        unsigned helpers() noexcept
+        AckerCore** cores() noexcept
+        AckerCore& shard_of(int64_t root_id) noexcept
+        bint broken() noexcept
+        Applied ingest(const Messages& messages, int64_t now_ms) noexcept
+        size_t finished_rows() noexcept
+        void copy_finished(
+            int64_t* roots, int64_t* messages, int32_t* tasks, int8_t* outcomes, int64_t* elapsed
+        ) noexcept
+        Finished* gather_finished() noexcept
+        void give_back() noexcept
+        size_t expiring() noexcept
+        void rotate(int64_t now_ms, int64_t* roots, int64_t* messages, int32_t* tasks, int64_t* elapsed) noexcept
+        Counters counters() noexcept
+        void take_over(const Counters& counters) noexcept
+        int64_t open() noexcept
+        size_t count() noexcept
+        size_t bytes() noexcept
+        int64_t probes() noexcept
+        bint check_invariants() noexcept
+
+
+SHARDS_MAX = c_SHARDS_MAX
+
+
+def shard_of(const int64_t[::1] root_id, int64_t shards):
+    """The shard of each root id, of any number of shards >= 1, as `acker.acker_of` has it. For tests."""
+    column = _column(<size_t>root_id.shape[0], cnp.NPY_INT64)
+    found = <int64_t*>_data(column)
+    shard = new ShardOf(<uint64_t>shards)
+    for row in range(root_id.shape[0]):
+        found[row] = <int64_t>shard.of(root_id[row])
+    del shard
+    return column
+
+
+@cython.final
+cdef class ShardedCore:
+    """The native acker behind `acker.ShardedAcker`: the same calls as `Core`."""
+
+    cdef c_ShardedCore* core
+    cdef tuple no_trees  # as in Core
+    cdef Gate gate
+    cdef Published published
+
+    def __cinit__(
+        self, unsigned shards, unsigned threads, int protocol, unsigned buckets, object high_water, uint64_t seed,
+        str kernel
+    ):
+        cdef int64_t limit = -1 if high_water is None else high_water
+        self.core = NULL
+        self.no_trees = _tree_columns(0)
+        self.core = new c_ShardedCore(shards, threads)
+        if not self.core.start(<Protocol>protocol, buckets, limit, seed, kernel == "avx2"):
+            raise MemoryError(f"no memory for an acker of {shards} shards")
+        self.publish()
+
+    def __dealloc__(self):
+        del self.core
+
+    cdef int enter(self) except -1:
+        if not self.gate.enter():
+            raise BusyError("another thread is inside this Acker; one Acker is used from one thread at a time")
+        if self.core.broken():
+            self.gate.leave()
+            raise UnusableError()
+        return 0
+
+    cdef void leave(self) noexcept:
+        self.publish()
+        self.gate.leave()
+
+    cdef void publish(self) noexcept:
+        cdef int64_t[13] numbers
+        cdef Counters counters = self.core.counters()
+        memcpy(numbers, &counters, sizeof(Counters))
+        numbers[10] = <int64_t>self.core.count()
+        numbers[11] = self.core.open()
+        numbers[12] = <int64_t>self.core.bytes()
+        self.published.write(numbers)
+
+    def ingest(self, kind, root_id, value, task_id, message_id, now_ms):
+        """Apply a batch as `Core.ingest` does, but all of it or nothing."""
+        cdef Messages messages
+        cdef Applied applied = Applied.none
+        cdef int64_t now = 0
+        cdef bint legal
+        if not _read_batch(kind, root_id, value, task_id, message_id, now_ms, &messages, &now):
+            return None
+        self.enter()
+        try:
+            with nogil:
+                legal = _is_legal(messages)
+                if legal:
+                    applied = self.core.ingest(messages, now)
+            if not legal:
+                return None
+            if applied == Applied.unknown:
+                raise UnusableError()
+            columns = self.take_finished() if self.core.finished_rows() > 0 else self.no_trees
+        finally:
+            self.leave()
+        return _report(columns, messages.rows if applied == Applied.all else 0, messages.rows)
+
+    cdef tuple take_finished(self):
+        try:
+            columns = _tree_columns(self.core.finished_rows())
+        except MemoryError:
+            return _lend(self.core.gather_finished())
+        self.core.copy_finished(
+            <int64_t*>_data(columns[0]),
+            <int64_t*>_data(columns[1]),
+            <int32_t*>_data(columns[2]),
+            <int8_t*>_data(columns[3]),
+            <int64_t*>_data(columns[4]),
+        )
+        self.core.give_back()
+        return columns
+
+    def rotate(self, int64_t now_ms):
+        """Empty death row of all shards; return the trees that timed out as `Completions`."""
+        self.enter()
+        try:
+            columns = _tree_columns(self.core.expiring())
+            roots = <int64_t*>_data(columns[0])
+            messages = <int64_t*>_data(columns[1])
+            tasks = <int32_t*>_data(columns[2])
+            elapsed = <int64_t*>_data(columns[4])
+            with nogil:
+                self.core.rotate(now_ms, roots, messages, tasks, elapsed)
+            cnp.PyArray_FILLWBYTE(columns[3], 2)
+        finally:
+            self.leave()
+        return _completions(columns)
+
+    def contains(self, int64_t root_id):
+        self.enter()
+        try:
+            core = &self.core.shard_of(root_id)
+            return <bint>core.arena.find(core.arena.hash(<uint64_t>root_id))
+        finally:
+            self.gate.leave()
+
+    def numbers(self):
+        """The ten lifetime counters, entries held, open trees and bytes, as some recent call left them."""
+        cdef int64_t[13] numbers
+        self.published.read(numbers)
+        return tuple([numbers[i] for i in range(13)])
+
+    def writer(self):
+        """What writes the entries of all shards into the blocks of a snapshot."""
+        if self.core.broken():
+            raise UnusableError()
+        return _writer(self, &self.gate, self.core.cores(), self.core.shards())
+
+    def reader(self, uint64_t checksum, size_t entries):
+        """What fills the shards, which are new, from the blocks of a snapshot; room is made for so many entries."""
+        return _reader(self, self.core.cores(), self.core.shards(), checksum, entries)
+
+    def set_counters(self, tuple counters):
+        """Count on from the ten lifetime counters of a snapshot, whose entries the shards hold."""
+        cdef Counters before
+        _set_counters(&before, counters)
+        self.enter()
+        try:
+            self.core.take_over(before)
+        finally:
+            self.leave()
+
+    def helpers(self):
+        """How many threads help the calling one at the moment."""
+        self.enter()
+        try:
+            return self.core.helpers()
+        finally:
+            self.gate.leave()
+
+    def probes(self):
+        """Lines that a look-up of every entry visits, all in all."""
+        self.enter()
+        try:
+            return self.core.probes()
+        finally:
+            self.gate.leave()
+
+    def check_invariants(self):
+        self.enter()
+        try:
+            return self.core.check_invariants()
+        finally:
+            self.gate.leave()
