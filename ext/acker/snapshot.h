@@ -221,11 +221,11 @@ class SnapshotReader {
         checksum_ = xxh64::of_bytes(block, entries * ENTRY_BYTES, checksum_);
         if (load<uint64_t>(block + entries * ENTRY_BYTES, 0) != checksum_) return CHECKSUM_WRONG;
         const BlockColumns<const uint8_t> columns(block, entries);
-        unsigned faults = 0;
-        for (size_t i = 0; i < entries; ++i) faults |= faults_of(columns, i);
-        if (faults != 0) {
-            while ((faults = faults_of(columns, *row)) == 0) ++*row;
-            return static_cast<Fault>(ACKER_LOWEST_BIT(faults));
+        if (looks_wrong(columns, entries)) {
+            for (; *row < entries; ++*row) {
+                unsigned faults = faults_of(columns, *row);
+                if (faults != 0) return static_cast<Fault>(ACKER_LOWEST_BIT(faults));
+            }
         }
         Fault fault = NO_FAULT;
         for (size_t first = 0; fault == NO_FAULT && first < entries; first += STRETCH_ROWS) {
@@ -247,6 +247,26 @@ class SnapshotReader {
         while (!arena->has_room(more))
             if (!arena->grow()) return false;
         return true;
+    }
+
+    // Whether some entry may fail a check: what `faults_of` finds, column by column, in half the time.
+    bool looks_wrong(BlockColumns<const uint8_t> columns, size_t entries) const noexcept {
+        uint8_t state_max = 0, age_max = 0;
+        uint32_t signs = 0;
+        uint64_t strays = 0, finished = 0;
+        for (size_t row = 0; row < entries; ++row) {
+            state_max = columns.state[row] > state_max ? columns.state[row] : state_max;
+            age_max = columns.age[row] > age_max ? columns.age[row] : age_max;
+        }
+        for (size_t row = 0; row < entries; ++row) signs |= load<uint32_t>(columns.task_id, row);
+        for (size_t row = 0; row < entries; ++row) {
+            uint64_t tracked = columns.state[row] == ENTRY_TRACKED,
+                     message_id = load<uint64_t>(columns.message_id, row);
+            strays |= (tracked - 1) & (message_id | load<uint32_t>(columns.task_id, row) | needs_track_);
+            finished |= tracked & (load<uint64_t>(columns.ack_val, row) == 0);
+        }
+        return state_max > ENTRY_FAILED || age_max >= buckets_ || signs >> 31 != 0 || strays != 0 ||
+               (finished & (needs_track_ ^ 1)) != 0;
     }
 
     // One bit for each check that an entry fails.

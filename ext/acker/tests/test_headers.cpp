@@ -924,23 +924,39 @@ TEST(blocks_are_full_but_the_last_and_depend_on_what_stands_before_them) {
     CHECK(repeated.read_into({make().get()}, 0, &entry) == CHECKSUM_WRONG && entry == BLOCK_ENTRIES);
 }
 
-// Changes a byte of an entry, with a checksum that fits; the fault is that of this entry and no other.
-Fault fault_of(Protocol protocol, size_t column, size_t size_bytes, uint8_t first_byte, uint8_t last_byte) {
-    constexpr size_t ENTRIES = 1000, WRONG = 700;
+// A number in a column of a block, which becomes 0 but for its first and its last byte.
+struct Change {
+    size_t column;
+    size_t size_bytes;
+    uint8_t first_byte;
+    uint8_t last_byte;
+};
+
+// Changes one entry, or some, with a checksum that fits; the fault is that of the first of them and no other.
+Fault fault_of(Protocol protocol, const std::vector<Change>& changes, const std::vector<size_t>& wrong = {700}) {
+    constexpr size_t ENTRIES = 1000;
     auto core = filled(ENTRIES, protocol), fresh = std::make_unique<AckerCore>(protocol, 3, -1, SEED, true);
     Snapshot snapshot({core.get()});
     std::vector<uint8_t>& block = snapshot.blocks[0];
-    uint8_t* number = block.data() + column * ENTRIES + WRONG * size_bytes;
-    std::memset(number, 0, size_bytes);
-    number[0] = first_byte;
-    number[size_bytes - 1] |= last_byte;
+    for (const Change& change : changes) {
+        for (size_t row : wrong) {
+            uint8_t* number = block.data() + change.column * ENTRIES + row * change.size_bytes;
+            std::memset(number, 0, change.size_bytes);
+            number[0] = change.first_byte;
+            number[change.size_bytes - 1] |= change.last_byte;
+        }
+    }
     uint64_t checksum = xxh64::of_bytes(block.data(), ENTRIES * ENTRY_BYTES, Snapshot::CHECKSUM);
     store(block.data() + ENTRIES * ENTRY_BYTES, 0, checksum);
     size_t entry = 0;
     Fault fault = snapshot.read_into({fresh.get()}, ENTRIES, &entry);
-    CHECK(entry == (fault == NO_FAULT ? ENTRIES - 1 : WRONG));
+    CHECK(fault == NO_FAULT || entry == wrong[0]);
     CHECK(fault == NO_FAULT || fresh->arena.count() == 0 || fault == ROOT_TWICE);
     return fault;
+}
+
+Fault fault_of(Protocol protocol, size_t column, size_t size_bytes, uint8_t first_byte, uint8_t last_byte) {
+    return fault_of(protocol, {Change{column, size_bytes, first_byte, last_byte}});
 }
 
 TEST(every_check_of_an_entry_finds_what_it_is_for) {
@@ -954,11 +970,24 @@ TEST(every_check_of_an_entry_finds_what_it_is_for) {
     CHECK(fault_of(Protocol::storm, STATE, 1, 255, 0) == STATE_UNKNOWN);
     CHECK(fault_of(Protocol::storm, AGE, 1, 3, 0) == AGE_TOO_HIGH);
     CHECK(fault_of(Protocol::storm, AGE, 1, 2, 0) == NO_FAULT);
+    CHECK(fault_of(Protocol::storm, {{AGE, 1, 3, 0}}, {0, 700, 999}) == AGE_TOO_HIGH);
     CHECK(fault_of(Protocol::storm, TASK, 4, 0, 0x80) == TASK_NEGATIVE);
     CHECK(fault_of(Protocol::storm, TASK, 4, 1, 0) == NO_FAULT);
     CHECK(fault_of(Protocol::storm, MESSAGE, 8, 0, 0x80) == NO_FAULT);
     for (uint8_t state : {ENTRY_UNTRACKED, ENTRY_FAILED})
         CHECK(fault_of(Protocol::storm, STATE, 1, state, 0) == TASK_WITHOUT_TRACK);
+    // What has no TRACK and no ids either.
+    constexpr Change NO_TASK{TASK, 4, 0, 0}, NO_MESSAGE{MESSAGE, 8, 0, 0};
+    for (Protocol protocol : PROTOCOLS) {
+        bool needs_track = protocol == Protocol::fsshelter;
+        CHECK(fault_of(protocol, {NO_TASK, NO_MESSAGE, {STATE, 1, 3, 0}}) == STATE_UNKNOWN);
+        for (uint8_t state : {ENTRY_UNTRACKED, ENTRY_FAILED}) {
+            const Change untracked{STATE, 1, state, 0};
+            CHECK(fault_of(protocol, {NO_TASK, NO_MESSAGE, untracked}) == (needs_track ? TRACK_MISSING : NO_FAULT));
+            CHECK(fault_of(protocol, {NO_TASK, {MESSAGE, 8, 0, 0x80}, untracked}) == MESSAGE_WITHOUT_TRACK);
+            CHECK(fault_of(protocol, {{TASK, 4, 0, 0x40}, NO_MESSAGE, untracked}) == TASK_WITHOUT_TRACK);
+        }
+    }
     CHECK(fault_of(Protocol::storm, ROOT, 8, 0xFF, 0xFF) == NO_FAULT);
     Fault fault = NO_FAULT;
     for (uint8_t root = 0; root < 2 && fault == NO_FAULT; ++root) fault = fault_of(Protocol::storm, ROOT, 8, root, 0);
