@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "ingest.h"
+#include "shard_of.h"
 #include "slots.h"
 #include "xxh64.h"
 
@@ -21,12 +22,6 @@ constexpr size_t CHECKSUM_BYTES = 8;
 constexpr uint8_t ENTRY_UNTRACKED = 0, ENTRY_TRACKED = 1, ENTRY_FAILED = 2;
 
 constexpr size_t block_bytes(size_t entries) { return entries * ENTRY_BYTES + CHECKSUM_BYTES; }
-
-// abs(root_id % shards), the remainder's sign that of the root id; any int64, and at least one shard.
-inline size_t acker_of(int64_t root_id, size_t shards) noexcept {
-    uint64_t magnitude = root_id < 0 ? 0 - static_cast<uint64_t>(root_id) : static_cast<uint64_t>(root_id);
-    return static_cast<size_t>(magnitude % shards);
-}
 
 // Turns a number of this machine into a little-endian one, or back.
 template <typename Number>
@@ -201,6 +196,7 @@ class SnapshotReader {
     SnapshotReader(AckerCore* const* cores, size_t count, uint64_t checksum) noexcept
         : cores_(cores),
           count_(count),
+          shard_of_(count),
           checksum_(checksum),
           buckets_(cores[0]->buckets()),
           needs_track_(cores[0]->protocol() == Protocol::fsshelter) {
@@ -290,7 +286,7 @@ class SnapshotReader {
             if (!make_room(&cores_[core]->arena, rows)) return NO_MEMORY;
         for (size_t i = 0; i < rows; ++i) {
             int64_t root_id = load<int64_t>(columns.root_id, first + i);
-            stretch.core[i] = cores_[count_ == 1 ? 0 : acker_of(root_id, count_)];
+            stretch.core[i] = cores_[count_ == 1 ? 0 : shard_of_(root_id)];
             stretch.hash[i] = stretch.core[i]->arena.hash(static_cast<uint64_t>(root_id));
         }
         find_homes(&stretch, 0, rows);
@@ -340,6 +336,7 @@ class SnapshotReader {
 
     AckerCore* const* cores_;
     size_t count_;
+    ShardOf shard_of_;
     uint64_t checksum_;
     unsigned buckets_;
     unsigned needs_track_;

@@ -6,13 +6,13 @@ window by window in little memory, and is the same on every machine and with eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from acker.columns import Columns, Completions
+from acker.columns import Columns
 from acker.errors import ArgumentValueError
 from acker.protocol import UINT64_MAX, Kind, check_integer
 
@@ -54,13 +54,6 @@ class Checksum(NamedTuple):
     def add(self, root_id: _Int64s) -> Checksum:
         """Return the checksum with these finished trees added."""
         return Checksum(self.completions + root_id.size, self.root_xor ^ xor_of(root_id))
-
-    def add_all(self, batches: Iterable[Completions]) -> Checksum:
-        """Return the checksum with the finished trees of several calls added."""
-        result = self
-        for batch in batches:
-            result = result.add(batch.root_id)
-        return result
 
 
 class _Piece(NamedTuple):
