@@ -1,0 +1,97 @@
+"""A clock that stands still until a test turns it."""
+
+from __future__ import annotations
+
+import threading
+from fractions import Fraction
+from typing import Final, Protocol
+
+from acker.errors import ArgumentValueError
+
+_NS_A_SECOND: Final = 1_000_000_000
+_NS_A_MILLISECOND: Final = 1_000_000
+
+
+class _Signal(Protocol):
+    """What a thread sleeps on; the runtime's own is `acker.local.clock.Signal`."""
+
+    def set(self) -> object: ...
+
+    def wait(self, timeout_secs: float | None = None, /) -> object: ...
+
+
+class ManualClock:
+    """A clock for tests: it shows what `advance` makes of it, and whoever waits for a time waits for the test.
+
+    It stands where the runtime has its `SystemClock`. Any thread may read it, wait on it and turn it.
+
+    Parameters
+    ----------
+    start_ns : int
+        What the clock shows at first, in nanoseconds.
+    """
+
+    def __init__(self, start_ns: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._now_ns = start_ns
+        self._sleepers: list[_Signal] = []
+
+    def now_ns(self) -> int:
+        """Return the time in nanoseconds."""
+        return self._now_ns
+
+    def now_ms(self) -> int:
+        """Return the time in whole milliseconds, rounded down."""
+        return self._now_ns // _NS_A_MILLISECOND
+
+    @property
+    def sleepers(self) -> int:
+        """How many threads are inside `wait`."""
+        return len(self._sleepers)
+
+    def wait(self, signal: _Signal, until_ns: int | None) -> None:
+        """Wait until the signal is set, and at most until the clock has been turned.
+
+        As with a condition, a caller looks again at what it waits for: the clock may have been turned by less than it
+        takes to reach `until_ns`.
+
+        Parameters
+        ----------
+        signal : Signal
+            What ends the wait; turning the clock sets it.
+        until_ns : int or None
+            A time that has come already ends the wait at once. None: there is no such time.
+        """
+        with self._lock:  # so that the clock is not turned between the look at it and the note that somebody sleeps
+            if until_ns is not None and self._now_ns >= until_ns:
+                return
+            self._sleepers.append(signal)
+        try:
+            signal.wait(None)
+        finally:
+            with self._lock:
+                self._sleepers.remove(signal)
+
+    def advance(self, seconds: float | Fraction) -> None:
+        """Turn the clock on and wake everybody who waits.
+
+        Parameters
+        ----------
+        seconds : float or Fraction
+            0 or more; rounded to whole nanoseconds.
+
+        Raises
+        ------
+        ArgumentValueError
+            The number is negative: the clock is a monotonic one.
+        """
+        self.advance_to(self._now_ns + round(Fraction(seconds) * _NS_A_SECOND))
+
+    def advance_to(self, now_ns: int) -> None:
+        """Turn the clock on until it shows a time in nanoseconds, as `advance` does."""
+        with self._lock:
+            if now_ns < self._now_ns:
+                raise ArgumentValueError(f"a monotonic clock does not turn back from {self._now_ns} ns to {now_ns} ns")
+            self._now_ns = now_ns
+            for signal in self._sleepers:
+                signal.set()
