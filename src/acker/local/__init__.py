@@ -1,0 +1,1 @@
+"""Runs a topology in this process: executors, queues, ackers, supervision."""

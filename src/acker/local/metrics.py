@@ -1,0 +1,421 @@
+"""What a running topology can be asked for: counts, gauges and latencies, by task, by component and as a whole.
+
+Everything here is a value that was true at one moment; only `LatencyRecorder` is written to while tuples flow. The
+names that exporters give to these figures stand in `acker.local.names`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from acker.protocol import Stats
+
+ComponentKind = Literal["spout", "bolt", "acker"]
+RuntimeState = Literal["new", "running", "restarting", "draining", "stopped"]
+Ending = Literal["drained", "reached", "elapsed", "stopped", "aborted", "failed"]
+
+# Upper ends of the latency buckets, in ns: four linear steps an octave, from 1 us to the first one beyond 10 minutes.
+# The bucket behind the last of them has no end. A quantile read from them is wrong by a quarter at the most.
+LATENCY_BOUNDS_NS: Final = tuple(250 * step * 2**octave for octave in range(30) for step in range(4, 8))[:118]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How long something took, how often.
+
+    Attributes
+    ----------
+    bounds_ns : tuple of int
+        The inclusive upper ends of the buckets, ascending.
+    counts : tuple of int
+        How many fell in each bucket; one more than there are bounds, the last for what is above them all.
+    total : int
+        The sum of counts.
+    sum_ns : int
+        The sum of what was recorded.
+    """
+
+    bounds_ns: tuple[int, ...] = LATENCY_BOUNDS_NS
+    counts: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_NS) + 1)
+    total: int = 0
+    sum_ns: int = 0
+
+    def __add__(self, other: Histogram) -> Histogram:
+        """Return both as one; ValueError if they have different buckets."""
+        if not isinstance(other, Histogram):
+            return NotImplemented
+        if self.bounds_ns != other.bounds_ns:
+            raise ValueError("two histograms with different buckets have no sum")
+        counts = tuple(map(sum, zip(self.counts, other.counts, strict=True)))
+        return Histogram(self.bounds_ns, counts, self.total + other.total, self.sum_ns + other.sum_ns)
+
+    @property
+    def mean_ns(self) -> float | None:
+        """The mean in nanoseconds, exact; None where nothing was recorded."""
+        return self.sum_ns / self.total if self.total else None
+
+    def quantile(self, q: float) -> float | None:
+        """Return the latency that a share `q` of what was recorded did not exceed, in nanoseconds.
+
+        Parameters
+        ----------
+        q : float, 0 to 1
+
+        Returns
+        -------
+        float or None
+            Interpolated within its bucket; the last bound for what lies above it. None where nothing was recorded.
+        """
+        if not 0 <= q <= 1:
+            raise ValueError(f"a quantile is between 0 and 1, and not {q}")
+        if not self.total:
+            return None
+        rank, below = q * self.total, 0
+        low = 0
+        for high, count in zip(self.bounds_ns, self.counts, strict=False):
+            if count and below + count >= rank:
+                return low + (high - low) * (rank - below) / count
+            below += count
+            low = high
+        return float(self.bounds_ns[-1])
+
+    def cumulated(self, every: int = 1) -> list[tuple[int, int]]:
+        """Return (bound in ns, how many did not exceed it) for each `every`-th bound, and for the last one.
+
+        Exporters send every fourth, an octave apart: a series a bound is a lot.
+        """
+        found, below = [], 0
+        last = len(self.bounds_ns) - 1
+        for place, bound in enumerate(self.bounds_ns):
+            below += self.counts[place]
+            if place % every == 0 or place == last:
+                found.append((bound, below))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures that are read most, in milliseconds, and the buckets that hold something."""
+        held = [[bound, count] for bound, count in zip((*self.bounds_ns, None), self.counts, strict=True) if count > 0]
+        return {
+            "count": self.total,
+            "mean_ms": milliseconds(self.mean_ns),
+            **{f"p{round(100 * q)}_ms": milliseconds(self.quantile(q)) for q in (0.5, 0.9, 0.99)},
+            "buckets_ns": held,
+        }
+
+
+def milliseconds(ns: float | None) -> float | None:
+    """Return nanoseconds as milliseconds, with four digits that count; None stays None."""
+    return None if ns is None else float(f"{ns / 1e6:.4g}")
+
+
+class LatencyRecorder:
+    """Collects latencies. One thread records, any may take a snapshot.
+
+    `record` is called for each tuple, so it does one binary search and two additions, and never takes a lock.
+    """
+
+    __slots__ = ("_counts", "_sum_ns")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(LATENCY_BOUNDS_NS) + 1)
+        self._sum_ns = 0
+
+    def record(self, ns: int) -> None:
+        """Count one latency in nanoseconds. Negative ones, of a clock that was set back, count as the shortest."""
+        self._counts[bisect_left(LATENCY_BOUNDS_NS, ns)] += 1
+        self._sum_ns += ns
+
+    def snapshot(self) -> Histogram:
+        """Return what was recorded. While another thread records, the sum may be one latency behind or ahead."""
+        counts = tuple(self._counts)
+        return Histogram(LATENCY_BOUNDS_NS, counts, sum(counts), self._sum_ns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What is counted alike for a task, a component and a topology; all since the start of the runtime.
+
+    Attributes
+    ----------
+    emitted : dict of stream to int
+        Calls of emit. One that nobody reads counts too.
+    transferred : int
+        Deliveries: an emit reaches one task of each component that reads the stream, or all of them, or none.
+    executed : int
+        Bolts: tuples that process() returned or raised for, ticks included. Spouts: calls of next_tuple.
+    acked, failed : int
+        Spouts: trees that ended so. Bolts: tuples that were acked, that were failed.
+    timed_out, rejected, restarted, shut_down : int
+        Spouts: trees that ended for that reason.
+    late : int
+        Acks and fails of tuples whose tree had ended.
+    duplicates : int
+        Message ids emitted again while open.
+    dead_letters : int
+        Tuples a reliable spout gave up.
+    pending : int
+        Spouts: trees open now. Bolts: tuples held now, neither acked nor failed.
+    oldest_age_ms : int or None
+        The age of the oldest pending one; None where nothing is pending.
+    queue, queue_capacity : int
+        Tuples that wait in the receive queue now, and how many may.
+    capacity : float
+        The share of the time since the start that was spent in user code: near 1 the task is the bottle-neck.
+    execute_latency : Histogram
+        Bolts: time in process(), for the sample that `topology.stats.sample.rate` asks for.
+    complete_latency : Histogram
+        Spouts: time from emit to ack of trees that were acked.
+    user : dict of name to int
+        What the component counts itself with report_metric.
+    """
+
+    emitted: Mapping[str, int] = field(default_factory=dict)
+    transferred: int = 0
+    executed: int = 0
+    acked: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    rejected: int = 0
+    restarted: int = 0
+    shut_down: int = 0
+    late: int = 0
+    duplicates: int = 0
+    dead_letters: int = 0
+    pending: int = 0
+    oldest_age_ms: int | None = None
+    queue: int = 0
+    queue_capacity: int = 0
+    capacity: float = 0.0
+    execute_latency: Histogram = Histogram()
+    complete_latency: Histogram = Histogram()
+    user: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def emitted_total(self) -> int:
+        """Emits on all streams."""
+        return sum(self.emitted.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as what JSON can hold."""
+        return {item.name: _plain(getattr(self, item.name)) for item in dataclasses.fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStats(Counts):
+    """One task.
+
+    Attributes
+    ----------
+    component : str
+    kind : {"spout", "bolt", "acker"}
+    task : int
+    executor : str
+        The executor, so the thread, that runs the task.
+    acker : Stats, optional
+        Of an acker's own counts, on the rows of ackers.
+    """
+
+    component: str
+    kind: ComponentKind
+    task: int
+    executor: str = ""
+    acker: Stats | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComponentStats(Counts):
+    """All tasks of a component as one: counts and histograms are sums, ages and capacities those of the worst task.
+
+    Storm's UI shows the capacity of the busiest executor too (StatsUtil.computeBoltCapacity).
+
+    Attributes
+    ----------
+    component : str
+    kind : {"spout", "bolt", "acker", "topology"}
+    tasks, executors : int
+        How many there are.
+    """
+
+    component: str
+    kind: ComponentKind | Literal["topology"]
+    tasks: int
+    executors: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeStats:
+    """A topology at one moment.
+
+    Attributes
+    ----------
+    topology : str
+    state : {"new", "running", "restarting", "draining", "stopped"}
+    uptime_secs : float
+    restarts : int
+        Since the start, those included that a healthy period made up for.
+    tasks : tuple of TaskStats
+        In the order of their ids; the ackers' come last.
+    """
+
+    topology: str
+    state: RuntimeState = "new"
+    uptime_secs: float = 0.0
+    restarts: int = 0
+    tasks: tuple[TaskStats, ...] = ()
+
+    def components(self) -> dict[str, ComponentStats]:
+        """Return the components by name, in the order of their tasks."""
+        rows: dict[str, list[TaskStats]] = {}
+        for task in self.tasks:
+            rows.setdefault(task.component, []).append(task)
+        return {
+            name: ComponentStats(
+                component=name,
+                kind=tasks[0].kind,
+                tasks=len(tasks),
+                executors=len({task.executor for task in tasks}),
+                **_summed(tasks),
+            )
+            for name, tasks in rows.items()
+        }
+
+    @property
+    def totals(self) -> ComponentStats:
+        """The whole topology as one row.
+
+        How trees ended, what is pending and its age are the spouts', since a tree has one spout and many tuples; all
+        else adds up over spouts and bolts. Ackers are the runtime's own and count for nothing here.
+        """
+        tasks = [task for task in self.tasks if task.kind != "acker"]
+        of_spouts = _summed([task for task in tasks if task.kind == "spout"])
+        of_trees = ("acked", "failed", "timed_out", "rejected", "restarted", "shut_down", "pending", "oldest_age_ms")
+        return ComponentStats(
+            component=self.topology,
+            kind="topology",
+            tasks=len(tasks),
+            executors=len({task.executor for task in tasks}),
+            **{**_summed(tasks), **{name: of_spouts[name] for name in of_trees}},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as what JSON can hold: totals, components, tasks."""
+        return {
+            "topology": self.topology,
+            "state": self.state,
+            "uptime_secs": round(self.uptime_secs, 3),
+            "restarts": self.restarts,
+            "totals": self.totals.to_json(),
+            "components": {name: row.to_json() for name, row in self.components().items()},
+            "tasks": [task.to_json() for task in self.tasks],
+        }
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """A task that was still inside user code when the time to drain had ended; its thread was left behind.
+
+    Attributes
+    ----------
+    component : str
+    task : int
+    stack : str
+        Where the task was, as a traceback has it.
+    """
+
+    component: str
+    task: int
+    stack: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """How a run ended.
+
+    Attributes
+    ----------
+    topology : str
+    outcome : {"drained", "reached", "elapsed", "stopped", "aborted", "failed"}
+        drained: all spouts were finished and nothing pending. reached: as many trees were acked as `until` asked for.
+        elapsed: so was the time. stopped: by stop() or a signal, and drained. aborted: by a second signal or abort().
+        failed: ended with `error`.
+    started_at : str
+        UTC, ISO 8601.
+    seconds : float
+        From the start until the last task had stopped.
+    stats : RuntimeStats
+        The last figures.
+    restarts : int
+    abandoned : tuple of Abandoned
+    stalls : tuple of str
+        What the watchdog said.
+    timed_out_traces : tuple of str
+        Of timed-out trees that were traced: who held what, for how long.
+    error : str or None
+    """
+
+    topology: str
+    outcome: Ending
+    started_at: str
+    seconds: float
+    stats: RuntimeStats
+    restarts: int = 0
+    abandoned: tuple[Abandoned, ...] = ()
+    stalls: tuple[str, ...] = ()
+    timed_out_traces: tuple[str, ...] = ()
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as what JSON can hold."""
+        return {
+            "topology": self.topology,
+            "outcome": self.outcome,
+            "started_at": self.started_at,
+            "seconds": round(self.seconds, 3),
+            "restarts": self.restarts,
+            "error": self.error,
+            "abandoned": [dataclasses.asdict(task) for task in self.abandoned],
+            "stalls": list(self.stalls),
+            "timed_out_traces": list(self.timed_out_traces),
+            "stats": self.stats.to_json(),
+        }
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Histogram):
+        return value.to_json()
+    if isinstance(value, Stats):
+        return dataclasses.asdict(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _summed(tasks: Iterable[Counts]) -> dict[str, Any]:
+    """Return the fields of `Counts` over some tasks."""
+    rows = list(tasks)
+    found: dict[str, Any] = {}
+    for item in dataclasses.fields(Counts):
+        values = [getattr(row, item.name) for row in rows]
+        if item.name == "oldest_age_ms":
+            found[item.name] = max((value for value in values if value is not None), default=None)
+        elif item.name == "capacity":
+            found[item.name] = max(values, default=0.0)
+        elif item.name in ("execute_latency", "complete_latency"):
+            found[item.name] = sum(values, start=Histogram())
+        elif item.name in ("emitted", "user"):
+            found[item.name] = _added(values)
+        else:
+            found[item.name] = sum(values)
+    return found
+
+
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in counts:
+        for name, count in each.items():
+            found[name] = found.get(name, 0) + count
+    return found
