@@ -1,0 +1,224 @@
+"""The edges of sampled tuple trees: when one times out, who held which of its tuples, and for how long.
+
+The acker knows of a tree only the xor of what is open, which names nobody. So for one in N trees
+(`topology.trace.sample`) the runtime notes each delivery here, by the component and task that receives it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+# A tree can be of any size, and what is kept of it cannot.
+OPEN_EDGES_MAX: Final = 1_000
+SETTLED_EDGES_MAX: Final = 200
+# How many holders a text names.
+_NAMED_MAX: Final = 8
+
+
+class _Clock(Protocol):
+    def now_ns(self) -> int: ...
+
+
+class Held(NamedTuple):
+    """A tuple that was delivered and neither acked nor failed.
+
+    Attributes
+    ----------
+    component, task : str, int
+        Who received it. It may still wait in that task's queue.
+    tuple_id : int
+    held_ms : int
+        Since it was emitted.
+    from_component : str
+        Who emitted it.
+    """
+
+    component: str
+    task: int
+    tuple_id: int
+    held_ms: int
+    from_component: str
+
+
+class Settled(NamedTuple):
+    """A tuple that was acked or failed.
+
+    Attributes
+    ----------
+    component, task, tuple_id, held_ms, from_component
+        As in `Held`; held_ms ends with the ack or fail.
+    failed : bool
+    """
+
+    component: str
+    task: int
+    tuple_id: int
+    held_ms: int
+    from_component: str
+    failed: bool
+
+
+class _Edge(NamedTuple):
+    component: str
+    task: int
+    from_component: str
+    emitted_ns: int
+
+
+class _Tree:
+    __slots__ = ("began_ns", "open", "settled", "settled_count", "unseen")
+
+    def __init__(self, began_ns: int) -> None:
+        self.began_ns = began_ns
+        self.open: dict[int, _Edge] = {}
+        self.settled: deque[Settled] = deque(maxlen=SETTLED_EDGES_MAX)
+        self.settled_count = 0
+        self.unseen = 0  # edges beyond OPEN_EDGES_MAX
+
+
+class EdgeTraces:
+    """Keeps the edges of sampled trees until the trees end. Any thread may call anything.
+
+    Parameters
+    ----------
+    clock : object with now_ns() -> int
+    limit : int
+        How many trees are kept; beyond it the oldest is forgotten. Of each at most `OPEN_EDGES_MAX` open edges and the
+        last `SETTLED_EDGES_MAX` settled ones.
+    """
+
+    def __init__(self, clock: _Clock, limit: int = 10_000) -> None:
+        if limit < 1:
+            raise ValueError(f"at least one tree has to be kept, and not {limit}")
+        self._clock = clock
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._trees: dict[int, _Tree] = {}
+        # What is emitted under a tree that has ended must not begin it anew. A dict, for its order.
+        self._ended: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._trees)
+
+    def emitted(self, root: int, tuple_id: int, component: str, task: int, from_component: str) -> None:
+        """Note that a tuple of a tree is on its way to a task of `component`."""
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            tree = self._trees.get(root)
+            if tree is None:
+                if root in self._ended:
+                    return
+                tree = self._trees[root] = _Tree(now_ns)
+                if len(self._trees) > self._limit:
+                    self._forget(next(iter(self._trees)))
+            if len(tree.open) < OPEN_EDGES_MAX:
+                tree.open[tuple_id] = _Edge(component, task, from_component, now_ns)
+            else:
+                tree.unseen += 1
+
+    def acked(self, root: int, tuple_id: int) -> None:
+        """Note that a task acked a tuple. One that is not known, as after the end of its tree, is ignored."""
+        self._settle(root, tuple_id, failed=False)
+
+    def failed(self, root: int, tuple_id: int) -> None:
+        """Note that a task failed a tuple; likewise."""
+        self._settle(root, tuple_id, failed=True)
+
+    def forget(self, root: int) -> None:
+        """Drop a tree that has ended."""
+        with self._lock:
+            self._forget(root)
+
+    def explain(self, root: int) -> list[Held]:
+        """Return the tuples of a tree that somebody holds, those held longest first. Of an unknown tree: none."""
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            tree = self._trees.get(root)
+            edges = [] if tree is None else list(tree.open.items())
+        held = [
+            Held(edge.component, edge.task, tuple_id, (now_ns - edge.emitted_ns) // 1_000_000, edge.from_component)
+            for tuple_id, edge in edges
+        ]
+        return sorted(held, key=lambda edge: -edge.held_ms)
+
+    def settled(self, root: int) -> list[Settled]:
+        """Return the last tuples of a tree that were acked or failed, in the order in which they were."""
+        with self._lock:
+            tree = self._trees.get(root)
+            return [] if tree is None else list(tree.settled)
+
+    def text(self, root: int) -> str:
+        """Return in one line who holds tuples of a tree, and for how long.
+
+        >>> class Clock:
+        ...     now = 0
+        ...     def now_ns(self):
+        ...         return self.now
+        >>> clock = Clock()
+        >>> traces = EdgeTraces(clock)
+        >>> traces.emitted(7, 1, "split", 2, from_component="lines")
+        >>> traces.emitted(7, 2, "count", 4, from_component="split")
+        >>> traces.acked(7, 1)
+        >>> clock.now = 30_200_000_000
+        >>> traces.text(7)
+        'tree 7, begun 30.2 s ago: count[4] holds 1 tuple of split, for 30.2 s; 1 other tuple was settled'
+        """
+        held, now_ns = self.explain(root), self._clock.now_ns()
+        with self._lock:
+            tree = self._trees.get(root)
+            if tree is None:
+                return f"tree {root} was not traced"
+            began_ns, settled, unseen = tree.began_ns, tree.settled_count, tree.unseen
+        holders: dict[tuple[str, int], list[Held]] = {}
+        for edge in held:
+            holders.setdefault((edge.component, edge.task), []).append(edge)
+        parts = [_who(edges) for edges in islice(holders.values(), _NAMED_MAX)]
+        if len(holders) > _NAMED_MAX:
+            parts.append(f"{len(holders) - _NAMED_MAX} more tasks hold tuples of it")
+        if unseen:
+            parts.append(f"{_tuples(unseen)} more were not traced")
+        if not parts:
+            parts.append("nobody holds a tuple of it, so a message to the acker is missing or late")
+        if settled:
+            parts.append(f"{_tuples(settled, 'other ')} {'was' if settled == 1 else 'were'} settled")
+        return f"tree {root}, begun {seconds((now_ns - began_ns) // 1_000_000)} ago: {'; '.join(parts)}"
+
+    def _settle(self, root: int, tuple_id: int, *, failed: bool) -> None:
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            tree = self._trees.get(root)
+            edge = None if tree is None else tree.open.pop(tuple_id, None)
+            if tree is None or edge is None:
+                return
+            tree.settled_count += 1
+            held_ms = (now_ns - edge.emitted_ns) // 1_000_000
+            tree.settled.append(Settled(edge.component, edge.task, tuple_id, held_ms, edge.from_component, failed))
+
+    def _forget(self, root: int) -> None:
+        if self._trees.pop(root, None) is not None:
+            self._ended[root] = None
+            if len(self._ended) > self._limit:
+                del self._ended[next(iter(self._ended))]
+
+
+def _who(edges: list[Held]) -> str:
+    first = edges[0]
+    sources = ", ".join(dict.fromkeys(edge.from_component for edge in edges))
+    since = f"for {seconds(first.held_ms)}" if len(edges) == 1 else f"the first for {seconds(first.held_ms)}"
+    return f"{first.component}[{first.task}] holds {_tuples(len(edges))} of {sources}, {since}"
+
+
+def _tuples(count: int, which: str = "") -> str:
+    return f"{count:,} {which}tuple{'' if count == 1 else 's'}"
+
+
+def seconds(ms: float) -> str:
+    """Return a time as people read it: 250 ms, 30.2 s, 5 min 3 s."""
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    if ms < 120_000:
+        return f"{ms / 1_000:.1f} s"
+    return f"{ms // 60_000:.0f} min {ms % 60_000 // 1_000:.0f} s"

@@ -1,0 +1,82 @@
+"""Notices a topology that stands still: nothing acked, something pending, for a whole message timeout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from acker.local.metrics import RuntimeStats, TaskStats
+from acker.local.tracing import seconds
+
+# How many tasks a text names for one reason.
+_NAMED_MAX: Final = 3
+
+
+class StallWatchdog:
+    """Says who stands in the way, once a stall is as long as the timeout, and again each time that doubles.
+
+    Parameters
+    ----------
+    timeout_ms : int
+        `topology.message.timeout.secs`. A topology without timeouts has no other way to notice.
+    """
+
+    def __init__(self, timeout_ms: int) -> None:
+        if timeout_ms < 1:
+            raise ValueError(f"the timeout is at least 1 ms, and not {timeout_ms}")
+        self._timeout_ms = timeout_ms
+        self._acked: int | None = None
+        self._since_ms = 0
+        self._next_ms = 0
+
+    def look(self, now_ms: int, stats: RuntimeStats, busy_ms: Mapping[int, int] | None = None) -> str | None:
+        """Compare with the last look; return the finding, or None where there is nothing to say.
+
+        Called several times a timeout: what happens between two looks is not seen.
+
+        Parameters
+        ----------
+        now_ms : int
+            Monotonic.
+        stats : RuntimeStats
+        busy_ms : dict of task to int, optional
+            How long each task that is inside user code has been there, in one call.
+
+        Returns
+        -------
+        str or None
+            One line: how long, how much is pending, and who is busy, has a full queue or holds tuples.
+        """
+        totals = stats.totals
+        if totals.acked != self._acked or not totals.pending:
+            self._acked, self._since_ms, self._next_ms = totals.acked, now_ms, now_ms + self._timeout_ms
+            return None
+        if now_ms < self._next_ms:
+            return None
+        stalled_ms = now_ms - self._since_ms
+        self._next_ms = self._since_ms + 2 * stalled_ms
+        trees = "1 tree is" if totals.pending == 1 else f"{totals.pending:,} trees are"
+        age = "" if totals.oldest_age_ms is None else f" (the oldest for {seconds(totals.oldest_age_ms)})"
+        who = "; ".join(_who(stats.tasks, busy_ms or {})) or "no task is busy, has a queue or holds a tuple"
+        return f"nothing was acked for {seconds(stalled_ms)} and {trees} pending{age}: {who}"
+
+
+def _who(tasks: Iterable[TaskStats], busy_ms: Mapping[int, int]) -> list[str]:
+    """Return the suspects: those inside user code first, since queues and held tuples may follow from them."""
+    tasks = list(tasks)
+    found = []
+    for row in _worst((row for row in tasks if row.task in busy_ms), lambda row: busy_ms[row.task]):
+        call = "next_tuple()" if row.kind == "spout" else "process()"
+        found.append(f"{row.component}[{row.task}] has been in {call} for {seconds(busy_ms[row.task])}")
+    found += [
+        f"{row.component}[{row.task}] has {row.queue:,} of {row.queue_capacity:,} tuples in its queue"
+        for row in _worst((row for row in tasks if row.queue), lambda row: row.queue)
+    ]
+    for row in _worst((row for row in tasks if row.kind == "bolt" and row.pending), lambda row: row.pending):
+        age = "" if row.oldest_age_ms is None else f", the oldest for {seconds(row.oldest_age_ms)}"
+        found.append(f"{row.component}[{row.task}] holds {row.pending:,} that it neither acked nor failed{age}")
+    return found
+
+
+def _worst(tasks: Iterable[TaskStats], by: Callable[[TaskStats], int]) -> list[TaskStats]:
+    return sorted(tasks, key=by, reverse=True)[:_NAMED_MAX]
