@@ -1,0 +1,600 @@
+"""From finished messages to the offset that may be committed, for sources that read a log: Kafka and its like.
+
+A consumer of a log commits one number a partition, and after a restart it reads on from there. Messages finish in any
+order, so the number must stay below every message that is still open: whatever it passes is never read again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from typing import Any, Final, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acker.columns import Completions
+from acker.errors import ArgumentValueError, SnapshotError
+from acker.protocol import Outcome, check_integer
+
+OFFSET_BITS: Final = 48
+OFFSET_MAX: Final = 2**OFFSET_BITS - 1
+PARTITION_MAX: Final = 2**16 - 1
+
+_SNAPSHOT_VERSION: Final = 1
+# Runs below the oldest open offset are dropped when there are this many, or twice as many as the last time left.
+_RUNS_KEPT_LEAST: Final = 64
+
+Int64s = NDArray[np.int64]
+Number = TypeVar("Number", int, Int64s)
+
+
+@overload
+def pack(partition: int, offset: int) -> int: ...
+@overload
+def pack(partition: Int64s | int, offset: Int64s) -> Int64s: ...
+def pack(partition: Int64s | int, offset: Int64s | int) -> Int64s | int:
+    """Return the message id of an offset: the partition in the upper 16 bits of an int64, the offset in the lower 48.
+
+    Parameters
+    ----------
+    partition : int or (n,) array of integers
+        0 to 65,535. From 32,768 on the message id is negative: it is an int64, and they are its highest bit.
+    offset : int or (n,) array of integers
+        0 to 2**48 - 1: at a million messages a second, enough for nine years in one partition.
+
+    Returns
+    -------
+    int or (n,) int64 array
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+        Out of range, or no integer; the text names the argument, and in an array the first bad item.
+
+    Examples
+    --------
+    >>> from acker.offsets import pack, unpack
+    >>> pack(3, 1042)
+    844424930133010
+    >>> unpack(pack(3, 1042)), unpack(pack(65_535, 0))
+    ((3, 1042), (65535, 0))
+    """
+    if not (isinstance(partition, np.ndarray) or isinstance(offset, np.ndarray)):
+        code = check_integer("partition", partition, 0, PARTITION_MAX) << OFFSET_BITS
+        code |= check_integer("offset", offset, 0, OFFSET_MAX)
+        return code - 2**64 if code >= 2**63 else code
+    partitions, offsets = _column("partition", partition, PARTITION_MAX), _column("offset", offset, OFFSET_MAX)
+    return np.asarray(partitions << OFFSET_BITS | offsets)
+
+
+def _column(name: str, values: Int64s | int, most: int) -> Int64s:
+    """Return an array of integers as int64, all of them from 0 to `most`."""
+    column = np.asarray(values)
+    if column.dtype.kind not in "iu":
+        raise ArgumentValueError(f"{name}: expected integers from 0 to {most}, got an array of {column.dtype}")
+    bad = np.flatnonzero((column < 0) | (column > most))
+    if bad.size:
+        raise ArgumentValueError(
+            f"{name}: expected integers from 0 to {most}, got {column.flat[bad[0]]} at index {bad[0]}"
+        )
+    return column.astype(np.int64)
+
+
+@overload
+def unpack(message_id: int) -> tuple[int, int]: ...
+@overload
+def unpack(message_id: Int64s) -> tuple[Int64s, Int64s]: ...
+def unpack(message_id: Int64s | int) -> tuple[Int64s | int, Int64s | int]:
+    """Return the partition and the offset that `pack` made a message id of. Every int64 is one.
+
+    Parameters
+    ----------
+    message_id : int or (n,) int64 array
+
+    Returns
+    -------
+    partition, offset : int or (n,) int64 array
+    """
+    return (message_id >> OFFSET_BITS) & PARTITION_MAX, message_id & OFFSET_MAX
+
+
+@dataclass
+class OffsetStats:
+    """Counts since creation; always ``emitted == acked + dead_lettered + revoked + len(tracker)``.
+
+    Attributes
+    ----------
+    emitted : int
+        Messages that entered, each offset of an assignment once.
+    reread : int
+        Messages that were read again while they were known: open ones after a seek, or done ones.
+    acked, dead_lettered : int
+        Messages that became done by one or the other.
+    failed : int
+        Failures of open messages; each stays open, since it will be replayed.
+    duplicates : int
+        Outcomes of messages that were done already; ignored.
+    late : int
+        Outcomes of messages whose partition was revoked since; ignored.
+    revoked : int
+        Messages that were open when their partition was revoked.
+    """
+
+    emitted: int = 0
+    reread: int = 0
+    acked: int = 0
+    dead_lettered: int = 0
+    failed: int = 0
+    duplicates: int = 0
+    late: int = 0
+    revoked: int = 0
+
+
+class _Log:
+    """One assignment of a partition: which of its offsets are open, and which there were at all.
+
+    Offsets come in ascending order, so what was emitted is a list of runs that only grows at its end; a new one begins
+    where the log has a hole. What is done needs no memory: it is what was emitted and is not open.
+    """
+
+    __slots__ = ("ends", "next", "open", "prune_at", "start", "starts", "told")
+
+    def __init__(self, position: int | None) -> None:
+        self.start = position  # where this assignment began to read; None: not known yet
+        self.next = position  # one more than the highest offset that was emitted
+        self.told = position  # what `committed` said last
+        # Ordered, so that the oldest is at hand. A dict would look through all that was removed in front of it.
+        self.open: OrderedDict[int, None] = OrderedDict()
+        self.starts: list[int] = []
+        self.ends: list[int] = []  # exclusive
+        self.prune_at = _RUNS_KEPT_LEAST
+
+    @property
+    def committable(self) -> int | None:
+        """The lowest open offset, or the next one to read."""
+        return next(iter(self.open), self.next)
+
+    def append(self, offset: int) -> None:
+        """Open an offset above all others."""
+        if self.next is None:
+            self.start = self.next = self.told = offset
+        if self.ends and self.ends[-1] == offset:
+            self.ends[-1] = offset + 1
+        else:
+            if len(self.ends) >= self.prune_at:
+                self.prune()
+            self.starts.append(offset)
+            self.ends.append(offset + 1)
+        self.open[offset] = None
+        self.next = offset + 1
+
+    def prune(self) -> None:
+        """Drop the runs below every open offset: nobody has to tell their messages from their holes any more."""
+        floor = self.committable
+        if floor is not None:
+            below = bisect_right(self.ends, floor)
+            del self.starts[:below], self.ends[:below]
+        self.prune_at = max(_RUNS_KEPT_LEAST, 2 * len(self.ends))
+
+    def is_done(self, offset: int) -> bool:
+        """Return whether an offset that is not open was emitted; below all open ones, holes count as emitted."""
+        start, floor, after = self.start, self.committable, self.next
+        if start is None or floor is None or after is None or not start <= offset < after:
+            return False
+        if offset < floor:
+            return True
+        run = bisect_right(self.starts, offset) - 1
+        return run >= 0 and offset < self.ends[run]
+
+
+class OffsetTracker:
+    """The highest offset of each partition that may be committed, from what was emitted and what is done.
+
+    .. important:: What `committable` gives is Kafka's convention: the offset of the **next message to read**, one more
+       than the last one that is done. Hand it to ``commit`` as it is. `done_through` is one less, for sources that
+       want the last message that is done.
+
+    Done is a message that was acked or dead-lettered. One that failed stays open: it will be replayed, under the same
+    offset. Offsets between two emitted ones which were never emitted are holes of the log, as compaction and
+    transaction markers leave them; nothing waits for them.
+
+    Memory is proportional to the messages that are open and to the holes above the lowest of them. A million messages
+    that are done and wait for one below them cost nothing.
+
+    A partition is known from `assign` on, or from its first `emitted`. One tracker is about one topic, and is used
+    from one thread at a time: a spout calls it in `next_tuple`, `ack` and `fail`, which never run at once.
+
+    Examples
+    --------
+    >>> from acker.offsets import OffsetTracker
+    >>> tracker = OffsetTracker()
+    >>> for offset in (10, 11, 13):     # the log has no message 12
+    ...     _ = tracker.emitted(0, offset)
+    >>> tracker.acked(0, 11)
+    >>> tracker.acked(0, 13)
+    >>> tracker.committable(0)          # 10 is open
+    10
+    >>> tracker.acked(0, 10)
+    >>> tracker.committable()
+    {0: 14}
+    >>> tracker.committed({0: 14})
+    >>> tracker.committable()
+    {}
+    """
+
+    def __init__(self) -> None:
+        self._logs: dict[int, _Log] = {}
+        # Of partitions that were revoked: the offset below which messages were emitted then, so outcomes may be late.
+        self._past: dict[int, int] = {}
+        self._stats = OffsetStats()
+
+    # What the source says.
+
+    def assign(self, partition: int, position: int | None = None) -> None:
+        """Begin with a partition, or begin anew: after a rebalance, and after a seek to an older offset.
+
+        Parameters
+        ----------
+        partition : int
+            0 to 65,535. If it is assigned already it is revoked first.
+        position : int, optional
+            The offset that will be read next, where it is known; else the first one emitted.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentValueError
+            No integer, or out of range.
+        """
+        partition = check_integer("partition", partition, 0, PARTITION_MAX)
+        if position is not None:
+            position = check_integer("position", position, 0, OFFSET_MAX)
+        self.revoke(partition)
+        self._logs[partition] = _Log(position)
+
+    def revoke(self, partition: int) -> int | None:
+        """Forget a partition that went to another consumer. Outcomes that still come are counted as late and ignored.
+
+        Returns
+        -------
+        int or None
+            What may be committed for it, for the last time; None when nothing is known of it.
+        """
+        log = self._logs.pop(partition, None)
+        if log is None:
+            return None
+        if log.next is not None:
+            self._past[partition] = max(log.next, self._past.get(partition, 0))
+        self._stats.revoked += len(log.open)
+        return log.committable
+
+    def emitted(self, partition: int, offset: int) -> bool:
+        """Open a message that enters.
+
+        Parameters
+        ----------
+        partition, offset : int
+            Offsets of a partition ascend, but for messages that are read again.
+
+        Returns
+        -------
+        bool
+            Whether the message is open. False: it is done already and was read again, after a restart from an older
+            commit; it need not be processed.
+
+        Raises
+        ------
+        ArgumentValueError
+            The partition was revoked, or the offset is lower than others of the partition and was not emitted before.
+        ArgumentTypeError
+            No integers.
+        """
+        log = self._logs.get(partition)
+        if log is None:
+            log = self._begin(partition)
+        if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
+            offset = check_integer("offset", offset, 0, OFFSET_MAX)
+        if log.next is None or offset >= log.next:
+            log.append(offset)
+            self._stats.emitted += 1
+            return True
+        is_open = offset in log.open
+        if not (is_open or log.is_done(offset)):
+            below = (
+                f"the lowest one is {log.start}" if offset < (log.start or 0) else f"{log.next - 1} was emitted already"
+            )
+            raise ArgumentValueError(
+                f"partition {partition}, offset {offset}: offsets of a partition are emitted in ascending order, and "
+                f"{below}; after a seek to an older offset, assign the partition anew"
+            )
+        self._stats.reread += 1
+        return is_open
+
+    def _begin(self, partition: int) -> _Log:
+        if partition in self._past:
+            raise ArgumentValueError(f"partition {partition} was revoked; assign it before messages of it are emitted")
+        self.assign(partition)
+        return self._logs[partition]
+
+    def committed(self, offsets: Mapping[int, int]) -> None:
+        """Take note of what the log holds as committed now, in the convention of `committable`.
+
+        Parameters
+        ----------
+        offsets : mapping of partition to offset
+            What was told last counts. Partitions that were revoked since are ignored.
+
+        Raises
+        ------
+        ArgumentValueError
+            More than may be committed: messages would be lost. Nothing was taken note of.
+        """
+        told = [
+            (partition, self._logs[partition], check_integer("offset", offset, 0, OFFSET_MAX + 1))
+            for partition, offset in offsets.items()
+            if partition in self._logs
+        ]
+        for partition, log, offset in told:
+            if log.committable is not None and offset > log.committable:
+                raise ArgumentValueError(
+                    f"partition {partition}, offset {offset}: only {log.committable} may be committed, "
+                    "the next one to read"
+                )
+        for _, log, offset in told:
+            log.told = offset
+
+    # What became of the messages.
+
+    def acked(self, partition: int, offset: int) -> None:
+        """Count a message as done.
+
+        Raises
+        ------
+        ArgumentValueError
+            It was never emitted; the text names partition and offset.
+        """
+        if self._settle(partition, offset):
+            self._stats.acked += 1
+
+    def dead_lettered(self, partition: int, offset: int) -> None:
+        """Count a message as done that was given up; raises as `acked`."""
+        if self._settle(partition, offset):
+            self._stats.dead_lettered += 1
+
+    def failed(self, partition: int, offset: int) -> None:
+        """Count a failure of a message, which stays open because it will be replayed; raises as `acked`."""
+        log = self._logs.get(partition)
+        if log is not None and offset in log.open:
+            self._stats.failed += 1
+        else:
+            self._ignore(partition, offset)
+
+    def _settle(self, partition: int, offset: int) -> bool:
+        log = self._logs.get(partition)
+        if log is None or offset not in log.open:
+            self._ignore(partition, offset)
+            return False
+        del log.open[offset]
+        return True
+
+    def _ignore(self, partition: int, offset: int) -> None:
+        """Count the outcome of a message that is not open."""
+        if self._was_known(partition, offset):
+            self._stats.duplicates += 1
+        else:
+            self._stats.late += 1
+
+    def _was_known(self, partition: int, offset: int) -> bool:
+        """Tell a message that is done (True) from one of an assignment that ended (False), and refuse all others."""
+        partition = check_integer("partition", partition, 0, PARTITION_MAX)
+        offset = check_integer("offset", offset, 0, OFFSET_MAX)
+        log = self._logs.get(partition)
+        if log is not None and log.is_done(offset):
+            return True
+        if offset < self._past.get(partition, 0):
+            return False
+        why = "it was never emitted" if log is not None else "the partition was never assigned"
+        raise ArgumentValueError(f"partition {partition}, offset {offset}: {why}")
+
+    def apply(self, completions: Completions, task_id: int | None = None) -> int:
+        """Take in what an acker reports, where each message id is the `pack` of a partition and an offset.
+
+        Equals the rows one by one: ACKED as `acked`, FAILED, TIMED_OUT and REJECTED as `failed`; PENDING says nothing.
+
+        Parameters
+        ----------
+        completions : Completions
+        task_id : int, optional
+            Look at the rows of this spout task only.
+
+        Returns
+        -------
+        int
+            How many messages became done.
+
+        Raises
+        ------
+        ArgumentValueError
+            A message was never emitted; the text names row, partition and offset. Nothing was applied.
+        """
+        rows = completions.outcome != Outcome.PENDING
+        if task_id is not None:
+            rows &= completions.task_id == task_id
+        number = np.flatnonzero(rows)
+        partition, offset = unpack(completions.message_id[number])
+        is_acked = completions.outcome[number] == Outcome.ACKED
+        of_partition = {value: np.flatnonzero(partition == value) for value in np.unique(partition).tolist()}
+        self._check(of_partition, offset, number)
+        before = self._stats.acked
+        for value, places in of_partition.items():
+            self._apply(value, offset[places].tolist(), is_acked[places].tolist())
+        return self._stats.acked - before
+
+    def _check(self, of_partition: dict[int, Int64s], offset: Int64s, number: Int64s) -> None:
+        """Refuse rows about messages that were never emitted, the first of them."""
+        refused: list[tuple[int, str]] = []
+        for partition, places in of_partition.items():
+            is_open = self._logs[partition].open if partition in self._logs else {}
+            for place, value in zip(places.tolist(), offset[places].tolist(), strict=True):
+                if value not in is_open:
+                    try:
+                        self._was_known(partition, value)
+                    except ArgumentValueError as fault:
+                        refused.append((int(number[place]), str(fault)))
+                        break
+        if refused:
+            row, why = min(refused)
+            raise ArgumentValueError(f"row {row}: {why}")
+
+    def _apply(self, partition: int, offsets: list[int], is_acked: list[bool]) -> None:
+        is_open = self._logs[partition].open if partition in self._logs else {}
+        acked = failed = 0
+        for offset, ok in zip(offsets, is_acked, strict=True):
+            if offset not in is_open:
+                self._ignore(partition, offset)
+            elif ok:
+                del is_open[offset]
+                acked += 1
+            else:
+                failed += 1
+        self._stats.acked += acked
+        self._stats.failed += failed
+
+    # What may be asked.
+
+    @overload
+    def committable(self, partition: int) -> int | None: ...
+    @overload
+    def committable(self) -> dict[int, int]: ...
+    def committable(self, partition: int | None = None) -> int | dict[int, int] | None:
+        """Return the offset that may be committed: the **next one to read**, as Kafka wants it.
+
+        Parameters
+        ----------
+        partition : int, optional
+            All partitions that moved since `committed` was told, when left out.
+
+        Returns
+        -------
+        int, None or dict of partition to offset
+            None where the partition is not assigned, or nothing was read of it and no position is known.
+        """
+        if partition is not None:
+            return self._logs[partition].committable if partition in self._logs else None
+        offers = {partition: (log.committable, log.told) for partition, log in self._logs.items()}
+        return {
+            partition: offset for partition, (offset, told) in offers.items() if offset is not None and offset != told
+        }
+
+    def done_through(self, partition: int) -> int | None:
+        """Return one less than `committable`: this offset and all below are done. None where there is no such one."""
+        following = self.committable(partition)
+        return following - 1 if following else None
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The assigned partitions, in ascending order."""
+        return tuple(sorted(self._logs))
+
+    def open(self, partition: int | None = None) -> int:
+        """Return how many messages are open, of one partition or of all."""
+        if partition is None:
+            return sum(len(log.open) for log in self._logs.values())
+        return len(self._logs[partition].open) if partition in self._logs else 0
+
+    def __len__(self) -> int:
+        return self.open()
+
+    def oldest(self, partition: int) -> int | None:
+        """Return the lowest open offset, the one that holds the others up; None when none is open."""
+        log = self._logs.get(partition)
+        return None if log is None else next(iter(log.open), None)
+
+    def lag(self, partition: int) -> int:
+        """Return how many offsets, holes included, lie above what may be committed: what a restart reads again."""
+        log = self._logs.get(partition)
+        if log is None or log.next is None or log.committable is None:
+            return 0
+        return log.next - log.committable
+
+    def stats(self) -> OffsetStats:
+        """Return the counts of now."""
+        return OffsetStats(**asdict(self._stats))
+
+    # Snapshots.
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return everything as a dict that JSON can hold, to be kept beside the commit.
+
+        A tracker that is restored from it knows the messages that were done above the committed offset: when they are
+        read again, `emitted` says that they need not be processed.
+        """
+        partitions = {}
+        for partition, log in sorted(self._logs.items()):
+            log.prune()
+            runs = [list(run) for run in zip(log.starts, log.ends, strict=True)]
+            own = {"start": log.start, "next": log.next, "committed": log.told, "open": list(log.open), "runs": runs}
+            partitions[str(partition)] = own
+        revoked = {str(partition): offset for partition, offset in sorted(self._past.items())}
+        return {
+            "version": _SNAPSHOT_VERSION,
+            "partitions": partitions,
+            "revoked": revoked,
+            "stats": asdict(self._stats),
+        }
+
+    @classmethod
+    def restore(cls, snapshot: Mapping[str, Any]) -> OffsetTracker:
+        """Return a tracker that goes on where the snapshot was taken.
+
+        Raises
+        ------
+        SnapshotError
+            Not a snapshot of an `OffsetTracker`, or one that contradicts itself; the text says where.
+        """
+        try:
+            if snapshot["version"] != _SNAPSHOT_VERSION:
+                raise SnapshotError(f"version {snapshot['version']!r} of an offset snapshot; this release reads 1")
+            tracker = cls()
+            for partition, own in snapshot["partitions"].items():
+                tracker._logs[check_integer("partition", int(partition), 0, PARTITION_MAX)] = _restored(partition, own)
+            for partition, offset in snapshot["revoked"].items():
+                past = check_integer("revoked", offset, 0, OFFSET_MAX + 1)
+                tracker._past[check_integer("partition", int(partition), 0, PARTITION_MAX)] = past
+            counts = {each.name: check_integer(each.name, snapshot["stats"][each.name], 0, 2**63) for each in _COUNTS}
+            tracker._stats = OffsetStats(**counts)
+        except SnapshotError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as fault:
+            raise SnapshotError(f"no snapshot of an OffsetTracker: {type(fault).__name__}: {fault}") from fault
+        return tracker
+
+
+_COUNTS: Final = fields(OffsetStats)
+
+
+def _restored(partition: str, own: Mapping[str, Any]) -> _Log:
+    """Return a partition from its part of a snapshot, if that can be true."""
+    log = _Log(None)
+    edges = [check_integer("runs", edge, 0, OFFSET_MAX + 1) for run in own["runs"] for edge in run]
+    if own["next"] is not None:
+        log.next = check_integer("next", own["next"], 0, OFFSET_MAX + 1)
+        log.start = check_integer("start", own["start"], 0, min([log.next, *edges]))
+        log.told = check_integer("committed", own["committed"], 0, OFFSET_MAX + 1)
+    log.starts, log.ends = edges[::2], edges[1::2]
+    is_ascending = all(low < high for low, high in pairwise(edges)) and all(len(run) == 2 for run in own["runs"])
+    if not is_ascending or (edges and edges[-1] != log.next):
+        raise SnapshotError(f"partition {partition}: its runs of offsets are not ascending pairs up to {log.next}")
+    last = -1
+    for value in own["open"]:
+        offset = check_integer("open", value, last + 1, OFFSET_MAX)
+        run = bisect_right(log.starts, offset) - 1
+        if run < 0 or offset >= log.ends[run]:
+            raise SnapshotError(f"partition {partition}: offset {offset} is open and in none of its runs")
+        log.open[offset] = None
+        last = offset
+    log.prune()
+    return log
