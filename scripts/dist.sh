@@ -16,5 +16,5 @@ wheel=$(ls "$PWD"/dist/*.whl)
 cd "$work"/acker-*
 rm -rf src ext
 "$work/venv/bin/python" -m pip install --quiet --upgrade "pip>=25.1"  # the first that knows --group
-"$work/venv/bin/python" -m pip install --quiet --group pyproject.toml:test "${wheel}[arrow,cli]"
+"$work/venv/bin/python" -m pip install --quiet --group pyproject.toml:test "${wheel}[arrow,cli,prometheus,otel]"
 "$work/venv/bin/python" -m pytest --ignore=tests/spark -m "not spark and not repository"

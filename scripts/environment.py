@@ -38,12 +38,13 @@ class Needs(NamedTuple):
     jdk: bool = False
 
 
+EXPORTERS = ("prometheus", "otel")
 LEVELS = {
     "build": Needs(),
     "run": Needs(extras=("spark", "cli"), jdk=True),
-    "quick": Needs(extras=("arrow", "cli"), groups=("test", "bench")),
-    "lint": Needs(extras=("spark", "cli"), groups=("lint", "test")),
-    "test": Needs(extras=("spark", "cli"), groups=("lint", "test", "bench"), jdk=True),
+    "quick": Needs(extras=("arrow", "cli", *EXPORTERS), groups=("test", "bench")),
+    "lint": Needs(extras=("spark", "cli", *EXPORTERS), groups=("lint", "test")),
+    "test": Needs(extras=("spark", "cli", *EXPORTERS), groups=("lint", "test", "bench"), jdk=True),
     "bench": Needs(extras=("spark", "cli"), groups=("test", "bench"), jdk=True),
     "release": Needs(groups=("release",)),
 }

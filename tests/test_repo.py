@@ -30,7 +30,7 @@ LAYERS = (
     ("cli", "__main__"),
 )
 SIDEWAYS = {("local", "spark"), ("spark", "local")}
-HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib"}
+HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib", "prometheus_client", "opentelemetry"}
 
 LINE_LENGTH_MAX = 120
 PRAGMA = re.compile(r"\s*# (?:noqa|type: ignore).*")  # not counted, as ruff does

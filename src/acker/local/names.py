@@ -1,0 +1,232 @@
+"""The one table of metrics: what each is called, its unit, its attributes, and where it is read.
+
+Names are as OpenTelemetry wants them: dots, base units, no unit in the name. `prometheus_name` derives the other
+spelling. docs/observability.md has the same table, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+from acker.local.metrics import Histogram, RuntimeStats, TaskStats
+from acker.protocol import COUNTERS
+
+Attributes = dict[str, str]
+
+
+class HasStats(Protocol):
+    """What exporters read: a `LocalRuntime`."""
+
+    def stats(self) -> RuntimeStats:
+        """Return the figures of now."""
+
+
+class Point(NamedTuple):
+    """One value of a metric. Attributes always hold topology; most also component, kind and task."""
+
+    attributes: Attributes
+    value: float | Histogram
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A row of the table.
+
+    Attributes
+    ----------
+    name : str
+    kind : {"counter", "gauge", "histogram"}
+        A counter never falls while the runtime lives.
+    unit : str
+        As UCUM has it: "s", "1", or what is counted in braces.
+    text : str
+        One sentence.
+    attributes : tuple of str
+        Their names.
+    read : callable
+        Takes the figures of a runtime, and yields its points.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    unit: str
+    text: str
+    attributes: tuple[str, ...]
+    read: Callable[[RuntimeStats], Iterator[Point]]
+
+
+_TASK: Final = ("topology", "component", "kind", "task")
+
+
+def _base(stats: RuntimeStats, row: TaskStats) -> Attributes:
+    return {"topology": stats.topology, "component": row.component, "kind": row.kind, "task": str(row.task)}
+
+
+def _by_task(field: str, *kinds: str, scale: float = 1) -> Callable[[RuntimeStats], Iterator[Point]]:
+    """Read a field of the tasks of some kinds; one that is None gives no point."""
+
+    def read(stats: RuntimeStats) -> Iterator[Point]:
+        for row in stats.tasks:
+            value = getattr(row, field)
+            if row.kind in kinds and value is not None:
+                yield Point(_base(stats, row), value if scale == 1 else value * scale)
+
+    return read
+
+
+def _by_key(field: str, attribute: str) -> Callable[[RuntimeStats], Iterator[Point]]:
+    """Read a field that counts by stream or by name."""
+
+    def read(stats: RuntimeStats) -> Iterator[Point]:
+        for row in stats.tasks:
+            for key, value in getattr(row, field).items():
+                yield Point({**_base(stats, row), attribute: key}, value)
+
+    return read
+
+
+def _of_ackers(field: str) -> Callable[[RuntimeStats], Iterator[Point]]:
+    def read(stats: RuntimeStats) -> Iterator[Point]:
+        for row in stats.tasks:
+            if row.acker is not None:
+                yield Point(_base(stats, row), getattr(row.acker, field))
+
+    return read
+
+
+def _of_topology(field: str) -> Callable[[RuntimeStats], Iterator[Point]]:
+    return lambda stats: iter([Point({"topology": stats.topology}, getattr(stats, field))])
+
+
+def _messages(field: str, text: str, *kinds: str) -> Metric:
+    return Metric(f"acker.messages.{field}", "counter", "{message}", text, _TASK, _by_task(field, *kinds))
+
+
+_TREES: Final = {
+    "tracked": "trees begun",
+    "acked": "trees acked",
+    "failed": "trees failed",
+    "timed_out": "trees timed out",
+    "rejected": "trees refused because of topology.acker.high_water",
+    "duplicates": "trees begun again while open; ignored",
+    "unknown": "messages about trees that are not known; ignored",
+    "orphans": "trees of which messages came, but never the spout's",
+    "dropped": "messages not kept because of topology.acker.high_water",
+    "resets": "timeouts that were reset",
+}
+
+METRICS: Final[tuple[Metric, ...]] = (
+    Metric(
+        "acker.messages.emitted",
+        "counter",
+        "{message}",
+        "tuples emitted, by stream",
+        (*_TASK, "stream"),
+        _by_key("emitted", "stream"),
+    ),
+    _messages("transferred", "deliveries: one for each task that a tuple goes to", "spout", "bolt"),
+    _messages("executed", "bolts: tuples processed; spouts: calls of next_tuple", "spout", "bolt"),
+    _messages("acked", "spouts: trees acked; bolts: tuples acked", "spout", "bolt"),
+    _messages("failed", "spouts: trees failed; bolts: tuples failed", "spout", "bolt"),
+    _messages("timed_out", "trees that took longer than the message timeout", "spout"),
+    _messages("rejected", "trees that the acker had no room for", "spout"),
+    _messages("restarted", "trees that a restart of the topology ended", "spout"),
+    _messages("shut_down", "trees that the end of the topology ended", "spout"),
+    _messages("late", "acks and fails that came after the end of their tree", "spout", "bolt"),
+    _messages("duplicates", "message ids emitted while they were open", "spout"),
+    _messages("dead_letters", "tuples that a reliable spout gave up", "spout"),
+    Metric(
+        "acker.messages.pending",
+        "gauge",
+        "{message}",
+        "spouts: trees open; bolts: tuples neither acked nor failed",
+        _TASK,
+        _by_task("pending", "spout", "bolt"),
+    ),
+    Metric(
+        "acker.messages.oldest_age",
+        "gauge",
+        "s",
+        "age of the oldest that is pending; none where nothing is",
+        _TASK,
+        _by_task("oldest_age_ms", "spout", "bolt", scale=1e-3),
+    ),
+    Metric(
+        "acker.queue.depth",
+        "gauge",
+        "{message}",
+        "tuples that wait in the task's queue",
+        _TASK,
+        _by_task("queue", "spout", "bolt", "acker"),
+    ),
+    Metric(
+        "acker.queue.capacity",
+        "gauge",
+        "{message}",
+        "tuples that fit in the task's queue",
+        _TASK,
+        _by_task("queue_capacity", "spout", "bolt", "acker"),
+    ),
+    Metric(
+        "acker.task.capacity",
+        "gauge",
+        "1",
+        "share of the time that was spent in user code",
+        _TASK,
+        _by_task("capacity", "spout", "bolt"),
+    ),
+    Metric(
+        "acker.execute.duration",
+        "histogram",
+        "s",
+        "time in process(), of a sample of the tuples",
+        _TASK,
+        _by_task("execute_latency", "bolt"),
+    ),
+    Metric(
+        "acker.complete.duration",
+        "histogram",
+        "s",
+        "time from emit to ack, of trees that were acked",
+        _TASK,
+        _by_task("complete_latency", "spout"),
+    ),
+    Metric(
+        "acker.user.events",
+        "counter",
+        "{event}",
+        "what components count with report_metric, by name",
+        (*_TASK, "name"),
+        _by_key("user", "name"),
+    ),
+    *(
+        Metric(f"acker.trees.{field}", "counter", "{tree}", f"of an acker: {_TREES[field]}", _TASK, _of_ackers(field))
+        for field in COUNTERS
+    ),
+    Metric("acker.trees.open", "gauge", "{tree}", "of an acker: trees it tracks", _TASK, _of_ackers("open")),
+    Metric("acker.topology.uptime", "gauge", "s", "time since the start", ("topology",), _of_topology("uptime_secs")),
+    Metric(
+        "acker.topology.restarts",
+        "counter",
+        "{restart}",
+        "restarts after an exception",
+        ("topology",),
+        _of_topology("restarts"),
+    ),
+)
+
+
+def prometheus_name(metric: Metric) -> str:
+    """Return how Prometheus spells a name, without the _total that it adds to counters itself.
+
+    As the OpenTelemetry exporters for Prometheus do it: underscores, and the unit behind the name.
+    """
+    suffix = {"s": "_seconds", "1": "_ratio"}.get(metric.unit, "")
+    return metric.name.replace(".", "_") + suffix
+
+
+def as_dict(stats: RuntimeStats) -> dict[str, list[tuple[Attributes, Any]]]:
+    """Return every point of every metric by the metric's name: for logs, tests and exporters of one's own."""
+    return {metric.name: [(point.attributes, point.value) for point in metric.read(stats)] for metric in METRICS}

@@ -1,0 +1,137 @@
+"""Shows a running topology to OpenTelemetry (`pip install 'acker[otel]'`; the program brings and sets up the SDK)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Final, Self
+
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
+
+from acker import __version__
+from acker.local.metrics import Histogram, RuntimeStats
+from acker.local.names import METRICS, HasStats, Metric, Point
+
+# OpenTelemetry has no instrument that takes a whole histogram, so one is told as what can be read from it.
+QUANTILES: Final = (0.5, 0.9, 0.99)
+
+
+class _Snapshots:
+    """Gives all instruments of one collection the same figures, and asks the runtime once.
+
+    OpenTelemetry calls the instruments one by one and does not say where a collection begins. It has begun when one
+    asks that has had these figures already.
+    """
+
+    def __init__(self, runtime: HasStats) -> None:
+        self._runtime: HasStats | None = runtime
+        self._lock = threading.Lock()
+        self._stats: RuntimeStats | None = None
+        self._served: set[str] = set()
+
+    def for_instrument(self, name: str) -> RuntimeStats | None:
+        with self._lock:
+            if self._runtime is None:
+                return None
+            if self._stats is None or name in self._served:
+                self._stats = self._runtime.stats()
+                self._served.clear()
+            self._served.add(name)
+            return self._stats
+
+    def close(self) -> None:
+        with self._lock:
+            self._runtime = self._stats = None
+
+
+class Instruments:
+    """The instruments of one runtime. After close() they observe nothing: OpenTelemetry cannot take one back."""
+
+    def __init__(self, runtime: HasStats, meter: Meter) -> None:
+        self._snapshots = _Snapshots(runtime)
+        self.names: list[str] = []
+        for metric in METRICS:
+            if metric.kind == "histogram":
+                self._add_histogram(meter, metric)
+            else:
+                self._add(meter, metric.kind, metric.name, metric.unit, metric.text, metric.read)
+
+    def _add_histogram(self, meter: Meter, metric: Metric) -> None:
+        def part(read: Callable[[Histogram], float]) -> Callable[[RuntimeStats], Iterator[Point]]:
+            return lambda stats: (
+                Point(point.attributes, read(point.value))
+                for point in metric.read(stats)
+                if isinstance(point.value, Histogram)
+            )
+
+        def quantiles(stats: RuntimeStats) -> Iterator[Point]:
+            for point in metric.read(stats):
+                assert isinstance(point.value, Histogram)
+                for q in QUANTILES:
+                    ns = point.value.quantile(q)
+                    if ns is not None:
+                        yield Point({**point.attributes, "quantile": str(q)}, ns / 1e9)
+
+        name, text = metric.name, metric.text
+        self._add(meter, "counter", f"{name}.count", "{message}", f"{text}: how many", part(lambda all_: all_.total))
+        self._add(meter, "counter", f"{name}.sum", "s", f"{text}: all of it", part(lambda all_: all_.sum_ns / 1e9))
+        self._add(meter, "gauge", f"{name}.quantile", "s", f"{text}: by share", quantiles)
+
+    def _add(
+        self,
+        meter: Meter,
+        kind: str,
+        name: str,
+        unit: str,
+        text: str,
+        read: Callable[[RuntimeStats], Iterator[Point]],
+    ) -> None:
+        def observe(_options: CallbackOptions) -> Iterable[Observation]:
+            stats = self._snapshots.for_instrument(name)
+            if stats is None:
+                return []
+            return [Observation(_number(point), point.attributes) for point in read(stats)]
+
+        create: Any = meter.create_observable_counter if kind == "counter" else meter.create_observable_gauge
+        create(name, [observe], unit, text)
+        self.names.append(name)
+
+    def close(self) -> None:
+        """Let go of the runtime."""
+        self._snapshots.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _number(point: Point) -> float:
+    """Return the number of a point that is no histogram."""
+    assert not isinstance(point.value, Histogram)
+    return point.value
+
+
+def instrument(runtime: HasStats, meter_provider: MeterProvider | None = None) -> Instruments:
+    """Make the metrics of `acker.local.names` instruments of OpenTelemetry.
+
+    Histograms become three: `.count` and `.sum` (counters), and `.quantile` (a gauge with the attribute `quantile`:
+    0.5, 0.9, 0.99), because the API has no observable histogram.
+
+    Parameters
+    ----------
+    runtime : LocalRuntime
+    meter_provider : MeterProvider, optional
+        The global one if left out.
+
+    Returns
+    -------
+    Instruments
+        Close it when the runtime has ended, so that it can be forgotten.
+    """
+    provider = get_meter_provider() if meter_provider is None else meter_provider
+    return Instruments(runtime, provider.get_meter("acker", __version__))

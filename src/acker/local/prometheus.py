@@ -1,0 +1,141 @@
+"""Shows a running topology to Prometheus (`pip install 'acker[prometheus]'`).
+
+>>> from acker.local import LocalRuntime                                    # doctest: +SKIP
+>>> with LocalRuntime(WordCount) as runtime, serve(runtime, 9464):          # doctest: +SKIP
+...     runtime.run_until(None)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from acker.local.metrics import Histogram
+from acker.local.names import METRICS, HasStats, Metric, Point, prometheus_name
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric as Family
+
+# Of the latency buckets every fourth is told, an octave apart.
+_BUCKETS_EVERY = 4
+
+
+class RuntimeCollector(Collector):
+    """Asks a runtime for its figures each time Prometheus asks for them.
+
+    Parameters
+    ----------
+    runtime : LocalRuntime
+        Or whatever has stats().
+
+    Examples
+    --------
+    To show it beside a program's own metrics, register it where they are:
+
+    >>> import prometheus_client
+    >>> prometheus_client.REGISTRY.register(RuntimeCollector(runtime))      # doctest: +SKIP
+    """
+
+    def __init__(self, runtime: HasStats) -> None:
+        self._runtime = runtime
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the metrics of `acker.local.names`; those without any point are left out."""
+        stats = self._runtime.stats()
+        for metric in METRICS:
+            family = _family(metric)
+            for point in metric.read(stats):
+                _add(family, metric, point)
+            if family.samples:
+                yield family
+
+    def describe(self) -> list[Family]:
+        """Return the names only: registering must not ask a runtime that has not started."""
+        return [_family(metric) for metric in METRICS]
+
+
+def _family(metric: Metric) -> Any:
+    families: dict[str, Any] = {
+        "counter": CounterMetricFamily,
+        "gauge": GaugeMetricFamily,
+        "histogram": HistogramMetricFamily,
+    }
+    return families[metric.kind](prometheus_name(metric), metric.text, labels=metric.attributes)
+
+
+def _add(family: Any, metric: Metric, point: Point) -> None:
+    labels = [point.attributes[name] for name in metric.attributes]
+    if isinstance(point.value, Histogram):
+        histogram = point.value
+        buckets = [(repr(bound / 1e9), count) for bound, count in histogram.cumulated(_BUCKETS_EVERY)]
+        family.add_metric(labels, [*buckets, ("+Inf", histogram.total)], histogram.sum_ns / 1e9)
+    else:
+        family.add_metric(labels, point.value)
+
+
+class Server:
+    """An HTTP server that is scraped; closed by close() or at the end of its `with`.
+
+    Attributes
+    ----------
+    host, port : str, int
+        Where it listens.
+    """
+
+    def __init__(self, runtime: HasStats, port: int, host: str) -> None:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(RuntimeCollector(runtime))
+        self._server, self._thread = start_http_server(port, host, registry)
+        self._closing = threading.Lock()
+        self.host, self.port = host, self._server.server_port
+
+    @property
+    def url(self) -> str:
+        """What to give Prometheus."""
+        return f"http://{self.host}:{self.port}/metrics"
+
+    def close(self) -> None:
+        """Stop listening, and wait for the thread. May be called again."""
+        with self._closing:
+            if self._thread.is_alive():
+                self._server.shutdown()
+                self._thread.join()
+            self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def serve(runtime: HasStats, port: int, host: str = "127.0.0.1") -> Server:
+    """Serve the figures of a runtime over HTTP.
+
+    Parameters
+    ----------
+    runtime : LocalRuntime
+    port : int
+        0 takes a free one; see the result's `port`.
+    host : str
+        This machine only, unless it is said otherwise: the figures name components, and nobody has to log in.
+
+    Returns
+    -------
+    Server
+        To be closed.
+
+    Raises
+    ------
+    OSError
+        The port is taken, or the host is none of this machine's.
+    """
+    return Server(runtime, port, host)
