@@ -26,6 +26,7 @@ LAYERS = (
     ("tupletree", "offsets"),
     ("topology",),
     ("local", "spark"),
+    ("page",),
     ("testing", "bench", "wordcount"),
     ("cli", "__main__"),
 )

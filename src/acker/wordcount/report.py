@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from acker import __version__
+from acker import __version__, page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,49 +30,11 @@ _COLOURS: Final = {
     "bar": "#101112",
 }
 
-_STYLE: Final = """
-:root { color-scheme: light dark; --page: #fbfbf9; --card: #ffffff; --ink: #22262b; --faint: #c9cdd2; --dim: #667079;
-  --acked: #2f8f5b; --failed: #cf4b3f; --late: #d9962b; --bar: #3f74b5; }
-@media (prefers-color-scheme: dark) { :root { --page: #15181c; --card: #1e2227; --ink: #e4e7ea; --faint: #454c54;
-  --dim: #98a2ac; --acked: #58c48a; --failed: #f0786c; --late: #f0b95c; --bar: #79aeea; } }
-body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 64rem; background: var(--page); color: var(--ink);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
-h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 0 0 .75rem; }
-p { margin: .25rem 0; } .dim { color: var(--dim); overflow-wrap: anywhere; }
-.verdict { display: inline-block; margin: 1rem 0; padding: .35rem .9rem; border-radius: 1rem; font-weight: 600;
-  border: 2px solid currentColor; }
-.good { color: var(--acked); } .bad { color: var(--failed); } .fair { color: var(--late); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .75rem;
-  margin: .5rem 0 1.5rem; }
-.tile, section { background: var(--card); border: 1px solid var(--faint); border-radius: .6rem; }
-.tile { padding: .6rem .8rem; } .tile b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
-.tile span { color: var(--dim); font-size: .85rem; }
-section { padding: 1rem 1.25rem; margin: 1rem 0; } .table { overflow-x: auto; }
-svg { width: 100%; height: auto; display: block; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--faint); }
-th:first-child, td:first-child { text-align: left; } th { color: var(--dim); font-weight: 500; }
-code { font-size: .9em; }
-"""
-
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>acker run wordcount</title><style>{style}</style></head>
-<body>
-<h1>Word count, tracked by the acker</h1>
+_HEAD: Final = """<h1>Word count, tracked by the acker</h1>
 <p class="dim">{files:,} text files, {megabytes:.1f} MB, under <code>{input}</code></p>
 <p class="dim">--seed {seed} &middot; --fail-rate {fail_rate:g} &middot; --drop-rate {drop_rate:g} &middot;
---max-attempts {max_attempts} &middot; acker {version} &middot; Python {python} on {machine}</p>
-<p class="verdict {tone}">{verdict}</p>
-<div class="tiles">{tiles}</div>
-<section><h2>How the trees of each round ended</h2>{rounds_plot}<div class="table">{rounds_table}</div></section>
-<section><h2>Tuples in a tree</h2>{sizes_plot}
-<p class="dim">The line itself and its words; failed trees are not among them.</p></section>
-<section><h2>Where the time went</h2>{stages_plot}<div class="table">{components_table}</div></section>
-{failures}
-</body></html>
-"""
+--max-attempts {max_attempts} &middot; acker {version} &middot; Python {python} on {machine}</p>"""
+_SIZES: Final = '<p class="dim">The line itself and its words; failed trees are not among them.</p>'
 
 
 def to_html(result: Result) -> str:
@@ -83,8 +45,7 @@ def to_html(result: Result) -> str:
         tone, verdict = "fair", f"verified, with {result.dead_lettered:,} lines dead-lettered"
     else:
         tone, verdict = "good", "verified: equal to a plain count of the same files"
-    return _PAGE.format(
-        style=_STYLE,
+    head = _HEAD.format(
         files=result.files,
         megabytes=result.bytes / 1e6,
         input=html.escape(result.input),
@@ -95,20 +56,24 @@ def to_html(result: Result) -> str:
         version=__version__,
         python=platform.python_version(),
         machine=html.escape(f"{platform.system()} {platform.machine()}"),
-        tone=tone,
-        verdict=html.escape(verdict),
-        tiles=_tiles(result),
-        rounds_plot=_plot("rounds", 3.1, lambda axes: _draw_rounds(axes, result)),
-        rounds_table=_rounds_table(result),
-        sizes_plot=_plot("sizes", 2.6, lambda axes: _draw_sizes(axes, result)),
-        stages_plot=_plot("stages", 2.3, lambda axes: _draw_stages(axes, result)),
-        components_table=_components_table(result),
-        failures=_failures(result),
+    )
+    rounds = _plot("rounds", 3.1, lambda axes: _draw_rounds(axes, result))
+    sizes = _plot("sizes", 2.6, lambda axes: _draw_sizes(axes, result))
+    stages = _plot("stages", 2.3, lambda axes: _draw_stages(axes, result))
+    return page.document(
+        "acker run wordcount",
+        head,
+        page.verdict(tone, verdict),
+        page.tiles(_tiles(result)),
+        page.section("How the trees of each round ended", rounds, _rounds_table(result)),
+        page.section("Tuples in a tree", sizes, _SIZES),
+        page.section("Where the time went", stages, _components_table(result)),
+        _failures(result),
     )
 
 
-def _tiles(result: Result) -> str:
-    tiles = [
+def _tiles(result: Result) -> list[tuple[str, str]]:
+    return [
         ("lines", f"{result.lines:,}"),
         ("trees", f"{result.trees:,}"),
         ("messages", f"{result.messages:,}"),
@@ -122,12 +87,6 @@ def _tiles(result: Result) -> str:
         ("different words", f"{result.distinct_words:,}"),
         ("wall time", f"{result.wall_seconds:.1f} s"),
     ]
-    return "".join(f'<div class="tile"><b>{value}</b><span>{name}</span></div>' for name, value in tiles)
-
-
-def _table(head: list[str], body: list[list[str]]) -> str:
-    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-    return "<table><tr>" + "".join(f"<th>{name}</th>" for name in head) + f"</tr>{rows}</table>"
 
 
 def _rounds_table(result: Result) -> str:
@@ -139,7 +98,7 @@ def _rounds_table(result: Result) -> str:
         ]
         for this in result.rounds
     ]
-    return _table(["round", "trees", "messages", "acked", "failed", "timed out", "time"], body)
+    return page.table(["round", "trees", "messages", "acked", "failed", "timed out", "time"], body)
 
 
 def _components_table(result: Result) -> str:
@@ -151,14 +110,14 @@ def _components_table(result: Result) -> str:
         ]
         for name, counters in result.components.items()
     ]
-    return _table(["component", "executed", "emitted", "failed", "messages", "in its function, all tasks"], body)
+    return page.table(["component", "executed", "emitted", "failed", "messages", "in its function, all tasks"], body)
 
 
 def _failures(result: Result) -> str:
     if not result.failed_by_reason:
         return ""
     body = [[reason, f"{count:,}"] for reason, count in result.failed_by_reason.items()]
-    return f'<section><h2>Why trees failed</h2><div class="table">{_table(["reason", "trees"], body)}</div></section>'
+    return page.section("Why trees failed", page.table(["reason", "trees"], body))
 
 
 def _draw_rounds(axes: Axes, result: Result) -> None:
