@@ -1,0 +1,49 @@
+"""What a topology is: components, streams, groupings, options. The one door; it knows no runtime."""
+
+from acker.topology.builder import ComponentSpec, StreamId, Topology
+from acker.topology.components import (
+    BatchingBolt,
+    Bolt,
+    BoltCollector,
+    Collector,
+    Component,
+    Spout,
+    SpoutCollector,
+    TicklessBatchingBolt,
+)
+from acker.topology.errors import ConfError, TopologyError, TupleStateError
+from acker.topology.graph import Graph, Node, Subscription, graph_of
+from acker.topology.reasons import Reason, ReasonKind
+from acker.topology.reliable import ReliableSpout
+from acker.topology.streams import Grouping, Stream, stable_hash
+from acker.topology.tuples import Source, Tuple, is_tick
+
+__all__ = [
+    "BatchingBolt",
+    "Bolt",
+    "BoltCollector",
+    "Collector",
+    "Component",
+    "ComponentSpec",
+    "ConfError",
+    "Graph",
+    "Grouping",
+    "Node",
+    "Reason",
+    "ReasonKind",
+    "ReliableSpout",
+    "Source",
+    "Spout",
+    "SpoutCollector",
+    "Stream",
+    "StreamId",
+    "Subscription",
+    "TicklessBatchingBolt",
+    "Topology",
+    "TopologyError",
+    "Tuple",
+    "TupleStateError",
+    "graph_of",
+    "is_tick",
+    "stable_hash",
+]

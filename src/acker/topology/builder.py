@@ -1,0 +1,144 @@
+"""The DSL: a topology is a class whose attributes are the specs of its components."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from acker.topology.errors import TopologyError
+from acker.topology.streams import DEFAULT_STREAM
+
+if TYPE_CHECKING:
+    from acker.topology.components import Component
+    from acker.topology.graph import Graph
+
+
+class ComponentSpec:
+    """One component's place in a topology: what `Spout.spec` and `Bolt.spec` return.
+
+    ``spec["stream"]`` is one of its streams, as a key of another's inputs.
+    """
+
+    def __init__(
+        self,
+        component: type[Component],
+        *,
+        name: str | None = None,
+        inputs: Any = None,
+        par: int | None = None,
+        executors: int | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.component = component
+        self.name = name  # filled with that of the Topology's attribute
+        self.inputs = inputs
+        self.par = component.par if par is None else par
+        self.executors = self.par if executors is None else executors
+        self.config = config
+        self.name_given = name is not None
+
+    def __getitem__(self, stream: str) -> StreamId:
+        return StreamId(self, stream)
+
+    # Without this, the old protocol of iteration would call __getitem__ for ever: `inputs=spec` instead of `[spec]`.
+    def __iter__(self) -> Iterator[Any]:
+        raise TopologyError(f"{self!r} is no list; write [spec]")
+
+    def __repr__(self) -> str:
+        return f"<spec of {self.component.__name__}{'' if self.name is None else ' ' + repr(self.name)}>"
+
+
+class StreamId(NamedTuple):
+    """One stream of one component, which may be defined further down if it is named."""
+
+    component: ComponentSpec | str
+    stream: str = DEFAULT_STREAM
+
+
+class _TopologyType(type):
+    """Collects the specs of a class and builds its graph, so that an error is raised where the class is defined."""
+
+    _graph: Graph | None
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
+        super().__init__(name, bases, namespace)
+        from acker.topology.graph import build
+
+        specs, names = cls._collect()
+        cls.specs = list(specs.values())
+        cls._graph = build(name, cls.config, specs, names) if specs else None
+
+    def _collect(cls) -> tuple[dict[str, ComponentSpec], dict[ComponentSpec, str]]:
+        """Return attribute -> spec in the order of definition, and the name of each spec, replaced ones included."""
+        specs: dict[str, ComponentSpec] = {}
+        names: dict[ComponentSpec, str] = {}
+        for base in reversed(cls.__mro__):
+            for attribute, value in vars(base).items():
+                if attribute in specs and not isinstance(value, ComponentSpec):
+                    del specs[attribute]  # a subclass leaves a component out by `name = None`
+                cls._refuse_component(attribute, value)
+                if not isinstance(value, ComponentSpec):
+                    continue
+                own = value.name if value.name_given and value.name is not None else attribute
+                if names.setdefault(value, own) != own or (
+                    value in specs.values() and specs.get(attribute) is not value
+                ):
+                    raise TopologyError(
+                        f"topology {cls.__name__}: one spec is both {names[value]!r} and {attribute!r}; "
+                        "call spec() once for each component"
+                    )
+                value.name = own
+                specs[attribute] = value
+        return specs, names
+
+    def _refuse_component(cls, attribute: str, value: object) -> None:
+        from acker.topology.components import Component
+
+        if isinstance(value, Component) or (isinstance(value, type) and issubclass(value, Component)):
+            kind = value.__name__ if isinstance(value, type) else type(value).__name__
+            raise TopologyError(
+                f"topology {cls.__name__}: {attribute!r} is not a spec; write {attribute} = {kind}.spec(...)"
+            )
+
+    def __repr__(cls) -> str:
+        return f"<topology {cls.__name__}: {', '.join(str(spec.name) for spec in cls.specs)}>"
+
+    specs: list[ComponentSpec]
+    config: Mapping[str, Any]
+
+
+class Topology(metaclass=_TopologyType):
+    """A topology: its components are the class attributes that are specs.
+
+    The definition is checked when the class is; a mistake raises `TopologyError`. A subclass inherits the components of
+    its bases and may replace one by its name, in a test for instance.
+
+    Attributes
+    ----------
+    config : dict
+        The topology's options. Those that a runtime is given come before them.
+
+    Examples
+    --------
+    >>> from acker.topology import Bolt, Grouping, Spout, Topology
+    >>> class Words(Spout):
+    ...     outputs = ["word"]
+    >>> class Count(Bolt):
+    ...     outputs = ["word", "count"]
+    >>> class WordCount(Topology):
+    ...     config = {"topology.message.timeout.secs": 10}
+    ...     words = Words.spec()
+    ...     count = Count.spec(inputs={words: Grouping.fields("word")}, par=2)
+    >>> graph = WordCount.graph()
+    >>> [(node.name, node.kind, node.tasks) for node in graph.nodes.values()]
+    [('words', 'spout', range(1, 2)), ('count', 'bolt', range(2, 4))]
+    """
+
+    config: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def graph(cls) -> Graph:
+        """Return the checked topology, as runtimes take it."""
+        if cls._graph is None:
+            raise TopologyError(f"topology {cls.__name__} has no components; assign X.spec(...) to class attributes")
+        return cls._graph

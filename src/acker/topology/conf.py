@@ -1,0 +1,186 @@
+"""The options of a topology: names, defaults, ranges, and which of Storm's and streamparse's names are understood."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, HIGH_WATER_MAX
+from acker.topology.errors import ConfError
+
+_SECS_MAX: Final = 49 * 24 * 3600  # the engine measures a tree's age in 32 bits of milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its default, what it means, and the check of a value."""
+
+    default: Any
+    expected: str
+    accepts: Callable[[Any], bool]
+    meaning: str
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the value, or raise ConfError."""
+        if not self.accepts(value):
+            raise ConfError(f"option {name!r}: expected {self.expected}, got {value!r}")
+        return value
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _integer(default: int | None, meaning: str, low: int, high: int | None = None, *, none: bool = False) -> Option:
+    expected = f"an int of at least {low}" if high is None else f"an int from {low} to {high}"
+
+    def accepts(value: Any) -> bool:
+        return (none and value is None) or (_is_int(value) and low <= value and (high is None or value <= high))
+
+    return Option(default, expected + " or None" * none, accepts, meaning)
+
+
+def _number(
+    default: float | None,
+    meaning: str,
+    low: float,
+    high: float,
+    *,
+    none: bool = False,
+    open_low: bool = False,
+) -> Option:
+    expected = f"a number {'above' if open_low else 'from'} {low} {'and at most' if open_low else 'to'} {high}"
+
+    def accepts(value: Any) -> bool:
+        if value is None:
+            return none
+        if not (_is_int(value) or (isinstance(value, float) and math.isfinite(value))):
+            return False
+        return bool(low < value <= high if open_low else low <= value <= high)
+
+    return Option(default, expected + " or None" * none, accepts, meaning)
+
+
+def _seconds(default: float | None, meaning: str, *, none: bool = False) -> Option:
+    return _number(default, meaning, 0, _SECS_MAX, none=none, open_low=True)
+
+
+def _boolean(default: bool, meaning: str) -> Option:
+    return Option(default, "True or False", lambda value: isinstance(value, bool), meaning)
+
+
+def _text(default: str | None, meaning: str) -> Option:
+    return Option(default, "a str or None", lambda value: value is None or isinstance(value, str), meaning)
+
+
+OPTIONS: Final[dict[str, Option]] = {
+    "topology.name": _text(None, "name in logs and reports; left out, that of the class"),
+    "topology.acker.tasks": _integer(
+        1, "ackers; 0: nothing is tracked and a spout's ack follows its emit at once", 0, 1024
+    ),
+    "topology.acker.buckets": _integer(
+        3,
+        "how finely an acker sees age: a tree expires within timeout / (buckets - 1) of its deadline",
+        BUCKETS_MIN,
+        BUCKETS_MAX,
+    ),
+    "topology.acker.high_water": _integer(
+        None, "trees that an acker holds before it rejects new ones", 1, HIGH_WATER_MAX, none=True
+    ),
+    "topology.message.timeout.secs": _seconds(30, "how long a tree may take; fractions are allowed"),
+    "topology.enable.message.timeouts": _boolean(
+        True, "False: trees never time out; only without topology.max.spout.pending"
+    ),
+    "topology.max.spout.pending": _integer(
+        128, "tracked tuples that one spout task may have open; None: any number", 1, none=True
+    ),
+    "topology.tick.tuple.freq.secs": _seconds(None, "seconds between two ticks of a bolt; None: no ticks", none=True),
+    "topology.executor.receive.buffer.size": _integer(8192, "tuples that the queue of an executor holds", 1),
+    "topology.trace.sample": _integer(None, "N: the edges of one tree in N are kept for reports", 1, none=True),
+    "topology.stats.sample.rate": _number(0.05, "share of tuples whose latency is measured", 0, 1),
+    "topology.drain.secs": _number(
+        None, "how long a stop waits for open trees; None: the message timeout", 0, _SECS_MAX, none=True
+    ),
+    "topology.max.restarts": _integer(5, "restarts in a row after which the topology stops with the error", 0),
+    "topology.no.restart": _boolean(False, "True: the first escaped exception stops the topology"),
+    "topology.restart.healthy.secs": _seconds(60, "how long it has to run well until restarts are forgotten"),
+    "topology.sleep.spout.wait.strategy.time.ms": _number(
+        1, "how long an executor rests when its spouts emit nothing", 0, 60_000
+    ),
+    "topology.async.max.concurrency": _integer(128, "coroutines that one executor runs at once", 1),
+    "topology.debug": _boolean(False, "the attribute `debug` of components"),
+}
+
+# Name -> the option that it means.
+ALIASES: Final[dict[str, str]] = {
+    "topology.acker.executors": "topology.acker.tasks",
+}
+
+# Accepted, so that a streamparse project runs as it is, and without effect in this process.
+INERT: Final[frozenset[str]] = frozenset(
+    {
+        "topology.workers",
+        "topology.python.path",
+    }
+)
+
+
+def check(conf: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a mapping by their canonical names, checked one by one, without defaults.
+
+    Raises
+    ------
+    ConfError
+        An option is unknown, given twice, or its value of a wrong type or out of its range.
+    """
+    checked: dict[str, Any] = {}
+    for name, value in conf.items():
+        canonical = ALIASES.get(name, name)
+        if canonical in checked:
+            raise ConfError(f"options {name!r} and {canonical!r} are one; keep one of them")
+        option = OPTIONS.get(canonical)
+        if option is not None:
+            checked[canonical] = option.check(name, value)
+        elif name in INERT or str(name).startswith("user."):
+            checked[name] = value
+        else:
+            raise _unknown(name)
+    return checked
+
+
+def _unknown(name: object) -> ConfError:
+    near = difflib.get_close_matches(str(name), [*OPTIONS, *ALIASES, *sorted(INERT)], 1, cutoff=0.0)
+    return ConfError(f"option {name!r} is unknown; the nearest is {near[0]!r}. Options of your own begin with 'user.'")
+
+
+def resolve(*mappings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return every option by its canonical name, defaults included.
+
+    Parameters
+    ----------
+    *mappings : dict, or None
+        A later one comes before an earlier one.
+
+    Raises
+    ------
+    ConfError
+        Of one option, see `check`; or options that contradict each other.
+    """
+    resolved = {name: option.default for name, option in OPTIONS.items()}
+    for mapping in mappings:
+        resolved.update(check(mapping or {}))
+    if not resolved["topology.enable.message.timeouts"] and resolved["topology.max.spout.pending"] is not None:
+        raise ConfError(
+            "option 'topology.enable.message.timeouts': expected True while 'topology.max.spout.pending' is "
+            f"{resolved['topology.max.spout.pending']}, got False; a tuple that is lost would hold its place for ever. "
+            "Set 'topology.max.spout.pending' to None, or leave timeouts on"
+        )
+    return resolved
+
+
+def inert(conf: Mapping[str, Any]) -> list[str]:
+    """Return the options among these that are understood and have no effect here, sorted."""
+    return sorted(name for name in conf if name in INERT)

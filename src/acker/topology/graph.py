@@ -1,0 +1,445 @@
+"""A checked topology: nodes, who reads what, task ids. Every mistake in a definition is found here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from acker.topology import conf as conf_module
+from acker.topology.components import Component, Spout
+from acker.topology.errors import ConfError, TopologyError
+from acker.topology.streams import DEFAULT_STREAM, Grouping, Stream
+from acker.topology.tuples import Source
+
+if TYPE_CHECKING:
+    from acker.topology.builder import ComponentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One bolt's reading of one stream."""
+
+    source: str
+    stream: str
+    consumer: str
+    grouping: Grouping
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.stream} -> {self.consumer} ({self.grouping})"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One component of a topology.
+
+    Attributes
+    ----------
+    name : str
+    component : type
+        The user's class.
+    kind : {"spout", "bolt"}
+    par : int
+        How many tasks.
+    executors : int
+        How many threads they share, at most `par`.
+    conf : dict
+        The component's own options, canonical names, without defaults.
+    streams : dict of str to Stream
+        What it emits to.
+    inputs : tuple of Subscription
+        What it reads.
+    tasks : range
+        The ids of its tasks.
+    """
+
+    name: str
+    component: type[Component]
+    kind: str
+    par: int
+    executors: int
+    conf: dict[str, Any]
+    streams: dict[str, Stream]
+    inputs: tuple[Subscription, ...]
+    tasks: range
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A checked topology.
+
+    Attributes
+    ----------
+    name : str
+        Option topology.name, or the name of the class.
+    conf : dict
+        The topology's options, canonical names, without defaults.
+    nodes : dict of str to Node
+        In the order of definition.
+    """
+
+    name: str
+    conf: dict[str, Any]
+    nodes: dict[str, Node]
+    _readers: dict[tuple[str, str], tuple[Subscription, ...]] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        readers: dict[tuple[str, str], tuple[Subscription, ...]] = {}
+        for subscription in self.subscriptions:
+            key = subscription.source, subscription.stream
+            readers[key] = (*readers.get(key, ()), subscription)
+        object.__setattr__(self, "_readers", readers)
+
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """Who reads what, in the order of definition."""
+        return tuple(subscription for node in self.nodes.values() for subscription in node.inputs)
+
+    @property
+    def spouts(self) -> tuple[Node, ...]:
+        """The nodes that are spouts."""
+        return tuple(node for node in self.nodes.values() if node.kind == "spout")
+
+    @property
+    def bolts(self) -> tuple[Node, ...]:
+        """The nodes that are bolts."""
+        return tuple(node for node in self.nodes.values() if node.kind == "bolt")
+
+    def consumers(self, source: str, stream: str = DEFAULT_STREAM) -> tuple[Subscription, ...]:
+        """Return who reads a stream, in the order of definition."""
+        return self._readers.get((source, stream), ())
+
+    @cached_property
+    def loops(self) -> frozenset[tuple[str, str]]:
+        """The edges (source, consumer) that lie on a cycle."""
+        reach = _reachable(self.subscriptions)
+        edges = {(subscription.source, subscription.consumer) for subscription in self.subscriptions}
+        return frozenset(
+            (source, consumer) for source, consumer in edges if source == consumer or source in reach.get(consumer, ())
+        )
+
+    @cached_property
+    def _components(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes.values() for _ in node.tasks)
+
+    def component_of(self, task: int) -> str:
+        """Return the name of the component that a task runs; task ids count from 1."""
+        if not 1 <= task <= len(self._components):
+            raise KeyError(f"no task {task}: topology {self.name!r} has tasks 1 to {len(self._components)}")
+        return self._components[task - 1]
+
+    def source(self, task: int, stream: str = DEFAULT_STREAM) -> Source:
+        """Return the source of the tuples that a task emits to a stream."""
+        component = self.component_of(task)
+        return Source(component, stream, task, self.nodes[component].streams[stream].fields)
+
+    def context(self, task: int) -> dict[str, Any]:
+        """Return what `initialize` hears of a task's place: the keys of Storm's multi-language handshake.
+
+        Task ids are int, but for the keys of "task->component", which are str as in Storm's JSON.
+        """
+        node = self.nodes[self.component_of(task)]
+        return {
+            "taskid": task,
+            "componentid": node.name,
+            "topology.name": self.name,
+            "task->component": {str(number): name for number, name in enumerate(self._components, 1)},
+            "streams": list(node.streams),
+            "stream->outputfields": {stream.name: list(stream.fields) for stream in node.streams.values()},
+            "stream->target->grouping": {
+                stream: {s.consumer: {"type": str(s.grouping.kind).upper()} for s in self.consumers(node.name, stream)}
+                for stream in node.streams
+            },
+            "source->stream->fields": self._by_source(
+                node, lambda s: list(self.nodes[s.source].streams[s.stream].fields)
+            ),
+            "source->stream->grouping": self._by_source(node, lambda s: _grouping_of(s.grouping)),
+        }
+
+    @staticmethod
+    def _by_source(node: Node, value_of: Any) -> dict[str, dict[str, Any]]:
+        result: dict[str, dict[str, Any]] = {}
+        for subscription in node.inputs:
+            result.setdefault(subscription.source, {})[subscription.stream] = value_of(subscription)
+        return result
+
+
+def _grouping_of(grouping: Grouping) -> dict[str, Any]:
+    result: dict[str, Any] = {"type": grouping.kind.upper()}
+    if grouping.kind == "fields":
+        result["fields"] = list(grouping.names)
+    return result
+
+
+def _reachable(subscriptions: Iterable[Subscription]) -> dict[str, set[str]]:
+    """Return for each component those that its tuples may come to."""
+    direct: dict[str, set[str]] = {}
+    for subscription in subscriptions:
+        direct.setdefault(subscription.source, set()).add(subscription.consumer)
+    return {name: _closure(direct, name) for name in direct}
+
+
+def _closure(direct: Mapping[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    todo = [start]
+    while todo:
+        for following in direct.get(todo.pop(), ()):
+            if following not in seen:
+                seen.add(following)
+                todo.append(following)
+    return seen
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return what mends an unknown name: the nearest known one, or all of them."""
+    names = list(known)
+    if not names:
+        return "there are none"
+    near = difflib.get_close_matches(str(name), names, 1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, names))}"
+
+
+def build(name: str, config: object, specs: Mapping[str, ComponentSpec], names: Mapping[ComponentSpec, str]) -> Graph:
+    """Check a definition and return its graph.
+
+    Parameters
+    ----------
+    name : str
+        Of the topology, for when option topology.name gives it none.
+    config : mapping
+        The topology's options.
+    specs : dict
+        Attribute -> spec, in the order of definition.
+    names : dict
+        The name of each spec, those that a subclass replaced included.
+
+    Raises
+    ------
+    TopologyError
+    """
+    return _Builder(name, config, specs, names).graph()
+
+
+class _Builder:
+    """Builds one graph; `_fail` is the one place that raises, so that every text reads alike."""
+
+    def __init__(
+        self, name: str, config: object, specs: Mapping[str, ComponentSpec], names: Mapping[ComponentSpec, str]
+    ) -> None:
+        self._topology = name
+        self._config = config
+        self._names = names
+        self._specs: dict[str, ComponentSpec] = {}
+        for spec in specs.values():
+            component = names[spec]
+            if component in self._specs:
+                raise self._error(component, "two components have this name; rename one of them")
+            self._specs[component] = spec
+
+    def graph(self) -> Graph:
+        conf = self._conf("the topology", self._config)
+        streams = {name: self._streams(name, spec) for name, spec in self._specs.items()}
+        first_task = 1
+        nodes: dict[str, Node] = {}
+        for name, spec in self._specs.items():
+            kind = self._check_component(name, spec)
+            nodes[name] = Node(
+                name=name,
+                component=spec.component,
+                kind=kind,
+                par=spec.par,
+                executors=spec.executors,
+                conf={
+                    **self._conf(f"component {name!r}", spec.component.config),
+                    **self._conf(f"component {name!r}", spec.config),
+                },
+                streams=streams[name],
+                inputs=tuple(self._inputs(name, spec, streams)),
+                tasks=range(first_task, first_task + spec.par),
+            )
+            first_task += spec.par
+        graph = Graph(conf.get("topology.name") or self._topology, conf, nodes)
+        self._check_reach(graph)
+        return graph
+
+    def _error(self, component: str, text: str, stream: str | None = None) -> TopologyError:
+        where = f"component {component!r}" if stream is None else f"component {component!r}, stream {stream!r}"
+        return TopologyError(f"topology {self._topology}, {where}: {text}")
+
+    def _conf(self, what: str, config: object) -> dict[str, Any]:
+        if config is None:
+            return {}
+        if not isinstance(config, Mapping):
+            raise TopologyError(f"topology {self._topology}, {what}: config is a dict, got {config!r}")
+        try:
+            return conf_module.check(config)
+        except ConfError as error:
+            raise ConfError(f"topology {self._topology}, {what}: {error}") from None
+
+    def _check_component(self, name: str, spec: ComponentSpec) -> str:
+        if not name or name.startswith("__") or ":" in name:
+            raise self._error(
+                name, "a component is named by a str without ':' that does not begin with '__'; rename it"
+            )
+        numbers: tuple[tuple[str, object], ...] = (("par", spec.par), ("executors", spec.executors))
+        for what, number in numbers:
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise self._error(name, f"{what}={number!r}; it is an int of at least 1")
+        if spec.executors > spec.par:
+            raise self._error(
+                name,
+                f"executors={spec.executors} for par={spec.par} tasks; an executor runs at least one task, so "
+                "raise par or lower executors",
+            )
+        if issubclass(spec.component, Spout):
+            return "spout"
+        if not spec.inputs:
+            raise self._error(name, "a bolt without inputs never runs; write spec(inputs=[...])")
+        return "bolt"
+
+    def _streams(self, name: str, spec: ComponentSpec) -> dict[str, Stream]:
+        outputs = spec.component.outputs
+        if outputs is None:
+            outputs = ()
+        if isinstance(outputs, str) or not isinstance(outputs, list | tuple):
+            raise self._error(name, f"outputs are a list of field names and of Stream, got {outputs!r}")
+        unknown = [output for output in outputs if not isinstance(output, str | Stream)]
+        if unknown:
+            raise self._error(name, f"outputs hold {unknown[0]!r}; expected a field's name or a Stream")
+        streams: dict[str, Stream] = {}
+        fields = [output for output in outputs if isinstance(output, str)]
+        if fields:
+            try:
+                streams[DEFAULT_STREAM] = Stream(fields)
+            except TopologyError as error:
+                raise self._error(name, str(error).partition(": ")[2], DEFAULT_STREAM) from None
+        for stream in outputs:
+            if not isinstance(stream, Stream):
+                continue
+            if stream.name in streams:
+                raise self._error(
+                    name, "two streams have this name; rename one by Stream(fields, name=...)", stream.name
+                )
+            if stream.name.startswith("__"):
+                raise self._error(name, "names that begin with '__' are the runtime's; rename it", stream.name)
+            streams[stream.name] = stream
+        if not streams and issubclass(spec.component, Spout):
+            raise self._error(
+                name, f"spout {spec.component.__name__} has no outputs; give the class outputs = ['field', ...]"
+            )
+        return streams
+
+    def _inputs(
+        self, name: str, spec: ComponentSpec, streams: Mapping[str, Mapping[str, Stream]]
+    ) -> Iterable[Subscription]:
+        from acker.topology.builder import ComponentSpec
+
+        inputs = spec.inputs
+        if inputs is None:
+            return
+        if isinstance(inputs, ComponentSpec | str):
+            inputs = [inputs]
+        if not isinstance(inputs, Mapping | list | tuple):
+            raise self._error(name, f"inputs are a list of specs, or a dict from spec to Grouping, got {inputs!r}")
+        seen = set()
+        for key in inputs:
+            source, stream_name = self._resolve(name, key)
+            stream = self._stream_of(name, source, stream_name, streams[source])
+            if (source, stream_name) in seen:
+                raise self._error(name, f"reads this stream of {source!r} twice; keep one of the two", stream_name)
+            seen.add((source, stream_name))
+            default = Grouping.direct if stream.direct else Grouping.shuffle
+            grouping = inputs[key] if isinstance(inputs, Mapping) else default
+            self._check_grouping(name, source, stream, grouping)
+            yield Subscription(source, stream_name, name, grouping)
+
+    def _resolve(self, name: str, key: object) -> tuple[str, str]:
+        """Return the component and the stream that a key of inputs means."""
+        from acker.topology.builder import ComponentSpec, StreamId
+
+        stream: object = DEFAULT_STREAM
+        component = key
+        if isinstance(key, StreamId):
+            component, stream = key
+        elif isinstance(key, str):
+            component, _, after = key.partition(":")
+            stream = after or DEFAULT_STREAM
+        if isinstance(component, ComponentSpec):
+            known = self._names.get(component)
+            if known is None:
+                raise self._error(
+                    name,
+                    f"reads {component!r}, which is no attribute of this topology; assign it to one: "
+                    f"x = {component.component.__name__}.spec(...)",
+                )
+            component = known
+        if not isinstance(component, str) or not isinstance(stream, str):
+            raise self._error(name, f"input {key!r} is neither a spec, spec['stream'] nor the name of a component")
+        if component not in self._specs:
+            raise self._error(
+                name, f"reads component {component!r}, which does not exist; {nearest(component, self._specs)}"
+            )
+        return component, stream
+
+    def _stream_of(self, name: str, source: str, stream: str, streams: Mapping[str, Stream]) -> Stream:
+        found = streams.get(stream)
+        if found is not None:
+            return found
+        kind = self._specs[source].component.__name__
+        if not streams:
+            text = f"reads {source!r}, which has no outputs; give {kind} outputs = ['field', ...]"
+        else:
+            text = f"reads a stream that {source!r} ({kind}) does not have; {nearest(stream, streams)}"
+        raise self._error(name, text, stream)
+
+    def _check_grouping(self, name: str, source: str, stream: Stream, grouping: object) -> None:
+        if not isinstance(grouping, Grouping):
+            raise self._error(
+                name,
+                f"the grouping of {source!r} is {grouping!r}; expected a Grouping such as Grouping.shuffle",
+                stream.name,
+            )
+        if stream.direct and grouping.kind != "direct":
+            text = f"{source!r} emits directly and the grouping is {grouping}; use Grouping.direct"
+        elif grouping.kind == "direct" and not stream.direct:
+            text = f"grouping direct, but {source!r} does not emit directly; declare Stream(..., direct=True)"
+        elif grouping.kind == "custom" and not callable(grouping.fn):
+            text = f"grouping custom of {source!r} has no function; write Grouping.custom(fn)"
+        elif grouping.kind == "fields" and not grouping.names:
+            text = f"grouping fields of {source!r} names no field; write Grouping.fields('name')"
+        else:
+            unknown = [field for field in grouping.names if field not in stream.fields]
+            if not unknown:
+                return
+            fix = nearest(unknown[0], stream.fields)
+            text = f"grouping by field {unknown[0]!r}, which {source!r} does not emit; {fix}"
+        raise self._error(name, text, stream.name)
+
+    def _check_reach(self, graph: Graph) -> None:
+        if not graph.spouts:
+            raise TopologyError(f"topology {graph.name}: has no spout; nothing would ever run")
+        reach = _reachable(graph.subscriptions)
+        fed = set().union(*(reach.get(spout.name, ()) for spout in graph.spouts))
+        starved = [bolt.name for bolt in graph.bolts if bolt.name not in fed]
+        # Every bolt has inputs, so behind a starved one there is a cycle of starved ones.
+        cycle = [name for name in starved if name in reach.get(name, ())]
+        if cycle:
+            first = graph.nodes[cycle[0]].inputs[0]
+            raise self._error(
+                cycle[0],
+                f"a cycle without a way in: {', '.join(cycle)} read each other only and no spout reaches them; give "
+                "one of them an input from outside",
+                first.stream,
+            )
+
+
+def graph_of(topology: object) -> Graph:
+    """Return the graph of a Topology class or its instance; a Graph as it is."""
+    if isinstance(topology, Graph):
+        return topology
+    graph = getattr(topology, "graph", None)
+    if not callable(graph):
+        raise TopologyError(f"expected a Topology class or a Graph, got {topology!r}")
+    return graph()  # type: ignore[no-any-return]

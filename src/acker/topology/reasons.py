@@ -1,0 +1,51 @@
+"""Why a tuple failed."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class ReasonKind(enum.Enum):
+    """What ended a tree that was not acked."""
+
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    REJECTED = "rejected"
+    RESTART = "restart"
+    SHUTDOWN = "shutdown"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a tuple failed.
+
+    Attributes
+    ----------
+    kind : ReasonKind
+        FAILED: a bolt failed it. TIMED_OUT: it took longer than topology.message.timeout.secs. REJECTED: the acker held
+        as many trees as topology.acker.high_water allows. RESTART, SHUTDOWN: it was open when the topology restarted or
+        stopped.
+    component : str, optional
+        The component that failed it, where one did.
+    task : int, optional
+        The task of that component.
+    exception : str, optional
+        What that component said or raised.
+    attempt : int
+        Which emission of the tuple it was, counted from 1.
+    """
+
+    kind: ReasonKind
+    component: str | None = None
+    task: int | None = None
+    exception: str | None = None
+    attempt: int = 1
+
+    def __str__(self) -> str:
+        text = self.kind.value
+        if self.component is not None:
+            text += f" in {self.component}" if self.task is None else f" in {self.component}[{self.task}]"
+        if self.exception:
+            text += ": " + " ".join(self.exception.split())
+        return f"{text} (attempt {self.attempt})"

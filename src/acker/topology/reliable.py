@@ -1,0 +1,198 @@
+"""ReliableSpout: replays what failed, later and later, and hands over what fails too often."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from acker.topology.components import Spout
+from acker.topology.reasons import Reason, ReasonKind
+
+# These say nothing about the tuple: who was open when a topology restarted is not to blame for it.
+_NOT_COUNTED: Final = frozenset({ReasonKind.RESTART, ReasonKind.SHUTDOWN})
+
+
+@dataclass(slots=True)
+class Entry:
+    """What a ledger knows of one tuple: how to emit it, which attempt is or was open, when the next one is due."""
+
+    values: Sequence[Any]
+    stream: str | None
+    direct_task: int | None
+    attempt: int = 1
+    due_ms: int | None = None  # None: open
+    counted: bool = True  # whether the next emission is a further attempt
+
+
+class Ledger:
+    """The tuples of a reliable spout that are open or wait for their replay, by their ids.
+
+    It outlives the spout: a runtime hands it to the instance that a restart makes.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[Hashable, Entry] = {}
+        # (due_ms, sequence number, tup_id). A row counts while the entry is still due then: acks leave theirs behind.
+        self._heap: list[tuple[int, int, Hashable]] = []
+        self._sequence = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def record(self, tup_id: Hashable, values: Sequence[Any], stream: str | None, direct_task: int | None) -> None:
+        """Note an emission. Of a tuple that waits for its replay, this is the replay."""
+        before = self.entries.get(tup_id)
+        entry = Entry(values, stream, direct_task)
+        if before is not None:
+            entry.attempt = before.attempt + (before.due_ms is not None and before.counted)
+        self.entries[tup_id] = entry
+
+    def schedule(self, tup_id: Hashable, due_ms: int, *, counted: bool) -> None:
+        """Note that a tuple is to be emitted again at due_ms."""
+        entry = self.entries[tup_id]
+        entry.due_ms, entry.counted = due_ms, counted
+        heapq.heappush(self._heap, (due_ms, next(self._sequence), tup_id))
+
+    def forget(self, tup_id: Hashable) -> Entry | None:
+        """Drop a tuple, and return what was known of it."""
+        return self.entries.pop(tup_id, None)
+
+    def next_due_ms(self) -> int | None:
+        """Return when the next replay is due; None: nothing waits."""
+        heap = self._heap
+        while heap:
+            due_ms, _, tup_id = heap[0]
+            entry = self.entries.get(tup_id)
+            if entry is not None and entry.due_ms == due_ms:
+                return due_ms
+            heapq.heappop(heap)
+        return None
+
+    def pop_due(self, now_ms: int) -> Hashable | None:
+        """Return a tuple that is due, open again from now on; None: none is."""
+        due_ms = self.next_due_ms()
+        if due_ms is None or due_ms > now_ms:
+            return None
+        tup_id = heapq.heappop(self._heap)[2]
+        entry = self.entries[tup_id]
+        entry.attempt += entry.counted
+        entry.due_ms = None
+        return tup_id
+
+
+class ReliableSpout(Spout):
+    """A spout that emits what failed again, and after too many attempts hands it to `dead_letter`.
+
+    A tuple that fails waits `backoff_secs`, the next time twice as long, and so on up to `backoff_secs_max`. Each
+    emission is an attempt; when attempt ``max_fails + 1`` fails, the tuple is a dead letter. It is never acked in
+    silence. Failures by RESTART and SHUTDOWN are replayed too, and do not count.
+
+    A tuple emitted without tup_id is untracked. Whoever overrides `ack` or `fail` calls that of this class.
+
+    Attributes
+    ----------
+    max_fails : int
+        How many replays a tuple gets.
+    backoff_secs : float
+        Seconds between the first failure and its replay.
+    backoff_secs_max : float
+        The longest such wait.
+    """
+
+    max_fails: ClassVar[int] = 3
+    backoff_secs: ClassVar[float] = 1.0
+    backoff_secs_max: ClassVar[float] = 60.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ledger = Ledger()
+
+    @property
+    def finished(self) -> bool:
+        """Whether no further tuple will come, nor a replay."""
+        return self._finished and not self._ledger.entries
+
+    def emit(
+        self,
+        tup: Sequence[Any],
+        tup_id: Any = None,
+        stream: str | None = None,
+        direct_task: int | None = None,
+        need_task_ids: bool = False,
+    ) -> list[int] | None:
+        """Emit a tuple; with a tup_id, remember it until it is acked. See `Spout.emit`."""
+        if tup_id is not None:
+            # Before the emission: a runtime without ackers calls ack() from inside of it.
+            self._ledger.record(tup_id, tup, stream, direct_task)
+        return super().emit(tup, tup_id, stream, direct_task, need_task_ids)
+
+    def ack(self, tup_id: Any) -> None:
+        """Forget a tuple."""
+        if self._ledger.forget(tup_id) is None:
+            self.logger.warning("ack of a tuple that is not open: %r", tup_id)
+
+    def fail(self, tup_id: Any, reason: Reason | None = None) -> None:
+        """Schedule the replay of a tuple, or give it up.
+
+        Parameters
+        ----------
+        tup_id : hashable
+        reason : Reason, optional
+            Its attempt is set to the ledger's count.
+        """
+        entry = self._ledger.entries.get(tup_id)
+        if entry is None or entry.due_ms is not None:
+            self.logger.warning("fail of a tuple that is not open: %r", tup_id)
+            return
+        if reason is None:
+            reason = Reason(ReasonKind.FAILED)
+        if reason.attempt != entry.attempt:
+            reason = dataclasses.replace(reason, attempt=entry.attempt)
+        counted = reason.kind not in _NOT_COUNTED
+        if counted and entry.attempt > self.max_fails:
+            self._ledger.forget(tup_id)
+            self.dead_letter(tup_id, entry.values, reason)
+            return
+        # min() in the exponent, since 2.0**1024 overflows.
+        secs = min(self.backoff_secs * 2.0 ** min(entry.attempt - 1, 64), self.backoff_secs_max)
+        self._ledger.schedule(tup_id, self._collector.now_ms() + round(secs * 1000), counted=counted)
+
+    def dead_letter(self, tup_id: Any, values: Sequence[Any], reason: Reason) -> None:
+        """Take a tuple that failed too often. Logs it at ERROR and counts it; override to keep it somewhere.
+
+        Parameters
+        ----------
+        tup_id : hashable
+        values : sequence
+            As emitted.
+        reason : Reason
+            Of the last failure.
+        """
+        self._collector.count("dead_letters")
+        self.logger.error("gave up tuple %r after %d attempts: %s; values %r", tup_id, reason.attempt, reason, values)
+
+    def _attempt(self, tup_id: Hashable) -> int:
+        """Return which attempt of a tuple is open, 1 if unknown: for a runtime that makes the reason of a failure."""
+        entry = self._ledger.entries.get(tup_id)
+        return 1 if entry is None else entry.attempt
+
+    def _replay_due(self, now_ms: int, limit: int | None = None) -> int:
+        """Emit the tuples whose wait is over, at most `limit` of them; return how many."""
+        for replayed in itertools.count():
+            if replayed == limit:
+                return replayed
+            tup_id = self._ledger.pop_due(now_ms)
+            if tup_id is None:
+                return replayed
+            entry = self._ledger.entries[tup_id]
+            self._collector.emit(entry.values, tup_id, entry.stream, entry.direct_task, False)
+        raise AssertionError("unreachable")
+
+    @property
+    def _next_due_ms(self) -> int | None:
+        """When the next replay is due; None: nothing waits."""
+        return self._ledger.next_due_ms()

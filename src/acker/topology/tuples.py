@@ -1,0 +1,176 @@
+"""Tuples as a bolt sees them: values, where they come from, and which trees they belong to."""
+
+from __future__ import annotations
+
+import functools
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, Final
+
+from acker.protocol import encode_tuple_id
+
+SYSTEM_COMPONENT: Final = "__system"
+TICK_STREAM: Final = "__tick"
+
+
+class Tuple:
+    """One delivery of the values that a component emitted.
+
+    Parameters
+    ----------
+    values : tuple
+        What was emitted, in the order of the stream's fields.
+    source : Source
+        The task and the stream that it comes from.
+    ids : dict of int to int, or None
+        Root id -> this delivery's tuple id in that tree. None: the tuple belongs to no tree.
+
+    Notes
+    -----
+    A field is read as ``tup["word"]``, by position as ``tup[0]``, and, where the name is not one of this class's own,
+    as ``tup.word``. ``tup.values`` of a runtime is a named tuple, as in streamparse. Tuples compare by identity.
+
+    Examples
+    --------
+    >>> from acker.topology.tuples import Source
+    >>> source = Source("split", "default", 3, ("word", "count"))
+    >>> tup = source.tuple_type(("storm", 1), source, {7: 8})
+    >>> tup.word, tup["count"], tup[0], list(tup), tup.component, tup.id
+    ('storm', 1, 'storm', ['storm', 1], 'split', '7:8')
+    """
+
+    __slots__ = ("_ack_val", "_ids", "_owner", "_source", "values")
+
+    _index: ClassVar[dict[str, int]] = {}
+
+    values: tuple[Any, ...]
+
+    # Runs once for each delivery: one store an attribute, and the checks are the emitter's.
+    def __init__(self, values: tuple[Any, ...], source: Source, ids: dict[int, int] | None) -> None:
+        self.values = values
+        self._source = source
+        self._ids = ids
+        self._ack_val = 0  # xor of the tuple ids emitted under this one
+        self._owner: Any = None  # the runtime's: who may settle it, None again once it is settled
+
+    @property
+    def component(self) -> str:
+        """Name of the component that emitted it."""
+        return self._source.component
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream that it was emitted to."""
+        return self._source.stream
+
+    @property
+    def task(self) -> int:
+        """Id of the task that emitted it."""
+        return self._source.task
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the values."""
+        return self._source.fields
+
+    @property
+    def id(self) -> str:
+        """Its encoded ids, "root:tuple", one for each tree, a space between them; of a tuple of no tree: ""."""
+        return " ".join([encode_tuple_id(root, tuple_id) for root, tuple_id in (self._ids or {}).items()])
+
+    def __getitem__(self, key: str | int | slice) -> Any:
+        if isinstance(key, str):
+            try:
+                return self.values[self._index[key]]
+            except KeyError:
+                raise KeyError(
+                    f"{key!r} is no field of stream {self.stream!r} of {self.component!r}: {self.fields}"
+                ) from None
+        return self.values[key]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def __bool__(self) -> bool:
+        return True  # also without values: a tuple is a message, not a container
+
+    def __repr__(self) -> str:
+        values = tuple(self.values)
+        return (
+            f"Tuple({values!r}, component={self.component!r}, stream={self.stream!r}, task={self.task}, id={self.id!r})"
+        )
+
+
+_OWN_NAMES: Final = frozenset(name for name in dir(Tuple) if not name.startswith("__")) | {"values"}
+
+
+def _field_of(position: int) -> property:
+    def get(self: Tuple) -> Any:
+        return self.values[position]
+
+    return property(get)
+
+
+@functools.cache
+def tuple_type(fields: tuple[str, ...]) -> type[Tuple]:
+    """Return the subclass of `Tuple` that reads these fields as attributes; the same one for the same fields.
+
+    A field that is named like an attribute of Tuple is reachable as ``tup["values"]`` only.
+    """
+    members: dict[str, Any] = {
+        field: _field_of(position)
+        for position, field in enumerate(fields)
+        if field not in _OWN_NAMES and not field.startswith("__")
+    }
+    index = {field: position for position, field in enumerate(fields)}
+    return type("Tuple", (Tuple,), {**members, "__slots__": (), "__module__": __name__, "_index": index})
+
+
+@functools.cache
+def values_of(fields: tuple[str, ...]) -> Callable[[Iterable[Any]], tuple[Any, ...]]:
+    """Return what makes the named tuple of emitted values, so that streamparse's ``tup.values.word`` works.
+
+    Names that a named tuple refuses are left to positions. How many values there are is not checked.
+    """
+    named = namedtuple("Values", fields, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    return functools.partial(tuple.__new__, named)
+
+
+class Source:
+    """Where tuples come from: what all tuples of one task and one stream share.
+
+    Parameters
+    ----------
+    component, stream : str
+    task : int
+    fields : sequence of str
+
+    Attributes
+    ----------
+    tuple_type : type
+        The subclass of `Tuple` for these fields.
+    make_values : callable
+        Turns an emitted list or tuple into the values of a tuple, a named tuple.
+    """
+
+    __slots__ = ("component", "fields", "make_values", "stream", "task", "tuple_type")
+
+    def __init__(self, component: str, stream: str, task: int, fields: Iterable[str] = ()) -> None:
+        self.component = component
+        self.stream = stream
+        self.task = task
+        self.fields = tuple(fields)
+        self.tuple_type = tuple_type(self.fields)
+        self.make_values = values_of(self.fields)
+
+    def __repr__(self) -> str:
+        return f"Source({self.component!r}, {self.stream!r}, {self.task}, {self.fields!r})"
+
+
+def is_tick(tup: Tuple) -> bool:
+    """Return whether a tuple is a tick, which the runtime sends and which carries no data."""
+    source = tup._source
+    return source.stream == TICK_STREAM and source.component == SYSTEM_COMPONENT
