@@ -53,6 +53,10 @@ class UnusableError(AckerError, RuntimeError):
         super().__init__(message)
 
 
+class RuntimeStateError(AckerError, RuntimeError):
+    """A runtime was asked for what its state does not allow, such as a second start."""
+
+
 class AckerMemoryError(AckerError, MemoryError):
     """Memory ran out inside a batch; the acker stays valid.
 

@@ -1,1 +1,12 @@
-"""Runs a topology in this process: executors, queues, ackers, supervision."""
+"""Topologies in this process: threads, bounded queues, native ackers.
+
+`run` is for scripts, `LocalRuntime` for programs and tests.
+"""
+
+from acker.local.clock import Clock, SystemClock
+from acker.local.hooks import Hook
+from acker.local.metrics import Report, RuntimeStats
+from acker.local.run import run
+from acker.local.runtime import LocalRuntime
+
+__all__ = ["Clock", "Hook", "LocalRuntime", "Report", "RuntimeStats", "SystemClock", "run"]

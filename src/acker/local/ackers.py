@@ -1,0 +1,163 @@
+"""Acker tasks: what is in the queue is one batch of the native acker; what it finishes goes to the spouts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from acker.columns import Completions
+from acker.engine import Acker
+from acker.local.clock import Clock, Signal
+from acker.local.executors import Executor, Mode
+from acker.local.letters import Letter, columns_of
+from acker.local.queues import Queue
+from acker.protocol import Kind, Outcome, Stats
+from acker.topology.reasons import Reason
+
+# One outcome on its way to a spout task: message id, outcome, why it failed.
+Verdict = tuple[int, int, Reason | None]
+Verdicts = Queue[tuple[int, list[Verdict]]]
+
+_NS_PER_MS = 1_000_000
+_LETTERS_AT_ONCE = 256
+
+logger = logging.getLogger("acker.local")
+
+
+class AckerTask(Executor):
+    """One acker: the only one that knows deadlines, and the only one that says how a tree ended.
+
+    Parameters
+    ----------
+    make_acker : callable
+        Makes the native acker, which speaks protocol "storm".
+    period_ns : int
+        Time between rotations.
+    generations : int
+        Buckets of the acker; why a tree failed is kept for as long as its entry.
+
+    Attributes
+    ----------
+    spouts : mapping
+        Task id -> (queue of the spout's executor, place of the task in it). Set by the runtime at each start.
+    on_restore : callable, optional
+        Told that this acker may have forgotten trees.
+    open_roots : callable, optional
+        Returns the root ids that the spouts wait for. Set where nothing is to time out.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make_acker: Callable[[], Acker],
+        *,
+        clock: Clock,
+        control: Signal,
+        capacity: int,
+        period_ns: int,
+        generations: int,
+    ) -> None:
+        super().__init__(name, clock, control)
+        self.acker = make_acker()
+        self.inbox: Queue[Letter] = Queue(capacity, self.signal)
+        self.spouts: Mapping[int, tuple[Verdicts, int]] = {}
+        self.undeliverable = 0
+        self.messages = 0
+        self.on_restore: Callable[[AckerTask], None] | None = None
+        self.open_roots: Callable[[AckerTask], list[int]] | None = None
+        self._make_acker = make_acker
+        self._period_ns = period_ns
+        self._rotate_at = clock.now_ns() + period_ns
+        # Of trees that were failed and are not finished: FAIL may come before TRACK. The youngest is first.
+        self._reasons: list[dict[int, Reason]] = [{} for _ in range(generations)]
+
+    def deadline_ns(self) -> int | None:
+        """Return when death row is to be emptied."""
+        return self._rotate_at if self.mode in (Mode.RUN, Mode.PAUSE) else None
+
+    def _step(self, mode: Mode, limit: int) -> bool:
+        if mode is Mode.CLOSE:
+            return self.done is not mode and self.finished(mode)
+        worked = self._ingest()
+        due = self.deadline_ns()
+        if due is not None and self.clock.now_ns() >= due:
+            self._rotate()
+            worked = True
+        return worked
+
+    def _ingest(self) -> bool:
+        letters: list[Letter] = []
+        while len(letters) < _LETTERS_AT_ONCE:
+            letter = self.inbox.take()
+            if letter is None:
+                break
+            letters.append(letter)
+            for root_id, reason in letter.fails:
+                self._reasons[0].setdefault(root_id, reason)
+        if not letters:
+            return False
+        items = sum(map(len, letters))
+        try:
+            self._report(self.acker.ingest(*columns_of(letters), now_ms=self.clock.now_ns() // _NS_PER_MS))
+        finally:
+            self.messages += items
+            self.inbox.done(items)
+        return True
+
+    def _rotate(self) -> None:
+        now = self.clock.now_ns()
+        if self.open_roots is not None:
+            # Nothing times out: what is open leaves death row before it is emptied. Late messages of finished trees do not.
+            roots = np.array(self.open_roots(self), np.int64)
+            self._report(self.acker.ingest(Kind.RESET_TIMEOUT, roots, np.zeros_like(roots)))
+        # Never earlier than a period after the last one, however late this one is: an entry that arrived just before has a
+        # right to its whole timeout.
+        self._rotate_at = now + self._period_ns
+        self._report(self.acker.rotate(now_ms=now // _NS_PER_MS))
+        self._reasons = [{}, *self._reasons[:-1]]
+
+    def _report(self, done: Completions) -> None:
+        if not len(done):
+            return
+        by_task: dict[int, list[Verdict]] = {}
+        has_reasons = any(self._reasons)
+        columns = (done.root_id, done.message_id, done.task_id, done.outcome)
+        for root_id, message_id, task_id, outcome in zip(*(column.tolist() for column in columns), strict=True):
+            reason = self._reason_of(root_id) if has_reasons else None
+            by_task.setdefault(task_id, []).append((message_id, outcome, reason if outcome == Outcome.FAILED else None))
+        for task_id, verdicts in by_task.items():
+            spout = self.spouts.get(task_id)
+            if spout is None:
+                self.undeliverable += len(verdicts)
+                logger.error("%s: %d outcomes for task %d, which is no spout's", self.name, len(verdicts), task_id)
+                continue
+            queue, place = spout
+            queue.put((place, verdicts), len(verdicts))
+
+    def _reason_of(self, root_id: int) -> Reason | None:
+        found = None
+        for generation in self._reasons:
+            found = generation.pop(root_id, None) or found
+        return found
+
+    def restore(self, blob: bytes) -> None:
+        """Go on from an older snapshot of this acker, after the one in memory was lost.
+
+        Spouts send the TRACKs of all that is open again, so that nothing is forgotten: what the snapshot does not know
+        and what finished without it times out and is replayed. To be called from the acker's thread, or from the
+        scheduler that steps it.
+        """
+        self.acker = Acker.restore(blob)
+        if self.on_restore is not None:
+            self.on_restore(self)
+
+    def revive(self) -> None:
+        """Go on with an empty acker after a crash; spouts have to track again what is open."""
+        self.acker = self._make_acker()
+        self.crash = None
+
+    def stats(self) -> Stats:
+        """Return the acker's counts."""
+        return self.acker.stats()

@@ -1,0 +1,276 @@
+"""Executors of components whose `process` or `next_tuple` is a coroutine: an event loop that tells the runtime's time."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from acker.local.ackers import Verdict
+from acker.local.bolts import BoltExecutor, BoltTask
+from acker.local.clock import Clock
+from acker.local.executors import Mode
+from acker.local.spouts import SpoutExecutor, SpoutTask
+from acker.topology.tuples import Tuple
+
+# A coroutine that became ready makes others ready. So many rounds of the loop are one step.
+_ROUNDS = 8
+
+
+class ClockLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is that of the runtime's clock, so that a test can turn it.
+
+    Attributes
+    ----------
+    dues : list of (float, int, TimerHandle)
+        A heap of when timers fire, in seconds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._runtime_clock = clock
+        self.dues: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._count = 0
+
+    def time(self) -> float:
+        """Return the time of the runtime's clock in seconds."""
+        return self._runtime_clock.now_ns() / 1e9
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Call a function at a time."""
+        handle = super().call_at(when, callback, *args, context=context)
+        self._count += 1
+        heapq.heappush(self.dues, (when, self._count, handle))
+        return handle
+
+    def next_due_ns(self) -> int | None:
+        """Return when the next timer fires."""
+        now = self.time()
+        while self.dues and (self.dues[0][2].cancelled() or self.dues[0][0] <= now):
+            heapq.heappop(self.dues)
+        return None if not self.dues else int(self.dues[0][0] * 1e9) + 1
+
+    def rounds(self) -> None:
+        """Run what is ready, and what becomes ready by that, for some rounds."""
+        self.run_until_complete(self._rounds())
+
+    async def _rounds(self) -> None:
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+
+
+class LoopSignal:
+    """A signal that wakes an event loop."""
+
+    def __init__(self, loop: ClockLoop) -> None:
+        self._loop = loop
+        self._set = True
+        self._future: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        """Set it, from any thread."""
+        self._set = True
+        try:
+            self._loop.call_soon_threadsafe(self.touch)
+        except RuntimeError:  # The loop is closed: nobody waits any more.
+            return
+
+    def clear(self) -> None:
+        """Forget that it was set."""
+        self._set = False
+
+    def is_set(self) -> bool:
+        """Say whether it is set."""
+        return self._set
+
+    def touch(self) -> None:
+        """End the wait, on the loop's thread."""
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Run the loop until somebody sets or touches this, or the time is over."""
+        self._future = self._loop.create_future()
+        if not self._set:
+            self._loop.run_until_complete(asyncio.wait([self._future], timeout=timeout))
+        self._future = None
+        return self._set
+
+
+class AsyncBoltTask(BoltTask):
+    """One task of a bolt whose `process` is a coroutine."""
+
+    running = 0
+
+    async def run_one(self, tup: Tuple) -> None:
+        """Process one tuple; ack it when the coroutine ends."""
+        collector = self.collector
+        tup._owner = collector
+        collector.inputs = (tup,)
+        self.executed += 1
+        begin = self._clock.now_ns()
+        try:
+            await self.bolt.process(tup)  # type: ignore[func-returns-value]
+        except Exception as error:  # noqa: BLE001  The reason of a failed tree, and logged.
+            self._failed(tup, error)
+        else:
+            if self._auto_ack and tup._owner is collector:
+                collector.ack(tup)
+        self.execute_latency.record(self._clock.now_ns() - begin)
+        if self._hooks:
+            self._watch(tup)
+
+
+class _OnLoop:
+    """What both executors share: a loop, and what escaped from its coroutines."""
+
+    clock: Clock
+    signal: LoopSignal
+    escaped: BaseException | None = None
+
+    def _new_signal(self) -> LoopSignal:
+        self.loop = ClockLoop(self.clock)
+        self.running: set[asyncio.Task[None]] = set()
+        return LoopSignal(self.loop)
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(coroutine)
+        self.running.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.running.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.escaped = task.exception()
+        self.signal._set = True
+        self.signal.touch()
+
+    def _raise_what_escaped(self) -> None:
+        escaped, self.escaped = self.escaped, None
+        if escaped is not None:
+            raise escaped
+
+    def _shut_loop(self) -> None:
+        for task in list(self.running):
+            task.cancel()
+        self.loop.rounds()
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+
+class AsyncBoltExecutor(_OnLoop, BoltExecutor):
+    """The thread of some tasks of a bolt that waits for others: many tuples are in `process` at once."""
+
+    def __init__(self, *args: Any, at_once: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._at_once = at_once
+
+    def deadline_ns(self) -> int | None:
+        """Return when the next tick or timer is due."""
+        dues = [due for due in (super().deadline_ns(), self.loop.next_due_ns()) if due is not None]
+        return min(dues, default=None)
+
+    def _process(self, mode: Mode, limit: int) -> int:
+        before = len(self.running)
+        started = 0
+        while started < limit and len(self.running) < self._at_once and self.mode is mode:
+            if self._chunk is None:
+                self._chunk, self._position = self.inbox.take(), 0
+                if self._chunk is None:
+                    break
+            place, tuples = self._chunk
+            task = self.tasks[place]
+            assert isinstance(task, AsyncBoltTask)
+            self._start(task.run_one(tuples[self._position]))
+            started += 1
+            self._position += 1
+            if self._position >= len(tuples):
+                self._chunk = None
+        if self.running:
+            self.loop.rounds()
+        self._raise_what_escaped()
+        return before + started - len(self.running)
+
+    def drop(self) -> int:
+        """Forget what was read, and what runs."""
+        for task in list(self.running):
+            task.cancel()
+        if not self.loop.is_closed():
+            self.loop.rounds()
+        return super().drop()
+
+    def finished(self, mode: Mode) -> bool:
+        """Note that OPEN or CLOSE is through."""
+        if mode is Mode.CLOSE and not self.loop.is_closed():
+            self._shut_loop()
+        return super().finished(mode)
+
+
+class AsyncSpoutTask(SpoutTask):
+    """One task of a spout whose `next_tuple` is a coroutine.
+
+    One runs at a time, and outcomes wait until it ends: `next_tuple`, `ack` and `fail` of a task never run at once.
+    """
+
+    loop: ClockLoop
+    signal: LoopSignal
+    asking: asyncio.Task[None] | None = None
+
+    def _next(self) -> bool:
+        if self.asking is None:
+            self.asking = self.loop.create_task(self.spout.next_tuple())  # type: ignore[arg-type]
+            self.asking.add_done_callback(self._touch)
+        self.loop.rounds()
+        if not self.asking.done():
+            return False
+        asking, self.asking = self.asking, None
+        asking.result()
+        return True
+
+    def _touch(self, _: object) -> None:
+        self.signal.set()
+
+    def hear(self, verdicts: Sequence[Verdict], *, guarded: bool) -> None:
+        """Tell the component how trees ended, once `next_tuple` has returned."""
+        if self.asking is not None and not self.asking.done():
+            if not guarded:
+                self._verdicts.extend(verdicts)
+                return
+            self.asking.cancel()
+            self.loop.rounds()
+        super().hear(verdicts, guarded=guarded)
+
+    def _call(self, function: Callable[..., Any], *arguments: object) -> None:
+        result = function(*arguments)
+        if inspect.iscoroutine(result):
+            self.loop.run_until_complete(result)
+
+
+class AsyncSpoutExecutor(_OnLoop, SpoutExecutor):
+    """The thread of some tasks of a spout that waits for its source without holding the thread up."""
+
+    def deadline_ns(self) -> int | None:
+        """Return when a replay or a timer is due."""
+        dues = [due for due in (super().deadline_ns(), self.loop.next_due_ns()) if due is not None]
+        return min(dues, default=None)
+
+    def _work(self, mode: Mode, limit: int) -> bool:
+        try:
+            return super()._work(mode, limit)
+        finally:
+            # A coroutine may have emitted while the executor rested.
+            self.hand_over()
+
+    def finished(self, mode: Mode) -> bool:
+        """Note that OPEN or CLOSE is through."""
+        if mode is Mode.CLOSE and not self.loop.is_closed():
+            for task in self.tasks:
+                assert isinstance(task, AsyncSpoutTask)
+                if task.asking is not None:
+                    task.asking.cancel()
+            self._shut_loop()
+        return super().finished(mode)

@@ -1,0 +1,229 @@
+"""Executors of bolts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from acker.local.clock import Clock
+from acker.local.collectors import BoltCollector
+from acker.local.executors import Mode, Worker
+from acker.local.hooks import Hook
+from acker.local.metrics import LatencyRecorder
+from acker.local.queues import Queue, TupleQueue
+from acker.topology.components import Bolt
+from acker.topology.tuples import Source, Tuple
+
+logger = logging.getLogger("acker.local")
+
+
+class BoltTask:
+    """One task of a bolt: the component, its collector, its ticks.
+
+    Parameters
+    ----------
+    bolt : Bolt
+    bind : callable
+        Takes the component, ties it to the collector and initializes it.
+    tick : Source or None
+        What tick tuples say of where they come from.
+    tick_ns : int or None
+        Time between ticks.
+    sample_every : int
+        One in so many tuples has its time in `process` measured.
+    """
+
+    def __init__(
+        self,
+        bolt: Bolt,
+        bind: Callable[[Bolt], None],
+        collector: BoltCollector,
+        *,
+        clock: Clock,
+        tick: Source,
+        tick_ns: int | None,
+        sample_every: int,
+        hooks: Sequence[Hook],
+    ) -> None:
+        self.bolt = bolt
+        self.collector = collector
+        self.executed = 0
+        self.opened = False
+        self.execute_latency = LatencyRecorder()
+        self.tick_at = None if tick_ns is None else clock.now_ns() + tick_ns
+        self._forgotten = 0
+        self._bind = bind
+        self._clock = clock
+        self._hooks = hooks
+        self._tick = tick
+        self._tick_ns = tick_ns
+        self._sample_every = sample_every
+        self._auto_ack = self.bolt.auto_ack and not self.bolt._settles_itself
+        self._auto_fail = self.bolt.auto_fail
+
+    def open(self) -> None:
+        """Initialize the component."""
+        self._bind(self.bolt)
+        self.opened = True
+
+    @property
+    def held(self) -> int:
+        """How many tuples were taken over and neither acked nor failed."""
+        return self.executed - self.collector.acked - self.collector.failed - self._forgotten
+
+    def inherit(self, previous: BoltTask) -> None:
+        """Go on counting where the task before a restart stopped; what it held is forgotten."""
+        self.collector.inherit(previous.collector)
+        self.executed = previous.executed
+        self.execute_latency = previous.execute_latency
+        self._forgotten = previous._forgotten + previous.held
+
+    def tick_if_due(self) -> bool:
+        """Hand the component a tick tuple if it is time; say whether it was."""
+        if self.tick_at is None or self._clock.now_ns() < self.tick_at:
+            return False
+        self.tick()
+        return True
+
+    def tick(self) -> None:
+        """Hand the component a tick tuple."""
+        assert self._tick_ns is not None
+        self.tick_at = self._clock.now_ns() + self._tick_ns
+        self.collector.inputs = ()
+        self.bolt.process_tick(Tuple((self._tick_ns / 1e9,), self._tick, None))
+
+    def release(self) -> bool:
+        """Tick a component that holds tuples, because the timers have stopped; say whether it let some go."""
+        held = self.held
+        if not held or self.tick_at is None:
+            return False
+        for _ in range(getattr(self.bolt, "ticks_between_batches", 1)):
+            self.tick()
+        return self.held < held
+
+    def run(self, tuples: Sequence[Tuple]) -> None:
+        """Process tuples; the first of them is measured."""
+        begin = self._clock.now_ns()
+        self._run(tuples[:1])
+        self.execute_latency.record(self._clock.now_ns() - begin)
+        if len(tuples) > 1:
+            self._run(tuples[1:])
+
+    def _run(self, tuples: Sequence[Tuple]) -> None:
+        collector, process, auto_ack, hooks = self.collector, self.bolt.process, self._auto_ack, self._hooks
+        ack = collector.ack
+        try:
+            for tup in tuples:
+                tup._owner = collector
+                collector.inputs = (tup,)
+                self.executed += 1
+                try:
+                    process(tup)
+                except Exception as error:  # noqa: BLE001  The reason of a failed tree, and logged.
+                    self._failed(tup, error)
+                else:
+                    if auto_ack and tup._owner is collector:
+                        ack(tup)
+                if hooks:
+                    self._watch(tup)
+        finally:
+            collector.inputs = ()
+
+    def _failed(self, tup: Tuple, error: Exception) -> None:
+        if not self._auto_fail:
+            raise error
+        self.bolt.logger.error(
+            "%s: task %d failed %r", self.collector.component, self.collector.task, tup, exc_info=error
+        )
+        if tup._owner is self.collector:
+            self.collector.fail(tup, error)
+
+    def _watch(self, tup: Tuple) -> None:
+        for hook in self._hooks:
+            hook.execute(self.collector.component, self.collector.task, tup)
+
+    def close(self) -> None:
+        """Close the component, if it was initialized; what it raises is logged."""
+        if not self.opened:
+            return
+        try:
+            self.bolt.close()
+        except Exception:
+            logger.exception("%s: task %d raised in close", self.collector.component, self.collector.task)
+
+
+class BoltExecutor(Worker):
+    """The thread of some tasks of one bolt: tuples in the order in which they came, ticks between them.
+
+    Parameters
+    ----------
+    slice_tuples : int
+        How many tuples are processed between two looks at the mode and the outbox; the first of each is measured.
+    """
+
+    def __init__(self, *args: Any, slice_tuples: int, capacity: int, **options: Any) -> None:
+        super().__init__(*args, capacity=capacity, **options)
+        self.tasks: list[BoltTask] = []
+        self.inbox: TupleQueue = Queue(capacity, self.signal)
+        self._slice_tuples = slice_tuples
+        self._chunk: tuple[int, list[Tuple]] | None = None
+        self._position = 0
+
+    def _tasks(self) -> Sequence[BoltTask]:
+        return self.tasks
+
+    def deadline_ns(self) -> int | None:
+        """Return when the next tick is due."""
+        if self.mode not in (Mode.RUN, Mode.PAUSE):
+            return None
+        return min((task.tick_at for task in self.tasks if task.tick_at is not None), default=None)
+
+    def is_quiet(self) -> bool:
+        """Say whether nothing is in hand and nothing waits."""
+        return super().is_quiet() and self.inbox.size == 0 and not self.outbox.dirty
+
+    def _work(self, mode: Mode, limit: int) -> bool:
+        if mode is Mode.SETTLE or not self.has_room():
+            return False
+        done, ticked = 0, False
+        try:
+            if mode is not Mode.DRAIN:
+                ticked = any([task.tick_if_due() for task in self.tasks])  # noqa: C419  Each of them.
+            done = self._process(mode, limit)
+            if mode is Mode.DRAIN and not done:
+                # The timers have stopped. Who holds tuples until the next tick would hold them for ever.
+                ticked = any([task.release() for task in self.tasks])  # noqa: C419
+        finally:
+            self.hand_over()
+            # Only now: while something is in hand the queue it came from is not empty.
+            if done:
+                self.inbox.done(done)
+        return done > 0 or ticked
+
+    def _process(self, mode: Mode, limit: int) -> int:
+        done = 0
+        while done < limit and self.mode is mode and not self.outbox.pressed:
+            if self._chunk is None:
+                self._chunk, self._position = self.inbox.take(), 0
+                if self._chunk is None:
+                    break
+            place, tuples = self._chunk
+            part = tuples[self._position : self._position + min(self._slice_tuples, limit - done)]
+            self._position += len(part)
+            done += len(part)
+            if self._position >= len(tuples):
+                self._chunk = None
+            self.tasks[place].run(part)
+        return done
+
+    def drop(self) -> int:
+        """Forget what was read and not processed, and what is in hand; return how many tuples were in the queue."""
+        self._chunk = None
+        self.outbox.drop()
+        return self.inbox.clear()
+
+
+def slices(sample_rate: float) -> int:
+    """Return of how many tuples one is measured."""
+    return max(1, round(1 / sample_rate)) if sample_rate > 0 else 512

@@ -1,0 +1,400 @@
+"""The life of a topology: start, restarts, drain, stop. Written as a generator of things to wait for.
+
+So the same lines run in a thread of their own, which sleeps until what they wait for is true, and under a scheduler,
+which steps them between any two steps of the executors.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import NamedTuple
+
+from acker.local.ackers import AckerTask
+from acker.local.clock import Clock, new_signal
+from acker.local.crew import Crew
+from acker.local.executors import Executor, Mode
+from acker.local.metrics import Abandoned, Ending, RuntimeState
+from acker.local.until import Until
+from acker.topology.reasons import ReasonKind
+
+_NS = 1_000_000_000
+
+# Back-off before the first restart, doubled for each in a row, and the longest one (FsShelter, *Message flow*, scenario F).
+_BACK_OFF_SECS, _BACK_OFF_SECS_MAX = 2, 30
+
+# How long executors may take to end their step when a stop has no time left.
+_GRACE_SECS = 1
+
+# How often conditions that no signal announces are looked at, in real time.
+_LOOK_SECS = 0.02
+
+_STALLS_MAX = 100
+
+logger = logging.getLogger("acker.local")
+
+
+class Wait(NamedTuple):
+    """What the life waits for: a condition, and when it goes on without it."""
+
+    until: Callable[[], bool]
+    deadline_ns: int | None = None
+
+
+Life = Generator[Wait, None, None]
+
+
+class Limits(NamedTuple):
+    """What the control takes from the conf."""
+
+    drain_ns: int
+    restarts_max: int
+    no_restart: bool
+    healthy_ns: int
+    watch_ns: int
+
+
+class Control:
+    """Leads a topology through its life.
+
+    Parameters
+    ----------
+    make_crew : callable
+        Makes the executors of spouts and bolts.
+    spawn : callable
+        Gives an executor a thread; does nothing under a scheduler.
+    look : callable
+        Asks the watchdog; returns what it has to say, or None.
+
+    Attributes
+    ----------
+    state : str
+    error : BaseException or None
+        What the topology stopped with.
+    running, over : threading.Event
+        Set once the spouts have been asked for tuples, and when all has ended.
+    reached : threading.Event
+        Set when what `until` says is so.
+    """
+
+    name = "control"
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        ackers: Sequence[AckerTask],
+        make_crew: Callable[[], Crew],
+        spawn: Callable[[Executor], None],
+        look: Callable[[], str | None],
+        limits: Limits,
+    ) -> None:
+        self.clock = clock
+        self.signal = new_signal()
+        self.state: RuntimeState = "new"
+        self.error: BaseException | None = None
+        self.restarts = 0
+        self.abandoned: list[Abandoned] = []
+        self.stalls: deque[str] = deque(maxlen=_STALLS_MAX)
+        self.untold = 0
+        self.until = Until()
+        self.outcome: Ending = "stopped"
+        self.running = threading.Event()
+        self.reached = threading.Event()
+        self.over = threading.Event()
+        self.crew: Crew | None = None
+        self.ackers = ackers
+        self.started_ns = clock.now_ns()
+        self._make_crew = make_crew
+        self._spawn = spawn
+        self._look = look
+        self._limits = limits
+        self._paused = False
+        self._stop = False
+        self._abort = False
+        self._drain_ns = limits.drain_ns
+        self._in_a_row = 0
+        self._moved = -1
+        self._life = self._live()
+        self._wait: Wait | None = Wait(lambda: True)
+
+    # What other threads may ask for.
+
+    def stop(self, drain_ns: int | None = None) -> None:
+        """Ask for the end: drain, then stop."""
+        if drain_ns is not None:
+            self._drain_ns = drain_ns
+        self._stop = True
+        self.signal.set()
+
+    def abort(self) -> None:
+        """Ask for the end at once."""
+        self._stop = self._abort = True
+        self.signal.set()
+
+    def pause(self, paused: bool) -> None:
+        """Let the spouts rest, or go on."""
+        self._paused = paused
+        self.signal.set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody asked for the end."""
+        return self._stop
+
+    # Steps.
+
+    def step(self, limit: int = 0) -> bool:  # noqa: ARG002  Executors take one.
+        """Go on if what is waited for is so, or its time is over; say whether that moved anything."""
+        if self._wait is None:
+            return False
+        due = self._wait.deadline_ns
+        if not self._wait.until() and (due is None or self.clock.now_ns() < due):
+            return False
+        try:
+            self._wait = next(self._life, None)
+        except Exception as error:  # The components cannot be made, for one.
+            self._wait, self.error, self.outcome = None, error, "failed"
+            logger.exception("the topology cannot go on")
+        return True
+
+    def deadline_ns(self) -> int | None:
+        """Return when the control goes on whatever happens."""
+        return None if self._wait is None else self._wait.deadline_ns
+
+    def work(self) -> None:
+        """Step until all is over: the body of the control's thread."""
+        while self._wait is not None:
+            self.signal.clear()
+            if not self.step():
+                self.signal.wait(_LOOK_SECS)
+
+    # The life.
+
+    def _live(self) -> Life:
+        try:
+            again = True
+            while again:
+                yield from self._start()
+                crashed = self._crashed()
+                if not crashed:
+                    yield from self._run()
+                    crashed = self._crashed()
+                again = bool(crashed) and (yield from self._restart(crashed))
+            yield from self._end()
+        finally:
+            self.state = "stopped"
+            self.running.set()
+            self.over.set()
+
+    def _start(self) -> Life:
+        previous, self.crew = self.crew, self._make_crew()
+        if previous is None:
+            for acker in self.ackers:
+                self._give_life(acker)
+        else:
+            self.crew.inherit(previous)
+        yield from self._ask(self.ackers, Mode.RUN)
+        for executors in (self.crew.bolts, self.crew.spouts):
+            for executor in executors:
+                self._give_life(executor)
+            self._set(executors, Mode.OPEN)
+            yield Wait(
+                lambda executors=executors: (
+                    self._abort  # type: ignore[misc]
+                    or bool(self._crashed())
+                    or all(executor.done is Mode.OPEN for executor in executors)
+                )
+            )
+            if self._abort or self._crashed():
+                return
+            self._set(executors, Mode.RUN)
+
+    def _give_life(self, executor: Executor) -> None:
+        executor.spawned = True
+        self._spawn(executor)
+
+    def _run(self) -> Life:
+        assert self.crew is not None
+        self.state = "running"
+        self.running.set()
+        now = self.clock.now_ns()
+        healthy_at, watch_at = now + self._limits.healthy_ns, now + self._limits.watch_ns
+        paused = False
+        while not self._stop and not self._crashed():
+            if paused is not self._paused:
+                paused = self._paused
+                self._set(self.crew.spouts, Mode.PAUSE if paused else Mode.RUN)
+            if not self.reached.is_set() and self._is_reached():
+                self.reached.set()
+            now = self.clock.now_ns()
+            if now >= healthy_at:
+                healthy_at = now + self._limits.healthy_ns
+                self._in_a_row = max(0, self._in_a_row - 1)
+            if now >= watch_at:
+                watch_at = now + self._limits.watch_ns
+                self._watch()
+            dues = [healthy_at] * bool(self._in_a_row) + [watch_at]
+            if self.until.elapsed_ns is not None and not self.reached.is_set():
+                dues.append(self.started_ns + self.until.elapsed_ns)
+            yield Wait(
+                lambda: (
+                    self._stop
+                    or bool(self._crashed())
+                    or paused is not self._paused
+                    or (not self.reached.is_set() and self._is_reached())
+                ),
+                min(dues),
+            )
+
+    def _restart(self, crashed: Sequence[Executor]) -> Generator[Wait, None, bool]:
+        """Fail what is open, close everything, wait; say whether to start anew."""
+        assert self.crew is not None
+        error = crashed[0].crash
+        assert error is not None
+        self.state = "restarting"
+        logger.error("%s raised, the topology stops", crashed[0].name, exc_info=error)
+        if not isinstance(error, Exception) or self._limits.no_restart or self._in_a_row >= self._limits.restarts_max:
+            self.error = error
+            self.outcome = "failed"
+            return False
+        self._in_a_row += 1
+        yield from self._halt(self.clock.now_ns() + self._drain_ns)
+        yield from self._settle(ReasonKind.RESTART)
+        yield from self._close(self.crew)
+        back_off = min(_BACK_OFF_SECS**self._in_a_row, _BACK_OFF_SECS_MAX)
+        logger.warning("restart %d of at most %d in %d s", self._in_a_row, self._limits.restarts_max, back_off)
+        yield Wait(lambda: self._stop, self.clock.now_ns() + back_off * _NS)
+        if self._stop:
+            return False
+        self.restarts += 1
+        return True
+
+    def _end(self) -> Life:
+        assert self.crew is not None
+        self.state = "draining"
+        deadline = self.clock.now_ns() + self._drain_ns
+        if self.error is None and not self._abort and not self._crashed():
+            self._set(self.crew.spouts, Mode.PAUSE)
+            yield from self._ask(self.ackers, Mode.DRAIN)
+            self._set(self.crew.bolts, Mode.DRAIN)
+            yield Wait(lambda: self._abort or bool(self._crashed()) or self._is_quiet(), deadline)
+            for executor in self._crashed()[:1]:
+                self.error, self.outcome = executor.crash, "failed"
+                logger.error("%s raised while the topology drained", executor.name, exc_info=executor.crash)
+        if self._abort:
+            self.outcome = "aborted"
+        yield from self._halt(max(deadline if self.error is None and not self._abort else 0, self._grace()))
+        yield from self._settle(ReasonKind.SHUTDOWN)
+        yield from self._close(self.crew)
+        yield from self._ask(self.ackers, Mode.CLOSE)
+
+    # Parts of it.
+
+    def _halt(self, deadline_ns: int) -> Life:
+        """Let all steps end; who does not is abandoned."""
+        assert self.crew is not None
+        crew = list(self.crew)
+        self._set(crew, Mode.HALT)
+        yield Wait(lambda: self._abort or all(executor.seen is Mode.HALT for executor in crew), deadline_ns)
+        yield Wait(lambda: all(executor.seen is Mode.HALT for executor in crew), min(deadline_ns, self._grace()))
+        for executor in crew:
+            if executor.seen is not Mode.HALT and not executor.abandoned:
+                self._abandon(executor)
+
+    def _grace(self) -> int:
+        return self.clock.now_ns() + _GRACE_SECS * _NS
+
+    def _abandon(self, executor: Executor) -> None:
+        executor.abandoned = True
+        executor.done = Mode.CLOSE  # Should it ever come back, its thread ends.
+        frame = None
+        if executor.thread is not None and executor.thread.ident is not None:
+            frame = sys._current_frames().get(executor.thread.ident)
+        stack = "" if frame is None else "".join(traceback.format_stack(frame))
+        for task in executor.tasks:  # type: ignore[attr-defined]
+            collector = task.collector
+            self.abandoned.append(Abandoned(collector.component, collector.task, stack))
+        logger.error("%s is still inside user code and is abandoned:\n%s", executor.name, stack)
+
+    def _settle(self, kind: ReasonKind) -> Life:
+        """Fail what is open through the ackers, and let the spouts hear it."""
+        assert self.crew is not None
+        lost = [acker.revive() for acker in self.ackers if acker.crash is not None]
+        for executor in self.crew:
+            if not executor.abandoned:
+                executor.drop()
+        listening = [executor for executor in self.crew.spouts if executor.spawned and not executor.abandoned]
+        for spout in listening:
+            for task in spout.tasks:
+                if lost:
+                    task.collector.track_again()
+                task.collector.fail_all(kind)
+        for executor in self.crew:
+            if not executor.abandoned:
+                executor.post.send()
+        self._set(listening, Mode.SETTLE)
+        yield Wait(lambda: all(executor.is_settled() for executor in listening), self._grace() + self._drain_ns)
+        for spout in self.crew.spout_tasks():
+            if spout.collector.pending:
+                self.untold += len(spout.collector.pending)
+                logger.error(
+                    "%s: task %d did not hear of %d trees",
+                    spout.collector.component,
+                    spout.collector.task,
+                    len(spout.collector.pending),
+                )
+
+    def _close(self, crew: Crew) -> Life:
+        closing = [executor for executor in crew if executor.spawned and not executor.abandoned]
+        self._set(closing, Mode.CLOSE)
+        yield Wait(lambda: all(executor.done is Mode.CLOSE for executor in closing), self._grace() + self._drain_ns)
+        for executor in closing:
+            if executor.done is not Mode.CLOSE:
+                self._abandon(executor)
+
+    def _ask(self, executors: Sequence[Executor], mode: Mode) -> Life:
+        self._set(executors, mode)
+        yield Wait(
+            lambda: all(executor.seen is mode or executor.crash is not None for executor in executors), self._grace()
+        )
+
+    def _set(self, executors: Iterable[Executor], mode: Mode) -> None:
+        for executor in executors:
+            executor.ask(mode)
+
+    # What is so.
+
+    def _crashed(self) -> list[Executor]:
+        crew: Iterable[Executor] = self.crew or ()
+        return [executor for executor in (*self.ackers, *crew) if executor.crash is not None]
+
+    def _is_reached(self) -> bool:
+        assert self.crew is not None
+        if self.until.elapsed_ns is not None:
+            return self.clock.now_ns() >= self.started_ns + self.until.elapsed_ns
+        if self.until.acked is not None:
+            return sum(task.collector.acked for task in self.crew.spout_tasks()) >= self.until.acked
+        return self.until.drained and all(task.finished for task in self.crew.spout_tasks()) and self._is_quiet()
+
+    def _is_quiet(self) -> bool:
+        """Say whether nothing is pending and nothing moves: all queues empty twice, and no step worked in between."""
+        assert self.crew is not None
+        quiet = all(executor.is_quiet() for executor in self.crew) and all(
+            acker.inbox.size == 0 for acker in self.ackers
+        )
+        quiet = quiet and all(task.is_quiet() for task in self.crew.spout_tasks())
+        moved = sum(executor.steps for executor in (*self.crew, *self.ackers))
+        still = quiet and moved == self._moved
+        self._moved = moved if quiet else -1
+        return still
+
+    def _watch(self) -> None:
+        text = self._look()
+        if text is not None:
+            self.stalls.append(text)
+            logger.warning("%s", text)

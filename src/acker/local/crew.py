@@ -1,0 +1,194 @@
+"""The executors of one life of a topology: made at the start and again after each restart, wired by its graph."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from acker.ids import IdGenerator
+from acker.local.ackers import AckerTask
+from acker.local.asynchronous import AsyncBoltExecutor, AsyncBoltTask, AsyncSpoutExecutor, AsyncSpoutTask
+from acker.local.bolts import BoltExecutor, BoltTask, slices
+from acker.local.clock import Clock, Signal
+from acker.local.collectors import AsyncBoltCollector, BoltCollector, SpoutCollector, Surroundings
+from acker.local.hooks import Hook
+from acker.local.queues import Outbox, Outlet, TupleQueue
+from acker.local.routing import Route, make_route
+from acker.local.sampling import Sampler
+from acker.local.spouts import SpoutExecutor, SpoutTask
+from acker.topology.components import Component
+from acker.topology.conf import resolve
+from acker.topology.errors import TopologyError
+from acker.topology.graph import Graph, Node, Subscription
+from acker.topology.reliable import ReliableSpout
+from acker.topology.tuples import SYSTEM_COMPONENT, TICK_STREAM, Source
+
+_NS_PER_MS = 1_000_000
+
+# Failed tuples whose attempts are remembered for a spout that does not promise to send them again.
+_FAILS_MAX = 65_536
+
+_MAY_BE_ASYNC = ("process", "next_tuple", "a spout's ack", "fail")
+_NEVER_ASYNC = ("initialize", "process_tick", "process_batch", "group_key", "activate", "deactivate", "close")
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is the same for all lives of a topology."""
+
+    graph: Graph
+    conf: Mapping[str, Any]
+    clock: Clock
+    control: Signal
+    ackers: Sequence[AckerTask]
+    hooks: Sequence[Hook]
+    sampler: Sampler | None
+    rng: random.Random
+    seeded: bool
+
+
+class Crew:
+    """All executors of spouts and bolts.
+
+    Attributes
+    ----------
+    spouts : list of SpoutExecutor
+    bolts : list of BoltExecutor
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.spouts: list[SpoutExecutor] = []
+        self.bolts: list[BoltExecutor] = []
+        self._site = site
+        # Task id -> its executor's queue, and its place in the executor.
+        self._inboxes: dict[int, tuple[TupleQueue, int]] = {}
+        self._tasks: list[tuple[Node, SpoutExecutor | BoltExecutor, list[int]]] = []
+        self._options = {node.name: resolve(site.conf, node.conf) for node in site.graph.nodes.values()}
+        for node in site.graph.nodes.values():
+            self._staff(node, self._options[node.name])
+        for node, executor, tasks in self._tasks:
+            for task in tasks:
+                executor.tasks.append(self._make_task(node, executor, task))  # type: ignore[arg-type]
+        spouts = {
+            task.collector.task: (executor.inbox, place)
+            for executor in self.spouts
+            for place, task in enumerate(executor.tasks)
+        }
+        for acker in site.ackers:
+            acker.spouts = spouts
+
+    def __iter__(self) -> Iterator[SpoutExecutor | BoltExecutor]:
+        yield from self.bolts
+        yield from self.spouts
+
+    def spout_tasks(self) -> Iterator[SpoutTask]:
+        """Yield the tasks of all spouts."""
+        for executor in self.spouts:
+            yield from executor.tasks
+
+    def inherit(self, previous: Crew) -> None:
+        """Take over counts and replays of the crew that ran before."""
+        for executor, old in zip(self, previous, strict=True):
+            executor.busy_ns = old.busy_ns
+            for task, old_task in zip(executor.tasks, old.tasks, strict=True):
+                task.inherit(old_task)  # type: ignore[arg-type]
+
+    def _staff(self, node: Node, options: Mapping[str, Any]) -> None:
+        site = self._site
+        capacity = options["topology.executor.receive.buffer.size"]
+        for number in range(node.executors):
+            tasks = list(node.tasks)[number :: node.executors]
+            arguments = (f"{node.name}[{'-'.join(map(str, tasks))}]", site.clock, site.control)
+            common = {"capacity": capacity, "ackers": [acker.inbox for acker in site.ackers]}
+            executor: SpoutExecutor | BoltExecutor
+            if node.kind == "spout":
+                poll_ns = int(options["topology.sleep.spout.wait.strategy.time.ms"] * _NS_PER_MS)
+                kind = AsyncSpoutExecutor if _is_async(node, "next_tuple") else SpoutExecutor
+                executor = kind(*arguments, poll_ns=poll_ns, **common)
+                self.spouts.append(executor)
+            else:
+                common["slice_tuples"] = slices(options["topology.stats.sample.rate"])
+                if _is_async(node, "process"):
+                    at_once = options["topology.async.max.concurrency"]
+                    executor = AsyncBoltExecutor(*arguments, at_once=at_once, **common)
+                else:
+                    executor = BoltExecutor(*arguments, **common)
+                self.bolts.append(executor)
+                for place, task in enumerate(tasks):
+                    self._inboxes[task] = (executor.inbox, place)
+            self._tasks.append((node, executor, tasks))
+
+    def _make_task(self, node: Node, executor: SpoutExecutor | BoltExecutor, task: int) -> SpoutTask | BoltTask:
+        site, options = self._site, self._options[node.name]
+        outbox = executor.outbox
+        around = Surroundings(site.clock, outbox, executor.post, site.hooks, site.sampler)
+        ids = IdGenerator(site.rng.getrandbits(64) if site.seeded else None)
+        arguments = (node.name, task, self._routes(node, task, outbox), ids, around)
+        if node.kind == "spout":
+            unbounded = issubclass(node.component, ReliableSpout)
+            collector = SpoutCollector(*arguments, fails_max=None if unbounded else _FAILS_MAX)
+            kind = AsyncSpoutTask if isinstance(executor, AsyncSpoutExecutor) else SpoutTask
+            bind = functools.partial(self._bind, node, task, collector)
+            made = kind(node.component(), bind, collector, options["topology.max.spout.pending"])
+            if isinstance(made, AsyncSpoutTask) and isinstance(executor, AsyncSpoutExecutor):
+                made.loop, made.signal = executor.loop, executor.signal
+            return made
+        return self._make_bolt(node, executor, task, arguments)
+
+    def _make_bolt(
+        self, node: Node, executor: SpoutExecutor | BoltExecutor, task: int, arguments: tuple[Any, ...]
+    ) -> BoltTask:
+        site, options = self._site, self._options[node.name]
+        is_async = isinstance(executor, AsyncBoltExecutor)
+        component = node.component()
+        collector: BoltCollector = (AsyncBoltCollector if is_async else BoltCollector)(
+            *arguments, auto_anchor=component.auto_anchor
+        )
+        tick_secs = component.tick_secs(options)
+        return (AsyncBoltTask if is_async else BoltTask)(
+            component,
+            functools.partial(self._bind, node, task, collector),
+            collector,
+            clock=site.clock,
+            tick=Source(SYSTEM_COMPONENT, TICK_STREAM, -1, ["interval"]),
+            tick_ns=None if tick_secs is None else round(tick_secs * 1e9),
+            sample_every=slices(options["topology.stats.sample.rate"]),
+            hooks=site.hooks,
+        )
+
+    def _routes(self, node: Node, task: int, outbox: Outbox) -> dict[str | None, Route]:
+        site = self._site
+        graph = site.graph
+
+        def outlet_of(target: int, subscription: Subscription) -> Outlet:
+            queue, place = self._inboxes[target]
+            # Within a loop nobody waits for room: each would wait for the other. What is in a loop is bounded by what the
+            # spouts may have open.
+            waits = (subscription.source, subscription.consumer) not in graph.loops
+            return outbox.outlet(queue, place, target, waits=waits)
+
+        routes: dict[str | None, Route] = {}
+        for name, stream in node.streams.items():
+            source = Source(node.name, name, task, stream.fields)
+            routes[name] = make_route(graph, source, stream, outlet_of, site.rng)
+        if "default" in routes:
+            routes[None] = routes["default"]
+        return routes
+
+    def _bind(self, node: Node, task: int, collector: Any, component: Component) -> None:
+        context = self._site.graph.context(task)
+        options = self._options[node.name]
+        component._bind(collector, context, options)
+        component.initialize(options, context)
+
+
+def _is_async(node: Node, method: str) -> bool:
+    """Say whether a method is a coroutine function; refuse others that are, since nobody would wait for them."""
+    for name in _NEVER_ASYNC:
+        if inspect.iscoroutinefunction(getattr(node.component, name, None)):
+            raise TopologyError(f"{node.name}: {name} cannot be `async def`; {' and '.join(_MAY_BE_ASYNC)} can")
+    return inspect.iscoroutinefunction(getattr(node.component, method))

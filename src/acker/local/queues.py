@@ -1,0 +1,153 @@
+"""Queues between executors. What travels is lists, so that a lock is taken once for many tuples.
+
+A queue is bounded by agreement: its producers look for room before they take up new work, and a producer puts down all
+that it has in hand at once. So a queue holds at most its capacity and what each producer had in hand: one transfer batch
+and the tuples of one more call of the user's code. No producer ever waits while it holds something, hence nobody waits
+in a circle.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Generic, TypeVar
+
+from acker.local.clock import Signal
+from acker.topology.tuples import Tuple
+
+Item = TypeVar("Item")
+
+
+class Queue(Generic[Item]):
+    """Chunks on their way to one consumer, and how many items those are.
+
+    Parameters
+    ----------
+    capacity : int
+        From how many items on producers stop. Items count until the consumer is through with them.
+    signal : Signal
+        Set when something arrives.
+    """
+
+    __slots__ = ("_chunks", "_lock", "_waiting", "capacity", "signal", "size", "size_max")
+
+    def __init__(self, capacity: int, signal: Signal) -> None:
+        self.capacity = capacity
+        self.signal = signal
+        self.size = 0
+        self.size_max = 0
+        self._chunks: deque[Item] = deque()
+        self._waiting: list[Signal] = []
+        self._lock = threading.Lock()
+
+    def put(self, chunk: Item, items: int) -> None:
+        """Add a chunk of so many items, whether or not there is room."""
+        with self._lock:
+            self._chunks.append(chunk)
+            self.size += items
+            self.size_max = max(self.size_max, self.size)
+        # A set signal needs no second one: who clears it looks into the queue afterwards.
+        if not self.signal.is_set():
+            self.signal.set()
+
+    def take(self) -> Item | None:
+        """Return the oldest chunk, or None."""
+        with self._lock:
+            return self._chunks.popleft() if self._chunks else None
+
+    def done(self, items: int) -> None:
+        """Make room for so many items, which were taken and are dealt with."""
+        with self._lock:
+            self.size -= items
+            # Producers come back when half is free: waking one for each item would be a dance of two threads.
+            if not self._waiting or self.size > self.capacity // 2:
+                return
+            waiting, self._waiting = self._waiting, []
+        for signal in waiting:
+            signal.set()
+
+    def has_room(self, producer: Signal) -> bool:
+        """Say whether a producer may take up work; if not, its signal is set once there is room."""
+        if self.size < self.capacity:
+            return True
+        with self._lock:
+            if self.size < self.capacity:
+                return True
+            if producer not in self._waiting:
+                self._waiting.append(producer)
+            return False
+
+    def clear(self) -> int:
+        """Drop everything; return how many items that were."""
+        with self._lock:
+            dropped, self.size = self.size, 0
+            self._chunks.clear()
+            waiting, self._waiting = self._waiting, []
+        for signal in waiting:
+            signal.set()
+        return dropped
+
+
+# What a bolt executor reads: the place of the task within the executor, and the tuples for it.
+TupleQueue = Queue[tuple[int, list[Tuple]]]
+
+
+class Outlet:
+    """The way from one executor to one task: tuples that were emitted and not yet put into the task's queue."""
+
+    __slots__ = ("buffer", "place", "queue", "task")
+
+    def __init__(self, queue: TupleQueue, place: int, task: int) -> None:
+        self.queue = queue
+        self.place = place
+        self.task = task
+        self.buffer: list[Tuple] = []
+
+
+class Outbox:
+    """What one executor has in hand: its outlets, and which of them hold something.
+
+    Parameters
+    ----------
+    signal : Signal
+        The executor's own, for when there is room again.
+    transfer_tuples : int
+        Once a buffer has that many tuples the executor is `pressed`: it puts everything down before it goes on.
+    """
+
+    __slots__ = ("_outlets", "_queues", "_signal", "dirty", "pressed", "transfer_tuples")
+
+    def __init__(self, signal: Signal, transfer_tuples: int) -> None:
+        self.transfer_tuples = transfer_tuples
+        self.pressed = False
+        self.dirty: list[Outlet] = []
+        self._signal = signal
+        self._queues: list[TupleQueue] = []
+        self._outlets: dict[int, Outlet] = {}
+
+    def outlet(self, queue: TupleQueue, place: int, task: int, *, waits: bool) -> Outlet:
+        """Return the way to a task. Unless it `waits`, a full queue does not hold this executor up."""
+        if waits and queue not in self._queues:
+            self._queues.append(queue)
+        if task not in self._outlets:
+            self._outlets[task] = Outlet(queue, place, task)
+        return self._outlets[task]
+
+    def has_room(self) -> bool:
+        """Say whether all queues that this executor waits for take more; its signal is set when that changes."""
+        return all(queue.has_room(self._signal) for queue in self._queues)
+
+    def put_down(self) -> None:
+        """Put everything in hand into the queues."""
+        self.pressed = False
+        dirty, self.dirty = self.dirty, []
+        for outlet in dirty:
+            tuples, outlet.buffer = outlet.buffer, []
+            outlet.queue.put((outlet.place, tuples), len(tuples))
+
+    def drop(self) -> None:
+        """Forget what is in hand."""
+        self.pressed = False
+        for outlet in self.dirty:
+            outlet.buffer = []
+        self.dirty = []

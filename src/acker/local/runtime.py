@@ -1,0 +1,430 @@
+"""LocalRuntime: a topology in this process."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from acker.engine import Acker
+from acker.errors import RuntimeStateError
+from acker.local.ackers import AckerTask
+from acker.local.bolts import BoltExecutor, BoltTask
+from acker.local.clock import Clock, SystemClock
+from acker.local.collectors import text_of
+from acker.local.control import Control, Limits
+from acker.local.crew import Crew, Site
+from acker.local.executors import Executor
+from acker.local.hooks import Hook
+from acker.local.metrics import Report, RuntimeState, RuntimeStats, TaskStats
+from acker.local.sampling import Sampler
+from acker.local.spouts import SpoutExecutor, SpoutTask
+from acker.local.until import Until, parse_until
+from acker.local.watchdog import StallWatchdog
+from acker.protocol import acker_of
+from acker.topology.builder import Topology
+from acker.topology.conf import check, inert, resolve
+from acker.topology.graph import Graph, graph_of
+from acker.topology.reasons import ReasonKind
+
+_NS: Final = 1_000_000_000
+_NS_PER_MS: Final = 1_000_000
+
+# How often the watchdog looks, in parts of the message timeout.
+_LOOKS_A_TIMEOUT: Final = 4
+
+_WAIT_SECONDS: Final = 0.5
+
+# The counter in which a reliable spout counts what it gave up.
+DEAD_LETTERS: Final = "dead_letters"
+
+logger = logging.getLogger("acker.local")
+
+
+class LocalRuntime:
+    """Runs a topology in threads of this process, tracked by native ackers.
+
+    Parameters
+    ----------
+    topology : Topology class or Graph
+    conf : mapping, optional
+        Goes before the topology's own.
+    clock : Clock, optional
+        Left out, the system's monotonic one.
+    hooks : sequence of Hook
+    seed : int, optional
+        Repeats ids and where shuffles begin, for tests. Left out, the operating system's entropy is used.
+    max_restarts : int, optional
+        How many restarts in a row an escaped exception may cause; left out, what the conf says.
+    no_restart : bool, optional
+        Stop at the first one.
+    threads : bool
+        False: nothing runs by itself; whoever holds the runtime steps its `steppables`.
+
+    Notes
+    -----
+    A context manager: `start` on the way in, `stop` on the way out. What a topology promises and how it stops is written
+    in docs/topologies.md.
+    """
+
+    def __init__(
+        self,
+        topology: type[Topology] | Graph,
+        conf: Mapping[str, Any] | None = None,
+        *,
+        clock: Clock | None = None,
+        hooks: Sequence[Hook] = (),
+        seed: int | None = None,
+        max_restarts: int | None = None,
+        no_restart: bool | None = None,
+        threads: bool = True,
+    ) -> None:
+        self.graph = graph_of(topology)
+        # What only this process is told goes before what the definition says.
+        overrides = check(conf or {})
+        options = self.conf = resolve(self.graph.conf, overrides)
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self._threads = threads
+        self._begun = False
+        self._started_at = ""
+        self._started_ns = self._ended_ns = 0
+        names = {task: node.name for node in self.graph.nodes.values() for task in node.tasks}
+        sample = options["topology.trace.sample"]
+        self._sampler = Sampler(self.clock, sample, names) if sample else None
+        timeout_ns = round(options["topology.message.timeout.secs"] * _NS)
+        self._watchdog = StallWatchdog(max(1, timeout_ns // _NS_PER_MS))
+        drain_secs = options["topology.drain.secs"]
+        self.control = Control(
+            clock=self.clock,
+            ackers=[],
+            make_crew=self._make_crew,
+            spawn=self._spawn,
+            look=self._look,
+            limits=Limits(
+                drain_ns=timeout_ns if drain_secs is None else round(drain_secs * _NS),
+                restarts_max=options["topology.max.restarts"] if max_restarts is None else max_restarts,
+                no_restart=options["topology.no.restart"] if no_restart is None else no_restart,
+                healthy_ns=round(options["topology.restart.healthy.secs"] * _NS),
+                watch_ns=max(1, timeout_ns // _LOOKS_A_TIMEOUT),
+            ),
+        )
+        self.ackers = [self._make_acker(number, timeout_ns) for number in range(options["topology.acker.tasks"])]
+        self.control.ackers = self.ackers
+        rng = random.Random(seed)
+        self._site = Site(
+            self.graph,
+            {**self.graph.conf, **overrides},
+            self.clock,
+            self.control.signal,
+            self.ackers,
+            hooks,
+            self._sampler,
+            rng,
+            seed is not None,
+        )
+
+    # Life.
+
+    def start(self) -> Self:
+        """Start; return when the spouts are asked for tuples, or the start has failed.
+
+        Raises
+        ------
+        RuntimeStateError
+            It was started before: a runtime lives once.
+        """
+        if self._begun:
+            raise RuntimeStateError("a LocalRuntime is started once; make another one")
+        self._begun = True
+        self._started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self._started_ns = self.clock.now_ns()
+        if not self.ackers:
+            logger.warning(
+                "%s: topology.acker.tasks is 0: tuples are acked as soon as they are emitted, whatever becomes of them",
+                self.graph.name,
+            )
+        for option in inert(self.conf):
+            logger.info("%s: %s has no effect here", self.graph.name, option)
+        if self._threads:
+            threading.Thread(target=self.control.work, name=f"{self.graph.name}.control", daemon=True).start()
+            _wait_for(self.control.running)
+        return self
+
+    def run_until(self, until: str | int | None = None) -> str:
+        """Wait until a condition holds; the topology runs on.
+
+        Parameters
+        ----------
+        until : str, int or None
+            "drained": every spout says that it has no more, and nothing is pending. A time from the start, such as "30s".
+            A number of trees acked since the start. None: until stopped.
+
+        Returns
+        -------
+        str
+            How it ended, as in `Report.outcome`.
+
+        Raises
+        ------
+        Exception
+            What the topology stopped with.
+        """
+        parsed = self.watch_for(until)
+        while not self.control.reached.is_set() and not self.control.over.is_set():
+            _wait_for(self.control.reached, seconds=0.1)
+        if self.control.error is not None:
+            raise self.control.error
+        if self.control.reached.is_set():
+            self.control.outcome = (
+                "drained" if parsed.drained else "elapsed" if parsed.elapsed_ns is not None else "reached"
+            )
+        return self.control.outcome
+
+    def watch_for(self, until: str | int | None) -> Until:
+        """Set the condition at which `control.reached` is set."""
+        parsed = parse_until(until)
+        self.control.reached.clear()
+        self.control.until = parsed
+        self.control.signal.set()
+        return parsed
+
+    def pause(self) -> None:
+        """Let the spouts rest: they are deactivated and hear outcomes. What is under way goes on."""
+        self.control.pause(True)
+
+    def resume(self) -> None:
+        """Activate the spouts again."""
+        self.control.pause(False)
+
+    def stop(self, drain_secs: float | None = None) -> None:
+        """Stop in order, and return when that is done.
+
+        Spouts are deactivated; what is pending may end for as long as `drain_secs` (left out, `topology.drain.secs`, and
+        without that the message timeout); the rest is failed with reason SHUTDOWN; then all components are closed. A task
+        that is still inside user code is abandoned and named in the report.
+        """
+        self.control.stop(None if drain_secs is None else round(drain_secs * _NS))
+        self.join()
+
+    def abort(self) -> None:
+        """Stop at once: without draining. What is open is failed with reason SHUTDOWN."""
+        self.control.abort()
+        self.join()
+
+    def join(self) -> None:
+        """Wait until all has ended."""
+        if self._threads and self._begun:
+            _wait_for(self.control.over)
+            for executor in self._executors():
+                if executor.thread is not None and not executor.abandoned:
+                    executor.thread.join()
+        self._ended_ns = self.clock.now_ns()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # What can be seen.
+
+    @property
+    def state(self) -> RuntimeState:
+        """What it does: "new", "running", "restarting", "draining", "stopped"."""
+        return self.control.state
+
+    @property
+    def settled(self) -> bool:
+        """Whether all has ended."""
+        return self.control.over.is_set()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the topology stopped with."""
+        return self.control.error
+
+    @property
+    def steppables(self) -> list[Executor | Control]:
+        """Everything that a scheduler may step now: the control first."""
+        return [self.control, *(executor for executor in self._executors() if executor.spawned)]
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when something is due: a tick, a rotation, a replay, a timer, the end of a wait."""
+        dues = [steppable.deadline_ns() for steppable in self.steppables]
+        return min((due for due in dues if due is not None), default=None)
+
+    def _executors(self) -> list[Executor]:
+        return [*self.ackers, *(self.control.crew or ())]
+
+    def stats(self) -> RuntimeStats:
+        """Return all counts and gauges, of all tasks, since the start. Any thread may ask at any time."""
+        uptime_ns = max(1, (self._ended_ns or self.clock.now_ns()) - self._started_ns) if self._begun else 1
+        rows: list[TaskStats] = []
+        crew = self.control.crew
+        for executor in () if crew is None else crew:
+            share = executor.busy_ns / uptime_ns
+            for task in executor.tasks:
+                if isinstance(task, SpoutTask):
+                    rows.append(_spout_row(task, executor, share))
+                else:
+                    rows.append(_bolt_row(task, executor, share))
+        rows.sort(key=lambda row: row.task)
+        rows.extend(_acker_row(acker, number, uptime_ns) for number, acker in enumerate(self.ackers))
+        return RuntimeStats(
+            topology=self.graph.name,
+            state=self.state,
+            uptime_secs=uptime_ns / _NS if self._begun else 0.0,
+            restarts=self.control.restarts,
+            tasks=tuple(rows),
+        )
+
+    def report(self) -> Report:
+        """Return how it went."""
+        control = self.control
+        return Report(
+            topology=self.graph.name,
+            outcome=control.outcome,
+            started_at=self._started_at,
+            seconds=((self._ended_ns or self.clock.now_ns()) - self._started_ns) / _NS,
+            stats=self.stats(),
+            restarts=control.restarts,
+            abandoned=tuple(control.abandoned),
+            stalls=tuple(control.stalls),
+            timed_out_traces=() if self._sampler is None else tuple(self._sampler.texts),
+            error=None if control.error is None else text_of(control.error),
+        )
+
+    # Parts.
+
+    def _make_crew(self) -> Crew:
+        return Crew(self._site)
+
+    def _spawn(self, executor: Executor) -> None:
+        if self._threads:
+            name = f"{self.graph.name}.{executor.name}"
+            executor.thread = threading.Thread(target=executor.work, name=name, daemon=True)
+            executor.thread.start()
+
+    def _make_acker(self, number: int, timeout_ns: int) -> AckerTask:
+        buckets = self.conf["topology.acker.buckets"]
+        high_water = self.conf["topology.acker.high_water"]
+        task = AckerTask(
+            f"__acker[{number}]",
+            lambda: Acker(buckets=buckets, high_water=high_water),
+            clock=self.clock,
+            control=self.control.signal,
+            capacity=self.conf["topology.executor.receive.buffer.size"],
+            period_ns=max(1, -(-timeout_ns // (buckets - 1))),
+            generations=buckets,
+        )
+        task.on_restore = self._track_again
+        if not self.conf["topology.enable.message.timeouts"]:
+            task.open_roots = self._open_roots
+        return task
+
+    def _track_again(self, _: AckerTask) -> None:
+        for spout in () if self.control.crew is None else self.control.crew.spouts:
+            spout.track_again = True
+            spout.signal.set()
+
+    def _open_roots(self, acker: AckerTask) -> list[int]:
+        number, count = self.ackers.index(acker), len(self.ackers)
+        crew = self.control.crew
+        tasks = () if crew is None else crew.spout_tasks()
+        roots = [open_.root_id for task in tasks for open_ in list(task.collector.pending.values())]
+        return [root_id for root_id in roots if acker_of(root_id, count) == number]
+
+    def _look(self) -> str | None:
+        now_ns = self.clock.now_ns()
+        busy_ms = {
+            task.collector.task: (now_ns - since) // _NS_PER_MS
+            for executor in self.control.crew or ()
+            if (since := executor.step_since_ns) is not None
+            for task in executor.tasks
+        }
+        return self._watchdog.look(now_ns // _NS_PER_MS, self.stats(), busy_ms)
+
+
+def _counts(task: SpoutTask | BoltTask, executor: SpoutExecutor | BoltExecutor, share: float) -> dict[str, Any]:
+    collector = task.collector
+    routes = {route.source.stream: route for route in collector.routes.values()}
+    user = dict(collector.user)
+    return {
+        "component": collector.component,
+        "task": collector.task,
+        "executor": executor.name,
+        "emitted": {name: route.emitted for name, route in routes.items()},
+        "transferred": sum(route.transferred for route in routes.values()),
+        "executed": task.executed,
+        "acked": collector.acked,
+        "dead_letters": user.pop(DEAD_LETTERS, 0),
+        "queue": executor.inbox.size,
+        "queue_capacity": executor.inbox.capacity,
+        "capacity": share,
+        "user": user,
+    }
+
+
+def _spout_row(task: SpoutTask, executor: SpoutExecutor, share: float) -> TaskStats:
+    collector = task.collector
+    outcomes = collector.outcomes
+    return TaskStats(
+        kind="spout",
+        failed=outcomes[ReasonKind.FAILED],
+        timed_out=outcomes[ReasonKind.TIMED_OUT],
+        rejected=outcomes[ReasonKind.REJECTED],
+        restarted=outcomes[ReasonKind.RESTART],
+        shut_down=outcomes[ReasonKind.SHUTDOWN],
+        late=collector.late,
+        pending=len(collector.pending),
+        oldest_age_ms=collector.oldest_age_ms(),
+        complete_latency=collector.complete_latency.snapshot(),
+        **_counts(task, executor, share),
+    )
+
+
+def _bolt_row(task: BoltTask, executor: BoltExecutor, share: float) -> TaskStats:
+    return TaskStats(
+        kind="bolt",
+        failed=task.collector.failed,
+        pending=task.held,
+        execute_latency=task.execute_latency.snapshot(),
+        **_counts(task, executor, share),
+    )
+
+
+def _acker_row(acker: AckerTask, number: int, uptime_ns: int) -> TaskStats:
+    stats = acker.stats()
+    return TaskStats(
+        component="__acker",
+        kind="acker",
+        task=-1 - number,
+        executor=acker.name,
+        executed=acker.messages,
+        acked=stats.acked,
+        failed=stats.failed,
+        timed_out=stats.timed_out,
+        rejected=stats.rejected,
+        duplicates=stats.duplicates,
+        late=stats.orphans + stats.unknown,
+        pending=stats.open,
+        queue=acker.inbox.size,
+        queue_capacity=acker.inbox.capacity,
+        capacity=acker.busy_ns / uptime_ns,
+        acker=stats,
+    )
+
+
+def _wait_for(event: threading.Event, seconds: float | None = None) -> None:
+    """Wait in pieces, so that a signal's handler runs meanwhile on every system."""
+    if seconds is not None:
+        event.wait(seconds)
+        return
+    while not event.wait(_WAIT_SECONDS):
+        pass

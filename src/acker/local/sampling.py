@@ -1,0 +1,59 @@
+"""Which trees are traced, and what is said when one of them times out."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Hashable, Mapping
+
+from acker.local.clock import Clock
+from acker.local.tracing import EdgeTraces
+from acker.topology.reasons import Reason, ReasonKind
+
+# How many texts a report keeps: the last ones.
+_TEXTS_MAX = 1000
+
+logger = logging.getLogger("acker.local")
+
+
+class Sampler:
+    """Traces one in `sample` trees, chosen by root id, so that everybody chooses the same ones without asking.
+
+    Parameters
+    ----------
+    names : mapping
+        Task id -> component.
+
+    Attributes
+    ----------
+    texts : deque of str
+        Of each traced tree that timed out: who held what, for how long.
+    """
+
+    def __init__(self, clock: Clock, sample: int, names: Mapping[int, str]) -> None:
+        self.traces = EdgeTraces(clock)
+        self.texts: deque[str] = deque(maxlen=_TEXTS_MAX)
+        self._sample = sample
+        self._names = names
+
+    def emitted(self, ids: Mapping[int, int], task: int, component: str) -> None:
+        """Note a delivery to a task."""
+        for root_id, tuple_id in ids.items():
+            if root_id % self._sample == 0:
+                self.traces.emitted(root_id, tuple_id, self._names[task], task, component)
+
+    def settled(self, ids: Mapping[int, int], *, failed: bool) -> None:
+        """Note that a tuple was acked or failed."""
+        for root_id, tuple_id in ids.items():
+            if root_id % self._sample == 0:
+                (self.traces.failed if failed else self.traces.acked)(root_id, tuple_id)
+
+    def ended(self, root_id: int, component: str, tup_id: Hashable, reason: Reason | None) -> None:
+        """Note that a tree ended; of one that timed out, say why."""
+        if root_id % self._sample:
+            return
+        if reason is not None and reason.kind is ReasonKind.TIMED_OUT:
+            text = f"{component}: {tup_id!r} timed out: {self.traces.text(root_id)}"
+            self.texts.append(text)
+            logger.warning("%s", text)
+        self.traces.forget(root_id)

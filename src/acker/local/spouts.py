@@ -1,0 +1,267 @@
+"""Executors of spouts."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from acker.local.ackers import Verdict, Verdicts
+from acker.local.collectors import SpoutCollector
+from acker.local.executors import Mode, Worker
+from acker.local.queues import Outbox, Queue
+from acker.topology.components import Spout
+from acker.topology.reasons import Reason
+from acker.topology.reliable import ReliableSpout
+
+_NS_PER_MS = 1_000_000
+
+logger = logging.getLogger("acker.local")
+
+
+class SpoutTask:
+    """One task of a spout: the component, its collector, and whether it may be asked for more.
+
+    Parameters
+    ----------
+    spout : Spout
+    bind : callable
+        Takes the component, ties it to the collector and initializes it.
+    pending_max : int or None
+        How many tracked tuples may be open.
+    """
+
+    def __init__(
+        self, spout: Spout, bind: Callable[[Spout], None], collector: SpoutCollector, pending_max: int | None
+    ) -> None:
+        self.spout = spout
+        self.collector = collector
+        self.executed = 0
+        self.active = False
+        self.opened = False
+        self._bind = bind
+        self._pending_max = pending_max
+        self._verdicts: list[Verdict] = []
+        self._replays = isinstance(self.spout, ReliableSpout)
+        self._fail_takes_reason = takes_reason(self.spout.fail)
+
+    def open(self) -> None:
+        """Initialize the component."""
+        self._bind(self.spout)
+        self.opened = True
+
+    def activate(self, active: bool) -> None:
+        """Tell the component that it will be asked for tuples, or not, where that changes."""
+        if self.active is not active:
+            self.active = active
+            (self.spout.activate if active else self.spout.deactivate)()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the spout has no more, and no outcome waits to be told."""
+        return self.spout.finished and self.is_quiet()
+
+    def is_quiet(self) -> bool:
+        """Say whether nothing is open and every outcome was told."""
+        return not self._verdicts and not self.collector.pending and not self.collector.at_once
+
+    def may_emit(self) -> bool:
+        """Say whether the spout has more, and fewer tuples open than it may have."""
+        return not self._is_full() and (not self.spout._finished or self.next_replay_ns() is not None)
+
+    def _is_full(self) -> bool:
+        return self._pending_max is not None and len(self.collector.pending) >= self._pending_max
+
+    def next_replay_ns(self) -> int | None:
+        """Return when the next failed tuple is due to be sent again."""
+        if not self._replays:
+            return None
+        due_ms = self.spout._next_due_ms  # type: ignore[attr-defined]
+        return None if due_ms is None else due_ms * _NS_PER_MS
+
+    def ask(self, limit: int, outbox: Outbox) -> int:
+        """Ask for tuples, at most `limit` times; return how many there were."""
+        collector = self.collector
+        got = 0
+        if self._replays:
+            # One at a time, since each may reach the limit of what may be open.
+            while got < limit and not outbox.pressed and not self._is_full():
+                if not self.spout._replay_due(self.collector.now_ms(), limit=1):  # type: ignore[attr-defined]
+                    break
+                got += 1
+        spout = self.spout
+        for _ in range(limit):
+            if outbox.pressed or spout._finished or self._is_full():
+                break
+            before = collector.emits
+            if not self._next():
+                break
+            self.executed += 1
+            if collector.at_once:
+                self._ack_at_once()
+            if collector.emits == before:
+                break
+            got += 1
+        return got
+
+    def _next(self) -> bool:
+        """Let the component emit; say whether that is through."""
+        self.spout.next_tuple()
+        return True
+
+    def _ack_at_once(self) -> None:
+        while self.collector.at_once:
+            self.collector.acked += 1
+            self._call(self.spout.ack, self.collector.at_once.pop(0))
+
+    def _call(self, function: Callable[..., Any], *arguments: object) -> None:
+        function(*arguments)
+
+    def hear(self, verdicts: Sequence[Verdict], *, guarded: bool) -> None:
+        """Tell the component how trees ended.
+
+        What `ack` or `fail` raise escapes, and what was not told yet is told the next time; `guarded` it is logged.
+        """
+        waiting = self._verdicts
+        waiting.extend(verdicts)
+        waiting.reverse()
+        try:
+            while waiting:
+                settled = self.collector.settle(*waiting.pop())
+                if settled is not None:
+                    self._tell(*settled, guarded=guarded)
+        finally:
+            waiting.reverse()
+
+    def _tell(self, tup_id: Hashable, reason: Reason | None, *, guarded: bool) -> None:
+        try:
+            if reason is None:
+                self._call(self.spout.ack, tup_id)
+            elif self._fail_takes_reason:
+                self._call(self.spout.fail, tup_id, reason)
+            else:
+                self._call(self.spout.fail, tup_id)
+        except Exception:
+            if not guarded:
+                raise
+            logger.exception(
+                "%s: task %d raised for %r while it stops", self.collector.component, self.collector.task, tup_id
+            )
+
+    def inherit(self, previous: SpoutTask) -> None:
+        """Take over counts, and what a reliable spout has to replay, from the task that ran before a restart."""
+        self.collector.inherit(previous.collector)
+        self.executed = previous.executed
+        if self._replays and previous._replays:
+            self.spout._ledger = previous.spout._ledger  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """Close the component, if it was initialized; what it raises is logged."""
+        if not self.opened:
+            return
+        try:
+            self.activate(active=False)
+            self.spout.close()
+        except Exception:
+            logger.exception("%s: task %d raised in close", self.collector.component, self.collector.task)
+
+
+def takes_reason(fail: Callable[..., Any]) -> bool:
+    """Say whether a spout's `fail` takes the reason, and not the tuple id alone as in streamparse."""
+    parameters = inspect.signature(fail).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = sum(parameter.kind in kinds for parameter in parameters)
+    return positional >= 2 or any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
+
+
+class SpoutExecutor(Worker):
+    """The thread of some tasks of one spout: outcomes first, then as many tuples as may be open.
+
+    Parameters
+    ----------
+    poll_ns : int
+        How long a spout that emitted nothing is left alone.
+    """
+
+    def __init__(self, *args: Any, poll_ns: int, capacity: int, **options: Any) -> None:
+        super().__init__(*args, capacity=capacity, **options)
+        self.tasks: list[SpoutTask] = []
+        # Not bounded by its capacity: the ackers never wait, and more outcomes than open trees there cannot be.
+        self.inbox: Verdicts = Queue(capacity, self.signal)
+        self.track_again = False
+        self._poll_ns = poll_ns
+        self._idle_until: int | None = None
+
+    def _tasks(self) -> Sequence[SpoutTask]:
+        return self.tasks
+
+    def deadline_ns(self) -> int | None:
+        """Return when a replay is due."""
+        if self.mode is not Mode.RUN:
+            return None
+        dues = [due for task in self.tasks if (due := task.next_replay_ns()) is not None and task.may_emit()]
+        return min(dues, default=None)
+
+    def rest(self) -> None:
+        """Wait for outcomes or room; a spout that had nothing is asked again after a while."""
+        due = self.deadline_ns()
+        if self.blocked:
+            due = None
+        elif self._idle_until is not None:
+            due = self._idle_until if due is None else min(due, self._idle_until)
+        self.clock.wait(self.signal, due)
+
+    def is_quiet(self) -> bool:
+        """Say whether nothing is in hand and every outcome was taken."""
+        return super().is_quiet() and self.inbox.size == 0 and not self.outbox.dirty
+
+    def is_settled(self) -> bool:
+        """Say whether every open tree has ended and the spout was told."""
+        return self.inbox.size == 0 and all(task.is_quiet() for task in self.tasks)
+
+    def drop(self) -> None:
+        """Forget what is in hand."""
+        self.outbox.drop()
+
+    def _work(self, mode: Mode, limit: int) -> bool:
+        self._idle_until = None
+        worked = self._hear(guarded=mode is Mode.SETTLE)
+        if self.track_again:
+            self.track_again = False
+            for task in self.tasks:
+                task.collector.track_again()
+            self.post.send()
+        if mode is Mode.SETTLE:
+            return worked
+        for task in self.tasks:
+            task.activate(mode is Mode.RUN)
+        if mode is Mode.RUN and self._ask(limit):
+            worked = True
+        return worked
+
+    def _hear(self, *, guarded: bool) -> bool:
+        heard = False
+        for task in self.tasks:
+            task.hear((), guarded=guarded)
+        while (chunk := self.inbox.take()) is not None:
+            place, verdicts = chunk
+            try:
+                self.tasks[place].hear(verdicts, guarded=guarded)
+            finally:
+                self.inbox.done(len(verdicts))
+            heard = True
+        return heard
+
+    def _ask(self, limit: int) -> bool:
+        if not self.has_room():
+            return False
+        got = 0
+        try:
+            for task in self.tasks:
+                got += task.ask(limit, self.outbox)
+        finally:
+            self.hand_over()
+        if not got and any(task.may_emit() and not task.spout._finished for task in self.tasks):
+            self._idle_until = self.clock.now_ns() + self._poll_ns
+        return got > 0
