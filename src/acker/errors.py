@@ -32,6 +32,18 @@ class SnapshotError(AckerError, ValueError):
     """Bytes that are not an undamaged snapshot of a version that this release reads."""
 
 
+class TopologyError(AckerError, ValueError):
+    """A topology is defined wrongly; the text names the component, the stream and what mends it."""
+
+
+class ConfError(TopologyError):
+    """An option of a topology is unknown, or its value of a wrong type or out of its range."""
+
+
+class TupleStateError(AckerError, RuntimeError):
+    """A tuple was acked or failed twice, belongs to another bolt, or anchors an emission after it was settled."""
+
+
 class BusyError(AckerError, RuntimeError):
     """Another thread is inside this acker; nothing was applied."""
 

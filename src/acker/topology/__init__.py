@@ -1,5 +1,6 @@
 """What a topology is: components, streams, groupings, options. The one door; it knows no runtime."""
 
+from acker.errors import ConfError, TopologyError, TupleStateError
 from acker.topology.builder import ComponentSpec, StreamId, Topology
 from acker.topology.components import (
     BatchingBolt,
@@ -11,7 +12,6 @@ from acker.topology.components import (
     SpoutCollector,
     TicklessBatchingBolt,
 )
-from acker.topology.errors import ConfError, TopologyError, TupleStateError
 from acker.topology.graph import Graph, Node, Subscription, graph_of
 from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.reliable import ReliableSpout

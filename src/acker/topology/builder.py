@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from acker.topology.errors import TopologyError
+from acker.errors import TopologyError
 from acker.topology.streams import DEFAULT_STREAM
 
 if TYPE_CHECKING:

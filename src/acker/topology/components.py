@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from acker.errors import TopologyError
 from acker.topology import tuples
-from acker.topology.errors import TopologyError
 from acker.topology.reasons import Reason
 from acker.topology.streams import Stream
 from acker.topology.tuples import Tuple

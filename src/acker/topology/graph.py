@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from acker.errors import ConfError, TopologyError
 from acker.topology import conf as conf_module
 from acker.topology.components import Component, Spout
-from acker.topology.errors import ConfError, TopologyError
 from acker.topology.streams import DEFAULT_STREAM, Grouping, Stream
 from acker.topology.tuples import Source
 

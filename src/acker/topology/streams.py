@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from acker.topology.errors import TopologyError
+from acker.errors import TopologyError
 
 DEFAULT_STREAM: Final = "default"
 
