@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from acker.errors import ArgumentTypeError
+from acker.errors import ArgumentTypeError, TopologyError, TupleStateError
 from acker.ids import IdGenerator
 from acker.local.clock import Clock
 from acker.local.hooks import Hook
@@ -23,7 +23,6 @@ from acker.local.queues import Outbox
 from acker.local.routing import Choice, Route
 from acker.local.sampling import Sampler
 from acker.protocol import Outcome
-from acker.topology.errors import TopologyError, TupleStateError
 from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.tuples import Tuple
 

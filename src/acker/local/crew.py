@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acker.errors import TopologyError
 from acker.ids import IdGenerator
 from acker.local.ackers import AckerTask
 from acker.local.asynchronous import AsyncBoltExecutor, AsyncBoltTask, AsyncSpoutExecutor, AsyncSpoutTask
@@ -22,7 +23,6 @@ from acker.local.sampling import Sampler
 from acker.local.spouts import SpoutExecutor, SpoutTask
 from acker.topology.components import Component
 from acker.topology.conf import resolve
-from acker.topology.errors import TopologyError
 from acker.topology.graph import Graph, Node, Subscription
 from acker.topology.reliable import ReliableSpout
 from acker.topology.tuples import SYSTEM_COMPONENT, TICK_STREAM, Source

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from acker.errors import TopologyError
 from acker.local.queues import Outlet
-from acker.topology.errors import TopologyError
 from acker.topology.graph import Graph, Subscription
 from acker.topology.streams import Stream, stable_hash
 from acker.topology.tuples import Source, Tuple
