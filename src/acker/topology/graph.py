@@ -149,7 +149,7 @@ class Graph:
             "streams": list(node.streams),
             "stream->outputfields": {stream.name: list(stream.fields) for stream in node.streams.values()},
             "stream->target->grouping": {
-                stream: {s.consumer: {"type": str(s.grouping.kind).upper()} for s in self.consumers(node.name, stream)}
+                stream: {s.consumer: _grouping_of(s.grouping) for s in self.consumers(node.name, stream)}
                 for stream in node.streams
             },
             "source->stream->fields": self._by_source(
@@ -190,6 +190,10 @@ def _closure(direct: Mapping[str, set[str]], start: str) -> set[str]:
                 seen.add(following)
                 todo.append(following)
     return seen
+
+
+def _is_free_name(name: object) -> bool:
+    return isinstance(name, str) and name != "" and not name.startswith("__") and ":" not in name
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
@@ -279,7 +283,7 @@ class _Builder:
             raise ConfError(f"topology {self._topology}, {what}: {error}") from None
 
     def _check_component(self, name: str, spec: ComponentSpec) -> str:
-        if not name or name.startswith("__") or ":" in name:
+        if not _is_free_name(name):
             raise self._error(
                 name, "a component is named by a str without ':' that does not begin with '__'; rename it"
             )

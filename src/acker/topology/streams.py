@@ -192,10 +192,7 @@ def stable_hash(*values: Any) -> int:
     (4052537413, True)
     """
     if len(values) == 1:
-        value = values[0]
-        if type(value) is str and value.isascii():
-            return zlib.crc32(value.encode())
-        return _hash_one(value)
+        return _hash_one(values[0])
     result = 0
     for value in values:
         result = zlib.crc32(_hash_one(value).to_bytes(4, "little"), result)
@@ -208,12 +205,20 @@ def _hash_int(value: int) -> int:
 
 
 def _hash_one(value: Any) -> int:
+    kind = type(value)
+    if kind is str:
+        try:
+            return zlib.crc32(value.encode())
+        except UnicodeEncodeError:
+            pass  # a lone surrogate
+    elif kind is int:
+        return _hash_int(hash(value))
     if isinstance(value, str):
         return zlib.crc32(value.encode("utf-8", "surrogatepass"))
     if isinstance(value, np.generic):
         value = _python_scalar(value)
-    if isinstance(value, (int, float, numbers.Number)):
-        if value != value or (isinstance(value, Decimal) and value.is_nan()):
+    if isinstance(value, numbers.Number):
+        if value.is_nan() if isinstance(value, Decimal) else value != value:
             return _NAN
         return _hash_int(hash(value))
     if value is None:
@@ -223,8 +228,7 @@ def _hash_one(value: Any) -> int:
     if isinstance(value, tuple | list):
         return stable_hash(len(value), *value)
     if isinstance(value, enum.Enum):
-        # A combination of flags has no name.
-        name: str | None = value.name
+        name: str | None = value.name  # a combination of flags has none
         return stable_hash(type(value).__qualname__, value.value if name is None else name)
     return _hash_rarer(value)
 
@@ -249,8 +253,9 @@ def _hash_rarer(value: Any) -> int:
 
 def _python_scalar(value: np.generic) -> Any:
     """Return the Python value that equals a NumPy scalar; times in microseconds, whatever their unit."""
-    if isinstance(value, np.datetime64):
-        value = value.astype("datetime64[us]")
-    elif isinstance(value, np.timedelta64) and not np.isnat(value):
-        value = value.astype("timedelta64[us]")
-    return value.item() if not isinstance(value, np.longdouble) else float(value)
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        if np.isnat(value):
+            return None
+        unit = "datetime64[us]" if isinstance(value, np.datetime64) else "timedelta64[us]"
+        return value.astype(unit).item()
+    return float(value) if isinstance(value, np.longdouble) else value.item()
