@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acker.bench import CASES, calls, ingest, machine, main, report, suite
+from acker.bench import CASES, calls, ingest, machine, main, report, suite, topology
 from acker.bench.measure import FULL, TINY, Alternation, Case, Goal, Ratio, Result, Spread, clock_ns, expect, per
 from acker.bench.run import run_all, run_apart, run_here, select
 from acker.bench.suite import write
@@ -34,7 +34,8 @@ def result_of(measured, name):
 
 def test_every_question_has_a_case():
     questions = {case.name.split("/")[0] for case in CASES}
-    assert {"ingest", "reference", "rotate", "snapshot", "calls", "memory", "sharded", "spark"} <= questions
+    expected = {"ingest", "reference", "rotate", "snapshot", "calls", "memory", "sharded", "topology", "spark"}
+    assert expected <= questions
     assert len({case.name for case in CASES}) == len(CASES)
 
 
@@ -145,6 +146,36 @@ def test_a_case_whose_process_dies_is_reported():
     assert outcome.error.startswith("the process ended")
 
 
+def test_the_topology_tracks_every_line(measured):
+    result = result_of(measured, "topology/wordcount")
+    assert set(result["figures"]) == {"tracked", "untracked", "threads"}
+    assert result["checksum"]["tuples"] == result["parameters"]["lines"] + result["parameters"]["words"]
+    assert len(result["parameters"]["complete_latency_ms"]) == TINY.pairs
+    latency = result_of(measured, "topology/latency")["figures"]
+    assert 0 < latency["p50"]["median"] <= latency["p99"]["median"]
+
+
+@pytest.mark.parametrize("name", ["through_runtime", "through_threads"])
+def test_words_that_were_not_counted_are_noticed(name, monkeypatch):
+    count = getattr(topology, name)
+
+    def forgetful(*args, **kwargs):
+        counted = count(*args, **kwargs)
+        next(counter for counter in counted.counters if counter).popitem()
+        return counted
+
+    monkeypatch.setattr(topology, name, forgetful)
+    with pytest.raises(AssertionError, match="counted wrong"):
+        topology.throughput(TINY)
+
+
+def test_figures_of_others_are_shown_and_not_compared(measured):
+    result = result_of(measured, "topology/wordcount")
+    shown = [line for line in report.lines(result) if "not measured here" in line.figures]
+    assert [line.median for line in shown] == ["1,000,000 acked tuples/s", "5,350 acked tuples/s"]
+    assert {(ratio["of"], ratio["to"]) for ratio in result["ratios"]} == {("tracked", "untracked"), ("tracked", "threads")}
+
+
 @pytest.mark.repository
 def test_the_files_of_pytest_benchmark_run():
     environ = {**os.environ, "ACKER_BENCH_SCALE": "tiny"}
@@ -176,7 +207,8 @@ def test_cases_without_what_they_need_are_left_out_unless_asked_for(capsys, monk
     assert done == ["fine"]
     assert capsys.readouterr().err == "lame is left out: no_such_module is not installed\n"
     assert suite.main(["--only", "lame"], cases=cases) == 0
-    assert done == ["fine", "lame"]
+    assert suite.main(["lame"], cases=cases) == 0
+    assert done == ["fine", "lame", "lame"]
 
 
 def test_machine_and_versions_are_told():

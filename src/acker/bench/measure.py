@@ -89,6 +89,22 @@ class Ratio:
     goal: Goal | None = None
 
 
+class Published(NamedTuple):
+    """A figure of somebody else's, from another machine: shown for context, compared with nothing.
+
+    Attributes
+    ----------
+    name : str
+    figure : float
+        In the unit of the result.
+    source : str
+    """
+
+    name: str
+    figure: float
+    source: str
+
+
 @dataclass
 class Result:
     """What a case measured.
@@ -107,6 +123,8 @@ class Result:
         What was counted, and found to be what the workload's generator expects; a case whose work is not, raises.
     goals : dict of side to Goal
         Of figures that are their own answer.
+    published : list of Published
+        Figures of others, for context.
     """
 
     unit: str
@@ -115,6 +133,7 @@ class Result:
     parameters: dict[str, Any] = field(default_factory=dict)
     checksum: dict[str, Any] = field(default_factory=dict)
     goals: dict[str, Goal] = field(default_factory=dict)
+    published: list[Published] = field(default_factory=list)
 
     def spread(self, side: str) -> Spread:
         """Summarise the samples of a side."""
@@ -146,6 +165,7 @@ class Result:
                 side: {**asdict(goal), "met": goal.is_met(self.spread(side).median)}
                 for side, goal in self.goals.items()
             },
+            "published": [other._asdict() for other in self.published],
             "samples": self.samples,
         }
 

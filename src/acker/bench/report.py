@@ -42,6 +42,9 @@ def lines(result: dict[str, Any]) -> Iterator[Line]:
             median = f"{_digits(spread['median'])} {unit}"
             yield Line(name, side, median, _quartiles(spread), "", _goal(goal, goal and goal["met"]))
             name = ""
+    for other in result["published"]:
+        figure = f"{_digits(other['figure'])} {unit}"
+        yield Line("", other["name"], figure, "", f"published, not measured here: {other['source']}", "")
 
 
 def table(results: list[dict[str, Any]]) -> Table:

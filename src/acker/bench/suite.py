@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from acker.bench import calls, ingest, memory, report, rotate, sharded, snapshot, spark
+from acker.bench import calls, ingest, memory, report, rotate, sharded, snapshot, spark, topology
 from acker.bench.measure import FULL, QUICK, Case, Scale
 from acker.bench.run import Outcome, run_all, run_apart, select
 
@@ -23,6 +23,7 @@ CASES: Final[list[Case]] = [
     *snapshot.CASES,
     *calls.CASES,
     *memory.CASES,
+    *topology.CASES,
     *spark.CASES,
 ]
 
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None, *, cases: Sequence[Case] = CASE
     parser = argparse.ArgumentParser(
         program, description="Run the benchmarks and show the ratios: median and quartiles of paired runs."
     )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="as --only: acker bench topology")
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="ingest, or ingest/m1/10k; repeatable"
     )
@@ -56,6 +58,7 @@ def main(arguments: Sequence[str] | None = None, *, cases: Sequence[Case] = CASE
     )
     parser.add_argument("--list", action="store_true", help="list the cases and what they answer")
     options = parser.parse_args(arguments)
+    options.only += options.names
     if options.list:
         sys.stdout.writelines(f"{case.name:22} {case.question}\n" for case in cases)
         return 0
