@@ -173,7 +173,10 @@ def test_figures_of_others_are_shown_and_not_compared(measured):
     result = result_of(measured, "topology/wordcount")
     shown = [line for line in report.lines(result) if "not measured here" in line.figures]
     assert [line.median for line in shown] == ["1,000,000 acked tuples/s", "5,350 acked tuples/s"]
-    assert {(ratio["of"], ratio["to"]) for ratio in result["ratios"]} == {("tracked", "untracked"), ("tracked", "threads")}
+    assert {(ratio["of"], ratio["to"]) for ratio in result["ratios"]} == {
+        ("tracked", "untracked"),
+        ("tracked", "threads"),
+    }
 
 
 @pytest.mark.repository
