@@ -2,7 +2,7 @@
 
 The lines of the standard library's sources go from a spout through a bolt that splits them to a bolt that counts, by
 fields grouping. `tracked` and `untracked` are one topology but for the message ids; `threads` does the same with
-threads and deques and nothing else. Every round runs afresh; its counts are compared with a plain `collections.Counter`.
+threads and deques and nothing else. Every round runs afresh; its counts are compared with those of `Counter`.
 """
 
 from __future__ import annotations
