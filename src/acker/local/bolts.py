@@ -113,11 +113,11 @@ class BoltTask:
     def _run(self, tuples: Sequence[Tuple]) -> None:
         collector, process, auto_ack, hooks = self.collector, self.bolt.process, self._auto_ack, self._hooks
         ack = collector.ack
+        self.executed += len(tuples)
         try:
             for tup in tuples:
                 tup._owner = collector
                 collector.inputs = (tup,)
-                self.executed += 1
                 try:
                     process(tup)
                 except Exception as error:  # noqa: BLE001  The reason of a failed tree, and logged.
@@ -203,7 +203,7 @@ class BoltExecutor(Worker):
 
     def _process(self, mode: Mode, limit: int) -> int:
         done = 0
-        while done < limit and self.mode is mode and not self.outbox.pressed:
+        while done < limit and self.mode is mode and not self.outbox.is_full():
             if self._chunk is None:
                 self._chunk, self._position = self.inbox.take(), 0
                 if self._chunk is None:

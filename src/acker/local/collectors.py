@@ -9,7 +9,7 @@ is acked: its own id xor its ack val.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -19,7 +19,7 @@ from acker.local.clock import Clock
 from acker.local.hooks import Hook
 from acker.local.letters import Post
 from acker.local.metrics import LatencyRecorder
-from acker.local.queues import Outbox
+from acker.local.queues import Outbox, Outlet
 from acker.local.routing import Choice, Route
 from acker.local.sampling import Sampler
 from acker.protocol import Outcome
@@ -30,7 +30,7 @@ _NS_PER_MS = 1_000_000
 _IDS_AT_ONCE = 2048
 
 # Owner of a tuple that was acked or failed.
-_SETTLED = object()
+SETTLED = object()
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,18 @@ class Collector:
     """
 
     def __init__(
-        self, component: str, task: int, routes: dict[str | None, Route], ids: IdGenerator, around: Surroundings
+        self,
+        component: str,
+        task: int,
+        routes: dict[str | None, Route],
+        outlets: Collection[Outlet],
+        ids: IdGenerator,
+        around: Surroundings,
     ) -> None:
         self.component = component
         self.task = task
         self.routes = routes
+        self.outlets = outlets
         self.user: dict[str, int] = {}
         self.acked = 0
         self._next_id = endless_ids(ids)
@@ -90,10 +97,11 @@ class Collector:
         """Go on counting where the collector of the same task before a restart stopped."""
         self.user = previous.user
         self.acked = previous.acked
+        for outlet, old in zip(self.outlets, previous.outlets, strict=True):
+            outlet.sent = old.sent
         for name, route in self.routes.items():
             if name is not None:
                 route.emitted = previous.routes[name].emitted
-                route.transferred = previous.routes[name].transferred
 
     def _unroutable(self, values: object, stream: str | None) -> NoReturn:
         route = self.routes.get(stream)
@@ -111,13 +119,11 @@ class Collector:
             f"expected {route.width}: {', '.join(route.source.fields)}"
         )
 
-    def _choose(self, route: Route, values: tuple[object, ...], direct_task: int | None) -> Choice:
-        """Choose among the tasks of a direct stream, or refuse what does not fit."""
+    def _choose(self, route: Route, direct_task: int) -> Choice:
+        """Choose a task of a direct stream."""
         where = f"{self.component}: emits to stream {route.source.stream!r}"
         if not route.is_direct:
             raise TopologyError(f"{where} with direct_task={direct_task!r}; declare it with Stream(..., direct=True)")
-        if direct_task is None:
-            raise TopologyError(f"{where}, which is direct, without direct_task")
         outlet = route.direct.get(direct_task)
         if outlet is None:
             raise TopologyError(
@@ -162,22 +168,13 @@ class BoltCollector(Collector):
         if route is None or type(values) is str or len(values) != route.width:
             self._unroutable(values, stream)
         values = route.make_values(values)
-        if direct_task is None and not route.is_direct:
-            outlets = route.choose(values)
-        else:
-            outlets = self._choose(route, values, direct_task)
+        outlets = route.choose(values) if direct_task is None else self._choose(route, direct_task)
         if anchors is None:
             anchors = self.inputs if self.auto_anchor else ()
         for anchor in anchors:
             if anchor._owner is not self:
                 self._refuse(anchor, "anchored to")
-        self._deliver(route, values, anchors, outlets)
-        if self._hooks:
-            self._watch_emit(route, values, outlets)
-        return [outlet.task for outlet in outlets] if need_task_ids else None
-
-    def _deliver(self, route: Route, values: tuple[object, ...], anchors: Sequence[Tuple], outlets: Choice) -> None:
-        make, source, outbox, sampler = route.make, route.source, self._outbox, self._sampler
+        make, source, outbox = route.make, route.source, self._outbox
         for outlet in outlets:
             ids: dict[int, int] | None = None
             for anchor in anchors:
@@ -185,27 +182,23 @@ class BoltCollector(Collector):
                 if roots:
                     tuple_id = self._next_id()
                     anchor._ack_val ^= tuple_id
-                    if ids is None:
-                        ids = dict.fromkeys(roots, tuple_id)
-                    else:
-                        for root_id in roots:
-                            ids[root_id] = ids.get(root_id, 0) ^ tuple_id
+                    ids = dict.fromkeys(roots, tuple_id) if ids is None else _joined(ids, roots, tuple_id)
             buffer = outlet.buffer
             if not buffer:
                 outbox.dirty.append(outlet)
             buffer.append(make(values, source, ids))
-            if len(buffer) >= outbox.transfer_tuples:
-                outbox.pressed = True
-            if sampler is not None and ids:
-                sampler.emitted(ids, outlet.task, self.component)
+            if self._sampler is not None and ids:
+                self._sampler.emitted(ids, outlet.task, self.component)
         route.emitted += 1
-        route.transferred += len(outlets)
+        if self._hooks:
+            self._watch_emit(route, values, outlets)
+        return [outlet.task for outlet in outlets] if need_task_ids else None
 
     def ack(self, tup: Tuple) -> None:
         """Say that a tuple and everything that this task had to do for it is done."""
         if tup._owner is not self:
             self._refuse(tup, "acked")
-        tup._owner = _SETTLED
+        tup._owner = SETTLED
         ids = tup._ids
         if ids:
             self._post.ok(ids, tup._ack_val)
@@ -219,7 +212,7 @@ class BoltCollector(Collector):
         """Say that a tuple cannot be processed; its trees fail."""
         if tup._owner is not self:
             self._refuse(tup, "failed")
-        tup._owner = _SETTLED
+        tup._owner = SETTLED
         if not isinstance(reason, Reason):
             reason = Reason(ReasonKind.FAILED, self.component, self.task, text_of(reason))
         ids = tup._ids
@@ -244,9 +237,16 @@ class BoltCollector(Collector):
         self.failed = previous.failed
 
     def _refuse(self, tup: Tuple, what: str) -> NoReturn:
-        if tup._owner is _SETTLED:
+        if tup._owner is SETTLED:
             raise TupleStateError(f"{self.component}: {tup!r} cannot be {what}: it was acked or failed before")
         raise TupleStateError(f"{self.component}: {tup!r} cannot be {what} here: it is not a tuple of this task")
+
+
+def _joined(ids: dict[int, int], roots: Iterable[int], tuple_id: int) -> dict[int, int]:
+    """Let a tuple id enter more trees. A tree that it is in by two anchors sees the xor of both ids."""
+    for root_id in roots:
+        ids[root_id] = ids.get(root_id, 0) ^ tuple_id
+    return ids
 
 
 class AsyncBoltCollector(BoltCollector):
@@ -316,10 +316,7 @@ class SpoutCollector(Collector):
         if route is None or type(values) is str or len(values) != route.width:
             self._unroutable(values, stream)
         values = route.make_values(values)
-        if direct_task is None and not route.is_direct:
-            outlets = route.choose(values)
-        else:
-            outlets = self._choose(route, values, direct_task)
+        outlets = route.choose(values) if direct_task is None else self._choose(route, direct_task)
         if tup_id is None:
             self._deliver(route, values, outlets)
         else:
@@ -336,7 +333,6 @@ class SpoutCollector(Collector):
                 self.at_once.append(tup_id)
         self.emits += 1
         route.emitted += 1
-        route.transferred += len(outlets)
         if self._hooks:
             self._watch_emit(route, values, outlets)
         return [outlet.task for outlet in outlets] if need_task_ids else None
@@ -347,8 +343,6 @@ class SpoutCollector(Collector):
             if not outlet.buffer:
                 outbox.dirty.append(outlet)
             outlet.buffer.append(route.make(values, route.source, None))
-            if len(outlet.buffer) >= outbox.transfer_tuples:
-                outbox.pressed = True
 
     def _track(self, route: Route, values: tuple[object, ...], outlets: Choice, tup_id: Hashable) -> None:
         make, source, outbox, next_id = route.make, route.source, self._outbox, self._next_id
@@ -362,8 +356,6 @@ class SpoutCollector(Collector):
                 outbox.dirty.append(outlet)
             ids = {root_id: tuple_id}
             buffer.append(make(values, source, ids))
-            if len(buffer) >= outbox.transfer_tuples:
-                outbox.pressed = True
             if self._sampler is not None:
                 self._sampler.emitted(ids, outlet.task, self.component)
         message_id = self._message_id

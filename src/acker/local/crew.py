@@ -127,7 +127,8 @@ class Crew:
         outbox = executor.outbox
         around = Surroundings(site.clock, outbox, executor.post, site.hooks, site.sampler)
         ids = IdGenerator(site.rng.getrandbits(64) if site.seeded else None)
-        arguments = (node.name, task, self._routes(node, task, outbox), ids, around)
+        outlets: dict[int, Outlet] = {}
+        arguments = (node.name, task, self._routes(node, task, outbox, outlets), outlets.values(), ids, around)
         if node.kind == "spout":
             unbounded = issubclass(node.component, ReliableSpout)
             collector = SpoutCollector(*arguments, fails_max=None if unbounded else _FAILS_MAX)
@@ -160,16 +161,19 @@ class Crew:
             hooks=site.hooks,
         )
 
-    def _routes(self, node: Node, task: int, outbox: Outbox) -> dict[str | None, Route]:
+    def _routes(self, node: Node, task: int, outbox: Outbox, outlets: dict[int, Outlet]) -> dict[str | None, Route]:
         site = self._site
         graph = site.graph
 
         def outlet_of(target: int, subscription: Subscription) -> Outlet:
+            if target in outlets:  # One for all streams, so that tuples from task to task keep their order.
+                return outlets[target]
             queue, place = self._inboxes[target]
             # Within a loop nobody waits for room: each would wait for the other. What is in a loop is bounded by what the
             # spouts may have open.
             waits = (subscription.source, subscription.consumer) not in graph.loops
-            return outbox.outlet(queue, place, target, waits=waits)
+            outlets[target] = outbox.outlet(queue, place, target, waits=waits)
+            return outlets[target]
 
         routes: dict[str | None, Route] = {}
         for name, stream in node.streams.items():

@@ -93,14 +93,21 @@ TupleQueue = Queue[tuple[int, list[Tuple]]]
 
 
 class Outlet:
-    """The way from one executor to one task: tuples that were emitted and not yet put into the task's queue."""
+    """The way from one task to another: tuples that were emitted and not yet put into the other's queue.
 
-    __slots__ = ("buffer", "place", "queue", "task")
+    Attributes
+    ----------
+    sent : int
+        How many were put there.
+    """
+
+    __slots__ = ("buffer", "place", "queue", "sent", "task")
 
     def __init__(self, queue: TupleQueue, place: int, task: int) -> None:
         self.queue = queue
         self.place = place
         self.task = task
+        self.sent = 0
         self.buffer: list[Tuple] = []
 
 
@@ -112,42 +119,42 @@ class Outbox:
     signal : Signal
         The executor's own, for when there is room again.
     transfer_tuples : int
-        Once a buffer has that many tuples the executor is `pressed`: it puts everything down before it goes on.
+        Once it has that many tuples for one task in hand, the executor puts everything down before it goes on.
     """
 
-    __slots__ = ("_outlets", "_queues", "_signal", "dirty", "pressed", "transfer_tuples")
+    __slots__ = ("_queues", "_signal", "dirty", "transfer_tuples")
 
     def __init__(self, signal: Signal, transfer_tuples: int) -> None:
         self.transfer_tuples = transfer_tuples
-        self.pressed = False
         self.dirty: list[Outlet] = []
         self._signal = signal
         self._queues: list[TupleQueue] = []
-        self._outlets: dict[int, Outlet] = {}
 
     def outlet(self, queue: TupleQueue, place: int, task: int, *, waits: bool) -> Outlet:
-        """Return the way to a task. Unless it `waits`, a full queue does not hold this executor up."""
+        """Make the way to a task. Unless it `waits`, a full queue does not hold this executor up."""
         if waits and queue not in self._queues:
             self._queues.append(queue)
-        if task not in self._outlets:
-            self._outlets[task] = Outlet(queue, place, task)
-        return self._outlets[task]
+        return Outlet(queue, place, task)
 
     def has_room(self) -> bool:
         """Say whether all queues that this executor waits for take more; its signal is set when that changes."""
         return all(queue.has_room(self._signal) for queue in self._queues)
 
+    def is_full(self) -> bool:
+        """Say whether there are so many tuples in hand that they should be put down."""
+        size = self.transfer_tuples
+        return any(len(outlet.buffer) >= size for outlet in self.dirty)
+
     def put_down(self) -> None:
         """Put everything in hand into the queues."""
-        self.pressed = False
         dirty, self.dirty = self.dirty, []
         for outlet in dirty:
             tuples, outlet.buffer = outlet.buffer, []
+            outlet.sent += len(tuples)
             outlet.queue.put((outlet.place, tuples), len(tuples))
 
     def drop(self) -> None:
         """Forget what is in hand."""
-        self.pressed = False
         for outlet in self.dirty:
             outlet.buffer = []
         self.dirty = []

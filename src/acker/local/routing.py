@@ -13,6 +13,9 @@ from acker.topology.graph import Graph, Subscription
 from acker.topology.streams import Stream, stable_hash
 from acker.topology.tuples import Source, Tuple
 
+# How many keys a grouping by fields remembers the task of.
+_KNOWN_MAX = 16_384
+
 Choice = Sequence[Outlet]
 Choose = Callable[[tuple[object, ...]], Choice]
 
@@ -27,8 +30,8 @@ class Route:
         values -> the outlets of one emitted tuple.
     direct : dict
         Task id -> outlet, of the tasks that subscribed to a direct stream.
-    emitted, transferred : int
-        Calls of emit, and tuples that were delivered for them.
+    emitted : int
+        Calls of emit.
     """
 
     source: Source
@@ -39,7 +42,6 @@ class Route:
     is_direct: bool
     direct: Mapping[int, Outlet]
     emitted: int = 0
-    transferred: int = 0
 
 
 def make_route(
@@ -64,7 +66,17 @@ def make_route(
         else:
             choosers.append(_chooser(subscription, stream, outlets, rng))
     width = len(source.fields)
-    return Route(source, width, source.make_values, source.tuple_type, _merged(choosers), stream.direct, direct)
+    choose = _undirected(source) if stream.direct else _merged(choosers)
+    return Route(source, width, source.make_values, source.tuple_type, choose, stream.direct, direct)
+
+
+def _undirected(source: Source) -> Choose:
+    def choose(_: tuple[object, ...]) -> Choice:
+        raise TopologyError(
+            f"{source.component}: emits to stream {source.stream!r}, which is direct, without direct_task"
+        )
+
+    return choose
 
 
 def _merged(choosers: Sequence[Choose]) -> Choose:
@@ -95,10 +107,24 @@ def _chooser(subscription: Subscription, stream: Stream, outlets: Sequence[Outle
 
 def _by_fields(positions: Sequence[int], alone: Sequence[Choice]) -> Choose:
     count = len(alone)
-    if len(positions) == 1:
-        position = positions[0]
-        return lambda values: alone[stable_hash(values[position]) % count]
-    return lambda values: alone[stable_hash(*[values[position] for position in positions]) % count]
+    if len(positions) > 1:
+        return lambda values: alone[stable_hash(*[values[position] for position in positions]) % count]
+    position = positions[0]
+    # Most keys are text, and most of them come again. Only text: 1 and True are one key of a dict.
+    known: dict[str, Choice] = {}
+
+    def choose(values: tuple[object, ...]) -> Choice:
+        value = values[position]
+        if type(value) is not str:
+            return alone[stable_hash(value) % count]
+        found = known.get(value)
+        if found is None:
+            if len(known) >= _KNOWN_MAX:
+                known.clear()
+            found = known[value] = alone[stable_hash(value) % count]
+        return found
+
+    return choose
 
 
 def _custom(subscription: Subscription, outlets: Sequence[Outlet]) -> Choose:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ from acker.topology.reasons import Reason
 from acker.topology.reliable import ReliableSpout
 
 _NS_PER_MS = 1_000_000
+
+# How often a spout that emits looks at what it has in hand.
+_LOOK_EVERY = 16
 
 logger = logging.getLogger("acker.local")
 
@@ -82,17 +86,15 @@ class SpoutTask:
 
     def ask(self, limit: int, outbox: Outbox) -> int:
         """Ask for tuples, at most `limit` times; return how many there were."""
-        collector = self.collector
+        collector, spout, pending = self.collector, self.spout, self.collector.pending
+        pending_max = sys.maxsize if self._pending_max is None else self._pending_max
         got = 0
         if self._replays:
             # One at a time, since each may reach the limit of what may be open.
-            while got < limit and not outbox.pressed and not self._is_full():
-                if not self.spout._replay_due(self.collector.now_ms(), limit=1):  # type: ignore[attr-defined]
-                    break
+            while got < limit and len(pending) < pending_max and spout._replay_due(collector.now_ms(), limit=1):  # type: ignore[attr-defined]
                 got += 1
-        spout = self.spout
-        for _ in range(limit):
-            if outbox.pressed or spout._finished or self._is_full():
+        for count in range(limit):
+            if spout._finished or len(pending) >= pending_max or (count % _LOOK_EVERY == 0 and outbox.is_full()):
                 break
             before = collector.emits
             if not self._next():
