@@ -288,14 +288,16 @@ WRONG = {
     "no grouping": (
         reader_of(Split, "shuffle"),
         (
-            "topology T, component 'sink', stream 'default': the grouping of 'middle' is 'shuffle'; expected a Grouping "
+            "topology T, component 'sink', stream 'default': the grouping of 'middle' is 'shuffle'; expected a "
+            "Grouping "
             "such as Grouping.shuffle"
         ),
     ),
     "direct grouping of a stream that is not": (
         reader_of(Split, Grouping.direct),
         (
-            "topology T, component 'sink', stream 'default': grouping direct, but 'middle' does not emit directly; declare "
+            "topology T, component 'sink', stream 'default': grouping direct, but 'middle' does not emit "
+            "directly; declare "
             "Stream(..., direct=True)"
         ),
     ),
@@ -309,7 +311,8 @@ WRONG = {
     "unknown stream": (
         reader_of(Split, stream="eror"),
         (
-            "topology T, component 'sink', stream 'eror': reads a stream that 'middle' (Split) does not have; did you mean "
+            "topology T, component 'sink', stream 'eror': reads a stream that 'middle' (Split) does not have; "
+            "did you mean "
             "'errors'?"
         ),
     ),
@@ -367,7 +370,8 @@ WRONG = {
             "second": Loop.spec(inputs=["first"]),
         },
         (
-            "topology T, component 'first', stream 'default': a cycle without a way in: first, second read each other only "
+            "topology T, component 'first', stream 'default': a cycle without a way in: first, second read each "
+            "other only "
             "and no spout reaches them; give one of them an input from outside"
         ),
     ),
@@ -420,7 +424,8 @@ WRONG = {
     "executors above par": (
         bolt_on_lines(par=2, executors=3),
         (
-            "topology T, component 'sink': executors=3 for par=2 tasks; an executor runs at least one task, so raise par "
+            "topology T, component 'sink': executors=3 for par=2 tasks; an executor runs at least one task, so "
+            "raise par "
             "or lower executors"
         ),
     ),

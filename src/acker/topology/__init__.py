@@ -12,6 +12,7 @@ from acker.topology.components import (
     SpoutCollector,
     TicklessBatchingBolt,
 )
+from acker.topology.dispatch import auto_ack_bolt, auto_nack_bolt, reliable_spout, unreliable_spout
 from acker.topology.graph import Graph, Node, Subscription, graph_of
 from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.reliable import ReliableSpout
@@ -43,7 +44,11 @@ __all__ = [
     "TopologyError",
     "Tuple",
     "TupleStateError",
+    "auto_ack_bolt",
+    "auto_nack_bolt",
     "graph_of",
     "is_tick",
+    "reliable_spout",
     "stable_hash",
+    "unreliable_spout",
 ]

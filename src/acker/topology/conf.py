@@ -119,13 +119,50 @@ ALIASES: Final[dict[str, str]] = {
     "topology.acker.executors": "topology.acker.tasks",
 }
 
-# Accepted, so that a streamparse project runs as it is, and without effect in this process.
+# Understood, so that a topology from a cluster runs as it is, and without effect in one process: Storm's options for
+# its workers, scheduler, serializers and windows (storm-client Config.java@32be4e3, and 1.x), less "topology.".
+_INERT_TOPOLOGY: Final = """
+acker.cpu.pcore.percent acker.resources.offheap.memory.mb acker.resources.onheap.memory.mb auto-credentials
+auto.task.hooks backpressure.check.millis backpressure.enable backpressure.wait.strategy
+batch.flush.interval.millis blobstore.map bolt.wait.strategy bolts.late.tuple.stream bolts.message.id.field.name
+bolts.outgoing.overflow.buffer.enable bolts.tuple.timestamp.field.name bolts.tuple.timestamp.max.lag.ms
+bolts.watermark.event.interval.ms bolts.window.length.count bolts.window.length.duration.ms
+bolts.window.sliding.interval.count bolts.window.sliding.interval.duration.ms builtin.metrics.bucket.size.secs
+classpath classpath.beginning component.cpu.pcore.percent component.resources.offheap.memory.mb
+component.resources.onheap.memory.mb disable.loadaware.messaging disruptor.batch.size
+disruptor.batch.timeout.millis disruptor.wait.strategy disruptor.wait.timeout.millis environment
+error.throttle.interval.secs event.logger.register eventlogger.executors executor.overflow.limit
+executor.send.buffer.size fall.back.on.java.serialization groups isolate.machines kryo.decorators kryo.factory
+kryo.register logging.sensitivity max.error.report.per.interval max.replication.wait.time.sec
+max.task.parallelism metrics.consumer.register metrics.metric.name.separator min.replication.count
+multilang.serializer optimize priority producer.batch.size python.path readonly.groups readonly.users
+receiver.buffer.size scheduler.favored.nodes scheduler.strategy scheduler.unfavored.nodes serializer
+shellbolt.max.pending skip.missing.kryo.registrations spout.wait.strategy spread.components
+state.checkpoint.interval.ms state.kryo.register state.provider state.provider.config
+state.synchronization.timeout.secs submitter.principal submitter.user subprocess.timeout.secs tasks
+testing.always.try.serialize transactional.id transfer.batch.size transfer.buffer.size
+trident.batch.emit.interval.millis trident.windowing.cache.tuple.limit tuple.serializer users version
+worker.childopts worker.gc.childopts worker.logwriter.childopts worker.max.heap.size.mb worker.metrics
+worker.nimbus.max.wait worker.shared.thread.pool.size worker.timeout.secs workers
+"""
+# streamparse's, and pystorm's log handler; set up logging as any Python program does.
+_INERT_STREAMPARSE: Final = """
+pystorm.log.path pystorm.log.file pystorm.log.max_bytes pystorm.log.backup_count pystorm.log.level pystorm.log.format
+virtualenv_root virtualenv_name virtualenv_flags use_virtualenv install_virtualenv use_ssh_for_nimbus serializer
+"""
 INERT: Final[frozenset[str]] = frozenset(
-    {
-        "topology.workers",
-        "topology.python.path",
-    }
+    [*(f"topology.{name}" for name in _INERT_TOPOLOGY.split()), *_INERT_STREAMPARSE.split()]
 )
+# Options of a cluster's daemons, which have no counterpart here at all.
+INERT_PREFIXES: Final = (
+    *("backpressure.", "blobstore.", "client.", "drpc.", "logviewer.", "nimbus.", "pacemaker.", "resource.aware."),
+    *("scheduler.", "storm.", "supervisor.", "task.", "transactional.", "ui.", "worker.", "zmq."),
+)
+OWN_PREFIX: Final = "user."
+
+
+def _is_inert(name: object) -> bool:
+    return name in INERT or str(name).startswith(INERT_PREFIXES)
 
 
 def check(conf: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +181,7 @@ def check(conf: Mapping[str, Any]) -> dict[str, Any]:
         option = OPTIONS.get(canonical)
         if option is not None:
             checked[canonical] = option.check(name, value)
-        elif name in INERT or str(name).startswith("user."):
+        elif _is_inert(name) or str(name).startswith(OWN_PREFIX):
             checked[name] = value
         else:
             raise _unknown(name)
@@ -153,7 +190,9 @@ def check(conf: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unknown(name: object) -> ConfError:
     near = difflib.get_close_matches(str(name), [*OPTIONS, *ALIASES, *sorted(INERT)], 1, cutoff=0.0)
-    return ConfError(f"option {name!r} is unknown; the nearest is {near[0]!r}. Options of your own begin with 'user.'")
+    return ConfError(
+        f"option {name!r} is unknown; the nearest is {near[0]!r}. Options of your own begin with {OWN_PREFIX!r}"
+    )
 
 
 def resolve(*mappings: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -183,4 +222,4 @@ def resolve(*mappings: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def inert(conf: Mapping[str, Any]) -> list[str]:
     """Return the options among these that are understood and have no effect here, sorted."""
-    return sorted(name for name in conf if name in INERT)
+    return sorted(filter(_is_inert, conf))

@@ -27,6 +27,11 @@ class Entry:
     due_ms: int | None = None  # None: open
     counted: bool = True  # whether the next emission is a further attempt
 
+    @property
+    def fails(self) -> int:
+        """How many failures were counted."""
+        return self.attempt - 1 + (self.due_ms is not None and self.counted)
+
 
 class Ledger:
     """The tuples of a reliable spout that are open or wait for their replay, by their ids.
@@ -115,6 +120,18 @@ class ReliableSpout(Spout):
     def finished(self) -> bool:
         """Whether no further tuple will come, nor a replay."""
         return self._finished and not self._ledger.entries
+
+    @property
+    def unacked_tuples(self) -> dict[Hashable, tuple[Sequence[Any], str | None, int | None, bool]]:
+        """What is open or waits, as in pystorm: tup_id -> (values, stream, direct_task, False). A copy."""
+        entries = self._ledger.entries.items()
+        return {tup_id: (entry.values, entry.stream, entry.direct_task, False) for tup_id, entry in entries}
+
+    @property
+    def failed_tuples(self) -> dict[Hashable, int]:
+        """How often each of these failed, where it did, as in pystorm. A copy."""
+        fails = {tup_id: entry.fails for tup_id, entry in self._ledger.entries.items()}
+        return {tup_id: count for tup_id, count in fails.items() if count}
 
     def emit(
         self,

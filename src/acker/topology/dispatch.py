@@ -1,0 +1,287 @@
+"""FsShelter's four dispatch functions: plain functions in, a component out.
+
+The roles are those of its Dispatch.fs: `reliable_spout` tracks what it emits and hears acks and nacks,
+`unreliable_spout` does neither, `auto_ack_bolt` acks what it consumed, `auto_nack_bolt` fails it always. What they
+return is a class as a user would write it, so that ``.spec(...)`` gives it its place in a topology.
+
+Examples
+--------
+>>> from acker.topology import Grouping, Topology, auto_ack_bolt, reliable_spout
+>>> lines = enumerate(["to be", "or not"])
+>>> def split(args, tup, emit):
+...     for word in tup.line.split():
+...         emit([word])
+>>> def read(args):
+...     number, line = next(lines)     # StopIteration: there are no more
+...     return number, [line]
+>>> class Words(Topology):
+...     lines = reliable_spout(read, outputs=["line"]).spec()
+...     words = auto_ack_bolt(split, outputs=["word"]).spec(inputs={lines: Grouping.shuffle}, par=2)
+>>> [node.component.__name__ for node in Words.graph().nodes.values()]
+['read', 'split']
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+from acker.errors import TopologyError
+from acker.topology.components import Bolt, Component, Outputs, Spout
+from acker.topology.reasons import Reason
+from acker.topology.tuples import Tuple
+
+Args = Any
+MakeArgs = Callable[[Mapping[str, Any], Mapping[str, Any]], Args]
+StreamOf = Callable[[Sequence[Any]], str]
+Consume = Callable[[Args, Tuple, Callable[..., Any]], object]
+
+
+class _WithArgs(Component):
+    """A component that makes its arguments once a task, when it is initialized."""
+
+    _args: Args = None
+    _make_args: MakeArgs | None = None
+
+    def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        if self._make_args is not None:
+            self._args = self._make_args(conf, context)
+
+
+def _component(base: type[Any], function: Callable[..., Any], name: str | None, **members: Any) -> type[Any]:
+    """Return a subclass that is named and documented as the function is."""
+    module = getattr(function, "__module__", None) or __name__
+    members = {"__module__": module, "__doc__": inspect.getdoc(function), **members}
+    own_name: str = getattr(function, "__name__", base.__name__)
+    return type(name or own_name, (base,), members)
+
+
+def _spout(base: type[Spout], next_: Callable[..., Any], name: str | None, **members: Any) -> type[Spout]:
+    if inspect.iscoroutinefunction(next_):
+        raise TopologyError(f"{next_.__name__} is `async def`; write a Spout with an async next_tuple() instead")
+    return _component(base, next_, name, _next=staticmethod(next_), **members)
+
+
+def _static(function: Callable[..., Any] | None) -> Any:
+    return None if function is None else staticmethod(function)
+
+
+class _Functions(_WithArgs, Spout):
+    """A spout of functions."""
+
+    _next: Callable[[Args], Any]
+    _stream_of: StreamOf | None = None
+
+    def _emit_next(self) -> Any:
+        """Return what the user's function gives; None also when it is at its end."""
+        try:
+            return self._next(self._args)
+        except StopIteration:
+            self.finish()
+            return None
+
+    def _stream(self, values: Sequence[Any]) -> str | None:
+        return None if self._stream_of is None else self._stream_of(values)
+
+
+class _ReliableFunctions(_Functions):
+    _ack: Callable[[Args, Hashable], object] | None = None
+    _nack: Callable[..., object] | None = None
+
+    def next_tuple(self) -> None:
+        emitted = self._emit_next()
+        if emitted is not None:
+            tup_id, values = emitted
+            self.emit(values, tup_id, self._stream(values))
+
+    def ack(self, tup_id: Any) -> None:
+        if self._ack is not None:
+            self._ack(self._args, tup_id)
+
+    def fail(self, tup_id: Any, reason: Reason | None = None) -> None:
+        if self._nack is not None:
+            self._nack(self._args, tup_id, reason)
+
+
+class _UnreliableFunctions(_Functions):
+    def next_tuple(self) -> None:
+        values = self._emit_next()
+        if values is not None:
+            self.emit(values, None, self._stream(values))
+
+
+def reliable_spout(
+    next: Callable[[Args], tuple[Hashable, Sequence[Any]] | None],  # noqa: A002 - FsShelter's word
+    ack: Callable[[Args, Hashable], object] | None = None,
+    nack: Callable[..., object] | None = None,
+    *,
+    outputs: Outputs,
+    make_args: MakeArgs | None = None,
+    stream_of: StreamOf | None = None,
+    name: str | None = None,
+) -> type[Spout]:
+    """Return a spout that tracks what it emits.
+
+    Parameters
+    ----------
+    next : callable
+        ``next(args)`` returns (tup_id, values), or None when there is nothing now. It raises StopIteration when there
+        will be nothing any more.
+    ack : callable, optional
+        ``ack(args, tup_id)`` hears that everything derived from the tuple is done.
+    nack : callable, optional
+        ``nack(args, tup_id)`` or ``nack(args, tup_id, reason)`` hears that it failed. Nothing is replayed unless this
+        makes `next` return it again.
+    outputs : list of str or Stream
+    make_args : callable, optional
+        ``make_args(conf, context)``, once a task, makes `args`; None when left out.
+    stream_of : callable, optional
+        ``stream_of(values)`` names the stream of a tuple; "default" when left out.
+    name : str, optional
+        Of the class; left out, that of `next`.
+
+    Returns
+    -------
+    type
+        A subclass of Spout.
+    """
+    if nack is not None and not _takes_reason(nack):
+        nack = _without_reason(nack)
+    functions = {"_ack": _static(ack), "_nack": _static(nack)}
+    shared = {"_stream_of": _static(stream_of), "_make_args": _static(make_args)}
+    return _spout(_ReliableFunctions, next, name, outputs=outputs, **functions, **shared)
+
+
+def unreliable_spout(
+    next: Callable[[Args], Sequence[Any] | None],  # noqa: A002 - FsShelter's word
+    *,
+    outputs: Outputs,
+    make_args: MakeArgs | None = None,
+    stream_of: StreamOf | None = None,
+    name: str | None = None,
+) -> type[Spout]:
+    """Return a spout whose tuples nobody tracks.
+
+    Parameters
+    ----------
+    next : callable
+        ``next(args)`` returns the values of a tuple, or None when there is nothing now. It raises StopIteration when
+        there will be nothing any more.
+    outputs, make_args, stream_of, name
+        See `reliable_spout`.
+
+    Returns
+    -------
+    type
+        A subclass of Spout.
+    """
+    shared = {"_stream_of": _static(stream_of), "_make_args": _static(make_args)}
+    return _spout(_UnreliableFunctions, next, name, outputs=outputs, **shared)
+
+
+class _Consumer(_WithArgs, Bolt):
+    """A bolt of one function."""
+
+    _consume: Consume
+
+    def process(self, tup: Tuple) -> Any:
+        return self._consume(self._args, tup, self._emitter)
+
+    def _emitter(self, values: Sequence[Any], stream: str | None = None) -> None:
+        self.emit(values, stream)
+
+
+class _AsyncConsumer(_Consumer):
+    async def process(self, tup: Tuple) -> Any:
+        return await super().process(tup)
+
+
+class _Nacker(_Consumer):
+    auto_ack = False
+
+    def process(self, tup: Tuple) -> None:
+        super().process(tup)
+        self.fail(tup, "an auto_nack_bolt fails what it consumed")
+
+
+class _AsyncNacker(_Consumer):
+    auto_ack = False
+
+    async def process(self, tup: Tuple) -> None:
+        await super().process(tup)
+        self.fail(tup, "an auto_nack_bolt fails what it consumed")
+
+
+def _bolt(
+    kinds: tuple[type[Bolt], type[Bolt]], consume: Consume, outputs: Outputs | None, make_args: Any, name: str | None
+) -> type[Bolt]:
+    base = kinds[inspect.iscoroutinefunction(consume)]
+    return _component(base, consume, name, outputs=outputs, _consume=_static(consume), _make_args=_static(make_args))
+
+
+def auto_ack_bolt(
+    consume: Consume,
+    *,
+    outputs: Outputs | None = None,
+    make_args: MakeArgs | None = None,
+    name: str | None = None,
+) -> type[Bolt]:
+    """Return a bolt that acks what it consumed, and fails it when `consume` raises.
+
+    Parameters
+    ----------
+    consume : callable
+        ``consume(args, tup, emit)``, also ``async def``. ``emit(values, stream=None)`` emits anchored to the tuple.
+    outputs : list of str or Stream, optional
+        None: emits nothing.
+    make_args : callable, optional
+        ``make_args(conf, context)``, once a task, makes `args`; None when left out.
+    name : str, optional
+        Of the class; left out, that of `consume`.
+
+    Returns
+    -------
+    type
+        A subclass of Bolt.
+    """
+    return _bolt((_Consumer, _AsyncConsumer), consume, outputs, make_args, name)
+
+
+def auto_nack_bolt(
+    consume: Consume,
+    *,
+    outputs: Outputs | None = None,
+    make_args: MakeArgs | None = None,
+    name: str | None = None,
+) -> type[Bolt]:
+    """Return a bolt that fails whatever it consumed: the end of a path that no tuple should take.
+
+    Parameters
+    ----------
+    consume, outputs, make_args, name
+        See `auto_ack_bolt`.
+
+    Returns
+    -------
+    type
+        A subclass of Bolt.
+    """
+    return _bolt((_Nacker, _AsyncNacker), consume, outputs, make_args, name)
+
+
+def _takes_reason(nack: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(nack).bind(None, None, None)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _without_reason(nack: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(nack)
+    def call(args: Args, tup_id: Hashable, _reason: Reason | None) -> object:
+        return nack(args, tup_id)
+
+    return call
