@@ -1,6 +1,7 @@
 """Options: defaults, ranges, other names, and what an error says."""
 
 import difflib
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +141,10 @@ def test_every_option_says_what_it_means():
     # Names that are easily confused would make "the nearest" a poor guide.
     for name in OPTIONS:
         assert difflib.get_close_matches(name, list(OPTIONS), 1) == [name]
+
+
+@pytest.mark.repository
+def test_the_guide_lists_them_all():
+    guide = (Path(__file__).parents[2] / "docs/topologies.md").read_text(encoding="utf-8")
+    rows = [line for line in guide.splitlines() if line.startswith("| `topology.")]
+    assert rows == [f"| `{name}` | {option.default} | {option.meaning} |" for name, option in OPTIONS.items()]

@@ -1,0 +1,19 @@
+"""Every example in the docstrings of this package runs and prints what it says."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import acker.topology
+
+MODULES = sorted(f"acker.topology.{module.name}" for module in pkgutil.iter_modules(acker.topology.__path__))
+WITH_EXAMPLES = {f"acker.topology.{name}" for name in ("builder", "dispatch", "drawing", "streams", "tuples")}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name):
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0
+    assert (result.attempted > 0) == (name in WITH_EXAMPLES)
