@@ -1,6 +1,22 @@
-"""Shipped helpers for tests and benchmarks: seeded message streams, a clock to turn by hand."""
+"""Shipped helpers for tests and benchmarks: a test kit for topologies, and seeded message streams."""
 
 from acker.testing.clock import ManualClock
+from acker.testing.complete import Completed, complete_topology
+from acker.testing.components import AckFailTracker, Captured, CapturingBolt, FeederSpout, FixedTuple
+from acker.testing.scheduler import Scheduler, SchedulerError
 from acker.testing.streams import Checksum, TreeStream
 
-__all__ = ["Checksum", "ManualClock", "TreeStream"]
+__all__ = [
+    "AckFailTracker",
+    "Captured",
+    "CapturingBolt",
+    "Checksum",
+    "Completed",
+    "FeederSpout",
+    "FixedTuple",
+    "ManualClock",
+    "Scheduler",
+    "SchedulerError",
+    "TreeStream",
+    "complete_topology",
+]

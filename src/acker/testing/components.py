@@ -1,0 +1,210 @@
+"""Spouts and bolts for tests: one that is fed from outside, one that keeps what reaches it, and who was acked.
+
+They are Apache Storm's test kit (FeederSpout, AckFailMapTracker, TupleCaptureBolt) on classes: a
+runtime makes the tasks of a component, so what a test holds in its hand is the class, and the state is the class's.
+Each class has its own, also when it was derived from another one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+from acker.errors import ArgumentValueError
+from acker.topology import Bolt, Reason, Spout, Stream, Tuple
+
+
+class FixedTuple(NamedTuple):
+    """A tuple as a test writes it down: its values, and the stream that it is for or from.
+
+    Attributes
+    ----------
+    values : sequence
+        One value a field.
+    stream : str
+    """
+
+    values: Sequence[Any]
+    stream: str = "default"
+
+
+def fixed(values: Sequence[Any]) -> FixedTuple:
+    """Return what was given as a FixedTuple, for the default stream if it is not one yet."""
+    return values if isinstance(values, FixedTuple) else FixedTuple(values)
+
+
+class AckFailTracker:
+    """What a spout was told of its tuples, in that order. Any thread may look while a topology runs.
+
+    Attributes
+    ----------
+    acked, failed : list of hashable
+        The spout's ids. An id that was told twice stands there twice.
+    reasons : list of Reason
+        Why, one for each of `failed`.
+    """
+
+    def __init__(self) -> None:
+        self.acked: list[Hashable] = []
+        self.failed: list[Hashable] = []
+        self.reasons: list[Reason | None] = []
+
+    def ack(self, tup_id: Hashable) -> None:
+        """Note that the tree of a tuple was finished."""
+        self.acked.append(tup_id)
+
+    def fail(self, tup_id: Hashable, reason: Reason | None = None) -> None:
+        """Note that the tree of a tuple was not finished, and why."""
+        self.reasons.append(reason)  # first: a reader of another thread finds a reason for each id
+        self.failed.append(tup_id)
+
+    def is_acked(self, tup_id: Hashable) -> bool:
+        """Say whether a tuple was acked."""
+        return tup_id in self.acked
+
+    def is_failed(self, tup_id: Hashable) -> bool:
+        """Say whether a tuple was failed."""
+        return tup_id in self.failed
+
+    def reason_of(self, tup_id: Hashable) -> Reason | None:
+        """Return why a tuple failed first; None if it did not, or if nobody said."""
+        return self.reasons[self.failed.index(tup_id)] if tup_id in self.failed else None
+
+    def clear(self) -> None:
+        """Forget what was told so far."""
+        self.acked.clear()
+        self.failed.clear()
+        self.reasons.clear()
+
+
+class FeederSpout(Spout):
+    """A spout that emits what a test feeds it, and tells a tracker how each tuple ended. It replays nothing.
+
+    Feed the class: ``Words = FeederSpout.with_outputs("word")``, ``Words.spec()`` in a topology, and
+    ``Words.feed(["a"], 1)`` at any time, from any thread. The tasks of one class share the feed.
+
+    Attributes
+    ----------
+    tracker : AckFailTracker
+        Of the class.
+    """
+
+    tracker: ClassVar[AckFailTracker]
+    _feed: ClassVar[deque[tuple[FixedTuple, Hashable | None]]]
+    _ended: ClassVar[bool]
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.tracker, cls._feed, cls._ended = AckFailTracker(), deque(), False
+
+    @classmethod
+    def with_outputs(cls, *outputs: str | Stream) -> type[Self]:
+        """Return a new spout with these fields or streams, a feed and a tracker of its own."""
+        return type(cls.__name__, (cls,), {"outputs": list(outputs), "__module__": cls.__module__})
+
+    @classmethod
+    def feed(cls, values: Sequence[Any], tup_id: Hashable | None = None) -> None:
+        """Let one of the tasks emit a tuple.
+
+        Parameters
+        ----------
+        values : sequence or FixedTuple
+            One value a field of the default stream, or of the FixedTuple's.
+        tup_id : hashable, optional
+            What the tracker will be told; without it the tuple is not tracked.
+
+        Raises
+        ------
+        ArgumentValueError
+            `end` was called.
+        """
+        if cls._ended:
+            raise ArgumentValueError(f"{cls.__name__}: end() said that there is no more to feed")
+        cls._feed.append((fixed(values), tup_id))
+
+    @classmethod
+    def end(cls) -> None:
+        """Say that nothing more will be fed, so that a run can end when all is done (``until="drained"``)."""
+        cls._ended = True
+
+    @classmethod
+    def unfed(cls) -> int:
+        """Return how many tuples no task has emitted yet."""
+        return len(cls._feed)
+
+    def next_tuple(self) -> None:
+        """Emit the oldest tuple of the feed, if there is one."""
+        try:
+            (values, stream), tup_id = self._feed.popleft()
+        except IndexError:
+            if self._ended:
+                self.finish()
+            return
+        self.emit(values, tup_id=tup_id, stream=stream)
+
+    def ack(self, tup_id: Hashable) -> None:
+        """Tell the tracker."""
+        self.tracker.ack(tup_id)
+
+    def fail(self, tup_id: Hashable, reason: Reason | None = None) -> None:
+        """Tell the tracker."""
+        self.tracker.fail(tup_id, reason)
+
+
+class Captured(NamedTuple):
+    """A tuple that reached a `CapturingBolt`.
+
+    Attributes
+    ----------
+    component, stream : str
+        Where it comes from.
+    task : int
+        The task that it reached.
+    values : tuple
+    """
+
+    component: str
+    stream: str
+    task: int
+    values: tuple[Any, ...]
+
+
+class CapturingBolt(Bolt):
+    """A bolt that keeps and acks what reaches it: ``Sink = CapturingBolt.fresh()``, ``Sink.spec(inputs=[...])``.
+
+    Attributes
+    ----------
+    captured : list of Captured
+        Of the class, in the order of arrival.
+    """
+
+    captured: ClassVar[list[Captured]]
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.captured = []
+
+    @classmethod
+    def fresh(cls) -> type[Self]:
+        """Return a new bolt that has captured nothing yet."""
+        return type(cls.__name__, (cls,), {"__module__": cls.__module__})
+
+    @classmethod
+    def tuples(cls, component: str | None = None, stream: str | None = None) -> list[tuple[Any, ...]]:
+        """Return the values of what was captured, in the order of arrival.
+
+        Parameters
+        ----------
+        component, stream : str, optional
+            Only of what comes from there.
+        """
+        return [
+            found.values
+            for found in list(cls.captured)
+            if component in {None, found.component} and stream in {None, found.stream}
+        ]
+
+    def process(self, tup: Tuple) -> None:
+        """Keep a tuple; it is acked when this returns."""
+        self.captured.append(Captured(tup.component, tup.stream, self.task_id, tuple(tup.values)))

@@ -1,0 +1,342 @@
+"""A scheduler that runs a whole topology on one thread, one step at a time, in an order that a seed decides.
+
+The threads of a runtime are taken away (``LocalRuntime(..., threads=False)``) and its executors, ackers and control
+become steps that the scheduler takes in turns. Every interleaving that threads could show at the boundary of a step can
+come up, and each comes up again for the same seed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from acker.errors import AckerError
+from acker.local import Hook, LocalRuntime, Report
+from acker.local.control import Control
+from acker.local.executors import Executor
+from acker.local.spouts import SpoutExecutor
+from acker.testing.clock import ManualClock
+from acker.topology import Graph, Topology
+
+_NS_A_SECOND: Final = 1_000_000_000
+# How many tuples or messages one step may take: 1 shows the most interleavings, the last is what threads do.
+_LIMITS: Final = (1, 2, 5, 512)
+# Of how many steps an error tells the names.
+_STEPS_TOLD: Final = 12
+
+
+class SchedulerError(AckerError, RuntimeError):
+    """What was waited for did not come: too many steps, or nothing left to do. The text names the seed."""
+
+
+def _poll_ns(one: Executor | Control) -> int | None:
+    """Return when a spout that had nothing to emit is to be asked again."""
+    return one._idle_until if isinstance(one, SpoutExecutor) else None
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)  # names have brackets, which mean something in patterns
+
+
+class Scheduler:
+    """Drives a runtime that has no threads, on a clock that it turns itself, in an order that the seed decides.
+
+    ``Scheduler.of(topology)`` makes all three. Used in a `with` statement, the runtime is stopped at the end of it.
+
+    Parameters
+    ----------
+    runtime : LocalRuntime
+        Made with ``threads=False`` and with this clock.
+    clock : ManualClock
+        Turned to the runtime's next deadline whenever nothing else is left to do.
+    seed : int
+        The same seed, topology and calls give the same run.
+
+    Attributes
+    ----------
+    runtime, clock, seed
+        As given.
+    steps : int
+        How many steps that did something were taken so far.
+    """
+
+    def __init__(self, runtime: LocalRuntime, clock: ManualClock, seed: int = 0) -> None:
+        self.runtime = runtime
+        self.clock = clock
+        self.seed = seed
+        self.steps = 0
+        self._random = random.Random(seed)
+        self._told: deque[str] = deque(maxlen=_STEPS_TOLD)
+        self._resting: set[str] = set()
+        self._frozen: set[str] = set()
+        self._slow_ns: dict[str, int] = {}
+        self._asleep_until_ns: dict[str, int] = {}
+        self._seen_ns = clock.now_ns()
+        # What is to be called: when, a number so that no two are alike, what.
+        self._calls: list[tuple[int, int, Callable[[], object]]] = []
+        self._number = itertools.count()
+
+    @classmethod
+    def of(
+        cls,
+        topology: type[Topology] | Graph,
+        conf: Mapping[str, Any] | None = None,
+        *,
+        seed: int = 0,
+        hooks: Sequence[Hook] = (),
+        max_restarts: int | None = None,
+        no_restart: bool | None = None,
+    ) -> Self:
+        """Start a topology on a clock that shows 0, with nobody but the new scheduler to drive it.
+
+        Parameters
+        ----------
+        topology, conf, hooks, max_restarts, no_restart
+            As for `acker.local.LocalRuntime`.
+        seed : int
+            Decides the order of steps, and the runtime's random choices.
+        """
+        clock = ManualClock()
+        runtime = LocalRuntime(
+            topology,
+            conf,
+            clock=clock,
+            hooks=hooks,
+            seed=seed,
+            max_restarts=max_restarts,
+            no_restart=no_restart,
+            threads=False,
+        )
+        runtime.start()
+        return cls(runtime, clock, seed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.stop()
+
+    def stop(self, drain_secs: float | None = None) -> Report:
+        """Stop the runtime in order, as `LocalRuntime.stop` does; return its report."""
+        self.runtime.stop(drain_secs)
+        self.run("stopped")
+        return self.runtime.report()
+
+    def drain(self, *, steps_max: int = 1_000_000) -> Report:
+        """Run until every spout has finished and nothing is pending, then stop; return the report.
+
+        Raises
+        ------
+        SchedulerError
+            That does not happen within `steps_max`, or cannot happen.
+        Exception
+            What the topology stopped with.
+        """
+        control = self.runtime.control
+        self.runtime.watch_for("drained")
+        self.run(lambda: control.reached.is_set() or self.runtime.settled, steps_max=steps_max)
+        drained = control.reached.is_set()
+        report = self.stop()
+        if self.runtime.error is not None:
+            raise self.runtime.error
+        return replace(report, outcome="drained") if drained else report
+
+    def run(self, until: Callable[[], object] | Literal["stopped"] = "stopped", *, steps_max: int = 1_000_000) -> int:
+        """Take steps, and turn the clock on whenever nothing is ready, until something has happened.
+
+        Parameters
+        ----------
+        until : callable or "stopped"
+            Looked at before each step; "stopped" means that the runtime has stopped for good.
+        steps_max : int
+            How many steps and turns of the clock that may take.
+
+        Returns
+        -------
+        int
+            How many steps were taken.
+
+        Raises
+        ------
+        SchedulerError
+            It did not happen within `steps_max`, or never will: nothing is ready, and no timer is set.
+        """
+        reached = (lambda: self.runtime.settled) if until == "stopped" else until
+        before = self.steps
+        self._resting.clear()  # the caller may have fed a spout, which signals nobody
+        for _ in range(steps_max):
+            if reached():
+                return self.steps - before
+            if not self.step() and not self._turn_clock():
+                raise self._error("nothing is left to do and no timer is set")
+        raise self._error(f"not reached within {steps_max} steps")
+
+    def settle(self, *, steps_max: int = 1_000_000) -> int:
+        """Take steps until nothing is ready at the time that the clock shows; return how many."""
+        before = self.steps
+        self._resting.clear()
+        while self.step():
+            if self.steps - before >= steps_max:
+                raise self._error(f"still something to do after {steps_max} steps, at one and the same time")
+        return self.steps - before
+
+    def advance(self, seconds: float | Fraction, *, steps_max: int = 1_000_000) -> int:
+        """Let time pass: stop at each deadline on the way, and settle there and at the end.
+
+        Parameters
+        ----------
+        seconds : float or Fraction
+        steps_max : int
+            How many steps it may take to settle, each time.
+
+        Returns
+        -------
+        int
+            How many steps were taken.
+        """
+        before, end_ns = self.steps, self.clock.now_ns() + round(Fraction(seconds) * _NS_A_SECOND)
+        self.settle(steps_max=steps_max)
+        while self._turn_clock(end_ns):
+            self.settle(steps_max=steps_max)
+        return self.steps - before
+
+    def step(self) -> bool:
+        """Let one of those that have something to do take a step; False: nobody has."""
+        if self.clock.now_ns() != self._seen_ns:
+            self._look_at_clock()
+        for one in self._in_turn():
+            if self._let_step(one):
+                return True
+        # The control looks now and then whether or not somebody signals, and believes at the second look that all is
+        # quiet.
+        return self._let_step(self.runtime.control) or self._let_step(self.runtime.control)
+
+    def call_later(self, seconds: float | Fraction, function: Callable[[], object]) -> None:
+        """Call a function once so much time has passed, between two steps."""
+        at_ns = self.clock.now_ns() + round(Fraction(seconds) * _NS_A_SECOND)
+        heapq.heappush(self._calls, (at_ns, next(self._number), function))
+
+    def freeze(self, pattern: str) -> list[str]:
+        """Take no more steps of some, as if their thread hung or their machine was gone.
+
+        Parameters
+        ----------
+        pattern : str
+            A name, or several as in a shell: ``"count*"``.
+
+        Returns
+        -------
+        list of str
+            The names that it stands for.
+
+        Raises
+        ------
+        SchedulerError
+            It stands for none.
+        """
+        names = self._named(pattern)
+        self._frozen.update(names)
+        return names
+
+    def thaw(self, pattern: str = "*") -> None:
+        """Take steps again of those that were frozen."""
+        self._frozen = {name for name in self._frozen if not _fits(name, pattern)}
+
+    def slow_down(self, pattern: str, seconds: float | Fraction) -> list[str]:
+        """Let so much time pass after each step of some, named as for `freeze`, before they take another; 0: none."""
+        names = self._named(pattern)
+        for name in names:
+            self._slow_ns[name] = round(Fraction(seconds) * _NS_A_SECOND)
+        return names
+
+    def _in_turn(self) -> list[Executor | Control]:
+        """Return who may step and has been signalled since it had nothing to do, in a random order."""
+        resting = self._resting
+        able = [one for one in self.runtime.steppables if one.name not in resting or one.signal.is_set()]
+        if self._frozen or self._asleep_until_ns:
+            now_ns = self.clock.now_ns()
+            asleep = {name for name, until_ns in self._asleep_until_ns.items() if until_ns > now_ns}
+            able = [one for one in able if one.name not in self._frozen and one.name not in asleep]
+        self._random.shuffle(able)
+        return able
+
+    def _let_step(self, one: Executor | Control) -> bool:
+        """Do what a thread does: take back the signal, then step, and rest if that was in vain."""
+        name = one.name
+        one.signal.clear()
+        try:
+            worked = one.step(self._random.choice(_LIMITS))
+        except Exception as error:
+            error.add_note(self._where())
+            raise
+        if not worked:
+            self._resting.add(name)
+            return False
+        self._resting.discard(name)
+        self._told.append(name)
+        self.steps += 1
+        if name in self._slow_ns:
+            self._asleep_until_ns[name] = self.clock.now_ns() + self._slow_ns[name]
+        return True
+
+    def _turn_clock(self, end_ns: int | None = None) -> bool:
+        """Turn the clock to what comes next, and at the most to `end_ns`; False: there is nothing to turn it to."""
+        now_ns = self.clock.now_ns()
+        due_ns = [at_ns for at_ns, _, _ in self._calls[:1]]
+        polls_ns = []
+        for one in self.runtime.steppables:
+            if one.name in self._frozen:
+                continue
+            asleep_until_ns = self._asleep_until_ns.get(one.name, 0)
+            deadline_ns = one.deadline_ns()
+            poll_ns = _poll_ns(one)
+            if asleep_until_ns > now_ns:
+                due_ns.append(asleep_until_ns)
+            elif deadline_ns is not None and deadline_ns > now_ns:  # else it waits for something else: room in a queue
+                due_ns.append(deadline_ns)
+            elif poll_ns is not None:
+                polls_ns.append(poll_ns)
+        if end_ns is not None:
+            due_ns.append(end_ns)
+        # A spout that had nothing is asked a thousand times a second, and whenever the clock is turned. That is enough
+        # where the clock is turned for somebody else.
+        target_ns = min(due_ns or polls_ns, default=now_ns)
+        if target_ns <= now_ns:
+            return False
+        self.clock.advance_to(target_ns)
+        return True
+
+    def _look_at_clock(self) -> None:
+        """Wake whose time has come, since the clock has been turned, by whomever."""
+        now_ns = self._seen_ns = self.clock.now_ns()
+        while self._calls and self._calls[0][0] <= now_ns:
+            heapq.heappop(self._calls)[2]()
+        for one in self.runtime.steppables:
+            deadline_ns = one.deadline_ns()
+            if _poll_ns(one) is not None or (deadline_ns is not None and deadline_ns <= now_ns):
+                self._resting.discard(one.name)
+
+    def _named(self, pattern: str) -> list[str]:
+        names = [one.name for one in self.runtime.steppables]
+        found = [name for name in names if _fits(name, pattern)]
+        if not found:
+            raise SchedulerError(f"nobody is called {pattern!r}; there are {', '.join(names)}")
+        return found
+
+    def _where(self) -> str:
+        last = ", ".join(self._told) or "none"
+        return f"seed {self.seed}, step {self.steps}, {self.clock.now_ns() / 1e9:.6f} s; the last steps: {last}"
+
+    def _error(self, text: str) -> SchedulerError:
+        return SchedulerError(f"{text} ({self._where()})")
