@@ -1,0 +1,9 @@
+"""Deterministic simulation of the local runtime: from one seed a topology, its faults, and every order of steps.
+
+``python -m acker.testing.simulation --seed N`` replays one and tells what happens; ``--seconds S`` looks for new ones.
+"""
+
+from acker.testing.simulation.plan import Plan, plan_of
+from acker.testing.simulation.run import Simulated, SimulationError, simulate
+
+__all__ = ["Plan", "Simulated", "SimulationError", "plan_of", "simulate"]

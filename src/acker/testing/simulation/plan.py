@@ -1,0 +1,278 @@
+"""What a seed stands for: a topology of random shape, how its components behave, and which faults befall it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+# The keys that tuples carry, for fields groupings.
+KEYS: Final = 5
+# Hops that a tuple of a spout has left: a bolt emits only while there are some, so that loops come to an end.
+HOPS_MAX: Final = 5
+
+GROUPINGS: Final = ("shuffle", "fields", "all", "global_", "none", "local_or_shuffle", "custom")
+BOLT_KINDS: Final = ("auto", "auto", "manual", "aggregate", "batching", "keeper")
+
+
+@dataclass(frozen=True)
+class SpoutPlan:
+    """A spout.
+
+    Attributes
+    ----------
+    kind : {"untracked", "tracked", "reliable"}
+    tuples : int
+        How many each task emits.
+    burst : int
+        How many `next_tuple` emits at most.
+    streams : tuple of str
+        "direct" is a direct one.
+    raises : float
+        How often `next_tuple`, `ack` and `fail` raise, which restarts the topology.
+    """
+
+    name: str
+    par: int
+    executors: int
+    kind: str
+    tuples: int
+    burst: int
+    streams: tuple[str, ...]
+    raises: float
+
+
+@dataclass(frozen=True)
+class Input:
+    """A subscription of a bolt."""
+
+    source: str
+    stream: str
+    grouping: str
+
+
+@dataclass(frozen=True)
+class BoltPlan:
+    """A bolt.
+
+    Attributes
+    ----------
+    kind : {"auto", "manual", "aggregate", "batching", "keeper"}
+        "auto" leaves anchors and acks to the runtime, "manual" does not; "aggregate" emits one tuple for several,
+        "batching" is a BatchingBolt, and a "keeper" holds tuples for some ticks and resets their timeouts meanwhile.
+    inputs : tuple of Input
+    tick_secs : float or None
+    together : int
+        How many tuples an "aggregate" waits for, and for how many ticks a "keeper" holds one.
+    raises, fails, holds, unanchored, escapes : float
+        How often `process` raises, fails a tuple, never acks one, emits without anchors, raises what nobody catches.
+    """
+
+    name: str
+    par: int
+    executors: int
+    kind: str
+    streams: tuple[str, ...]
+    inputs: tuple[Input, ...]
+    tick_secs: float | None
+    together: int
+    raises: float
+    fails: float
+    holds: float
+    unanchored: float
+    escapes: float
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What befalls the runtime itself; each number is a chance before each step, unless it says otherwise.
+
+    Attributes
+    ----------
+    slow : float
+        That an executor or an acker becomes slow.
+    freeze : float
+        That one hangs, for a while.
+    reorder, delay : float
+        That messages which wait for an acker change places, or arrive later.
+    restore : float
+        That an acker is lost and goes on from its last snapshot.
+    jump : float
+        That the clock jumps on.
+    crashes : int
+        How many exceptions may escape from components.
+    """
+
+    slow: float = 0.0
+    freeze: float = 0.0
+    reorder: float = 0.0
+    delay: float = 0.0
+    restore: float = 0.0
+    jump: float = 0.0
+    crashes: int = 0
+
+
+@dataclass(frozen=True)
+class Risks:
+    """What the faults of a run excuse.
+
+    Attributes
+    ----------
+    times_out : bool
+        A tree may time out although its work was done: its messages are late or lost.
+    rejects : bool
+        Ackers may reject trees.
+    loses : bool
+        Deliveries may get lost: with the queues of a restart, or in those of a task that hangs until the end.
+    """
+
+    times_out: bool
+    rejects: bool
+    loses: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole run.
+
+    Attributes
+    ----------
+    end : {"drained", "stop", "abort"}
+    end_after : int
+        After how many steps "stop" and "abort" come.
+    """
+
+    seed: int
+    spouts: tuple[SpoutPlan, ...]
+    bolts: tuple[BoltPlan, ...]
+    conf: dict[str, Any]
+    faults: Faults
+    end: str
+    end_after: int
+
+    @property
+    def risks(self) -> Risks:
+        """What the faults excuse."""
+        faults = self.faults
+        late = faults.slow or faults.freeze or faults.delay or faults.restore or faults.jump
+        return Risks(
+            times_out=bool(late),
+            rejects=self.conf["topology.acker.high_water"] is not None,
+            loses=bool(faults.crashes) or self.end != "drained",
+        )
+
+    @property
+    def timeout_ns(self) -> int:
+        """The message timeout."""
+        return int(self.conf["topology.message.timeout.secs"] * 1e9)
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}: {self.end} after {self.end_after} steps", f"  {self.faults}", f"  {self.conf}"]
+        return "\n".join([*lines, *(f"  {one}" for one in (*self.spouts, *self.bolts))])
+
+
+def plan_of(seed: int) -> Plan:
+    """Return what a seed stands for."""
+    rng = random.Random(seed)
+    faults = _faults(rng)
+    calm = rng.random() < 0.3  # nothing fails either, so every tree has to be acked
+    spouts = tuple(_spout(rng, number, faults) for number in range(rng.choice((1, 1, 2, 3))))
+    bolts = _bolts(rng, spouts, faults, calm=calm)
+    end = rng.choices(("drained", "stop", "abort"), (8, 2, 1))[0]
+    return Plan(seed, spouts, bolts, _conf(rng), faults, end, rng.randrange(400))
+
+
+def _some(rng: random.Random, chance: float, most: float) -> float:
+    """Return 0, or with that chance a number up to the given one."""
+    return rng.uniform(0, most) if rng.random() < chance else 0.0
+
+
+def _faults(rng: random.Random) -> Faults:
+    if rng.random() < 0.35:
+        return Faults(reorder=_some(rng, 0.5, 0.3))
+    return Faults(
+        slow=_some(rng, 0.3, 0.02),
+        freeze=_some(rng, 0.3, 0.02),
+        reorder=_some(rng, 0.5, 0.3),
+        delay=_some(rng, 0.3, 0.1),
+        restore=_some(rng, 0.3, 0.03),
+        jump=_some(rng, 0.2, 0.02),
+        crashes=rng.choice((0, 0, 0, 1, 2, 7)),
+    )
+
+
+def _conf(rng: random.Random) -> dict[str, Any]:
+    return {
+        "topology.acker.tasks": rng.choice((1, 1, 2, 3)),
+        "topology.acker.buckets": rng.choice((2, 3, 3, 4)),
+        "topology.acker.high_water": rng.choice((1, 4)) if rng.random() < 0.1 else None,
+        "topology.message.timeout.secs": rng.choice((0.75, 5, 30)),
+        "topology.max.spout.pending": rng.choice((1, 2, 5, 20, None)),
+        "topology.executor.receive.buffer.size": rng.choice((1, 2, 8, 64)),
+        "topology.max.restarts": rng.choice((1, 5)),
+    }
+
+
+def _width(rng: random.Random) -> tuple[int, int]:
+    par = rng.choice((1, 1, 2, 3, 4))
+    return par, rng.randint(1, par)
+
+
+def _streams(rng: random.Random) -> tuple[str, ...]:
+    return ("default", *(name for name in ("side", "direct") if rng.random() < 0.25))
+
+
+def _spout(rng: random.Random, number: int, faults: Faults) -> SpoutPlan:
+    par, executors = _width(rng)
+    return SpoutPlan(
+        name=f"spout{number + 1}",
+        par=par,
+        executors=executors,
+        kind=rng.choice(("untracked", "tracked", "tracked", "reliable", "reliable")),
+        tuples=rng.randint(1, 8),
+        burst=rng.choice((1, 1, 2, 3)),
+        streams=_streams(rng),
+        raises=_some(rng, 0.3, 0.05) if faults.crashes else 0.0,
+    )
+
+
+def _bolts(rng: random.Random, spouts: Sequence[SpoutPlan], faults: Faults, *, calm: bool) -> tuple[BoltPlan, ...]:
+    names = [f"bolt{number + 1}" for number in range(rng.randint(1, 6))]
+    streams = {name: _streams(rng) for name in names} | {spout.name: spout.streams for spout in spouts}
+    bolts = []
+    for place, name in enumerate(names):
+        before = [spout.name for spout in spouts] + names[:place]
+        sources = rng.sample(before, min(len(before), rng.choice((1, 1, 2, 3))))
+        if rng.random() < 0.15:
+            sources.append(rng.choice(names[place:]))  # a loop
+        inputs = tuple(_input(rng, one, streams[one]) for one in sources)
+        bolts.append(_bolt(rng, name, inputs, streams[name], faults, calm=calm))
+    return tuple(bolts)
+
+
+def _input(rng: random.Random, source: str, streams: tuple[str, ...]) -> Input:
+    stream = rng.choice(streams)
+    return Input(source, stream, "direct" if stream == "direct" else rng.choice(GROUPINGS))
+
+
+def _bolt(
+    rng: random.Random, name: str, inputs: tuple[Input, ...], streams: tuple[str, ...], faults: Faults, *, calm: bool
+) -> BoltPlan:
+    par, executors = _width(rng)
+    kind = rng.choice(BOLT_KINDS)
+    return BoltPlan(
+        name=name,
+        par=par,
+        executors=executors,
+        kind=kind,
+        streams=streams,
+        inputs=inputs,
+        tick_secs=rng.choice((0.2, 0.3)) if kind in {"batching", "keeper"} or rng.random() < 0.1 else None,
+        together=rng.randint(1, 4),
+        raises=0.0 if calm else _some(rng, 0.4, 0.15),
+        fails=0.0 if calm or kind == "auto" else _some(rng, 0.4, 0.15),
+        holds=0.0 if calm or kind != "manual" else _some(rng, 0.4, 0.1),
+        unanchored=_some(rng, 0.3, 0.5),
+        escapes=_some(rng, 0.5, 0.05) if faults.crashes and kind == "manual" else 0.0,
+    )

@@ -1,0 +1,236 @@
+"""One simulation: build what a seed stands for, run it step by step, and check that every promise was kept."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from acker.errors import AckerError
+from acker.local import LocalRuntime
+from acker.testing.clock import ManualClock
+from acker.testing.scheduler import Scheduler
+from acker.testing.simulation.components import BOLTS, FIELDS, SPOUTS, World
+from acker.testing.simulation.faults import Injector
+from acker.testing.simulation.ledger import Ledger, Reading
+from acker.testing.simulation.plan import KEYS, BoltPlan, Plan, SpoutPlan, plan_of
+from acker.topology import Graph, Grouping, Stream, Topology
+
+_STEPS_MAX: Final = 100_000
+# Tuples that one call of a simulated component emits at most, to one task: a batch a key, two tuples a batch.
+_TUPLES_A_CALL: Final = 2 * KEYS
+
+
+class SimulationError(AckerError, AssertionError):
+    """A promise was broken. The text says which, and which seed shows it."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What happened in a simulation in which all promises were kept.
+
+    Attributes
+    ----------
+    steps, emitted, deliveries, restarts : int
+    seconds : float
+        On the simulation's clock.
+    outcomes : dict
+        How tracked tuples ended -> how often.
+    """
+
+    plan: Plan
+    steps: int
+    seconds: float
+    emitted: int
+    deliveries: int
+    restarts: int
+    outcomes: dict[str, int]
+
+
+def simulate(seed: int, *, say: Callable[[str], None] | None = None) -> Simulated:
+    """Run what a seed stands for, and check the promises of topology.md.
+
+    Parameters
+    ----------
+    seed : int
+    say : callable, optional
+        Told what happens, in words.
+
+    Raises
+    ------
+    SimulationError
+        A promise was broken.
+    """
+    simulation = _Simulation(plan_of(seed), say)
+    with _quiet():
+        return simulation.run()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let nothing be logged: what components raise on purpose would be pages."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _chosen_tasks(values: tuple[Any, ...], tasks: Any) -> list[int]:
+    """Return none, one or two tasks, for custom groupings."""
+    key = values[1]
+    return [] if key == 0 else sorted({tasks[key % len(tasks)], tasks[-1]})
+
+
+def graph_of(plan: Plan, world: World) -> Graph:
+    """Return the topology of a plan, with components that act in this world."""
+    body: dict[str, Any] = {"config": plan.conf}
+    for spout in plan.spouts:
+        body[spout.name] = _component(SPOUTS[spout.kind], spout, world).spec(par=spout.par, executors=spout.executors)
+    for bolt in plan.bolts:
+        inputs = {f"{one.source}:{one.stream}": _grouping(one.grouping) for one in bolt.inputs}
+        config = {} if bolt.tick_secs is None else {"topology.tick.tuple.freq.secs": bolt.tick_secs}
+        component = _component(BOLTS[bolt.kind], bolt, world)
+        body[bolt.name] = component.spec(inputs=inputs, par=bolt.par, executors=bolt.executors, config=config)
+    topology: type[Topology] = type("Simulated", (Topology,), body)
+    return topology.graph()
+
+
+def _component(base: type[Any], plan: SpoutPlan | BoltPlan, world: World) -> Any:
+    outputs = [Stream(FIELDS, name, direct=name == "direct") for name in plan.streams]
+    return type(plan.name, (base,), {"outputs": outputs, "plan": plan, "world": world})
+
+
+def _grouping(kind: str) -> Grouping:
+    if kind == "fields":
+        return Grouping.fields("key")
+    if kind == "custom":
+        return Grouping.custom(_chosen_tasks)
+    found: Grouping = getattr(Grouping, kind)
+    return found
+
+
+class _Simulation:
+    """A simulation while it runs."""
+
+    def __init__(self, plan: Plan, say: Callable[[str], None] | None) -> None:
+        self.plan = plan
+        self.clock = ManualClock()
+        self.ledger = Ledger(self.clock.now_ns, plan.timeout_ns, plan.risks)
+        self.world = World(plan, self.ledger, random.Random(plan.seed), plan.faults.crashes)
+        if say is not None:
+            self.world.say = lambda text: say(f"{self.clock.now_ns() / 1e9:10.4f} {text}")
+            say(str(plan))
+        self.graph = graph_of(plan, self.world)
+        self.runtime = LocalRuntime(self.graph, clock=self.clock, seed=plan.seed, threads=False)
+        self.scheduler = Scheduler(self.runtime, self.clock, plan.seed)
+        self.injector = Injector(self.world, self.runtime, self.scheduler, self.clock)
+        self.crews: list[Any] = []
+        for node in self.graph.nodes.values():
+            for stream in node.streams.values():
+                found = self.graph.consumers(node.name, stream.name)
+                self.ledger.readings[node.name, stream.name] = [
+                    Reading(one.consumer, list(self.graph.nodes[one.consumer].tasks), one.grouping.kind)
+                    for one in found
+                ]
+                if stream.direct:
+                    tasks = [task for one in found for task in self.graph.nodes[one.consumer].tasks]
+                    self.world.readers[node.name, stream.name] = tasks
+
+    def run(self) -> Simulated:
+        try:
+            self._run()
+        except Exception as error:
+            if isinstance(error, SimulationError):
+                raise
+            raise SimulationError(self._text([f"{type(error).__name__}: {error}"])) from error
+        if self.ledger.violations:
+            raise SimulationError(self._text(self.ledger.violations))
+        return Simulated(
+            self.plan,
+            self.scheduler.steps,
+            self.clock.now_ns() / 1e9,
+            self.ledger.emitted,
+            self.ledger.deliveries,
+            self.runtime.control.restarts,
+            dict(self.ledger.outcomes),
+        )
+
+    def _text(self, violations: list[str]) -> str:
+        seed = self.plan.seed
+        head = f"seed {seed} breaks promises (replay: python -m acker.testing.simulation --seed {seed})"
+        return "\n".join([head, *(f"  {text}" for text in violations[:10])])
+
+    def _run(self) -> None:
+        runtime, plan = self.runtime, self.plan
+        runtime.start()
+        runtime.watch_for("drained")
+        self.scheduler.run(self._is_over, steps_max=_STEPS_MAX)
+        self.world.tell(f"the end: {plan.end}")
+        self.ledger.stopping = True
+        self.injector.stop(leave_frozen=plan.end != "drained" and plan.seed % 2 == 0)
+        (runtime.abort if plan.end == "abort" else runtime.stop)()
+        self.scheduler.run("stopped", steps_max=_STEPS_MAX)
+        self._check()
+
+    def _is_over(self) -> bool:
+        crew = self.runtime.control.crew
+        if crew is not None and (not self.crews or self.crews[-1] is not crew):
+            self.crews.append(crew)
+        if self.ledger.violations:
+            raise SimulationError(self._text(self.ledger.violations))
+        over = self.runtime.settled or (self.plan.end != "drained" and self.scheduler.steps >= self.plan.end_after)
+        over = over or self.runtime.control.reached.is_set()
+        if not over:
+            self.injector.happen()
+        return over
+
+    def _check(self) -> None:
+        """Check what must be so at the end."""
+        wrong, control = self.ledger.violations, self.runtime.control
+        abandoned = {one.task for one in control.abandoned}
+        untold = (tree for tree in self.ledger.still_open() if tree.task not in abandoned)
+        wrong.extend(f"{tree} was never told its end" for tree in untold)
+        for crew in self.crews:
+            for executor in crew.bolts:
+                self._check_bound(executor)
+        drained = self.plan.end == "drained" and control.error is None
+        if drained:
+            self._check_drained()
+        if not self.plan.risks.loses:
+            wrong.extend(f"tuple #{serial} never reached task {task}" for serial, task in self.ledger.lost())
+
+    def _check_bound(self, executor: Any) -> None:
+        """Check that a queue never held more than its capacity, and what each producer may have had in hand."""
+        name = executor.tasks[0].collector.component
+        bolt = self.graph.nodes[name]
+        if any((one.source, name) in self.graph.loops for one in bolt.inputs):
+            return  # in a loop nobody waits
+        producers = sum(self.graph.nodes[one.source].par for one in bolt.inputs)
+        capacity = executor.inbox.capacity
+        bound = capacity + producers * len(executor.tasks) * (capacity + _TUPLES_A_CALL)
+        if executor.inbox.size_max > bound:
+            self.ledger.violations.append(
+                f"the queue of {executor.name} held {executor.inbox.size_max} tuples; its capacity is {capacity}, "
+                f"and {producers} producers may have had {bound - capacity} in hand"
+            )
+
+    def _check_drained(self) -> None:
+        wrong, world = self.ledger.violations, self.world
+        for spout in self.plan.spouts:
+            for task in self.graph.nodes[spout.name].tasks:
+                emitted = world.numbers.get(task, 0)
+                if emitted != spout.tuples:
+                    wrong.append(f"drained, but task {task} of {spout.name} emitted {emitted} of {spout.tuples} tuples")
+        wrong.extend(
+            f"drained, but {tree.spout} {tree.tup_id!r} has neither been acked nor given up"
+            for tree in self.ledger.trees
+            if (tree.spout, tree.tup_id) not in world.finals
+        )
+        for executor in (*self.runtime.ackers, *(self.runtime.control.crew or ())):
+            if executor.inbox.size:
+                wrong.append(f"drained, but {executor.inbox.size} items are in the queue of {executor.name}")
