@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -40,8 +41,8 @@ def run(
     conf : mapping, optional
         Goes before the topology's own.
     until : str, int or None
-        "drained": every spout says that it has no more, and nothing is pending. A time, such as "30s". A number of trees
-        to be acked. None: until stopped.
+        "drained": every spout says that it has no more, and nothing is pending. A time, such as "30s". A number of
+        trees to be acked. None: until stopped.
     clock, hooks, seed, max_restarts, no_restart
         As for `LocalRuntime`.
 
@@ -75,33 +76,37 @@ def run(
 
 
 @contextmanager
-def stopped_by_signals(runtime: LocalRuntime) -> Iterator[Callable[[], int]]:
+def stopped_by_signals(runtime: LocalRuntime) -> Iterator[None]:
     """Let SIGINT and SIGTERM stop a runtime, the second time at once; elsewhere than on the main thread do nothing.
 
-    Yields
-    ------
-    callable
-        Returns how many signals came.
+    A handler runs between any two steps of the main thread, so that may hold each lock that stopping needs. Hence the
+    handler puts the signal on a queue whose put() is reentrant, and another thread does what it asks for.
     """
-    count = 0
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+
+    def obey() -> None:
+        for times, number in enumerate(iter(came.get, None)):
+            name = signal.Signals(number).name
+            if times == 0:
+                logger.warning("%s: stopping; a second one stops at once", name)
+                runtime.control.stop()
+            else:
+                logger.warning("%s again: stopping at once", name)
+                runtime.control.abort()
 
     def handle(number: int, _: FrameType | None) -> None:
-        nonlocal count
-        count += 1
-        name = signal.Signals(number).name
-        if count == 1:
-            logger.warning("%s: stopping; a second one stops at once", name)
-            runtime.control.stop()
-        else:
-            logger.warning("%s again: stopping at once", name)
-            runtime.control.abort()
+        came.put(number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: 0
-        return
+    obeys = threading.Thread(target=obey, name="signals", daemon=True)
+    obeys.start()
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: count
+        yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+        came.put(None)
+        obeys.join()
