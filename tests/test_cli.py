@@ -27,12 +27,19 @@ def invoke(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("command", ["", "run", "run wordcount", "doctor"])
+@pytest.mark.parametrize("command", ["", "run", "run wordcount", "run module:Topology", "graph", "doctor"])
 def test_each_command_has_help(invoke, command) -> None:
     answer = invoke(*command.split(), "--help")
     assert answer.exit_code == 0 and "Usage: " in answer.output
     assert invoke(*command.split(), "-h").output == answer.output
-    if command != "run":
+    if command == "run":
+        assert "MODULE:TOPOLOGY" in answer.output and "wordcount" in answer.output
+    elif command == "graph":
+        assert "2  usage: no such topology" in answer.output
+    elif command == "run module:Topology":
+        for code in ("1  the topology ended with an error", "3  a task did not come", "130  interrupted: a second"):
+            assert code in answer.output
+    else:
         for code in ("0  fine", "3  run: verified, with dead-lettered lines", "130  interrupted"):
             assert code in answer.output
 

@@ -82,6 +82,7 @@ SPOUT = TaskStats(
     executor="lines-1",
     emitted={"default": 10, "errors": 1},
     transferred=10,
+    executed=99,
     acked=6,
     failed=1,
     timed_out=2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import click
 
 from acker import __version__
 from acker.cli.environment import SetupError
+from acker.cli.load import UsageError
+from acker.topology import TopologyError
 
 EXIT_CODES = """
 \b
@@ -24,6 +27,27 @@ Exit codes:
     5  the job failed inside Spark
   130  interrupted
 """
+
+TOPOLOGY_EXIT_CODES = """
+\b
+Exit codes:
+    0  fine: drained, reached what --until asks for, or stopped by one Ctrl-C
+    1  the topology ended with an error
+    2  usage: no such topology, it is defined wrongly, an unknown option
+    3  a task did not come back from user code and was left behind; its stack is shown
+    4  something is missing: a package
+  130  interrupted: a second Ctrl-C stopped it without draining
+"""
+
+GRAPH_EXIT_CODES = """
+\b
+Exit codes:
+    0  fine
+    2  usage: no such topology, or it is defined wrongly
+"""
+
+# What stands for any topology in lists of commands.
+_ANY_TOPOLOGY = "MODULE:TOPOLOGY"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,6 +67,8 @@ def guarded(command: Command) -> Command:
             return command(*args, **kwargs)
         except SetupError as fault:
             fail(str(fault), 4)
+        except (UsageError, TopologyError) as fault:
+            fail(str(fault), 2)
         except KeyboardInterrupt:
             fail("interrupted", 130)
 
@@ -55,9 +81,87 @@ def cli() -> None:
     """Know, for every message that enters a pipeline, when everything derived from it is finished."""
 
 
-@cli.group()
+class Jobs(click.Group):
+    """The named jobs; and any topology, by a name with a colon."""
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return the command of a job or of a topology."""
+        if ":" not in name:
+            return super().get_command(ctx, name)
+        command = copy.copy(topology)
+        command.name = name
+        command.callback = functools.partial(topology.callback or fail, name)
+        return command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return what help lists."""
+        return [_ANY_TOPOLOGY, *super().list_commands(ctx)]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Say how topologies are named where there is no such job."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as fault:
+            text = f"{fault.message} A topology is named {_ANY_TOPOLOGY}, such as wordcount:WordCount."
+            raise click.UsageError(text, ctx) from fault
+
+
+@cli.group(cls=Jobs)
 def run() -> None:
-    """Run a job that is tracked by the acker."""
+    """Run a topology in this process, or a job on Spark."""
+
+
+def _until(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    from acker.errors import ArgumentValueError
+    from acker.local.until import parse_until
+
+    try:
+        parse_until(value)
+    except ArgumentValueError as fault:
+        raise click.BadParameter(str(fault).removeprefix("until: ")) from fault
+    return value
+
+
+@click.command(epilog=TOPOLOGY_EXIT_CODES)
+@click.option(
+    "--conf", "pairs", multiple=True, metavar="NAME=VALUE", help="An option of the topology; the value as JSON or text."
+)
+@click.option(
+    "--until", callback=_until, metavar="WHEN", help="drained, a time such as 30s, or a number of acked trees."
+)
+@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write a report, .html or .json.")
+@click.option("--trace", type=click.IntRange(1), metavar="N", help="Keep the edges of one tree in N.")
+@click.option("--prometheus", type=click.IntRange(0, 65535), metavar="PORT", help="Serve metrics; 0: on a free port.")
+@click.option("--no-restart", is_flag=True, help="The first exception that escapes ends the topology.")
+@click.option("--max-restarts", type=click.IntRange(0), help="Restarts in a row, then it ends.  [default: 5]")
+@guarded
+def topology(name: str, pairs: tuple[str, ...], **options: Any) -> None:
+    """Run a topology in this process, until it is stopped or --until holds.
+
+    MODULE is imported, the current folder being searched first. A table of the components is shown meanwhile: emitted,
+    executed and acked tuples, latencies, the share of the time that the busiest task works (capacity), queues.
+
+    Ctrl-C (or SIGTERM) stops it in order: spouts rest, and what is under way may end. A second one stops it at once.
+    """
+    from acker.cli.topology import main, parse_conf
+
+    sys.exit(main(name, conf=parse_conf(pairs), **options))
+
+
+@cli.command(epilog=GRAPH_EXIT_CODES)
+@click.argument("topology", metavar=_ANY_TOPOLOGY)
+@click.option(
+    "--format", "how", type=click.Choice(["dot", "svg", "mermaid"]), help="[default: by the name of --output, or dot]"
+)
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="[default: the standard output]")
+@guarded
+def graph(topology: str, how: str | None, output: Path | None) -> None:
+    """Draw a topology: for Graphviz, as SVG (which needs no Graphviz), or for Mermaid."""
+    from acker.cli.topology import draw
+
+    sys.exit(draw(topology, how=how, output=output))
 
 
 @run.command(epilog=EXIT_CODES)

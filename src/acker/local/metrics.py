@@ -287,8 +287,9 @@ class RuntimeStats:
     def totals(self) -> ComponentStats:
         """The whole topology as one row.
 
-        How trees ended, what is pending and its age are the spouts', since a tree has one spout and many tuples; all
-        else adds up over spouts and bolts. Ackers are the runtime's own and count for nothing here.
+        How trees ended, what is pending and its age are the spouts', since a tree has one spout and many tuples;
+        executed are the bolts' tuples, and not the calls of next_tuple. All else adds up over spouts and bolts. Ackers
+        are the runtime's own and count for nothing here.
         """
         tasks = [task for task in self.tasks if task.kind != "acker"]
         of_spouts = _summed([task for task in tasks if task.kind == "spout"])
@@ -298,7 +299,11 @@ class RuntimeStats:
             kind="topology",
             tasks=len(tasks),
             executors=len({task.executor for task in tasks}),
-            **{**_summed(tasks), **{name: of_spouts[name] for name in of_trees}},
+            **{
+                **_summed(tasks),
+                **{name: of_spouts[name] for name in of_trees},
+                "executed": sum(task.executed for task in tasks if task.kind == "bolt"),
+            },
         )
 
     def to_json(self) -> dict[str, Any]:

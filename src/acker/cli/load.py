@@ -1,0 +1,96 @@
+"""Finds the topology that a command line names as MODULE:TOPOLOGY."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeGuard
+
+from acker.errors import AckerError
+from acker.topology import TopologyError
+
+if TYPE_CHECKING:
+    from acker.topology import Graph, Topology
+
+
+class UsageError(AckerError):
+    """A command line that cannot be followed. The text is one sentence that says how to mend it."""
+
+
+def load(name: str) -> type[Topology] | Graph:
+    """Import a module, and return a topology in it.
+
+    The current folder is searched first, as by `python -m`.
+
+    Parameters
+    ----------
+    name : str
+        MODULE:TOPOLOGY; the module may have dots, and so may the topology.
+
+    Raises
+    ------
+    UsageError
+        No such module, it cannot be imported, no such topology, or that is none.
+    TopologyError
+        The module defines one wrongly.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise UsageError(f"{name!r} names no topology: write MODULE:TOPOLOGY, such as wordcount:WordCount")
+    module = _import(module_name)
+    found: object = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"{module_name} has no {attribute}: {_instead(module, attribute)}")
+        found = getattr(found, part)
+    if _is_topology(found):
+        return found
+    what = f"the class {found.__name__}" if isinstance(found, type) else f"of type {type(found).__name__}"
+    raise UsageError(f"{name} is {what} and no subclass of acker.topology.Topology: {_instead(module, attribute)}")
+
+
+def _is_topology(value: object) -> TypeGuard[type[Topology] | Graph]:
+    from acker.topology import Graph, Topology
+
+    return isinstance(value, Graph) or (
+        isinstance(value, type) and issubclass(value, Topology) and value is not Topology
+    )
+
+
+def _import(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except TopologyError:
+        raise
+    except ModuleNotFoundError as fault:
+        missing = fault.name or ""
+        if name != missing and not name.startswith(f"{missing}."):
+            raise UsageError(f"{name} imports {missing}, which is not installed") from fault
+        if name.endswith(".py"):
+            raise UsageError(f"{name!r} is a file and no module: leave out the .py") from fault
+        raise UsageError(
+            f"there is no module {missing} in {here} or on PYTHONPATH: run acker in the folder that holds it"
+        ) from fault
+    except Exception as fault:
+        at = traceback.extract_tb(fault.__traceback__)[-1]
+        file, line = (fault.filename, fault.lineno) if isinstance(fault, SyntaxError) else (at.filename, at.lineno)
+        text = fault.msg if isinstance(fault, SyntaxError) else fault
+        raise UsageError(
+            f"{name} cannot be imported: {type(fault).__name__}: {text} ({file}, line {line}): mend it there"
+        ) from fault
+
+
+def _instead(module: ModuleType, attribute: str) -> str:
+    """Return what could have been meant."""
+    names = [name for name, value in vars(module).items() if _is_topology(value)]
+    if not names:
+        return "it defines no topology"
+    near = difflib.get_close_matches(attribute, names, 1)
+    return f"did you mean {module.__name__}:{near[0]}?" if near else f"its topologies are {', '.join(sorted(names))}"

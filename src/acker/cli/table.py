@@ -1,0 +1,126 @@
+"""The figures of a topology as rows that people read, as in Storm's UI: for the terminal and for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from acker.local.metrics import ComponentStats, Histogram, RuntimeStats
+
+
+class Row(NamedTuple):
+    """A component, or the whole topology. Empty: it has no such figure."""
+
+    component: str
+    tasks: str
+    emitted: str = ""
+    executed: str = ""
+    acked: str = ""
+    failed: str = ""
+    timed_out: str = ""
+    pending: str = ""
+    latency: str = ""
+    capacity: str = ""
+    queue: str = ""
+
+
+HEADINGS = Row(*(name.replace("_", " ") for name in Row._fields))._replace(latency="p50 / p99")
+
+
+def rows(stats: RuntimeStats) -> Iterator[Row]:
+    """Yield a row for each component, ackers included, and one for the topology.
+
+    A spout's latency is from emit to ack, a bolt's that of process(). Acked, failed, timed out and pending are trees
+    for spouts and for the topology, tuples for bolts.
+    """
+    for row in stats.components().values():
+        if row.kind == "acker":
+            yield Row(component=row.component, tasks=_tasks(row), queue=_count(row.queue))
+        else:
+            yield _row(row)
+    yield _row(stats.totals)
+
+
+def _row(row: ComponentStats) -> Row:
+    bolt, spout = row.kind == "bolt", row.kind == "spout"
+    return Row(
+        component="all" if row.kind == "topology" else row.component,
+        tasks=_tasks(row),
+        emitted=_count(row.emitted_total),
+        executed="" if spout else _count(row.executed),
+        acked=_count(row.acked),
+        failed=_count(row.failed),
+        timed_out="" if bolt else _count(row.timed_out),
+        pending=_count(row.pending),
+        latency=_latency(row.execute_latency if bolt else row.complete_latency),
+        capacity="" if row.kind == "topology" else f"{row.capacity:.2f}",
+        queue="" if spout else _count(row.queue),
+    )
+
+
+def _tasks(row: ComponentStats) -> str:
+    return f"{row.tasks}" if row.executors in (row.tasks, 0) else f"{row.tasks} on {row.executors}"
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _latency(histogram: Histogram) -> str:
+    return f"{duration(histogram.quantile(0.5))} / {duration(histogram.quantile(0.99))}" if histogram.total else ""
+
+
+def duration(ns: float | None) -> str:
+    """Return a time with the unit that suits it, and about two digits that count."""
+    if ns is None:
+        return ""
+    for unit, scale in (("s", 1e9), ("ms", 1e6)):
+        if ns >= scale:
+            return f"{ns / scale:.{1 if ns < 10 * scale else 0}f} {unit}"
+    return f"{ns / 1e3:.0f} \N{MICRO SIGN}s"
+
+
+def rate(stats: RuntimeStats, before: RuntimeStats | None = None) -> float:
+    """Return acked trees a second: since the start, or since earlier figures."""
+    secs = stats.uptime_secs - (before.uptime_secs if before else 0)
+    acked = stats.totals.acked - (before.totals.acked if before else 0)
+    return acked / secs if secs > 0 else 0.0
+
+
+def line(stats: RuntimeStats, before: RuntimeStats | None = None) -> str:
+    """Return the figures of a topology as one line."""
+    totals = stats.totals
+    parts = [f"{totals.acked:,} acked ({rate(stats, before):,.0f} a second)", f"{totals.pending:,} pending"]
+    for name in ("failed", "timed_out", "rejected", "dead_letters"):
+        count = getattr(totals, name)
+        if count:
+            parts.append(f"{count:,} {name.replace('_', ' ')}")
+    if stats.restarts:
+        parts.append(f"{stats.restarts} restarts")
+    return f"{stats.uptime_secs:.1f} s, {stats.state}: {', '.join(parts)}"
+
+
+def drawn(stats: RuntimeStats, title: str, caption: str | None = None) -> Table:
+    """Return the table for the terminal."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(
+        title=escape(title), title_justify="left", caption=caption, caption_justify="left", header_style="bold"
+    )
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading == "component" else "right", no_wrap=True)
+    body = list(rows(stats))
+    for place, row in enumerate(body):
+        alarms = {"failed": "red", "timed_out": "yellow"}
+        cells = [
+            f"[{alarms[name]}]{escape(cell)}[/]" if name in alarms and cell not in ("", "0") else escape(cell)
+            for name, cell in row._asdict().items()
+        ]
+        total, last = place == len(body) - 1, place == len(body) - 2
+        style = "bold" if total else "dim" if row.component.startswith("__") else ""
+        table.add_row(*cells, style=style, end_section=last)
+    return table

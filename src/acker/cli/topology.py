@@ -1,0 +1,237 @@
+"""`acker run MODULE:TOPOLOGY` and `acker graph`: options in; a live table, a report and an exit code out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from acker.cli.environment import require
+from acker.cli.load import UsageError, load
+from acker.cli.table import drawn, line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from acker.local import LocalRuntime
+    from acker.local.metrics import Report, RuntimeStats
+    from acker.topology import Graph
+
+# How often a terminal's table is drawn anew, and how often a line is printed where there is none.
+_DRAWN_A_SECOND: Final = 4
+_LINE_SECONDS: Final = 5.0
+
+_REPORTS: Final = (".html", ".json")
+_SUFFIXES: Final = {".dot": "dot", ".gv": "dot", ".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid"}
+
+
+def main(
+    name: str,
+    *,
+    conf: Mapping[str, Any],
+    until: str | None,
+    report: Path | None,
+    trace: int | None,
+    prometheus: int | None,
+    no_restart: bool,
+    max_restarts: int | None,
+) -> int:
+    """Run a topology, and return the exit code."""
+    if report is not None and report.suffix not in _REPORTS:
+        raise UsageError(f"--report {report}: the name has to end in {' or '.join(_REPORTS)}")
+    require("rich", extra="cli")
+    if prometheus is not None:
+        require("prometheus_client", extra="prometheus")
+    from rich.console import Console
+
+    from acker.local import LocalRuntime
+    from acker.local.run import stopped_by_signals
+
+    topology = load(name)
+    # Where nobody looks at a window there is no need to fold lines at 80.
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    _log_to(console)
+    if trace is not None:
+        conf = {**conf, "topology.trace.sample": trace}
+    runtime = LocalRuntime(topology, conf, no_restart=no_restart or None, max_restarts=max_restarts)
+    with ExitStack() as stack:
+        if prometheus is not None:
+            stack.enter_context(_served(runtime, prometheus, console))
+        stack.enter_context(stopped_by_signals(runtime))
+        _run(runtime, until, console)
+    result = runtime.report()
+    _show(result, console)
+    if report is not None:
+        write_report(result, runtime.graph, report)
+        _say(console, f"report: {report}")
+    return exit_code(result)
+
+
+def _run(runtime: LocalRuntime, until: str | None, console: Console) -> None:
+    tasks = sum(len(node.tasks) for node in runtime.graph.nodes.values())
+    with _watched(runtime, console):
+        try:
+            runtime.start()
+            _say(
+                console,
+                f"{runtime.graph.name} runs: {len(runtime.graph.nodes)} components, {tasks} tasks; "
+                "Ctrl-C drains it and stops, a second one stops it at once",
+            )
+            runtime.run_until(until)
+        except Exception:
+            # What the topology ended with: it is in the report. What is not is a fault of the runtime's own.
+            if runtime.error is None:
+                raise
+        finally:
+            runtime.stop()
+
+
+def exit_code(report: Report) -> int:
+    """Return what the shell is told; what the user did goes before what the topology did."""
+    if report.outcome == "aborted":
+        return 130
+    if report.error is not None:
+        return 1
+    return 3 if report.abandoned else 0
+
+
+def write_report(report: Report, graph: Graph, path: Path) -> None:
+    """Write a report as what the file's name says: .html or .json."""
+    if path.suffix == ".json":
+        text = json.dumps(report.to_json(), indent=2) + "\n"
+    else:
+        from acker.cli.topology_report import to_html
+
+        text = to_html(report, graph)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def draw(name: str, *, how: str | None, output: Path | None) -> int:
+    """Draw a topology to a file or the standard output, and return the exit code."""
+    from acker.topology import Graph, drawing
+
+    if how is None:
+        how = "dot" if output is None else _SUFFIXES.get(output.suffix)
+    if how is None:
+        raise UsageError(f"--output {output}: name it *.dot, *.svg or *.mmd, or say which --format it is")
+    topology = load(name)
+    graph = topology if isinstance(topology, Graph) else topology.graph()
+    drawings: dict[str, Callable[[Graph], str]] = {"dot": drawing.dot, "svg": drawing.svg, "mermaid": drawing.mermaid}
+    text = drawings[how](graph).rstrip("\n") + "\n"
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text, encoding="utf-8")
+    return 0
+
+
+@contextmanager
+def _served(runtime: LocalRuntime, port: int, console: Console) -> Iterator[None]:
+    from acker.local.prometheus import serve
+
+    try:
+        server = serve(runtime, port)
+    except OSError as fault:
+        raise UsageError(f"--prometheus {port}: {fault.strerror}: take another port, or 0 for a free one") from fault
+    with server:
+        _say(console, f"metrics: {server.url}")
+        yield
+
+
+def _watched(runtime: LocalRuntime, console: Console) -> AbstractContextManager[object]:
+    """Show the figures while they change: a live table on a terminal, a line now and then elsewhere."""
+    if not console.is_terminal:
+        return _lines(runtime, console)
+    from rich.live import Live
+
+    title, before = runtime.graph.name, runtime.stats()
+
+    def table() -> Any:
+        nonlocal before
+        stats = runtime.stats()
+        shown = drawn(stats, f"{title}: {line(stats, before)}", "Ctrl-C drains and stops, a second one stops at once")
+        if stats.uptime_secs - before.uptime_secs >= 1:
+            before = stats
+        return shown
+
+    return Live(get_renderable=table, console=console, refresh_per_second=_DRAWN_A_SECOND, transient=True)
+
+
+@contextmanager
+def _lines(runtime: LocalRuntime, console: Console) -> Iterator[None]:
+    over = threading.Event()
+
+    def work() -> None:
+        before: RuntimeStats | None = None
+        while not over.wait(_LINE_SECONDS):
+            stats = runtime.stats()
+            _say(console, line(stats, before))
+            before = stats
+
+    watcher = threading.Thread(target=work, name="progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _show(report: Report, console: Console) -> None:
+    """Print how it went: the table, what is wrong, and the verdict as the last word."""
+    from acker.cli.topology_report import verdict
+
+    tone, text = verdict(report)
+    colour = {"good": "green", "fair": "yellow", "bad": "red"}[tone]
+    console.print(drawn(report.stats, f"{report.topology}: {line(report.stats)}"))
+    if report.error is not None:
+        _say(console, report.error, "red")
+    for task in report.abandoned:
+        _say(console, f"{task.component}[{task.task}] did not come back and was left behind, here:", "red")
+        _say(console, task.stack.rstrip())
+    for trace in report.timed_out_traces[-3:]:
+        _say(console, trace, "yellow")
+    _say(console, f"{report.topology}: {text}", colour)
+
+
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    console.file.flush()
+
+
+def _log_to(console: Console) -> None:
+    """Show what the runtime and the components log, unless the program has set up logging itself.
+
+    On a terminal through the console, which keeps the live table below the lines; elsewhere on the standard error.
+    """
+    handler: logging.Handler
+    if console.is_terminal:
+        from rich.logging import RichHandler
+
+        handler = RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S")
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+    logging.basicConfig(handlers=[handler])
+    logging.getLogger("acker").setLevel(logging.INFO)
+
+
+def parse_conf(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Return NAME=VALUE pairs as options: the value as JSON if it is that, else as text."""
+    conf: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--conf {pair}: write NAME=VALUE, such as topology.message.timeout.secs=5")
+        try:
+            conf[name] = json.loads(text)
+        except ValueError:
+            conf[name] = text
+    return conf

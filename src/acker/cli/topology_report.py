@@ -1,0 +1,179 @@
+"""How a topology's run went as one HTML file: figures, the drawn topology, latencies, and whatever went wrong."""
+
+from __future__ import annotations
+
+import html
+import platform
+from typing import TYPE_CHECKING, Final
+
+from acker import __version__, page
+from acker.cli.table import HEADINGS, duration, rate, rows
+
+if TYPE_CHECKING:
+    from acker.local.metrics import ComponentStats, Histogram, Report
+    from acker.topology import Graph
+
+OUTCOMES: Final = {
+    "drained": "drained: all is settled, and the spouts have no more",
+    "reached": "as many trees were acked as were asked for",
+    "elapsed": "the time was up",
+    "stopped": "stopped and drained",
+    "aborted": "stopped at once, without draining",
+    "failed": "ended with an error",
+}
+
+# The latency figure: one bar an octave.
+_BAR, _GAP, _HEIGHT, _FOOT = 26, 4, 120, 22
+
+
+def to_html(report: Report, graph: Graph) -> str:
+    """Return the page."""
+    from acker.topology.drawing import svg
+
+    machine = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    about = f"{report.started_at}, {report.seconds:.1f} s \N{MIDDLE DOT} acker {__version__} \N{MIDDLE DOT} {machine}"
+    components = list(report.stats.components().values())
+    return page.document(
+        f"acker run {report.topology}",
+        f'<h1>{html.escape(report.topology)}</h1><p class="dim">{html.escape(about)}</p>',
+        page.verdict(*verdict(report)),
+        page.tiles(_tiles(report)),
+        _error(report),
+        _abandoned(report),
+        page.section("Components", page.table([*HEADINGS], rows(report.stats))),
+        page.section("Topology", svg(graph)),
+        *_latencies(components),
+        _texts("Stalls", report.stalls),
+        _texts("Trees that timed out, as traced", report.timed_out_traces),
+        _dead_letters(components),
+        _streams(components),
+        _counted(components),
+    )
+
+
+def verdict(report: Report) -> tuple[str, str]:
+    """Return the tone, good, fair or bad, and the sentence that is read first."""
+    totals = report.stats.totals
+    text = OUTCOMES[report.outcome]
+    lost = {
+        name.replace("_", " "): getattr(totals, name) for name in ("failed", "timed_out", "rejected", "dead_letters")
+    }
+    wrong = [f"{count:,} {name}" for name, count in lost.items() if count]
+    if report.abandoned:
+        wrong.insert(0, f"{len(report.abandoned)} abandoned")
+    if report.outcome in ("failed", "aborted") or report.abandoned:
+        tone = "bad"
+    else:
+        tone = "fair" if wrong or report.restarts or report.stalls else "good"
+    return tone, f"{text}; {', '.join(wrong)}" if wrong else text
+
+
+def _tiles(report: Report) -> list[tuple[str, str]]:
+    totals = report.stats.totals
+    return [
+        ("trees acked", f"{totals.acked:,}"),
+        ("acked a second", f"{rate(report.stats):,.0f}"),
+        ("failed", f"{totals.failed:,}"),
+        ("timed out", f"{totals.timed_out:,}"),
+        ("dead letters", f"{totals.dead_letters:,}"),
+        ("pending at the end", f"{totals.pending:,}"),
+        ("tuples emitted", f"{totals.emitted_total:,}"),
+        ("tuples executed", f"{totals.executed:,}"),
+        ("complete latency, p50", duration(totals.complete_latency.quantile(0.5)) or "-"),
+        ("complete latency, p99", duration(totals.complete_latency.quantile(0.99)) or "-"),
+        ("restarts", f"{report.restarts:,}"),
+        ("wall time", f"{report.seconds:.1f} s"),
+    ]
+
+
+def _error(report: Report) -> str:
+    return page.section("The error", _pre(report.error)) if report.error else ""
+
+
+def _abandoned(report: Report) -> str:
+    parts = [
+        f"<p><code>{html.escape(task.component)}[{task.task}]</code> did not come back:</p>{_pre(task.stack)}"
+        for task in report.abandoned
+    ]
+    return page.section("Tasks that were abandoned", *parts) if parts else ""
+
+
+def _pre(text: str) -> str:
+    return f"<pre>{html.escape(text)}</pre>"
+
+
+def _texts(heading: str, texts: tuple[str, ...]) -> str:
+    return page.section(heading, *(f'<p class="dim">{html.escape(text)}</p>' for text in texts)) if texts else ""
+
+
+def _latencies(components: list[ComponentStats]) -> list[str]:
+    """Return a section for spouts and one for bolts: quantiles, and how the latencies are spread."""
+    found = []
+    for kind, heading in (("spout", "Complete latency: from emit to ack"), ("bolt", "Execute latency: in process()")):
+        histograms = {
+            row.component: row.complete_latency if kind == "spout" else row.execute_latency
+            for row in components
+            if row.kind == kind
+        }
+        histograms = {name: histogram for name, histogram in histograms.items() if histogram.total}
+        if not histograms:
+            continue
+        head = ["component", "measured", "mean", "p50", "p90", "p99", "p99.9"]
+        body = [
+            [
+                name,
+                f"{histogram.total:,}",
+                duration(histogram.mean_ns),
+                *(duration(histogram.quantile(q)) for q in (0.5, 0.9, 0.99, 0.999)),
+            ]
+            for name, histogram in histograms.items()
+        ]
+        figures = [_bars(name, histogram) for name, histogram in histograms.items()]
+        found.append(page.section(heading, page.table(head, body), *figures))
+    return found
+
+
+def _bars(name: str, histogram: Histogram) -> str:
+    """Draw a histogram: one bar an octave, from the first that holds something to the last."""
+    octaves, below = [], 0
+    for bound, count in histogram.cumulated(4):
+        octaves.append((bound, count - below))
+        below = count
+    if histogram.total > below:
+        octaves.append((histogram.bounds_ns[-1], histogram.total - below))
+    held = [place for place, (_, count) in enumerate(octaves) if count]
+    octaves = octaves[held[0] : held[-1] + 1]
+    most = max(count for _, count in octaves)
+    width = max(20, len(octaves)) * (_BAR + _GAP)
+    parts = []
+    for place, (bound, count) in enumerate(octaves):
+        x, height = place * (_BAR + _GAP), max(1.0, _HEIGHT * count / most) if count else 0
+        told = html.escape(f"{count:,} in up to {duration(bound)}")
+        parts.append(
+            f'<rect x="{x}" y="{_HEIGHT - height:.1f}" width="{_BAR}" height="{height:.1f}" fill="var(--bar)">'
+            f"<title>{told}</title></rect>"
+        )
+        if place % 2 == 0:
+            label = f'<text x="{x + _BAR}" y="{_HEIGHT + 15}" text-anchor="end">{html.escape(duration(bound))}</text>'
+            parts.append(label)
+    line = f'<path d="M0 {_HEIGHT}.5H{width}" stroke="var(--faint)"/>'
+    return (
+        f'<p class="dim">{html.escape(name)}</p><svg viewBox="0 0 {width} {_HEIGHT + _FOOT}" role="img" '
+        f'aria-label="latencies of {html.escape(name)}" font-size="11" fill="var(--dim)">{line}{"".join(parts)}</svg>'
+    )
+
+
+def _dead_letters(components: list[ComponentStats]) -> str:
+    body = [[row.component, f"{row.dead_letters:,}"] for row in components if row.dead_letters]
+    text = '<p class="dim">Tuples that were given up; what they held is in the log, unless dead_letter() keeps it.</p>'
+    return page.section("Dead letters", page.table(["spout", "tuples"], body), text) if body else ""
+
+
+def _streams(components: list[ComponentStats]) -> str:
+    body = [[row.component, stream, f"{count:,}"] for row in components for stream, count in row.emitted.items()]
+    return page.section("Streams", page.table(["component", "stream", "emitted"], body)) if body else ""
+
+
+def _counted(components: list[ComponentStats]) -> str:
+    body = [[row.component, name, f"{count:,}"] for row in components for name, count in row.user.items()]
+    return page.section("Counted by the components", page.table(["component", "name", "count"], body)) if body else ""

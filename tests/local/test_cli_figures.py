@@ -1,0 +1,192 @@
+"""The table of a topology and its report: what stands where."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from acker.cli.table import HEADINGS, Row, drawn, duration, line, rate, rows
+from acker.cli.topology import exit_code
+from acker.cli.topology_report import OUTCOMES, to_html, verdict
+from acker.local.metrics import Abandoned, Report, RuntimeStats
+from acker.topology import Bolt, Spout, Topology
+
+
+class Lines(Spout):
+    outputs = ["line"]
+
+
+class Split(Bolt):
+    pass
+
+
+class WordCount(Topology):
+    lines = Lines.spec()
+    split = Split.spec(inputs=[lines])
+
+
+@pytest.fixture
+def stats(runtime) -> RuntimeStats:
+    return runtime.value
+
+
+@pytest.fixture
+def report(stats) -> Report:
+    return Report(
+        topology="WordCount", outcome="drained", started_at="2026-01-01T00:00:00+00:00", seconds=2.0, stats=stats
+    )
+
+
+def test_a_row_for_each_component_and_one_for_all(stats) -> None:
+    assert list(rows(stats)) == [
+        Row("lines", "1", "11", "", "6", "1", "2", "1", "5.1 ms / 7.1 ms", "0.25", ""),
+        Row("split", "1", "50", "10", "9", "1", "", "0", "1 \N{MICRO SIGN}s / 2 \N{MICRO SIGN}s", "0.50", "4"),
+        Row("__acker", "1", queue="2"),
+        Row("all", "2", "61", "10", "6", "1", "2", "1", "5.1 ms / 7.1 ms", "", "4"),
+    ]
+    assert HEADINGS.latency == "p50 / p99" and HEADINGS.timed_out == "timed out"
+
+
+def test_fewer_executors_than_tasks_are_told(stats) -> None:
+    split = stats.tasks[1]
+    shared = replace(stats, tasks=(split, replace(split, task=9)))
+    assert next(rows(shared)).tasks == "2 on 1"
+
+
+def test_the_table_is_drawn(stats) -> None:
+    console = Console(file=io.StringIO(), width=130)
+    console.print(drawn(stats, "Word[count]", "stop with Ctrl-C"))
+    text = console.file.getvalue()
+    assert "Word[count]" in text and "stop with Ctrl-C" in text
+    for heading in HEADINGS:
+        assert heading in text
+    assert re.search(r"lines +│ +1 │ +11 │ +│ +6 │ +1 │ +2 │", text)
+    coloured = Console(file=io.StringIO(), width=130, force_terminal=True, color_system="standard")
+    coloured.print(drawn(stats, "WordCount"))
+    assert "\x1b[31m1\x1b[0m" in coloured.file.getvalue(), "what failed is red"
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (None, ""),
+        (900, "1 \N{MICRO SIGN}s"),
+        (25_000, "25 \N{MICRO SIGN}s"),
+        (1.5e6, "1.5 ms"),
+        (15.2e6, "15 ms"),
+        (1.25e9, "1.2 s"),
+        (300e9, "300 s"),
+    ],
+)
+def test_times_have_the_unit_that_suits_them(ns, text) -> None:
+    assert duration(ns) == text
+
+
+def test_one_line_names_what_went_wrong_only_where_it_did(stats) -> None:
+    assert line(stats) == "2.0 s, running: 6 acked (3 a second), 1 pending, 1 failed, 2 timed out, 1 restarts"
+    fine = RuntimeStats(topology="t", state="running", uptime_secs=1.0)
+    assert line(fine) == "1.0 s, running: 0 acked (0 a second), 0 pending"
+    assert rate(replace(stats, uptime_secs=4.0), stats) == 0 and rate(fine, fine) == 0
+
+
+class Outline(HTMLParser):
+    """Checks that tags are closed, and keeps what a reader sees."""
+
+    VOID = ("meta",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs) -> None:
+        self.attributes += attrs
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data) -> None:
+        if self.open and self.open[-1] != "style":
+            self.seen.append(data)
+
+
+def outline(page: str) -> Outline:
+    parser = Outline()
+    parser.feed(page)
+    parser.close()
+    assert not parser.open
+    return parser
+
+
+def test_the_report_stands_alone_and_follows_light_and_dark(report) -> None:
+    page = to_html(report, WordCount.graph())
+    assert "prefers-color-scheme: dark" in page
+    seen = outline(page)
+    assert not [value for name, value in seen.attributes if name in ("src", "href") and not value.startswith("#")]
+    text = " ".join(seen.seen)
+    for part in ("WordCount", "Components", "timed out", "Complete latency: from emit to ack", "p99.9", "Streams"):
+        assert part in text, part
+    for absent in ("Stalls", "The error", "abandoned", "as traced", "Dead letters"):
+        assert absent not in text, absent
+    assert page.count("<svg") == 3, "the topology and two histograms"
+
+
+def test_the_report_tells_what_went_wrong(report, stats) -> None:
+    spout = replace(stats.tasks[0], dead_letters=3)
+    bad = replace(
+        report,
+        outcome="failed",
+        stats=replace(stats, tasks=(spout, *stats.tasks[1:])),
+        error="ValueError: <no>",
+        abandoned=(Abandoned("split", 2, 'File "x.py", line 3\n  sleep()'),),
+        stalls=("nothing was acked for 30.0 s",),
+        timed_out_traces=("lines: 'a' timed out: split[2] holds 1 tuple of lines",),
+    )
+    text = " ".join(outline(to_html(bad, WordCount.graph())).seen)
+    for part in (
+        "ended with an error; 1 abandoned, 1 failed, 2 timed out, 3 dead letters",
+        "ValueError: <no>",
+        "split[2]  did not come back:",
+        'File "x.py", line 3',
+        "nothing was acked for 30.0 s",
+        "split[2] holds 1 tuple of lines",
+        "Dead letters",
+    ):
+        assert part in text, part
+
+
+def test_a_report_of_nothing_is_a_page_too(report) -> None:
+    empty = replace(report, stats=RuntimeStats(topology="WordCount", state="stopped"))
+    assert "Complete latency: from" not in to_html(empty, WordCount.graph())
+
+
+def clean(report: Report) -> Report:
+    spout = replace(report.stats.tasks[0], failed=0, timed_out=0)
+    return replace(report, stats=replace(report.stats, tasks=(spout, *report.stats.tasks[1:])))
+
+
+def test_the_verdict_is_good_fair_or_bad(report) -> None:
+    assert verdict(clean(report)) == ("good", OUTCOMES["drained"])
+    assert verdict(report) == ("fair", OUTCOMES["drained"] + "; 1 failed, 2 timed out")
+    assert verdict(replace(clean(report), restarts=1))[0] == "fair"
+    assert verdict(replace(report, abandoned=(Abandoned("split", 2, ""),)))[0] == "bad"
+    assert verdict(replace(clean(report), outcome="aborted")) == ("bad", OUTCOMES["aborted"])
+
+
+def test_exit_codes(report) -> None:
+    abandoned = replace(report, abandoned=(Abandoned("split", 2, ""),))
+    assert exit_code(report) == 0
+    assert exit_code(replace(abandoned, outcome="failed", error="ValueError")) == 1
+    assert exit_code(abandoned) == 3
+    assert exit_code(replace(abandoned, outcome="aborted")) == 130

@@ -1,0 +1,339 @@
+"""`acker run MODULE:TOPOLOGY` and `acker graph`, with topologies that are fine, that fail, and that never come back."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import acker.cli.topology
+from acker.cli.commands import cli
+
+MODULE = '''
+import threading
+from acker.topology import Bolt, ReliableSpout, Spout, Stream, Topology
+
+class Numbers(Spout):
+    """Gives ten numbers, then says that there are no more."""
+
+    outputs = ["number"]
+    last = 10
+
+    def initialize(self, conf, context):
+        self.next = 0
+
+    def next_tuple(self):
+        if self.next == self.last:
+            self.finish()
+        else:
+            self.emit([self.next], tup_id=self.next)
+            self.next += 1
+
+class Endless(Numbers):
+    last = -1
+
+class Raises(Numbers):
+    def next_tuple(self):
+        raise ValueError("the source is gone")
+
+class Works(Bolt):
+    def process(self, tup):
+        self.report_metric("seen", 1)
+
+class Stuck(Bolt):
+    def process(self, tup):
+        threading.Event().wait()
+
+class Keeps(Bolt):
+    auto_ack = False
+
+    def process(self, tup):
+        pass
+
+class Fine(Topology):
+    numbers = Numbers.spec()
+    works = Works.spec(inputs=[numbers], par=2)
+
+class Runs(Topology):
+    numbers = Endless.spec()
+    works = Works.spec(inputs=[numbers])
+
+class Fails(Topology):
+    numbers = Raises.spec()
+    works = Works.spec(inputs=[numbers])
+
+class Hangs(Topology):
+    numbers = Numbers.spec()
+    stuck = Stuck.spec(inputs=[numbers])
+
+class Holds(Topology):
+    numbers = Numbers.spec()
+    keeps = Keeps.spec(inputs=[numbers])
+'''
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, with the topologies in it."""
+    (tmp_path / "jobs.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    level = logging.getLogger("acker").level
+    yield tmp_path
+    sys.modules.pop("jobs", None)
+    logging.getLogger("acker").setLevel(level)
+
+
+@pytest.fixture
+def invoke(folder):
+    """Run a command line in this process."""
+    return lambda *arguments: CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+class Program:
+    """`acker` in a process of its own; what it says on both outputs comes line by line."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.said = ""
+
+    def wait_for(self, text: str) -> str:
+        """Read on until a line holds a text; return the line."""
+        for line in self.process.stdout:
+            self.said += line
+            if text in line:
+                return line
+        raise AssertionError(f"{text!r} never came:\n{self.said}")
+
+    def end(self) -> int:
+        self.said += self.process.stdout.read()
+        return self.process.wait()
+
+
+@pytest.fixture
+def start(folder):
+    """Start a command line in a process of its own."""
+    started = []
+
+    def start(*arguments: str) -> Program:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "acker", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        started.append(process)
+        return Program(process)
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_runs_until_drained_and_shows_the_figures(invoke) -> None:
+    answer = invoke("run", "jobs:Fine", "--until", "drained")
+    assert answer.exit_code == 0, answer.output
+    lines = answer.output.splitlines()
+    assert lines[0] == ("Fine runs: 2 components, 3 tasks; Ctrl-C drains it and stops, a second one stops it at once")
+    assert re.search(r"│ numbers +│ +1 │ +10 │ +│ +10 │", answer.output)
+    assert re.search(r"│ works +│ +2 │ +0 │ +10 │ +10 │", answer.output)
+    assert lines[-1] == "Fine: drained: all is settled, and the spouts have no more"
+
+
+def test_runs_until_so_many_are_acked_or_the_time_is_up(invoke, folder) -> None:
+    answer = invoke("run", "jobs:Runs", "--until", "25", "--report", "new/report.json")
+    assert answer.exit_code == 0 and answer.output.endswith("report: new/report.json\n")
+    report = json.loads((folder / "new/report.json").read_text())
+    assert report["outcome"] == "reached" and report["stats"]["totals"]["acked"] >= 25
+    assert report["stats"]["components"]["works"]["user"]["seen"] == report["stats"]["totals"]["acked"]
+    answer = invoke("run", "jobs:Runs", "--until", "100ms", "--report", "report.html")
+    assert answer.exit_code == 0 and "Runs: the time was up" in answer.output
+    page = (folder / "report.html").read_text()
+    assert "the time was up" in page and "<svg" in page and "numbers" in page
+
+
+def test_options_reach_the_topology(invoke, folder) -> None:
+    answer = invoke(
+        *("run", "jobs:Holds", "--until", "drained", "--report", "report.json", "--trace", 1),
+        *("--conf", "topology.message.timeout.secs=0.2", "--conf", "topology.acker.tasks=2"),
+    )
+    assert answer.exit_code == 0, answer.output
+    report = json.loads((folder / "report.json").read_text())
+    assert len(report["stats"]["tasks"]) == 4, "a spout, a bolt and two ackers"
+    assert report["stats"]["totals"]["timed_out"] == 10 == len(report["timed_out_traces"])
+    assert re.search(r"keeps\[2\] holds 1 tuple of numbers, for \d+ ms", report["timed_out_traces"][0])
+    assert report["timed_out_traces"][-1] in answer.output
+    assert answer.output.splitlines()[-2].endswith("; 10 timed out")
+
+
+def test_an_error_ends_with_1_and_is_shown(invoke) -> None:
+    answer = invoke("run", "jobs:Fails", "--no-restart")
+    assert answer.exit_code == 1
+    assert "ValueError: the source is gone" in answer.output
+    assert answer.output.splitlines()[-1].startswith("Fails: ended with an error")
+    assert invoke("run", "jobs:Fails", "--max-restarts", 0).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["run", "jobs:Fine", "--colour"], "No such option"),
+        (["run", "jobs:Fine", "--until", "soon"], 'expected "drained", a time such as "30s"'),
+        (["run", "jobs:Fine", "--trace", "0"], "0 is not in the range x>=1"),
+        (["run", "jobs:Fine", "--report", "report.pdf"], "report.pdf: the name has to end in .html or .json"),
+        (["run", "jobs:Fine", "--conf", "topology.debug"], "--conf topology.debug: write NAME=VALUE"),
+        (["run", "jobs:Fine", "--conf", "topology.max.spout.pendin=1"], "topology.max.spout.pending"),
+        (["run", "jobs:Fine", "--conf", "topology.max.spout.pending=many"], "got 'many'"),
+        (["run", "jobs:Nothing"], "jobs has no Nothing: "),
+        (["run", "nojobs:Fine"], "there is no module nojobs in "),
+        (["run", "jobs"], "No such command 'jobs'. A topology is named MODULE:TOPOLOGY, such as wordcount:WordCount."),
+        (["graph", "jobs:Works"], "jobs:Works is the class Works and no subclass of acker.topology.Topology: "),
+        (["graph", "jobs:Fine", "--output", "fine.png"], "--output fine.png: name it *.dot, *.svg or *.mmd, or say"),
+    ],
+)
+def test_what_cannot_be_is_a_usage_error(invoke, folder, arguments, text) -> None:
+    answer = invoke(*arguments)
+    assert answer.exit_code == 2, answer.output
+    assert text in " ".join(answer.output.split())
+    assert sorted(path.name for path in folder.iterdir() if path.name != "__pycache__") == ["jobs.py"]
+
+
+def test_a_port_that_is_taken_is_a_usage_error(invoke, runtime) -> None:
+    from acker.local.prometheus import serve
+
+    with serve(runtime, 0) as taken:
+        answer = invoke("run", "jobs:Fine", "--prometheus", taken.port)
+    assert answer.exit_code == 2
+    assert answer.output.endswith("in use: take another port, or 0 for a free one\n")
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_drains_and_ends_with_0(start, signal_) -> None:
+    program = start("run", "jobs:Runs")
+    program.wait_for("Runs runs: ")
+    program.process.send_signal(signal_)
+    assert program.end() == 0, program.said
+    assert program.said.splitlines()[-1] == "Runs: stopped and drained"
+    assert f"{signal_.name}: stopping" in program.said
+
+
+def test_a_second_signal_ends_at_once_with_130(start) -> None:
+    program = start("run", "jobs:Holds")
+    program.wait_for("Holds runs: ")
+    program.process.send_signal(signal.SIGINT)
+    program.wait_for("SIGINT: stopping")
+    program.process.send_signal(signal.SIGINT)
+    assert program.end() == 130, program.said
+    assert program.said.splitlines()[-1].startswith("Holds: stopped at once, without draining")
+
+
+def test_a_task_that_never_comes_back_is_shown_and_ends_with_3(start, folder) -> None:
+    program = start("run", "jobs:Hangs", "--until", "100ms", "--conf", "topology.drain.secs=0.1", "--report", "r.json")
+    assert program.end() == 3, program.said
+    assert "stuck[2] did not come back and was left behind, here:" in program.said
+    assert "threading.Event().wait()" in program.said
+    report = json.loads((folder / "r.json").read_text())
+    assert [(task["component"], task["task"]) for task in report["abandoned"]] == [("stuck", 2)]
+
+
+def test_figures_are_served_while_it_runs(start) -> None:
+    program = start("run", "jobs:Runs", "--prometheus", "0")
+    url = program.wait_for("metrics: ").split()[-1]
+    program.wait_for("Runs runs: ")
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        assert 'acker_messages_emitted_total{component="numbers"' in answer.read().decode()
+    program.process.send_signal(signal.SIGINT)
+    assert program.end() == 0, program.said
+
+
+def test_a_terminal_shows_a_live_table(folder) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "acker", "run", "jobs:Runs"]
+    environ = {**os.environ, "COLUMNS": "140", "TERM": "xterm"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ) as process:
+        os.close(theirs)
+        said = b""
+        while b"capacity" not in said:
+            said += os.read(ours, 1 << 16)
+        process.send_signal(signal.SIGINT)
+        try:
+            while chunk := os.read(ours, 1 << 16):
+                said += chunk
+        except OSError:  # The other end of a pseudo-terminal is gone: on Linux that is an error.
+            pass
+        os.close(ours)
+    assert process.returncode == 0
+    text = said.decode()
+    assert "Ctrl-C drains and stops, a second one stops at once" in text and "numbers" in text
+    assert "\x1b[" in text and "SIGINT: stopping" in text and "Runs: stopped and drained" in text
+    assert "Traceback" not in text
+
+
+def test_elsewhere_a_line_comes_now_and_then(runtime, monkeypatch) -> None:
+    monkeypatch.setattr(acker.cli.topology, "_LINE_SECONDS", 0.001)
+    console, twice = Console(file=io.StringIO(), width=120), threading.Event()
+    stats = runtime.stats
+
+    def count():
+        if runtime.asked == 2:
+            twice.set()
+        return stats()
+
+    monkeypatch.setattr(runtime, "stats", count)
+    with acker.cli.topology._lines(runtime, console):
+        assert twice.wait(60)
+    lines = console.file.getvalue().splitlines()
+    assert lines[0] == "2.0 s, running: 6 acked (3 a second), 1 pending, 1 failed, 2 timed out, 1 restarts"
+    assert lines[1].startswith("2.0 s, running: 6 acked (0 a second)")
+
+
+def test_a_topology_is_drawn(invoke, folder) -> None:
+    assert invoke("graph", "jobs:Fine").output.startswith("digraph")
+    assert invoke("graph", "jobs:Fine", "--format", "mermaid").output.startswith(("flowchart", "graph"))
+    for name, start in (("fine.svg", "<svg"), ("deep/fine.mmd", ("flowchart", "graph")), ("fine.gv", "digraph")):
+        answer = invoke("graph", "jobs:Fine", "--output", name)
+        assert (answer.exit_code, answer.output) == (0, "")
+        text = (folder / name).read_text()
+        assert text.startswith(start) and "numbers" in text and text.endswith("\n")
+
+
+@contextmanager
+def handlers_of(root: logging.Logger):
+    kept = root.handlers[:]
+    root.handlers[:] = []
+    try:
+        yield
+    finally:
+        root.handlers[:] = kept
+
+
+def test_logging_of_the_programs_own_is_left_alone() -> None:
+    root, own = logging.getLogger(), logging.NullHandler()
+    level = logging.getLogger("acker").level
+    try:
+        with handlers_of(root):
+            root.addHandler(own)
+            acker.cli.topology._log_to(Console(file=io.StringIO()))
+            assert root.handlers == [own]
+        for terminal, name in ((True, "RichHandler"), (False, "StreamHandler")):
+            with handlers_of(root):
+                acker.cli.topology._log_to(Console(file=io.StringIO(), force_terminal=terminal))
+                assert [type(handler).__name__ for handler in root.handlers] == [name]
+    finally:
+        logging.getLogger("acker").setLevel(level)
