@@ -7,7 +7,7 @@ import heapq
 import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from acker.topology.components import Spout
 from acker.topology.reasons import Reason, ReasonKind
@@ -108,9 +108,9 @@ class ReliableSpout(Spout):
         The longest such wait.
     """
 
-    max_fails: ClassVar[int] = 3
-    backoff_secs: ClassVar[float] = 1.0
-    backoff_secs_max: ClassVar[float] = 60.0
+    max_fails: int = 3
+    backoff_secs: float = 1.0
+    backoff_secs_max: float = 60.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,15 +199,15 @@ class ReliableSpout(Spout):
 
     def _replay_due(self, now_ms: int, limit: int | None = None) -> int:
         """Emit the tuples whose wait is over, at most `limit` of them; return how many."""
-        for replayed in itertools.count():
-            if replayed == limit:
-                return replayed
+        replayed = 0
+        while replayed != limit:
             tup_id = self._ledger.pop_due(now_ms)
             if tup_id is None:
-                return replayed
+                break
             entry = self._ledger.entries[tup_id]
             self._collector.emit(entry.values, tup_id, entry.stream, entry.direct_task, False)
-        raise AssertionError("unreachable")
+            replayed += 1
+        return replayed
 
     @property
     def _next_due_ms(self) -> int | None:

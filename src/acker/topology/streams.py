@@ -211,7 +211,7 @@ def _hash_one(value: Any) -> int:
             return zlib.crc32(value.encode())
         except UnicodeEncodeError:
             pass  # a lone surrogate
-    elif kind is int:
+    elif kind is int or (kind is float and value == value):
         return _hash_int(hash(value))
     if isinstance(value, str):
         return zlib.crc32(value.encode("utf-8", "surrogatepass"))
