@@ -198,7 +198,7 @@ def test_an_error_ends_with_1_and_is_shown(invoke) -> None:
         (["run", "jobs:Fine", "--trace", "0"], "0 is not in the range x>=1"),
         (["run", "jobs:Fine", "--report", "report.pdf"], "report.pdf: the name has to end in .html or .json"),
         (["run", "jobs:Fine", "--conf", "topology.debug"], "--conf topology.debug: write NAME=VALUE"),
-        (["run", "jobs:Fine", "--conf", "topology.max.spout.pendin=1"], "topology.max.spout.pending"),
+        (["run", "jobs:Fine", "--conf", "topology.max.spout.pendings=1"], "topology.max.spout.pending"),
         (["run", "jobs:Fine", "--conf", "topology.max.spout.pending=many"], "got 'many'"),
         (["run", "jobs:Nothing"], "jobs has no Nothing: "),
         (["run", "nojobs:Fine"], "there is no module nojobs in "),
