@@ -26,7 +26,8 @@ p { margin: .25rem 0; } .dim { color: var(--dim); overflow-wrap: anywhere; }
 .tile { padding: .6rem .8rem; } .tile b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--dim); font-size: .85rem; }
 section { padding: 1rem 1.25rem; margin: 1rem 0; } .table, pre { overflow-x: auto; }
-svg { width: 100%; height: auto; display: block; }
+svg { max-width: 100%; height: auto; display: block; } :not(.drawing) > svg { width: 100%; }
+.drawing { background: #ffffff; border-radius: .4rem; padding: .75rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--faint); }
 th:first-child, td:first-child { text-align: left; } th { color: var(--dim); font-weight: 500; }
@@ -66,6 +67,11 @@ def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
     return f'<div class="table"><table><tr>{names}</tr>{rows}</table></div>'
+
+
+def drawing(svg: str) -> str:
+    """Return a drawing that has colours of its own, on a light ground and in its own size, if that fits."""
+    return f'<div class="drawing">{svg}</div>'
 
 
 def section(heading: str, *parts: str) -> str:

@@ -125,7 +125,8 @@ def test_components_add_their_tasks_up() -> None:
     split = components["split"]
     assert (split.kind, split.tasks, split.executors) == ("bolt", 2, 1)
     assert (split.emitted, split.emitted_total, split.executed) == ({"default": 100}, 100, 20)
-    assert (split.queue, split.queue_capacity, split.capacity, split.oldest_age_ms) == (8, 200, 0.75, 7)
+    assert (split.queue, split.queue_capacity) == (4, 100), "both tasks share one executor and its queue"
+    assert (split.capacity, split.oldest_age_ms) == (0.75, 7)
     assert split.execute_latency == recorded(1_000, 2_000, 1_000, 2_000)
     assert components["lines"].user == {"files": 3}
 
@@ -134,7 +135,7 @@ def test_totals_count_trees_where_the_spouts_hear_of_them() -> None:
     totals = STATS.totals
     assert (totals.component, totals.kind, totals.tasks, totals.executors) == ("WordCount", "topology", 3, 2)
     assert (totals.acked, totals.failed, totals.timed_out, totals.pending, totals.oldest_age_ms) == (6, 1, 2, 1, 40)
-    assert (totals.emitted, totals.executed, totals.queue) == ({"default": 110, "errors": 1}, 20, 8)
+    assert (totals.emitted, totals.executed, totals.queue) == ({"default": 110, "errors": 1}, 20, 4)
     assert RuntimeStats(topology="nothing").totals.capacity == 0
 
 

@@ -57,6 +57,14 @@ def test_failed_trees_are_no_progress(watchdog) -> None:
     )
 
 
+def test_a_queue_that_tasks_share_is_named_once(watchdog) -> None:
+    still = stats(0, 1, *(bolt(task, queue=9, executor="count[2-4]") for task in (2, 3, 4)), bolt(5, queue=9))
+    watchdog.look(0, still)
+    assert watchdog.look(1_000, still).endswith(
+        ": count[2] has 9 of 100 tuples in its queue; count[5] has 9 of 100 tuples in its queue"
+    )
+
+
 def test_a_spout_may_be_in_the_way_and_an_acker_has_a_queue(watchdog) -> None:
     still = stats(0, 3, TaskStats(component="__acker", kind="acker", task=9, queue=5, queue_capacity=50))
     watchdog.look(0, still)

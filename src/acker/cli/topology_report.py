@@ -41,7 +41,7 @@ def to_html(report: Report, graph: Graph) -> str:
         _error(report),
         _abandoned(report),
         page.section("Components", page.table([*HEADINGS], rows(report.stats))),
-        page.section("Topology", svg(graph)),
+        page.section("Topology", page.drawing(svg(graph))),
         *_latencies(components),
         _texts("Stalls", report.stalls),
         _texts("Trees that timed out, as traced", report.timed_out_traces),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -162,7 +162,8 @@ class Counts:
     oldest_age_ms : int or None
         The age of the oldest pending one; None where nothing is pending.
     queue, queue_capacity : int
-        Tuples that wait in the receive queue now, and how many may.
+        Tuples that wait in the receive queue now, and how many may. Tasks of one executor share its queue, which counts
+        once in sums.
     capacity : float
         The share of the time since the start that was spent in user code: near 1 the task is the bottle-neck.
     execute_latency : Histogram
@@ -399,9 +400,9 @@ def _plain(value: object) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def _summed(tasks: Iterable[Counts]) -> dict[str, Any]:
+def _summed(rows: Sequence[TaskStats]) -> dict[str, Any]:
     """Return the fields of `Counts` over some tasks."""
-    rows = list(tasks)
+    executors = {row.executor or row.task: row for row in rows}
     found: dict[str, Any] = {}
     for item in dataclasses.fields(Counts):
         values = [getattr(row, item.name) for row in rows]
@@ -411,6 +412,8 @@ def _summed(tasks: Iterable[Counts]) -> dict[str, Any]:
             found[item.name] = max(values, default=0.0)
         elif item.name in ("execute_latency", "complete_latency"):
             found[item.name] = sum(values, start=Histogram())
+        elif item.name in ("queue", "queue_capacity"):
+            found[item.name] = sum(getattr(row, item.name) for row in executors.values())
         elif item.name in ("emitted", "user"):
             found[item.name] = _added(values)
         else:

@@ -68,9 +68,11 @@ def _who(tasks: Iterable[TaskStats], busy_ms: Mapping[int, int]) -> list[str]:
     for row in _worst((row for row in tasks if row.task in busy_ms), lambda row: busy_ms[row.task]):
         call = "next_tuple()" if row.kind == "spout" else "process()"
         found.append(f"{row.component}[{row.task}] has been in {call} for {seconds(busy_ms[row.task])}")
+    # Tasks of one executor share its queue.
+    queues = {row.executor or row.task: row for row in reversed(tasks) if row.queue}
     found += [
         f"{row.component}[{row.task}] has {row.queue:,} of {row.queue_capacity:,} tuples in its queue"
-        for row in _worst((row for row in tasks if row.queue), lambda row: row.queue)
+        for row in _worst(reversed(queues.values()), lambda row: row.queue)
     ]
     for row in _worst((row for row in tasks if row.kind == "bolt" and row.pending), lambda row: row.pending):
         age = "" if row.oldest_age_ms is None else f", the oldest for {seconds(row.oldest_age_ms)}"
