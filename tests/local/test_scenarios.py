@@ -260,3 +260,33 @@ def test_f_open_trees_are_failed_to_the_spout_that_runs_next():
         scheduler.settle()
         assert numbers.tracker.acked == [1]
     assert len(numbers.tracker.failed) == 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("who", ["spout*", "__acker*"])
+def test_f_a_spout_that_was_not_told_is_told_after_the_restart(seed, who):
+    """It hangs while the topology restarts, or its acker does; its tuples have an end nevertheless, and one only."""
+    numbers, told = FeederSpout.with_outputs("number"), FeederSpout.with_outputs("what", "number")
+
+    class Brittle(Hold):
+        auto_fail = False
+
+    class Pipeline(Topology):
+        config = {"topology.message.timeout.secs": 30}
+        spout = numbers.spec()
+        orders = told.spec()
+        bolt = Brittle.spec(inputs=[spout, orders])
+
+    with Scheduler.of(Pipeline, seed=seed) as scheduler:
+        numbers.feed([1], tup_id=1)
+        scheduler.settle()
+        scheduler.freeze(who)
+        told.feed(["ack", 99])  # a KeyError, which escapes
+        scheduler.advance(31 + 31 + 1)
+        assert numbers.tracker.failed == []
+        scheduler.thaw()
+        scheduler.advance(3)
+        assert numbers.tracker.failed == [1]
+        assert numbers.tracker.reason_of(1).kind is ReasonKind.RESTART
+        scheduler.advance(100)
+    assert (numbers.tracker.failed, numbers.tracker.acked) == ([1], [])

@@ -26,6 +26,9 @@ from acker.protocol import Outcome
 from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.tuples import Tuple
 
+# More than a task will emit between two restarts.
+_MESSAGE_IDS_A_LIFE = 2**40
+
 _NS_PER_MS = 1_000_000
 _IDS_AT_ONCE = 2048
 
@@ -419,7 +422,9 @@ class SpoutCollector(Collector):
         self.late = previous.late
         self.complete_latency = previous.complete_latency
         self._fails = previous._fails
-        self._message_id = previous._message_id
+        self.pending = dict(previous.pending)
+        # A predecessor that was abandoned may come back and emit: what becomes of that is not for this one to hear.
+        self._message_id = previous._message_id + _MESSAGE_IDS_A_LIFE
 
     def oldest_age_ms(self) -> int | None:
         """Return for how long the oldest open tree has been open. Any thread may ask."""

@@ -24,6 +24,7 @@ from acker.local.spouts import SpoutExecutor, SpoutTask
 from acker.topology.components import Component
 from acker.topology.conf import resolve
 from acker.topology.graph import Graph, Node, Subscription
+from acker.topology.reasons import ReasonKind
 from acker.topology.reliable import ReliableSpout
 from acker.topology.tuples import SYSTEM_COMPONENT, TICK_STREAM, Source
 
@@ -91,11 +92,20 @@ class Crew:
             yield from executor.tasks
 
     def inherit(self, previous: Crew) -> None:
-        """Take over counts and replays of the crew that ran before."""
+        """Take over counts and replays of the crew that ran before, and the trees whose end it was not told.
+
+        Those are of spouts that did not come back from user code, or whose acker was too slow. Whether the acker still
+        knows them nobody can say, so it is told of them again before they fail.
+        """
         for executor, old in zip(self, previous, strict=True):
             executor.busy_ns = old.busy_ns
             for task, old_task in zip(executor.tasks, old.tasks, strict=True):
                 task.inherit(old_task)  # type: ignore[arg-type]
+        for executor in self.spouts:
+            for task in executor.tasks:
+                task.collector.track_again()
+                task.collector.fail_all(ReasonKind.RESTART)
+            executor.post.send()
 
     def _staff(self, node: Node, options: Mapping[str, Any]) -> None:
         site = self._site

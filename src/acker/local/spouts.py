@@ -156,7 +156,9 @@ class SpoutTask:
         self.collector.inherit(previous.collector)
         self.executed = previous.executed
         if self._replays and previous._replays:
-            self.spout._ledger = previous.spout._ledger  # type: ignore[attr-defined]
+            # Swapped: should the predecessor be inside user code still, it does not write into this one's.
+            mine, theirs = self.spout, previous.spout
+            mine._ledger, theirs._ledger = theirs._ledger, mine._ledger  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Close the component, if it was initialized; what it raises is logged."""
