@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.request
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -35,6 +36,16 @@ def test_the_table_is_consistent(runtime) -> None:
             assert isinstance(value, Histogram) == (metric.kind == "histogram")
     assert all(values[name] for name in ("acker.messages.acked", "acker.user.events", "acker.trees.open"))
     assert as_dict(RuntimeStats(topology="t"))["acker.messages.acked"] == []
+
+
+@pytest.mark.repository
+def test_the_document_has_the_same_table() -> None:
+    page = Path(__file__).parents[2] / "docs/observability.md"
+    told = re.findall(r"^\| `(acker\.[\w.]+)` \| (\w+) \| (\S+) \| (.+) \| (.+) \|$", page.read_text(), re.MULTILINE)
+    by = {("topology",): "topology"}
+    for metric in METRICS:
+        by.setdefault(metric.attributes, ", ".join(("task", *metric.attributes[4:])))
+    assert told == [(metric.name, metric.kind, metric.unit, metric.text, by[metric.attributes]) for metric in METRICS]
 
 
 def test_points_name_topology_component_kind_task_and_stream(runtime) -> None:
