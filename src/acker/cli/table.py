@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,6 +28,11 @@ class Row(NamedTuple):
 
 
 HEADINGS = Row(*(name.replace("_", " ") for name in Row._fields))._replace(latency="p50 / p99")
+
+# What is no good news, and in which colour.
+_ALARMS: Final = {"failed": "red", "timed_out": "yellow"}
+# Columns that a narrow terminal does without, in this order.
+_DROPPED: Final = ("pending", "tasks", "emitted", "timed_out", "executed")
 
 
 def rows(stats: RuntimeStats) -> Iterator[Row]:
@@ -103,24 +108,43 @@ def line(stats: RuntimeStats, before: RuntimeStats | None = None) -> str:
     return f"{stats.uptime_secs:.1f} s, {stats.state}: {', '.join(parts)}"
 
 
-def drawn(stats: RuntimeStats, title: str, caption: str | None = None) -> Table:
-    """Return the table for the terminal."""
+def drawn(stats: RuntimeStats, title: str, caption: str | None = None, *, width: int = 120) -> Table:
+    """Return the table for a terminal of some width. A narrow one does without some columns."""
+    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
 
+    body = [row._asdict() for row in rows(stats)]
+    names = _fitting(body, width)
+    left: Any = {"title_justify": "left", "caption_justify": "left"}
     table = Table(
-        title=escape(title), title_justify="left", caption=caption, caption_justify="left", header_style="bold"
+        title=escape(title), caption=caption, box=SIMPLE_HEAD, header_style="bold", padding=0, pad_edge=False, **left
     )
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "component" else "right", no_wrap=True)
-    body = list(rows(stats))
+    for name in names:
+        justify: Any = "left" if name == "component" else "right"
+        table.add_column(_heading(name), justify=justify, vertical="bottom", no_wrap=True)
     for place, row in enumerate(body):
-        alarms = {"failed": "red", "timed_out": "yellow"}
         cells = [
-            f"[{alarms[name]}]{escape(cell)}[/]" if name in alarms and cell not in ("", "0") else escape(cell)
-            for name, cell in row._asdict().items()
+            f"[{_ALARMS[name]}]{row[name]}[/]" if name in _ALARMS and row[name] not in ("", "0") else escape(row[name])
+            for name in names
         ]
         total, last = place == len(body) - 1, place == len(body) - 2
-        style = "bold" if total else "dim" if row.component.startswith("__") else ""
+        style = "bold" if total else "dim" if row["component"].startswith("__") else ""
         table.add_row(*cells, style=style, end_section=last)
     return table
+
+
+def _heading(name: str) -> str:
+    """Return a heading; one that is wider than what stands below it in two lines."""
+    heading: str = getattr(HEADINGS, name)
+    return heading.replace("timed ", "timed\n")
+
+
+def _fitting(body: list[dict[str, str]], width: int) -> list[str]:
+    """Return the names of the columns that fit."""
+    needs = {name: max(map(len, [*_heading(name).split("\n"), *(row[name] for row in body)])) for name in Row._fields}
+    for name in _DROPPED:
+        if sum(needs.values()) + len(needs) + 1 <= width:
+            break
+        del needs[name]
+    return list(needs)

@@ -156,7 +156,8 @@ def _watched(runtime: LocalRuntime, console: Console) -> AbstractContextManager[
     def table() -> Any:
         nonlocal before
         stats = runtime.stats()
-        shown = drawn(stats, f"{title}: {line(stats, before)}", "Ctrl-C drains and stops, a second one stops at once")
+        hint = "Ctrl-C drains and stops, a second one stops at once"
+        shown = drawn(stats, f"{title}: {line(stats, before)}", hint, width=console.width)
         if stats.uptime_secs - before.uptime_secs >= 1:
             before = stats
         return shown
@@ -190,7 +191,7 @@ def _show(report: Report, console: Console) -> None:
 
     tone, text = verdict(report)
     colour = {"good": "green", "fair": "yellow", "bad": "red"}[tone]
-    console.print(drawn(report.stats, f"{report.topology}: {line(report.stats)}"))
+    console.print(drawn(report.stats, f"{report.topology}: {line(report.stats)}", width=console.width))
     if report.error is not None:
         _say(console, report.error, "red")
     for task in report.abandoned:
