@@ -152,9 +152,9 @@ class Counts:
     timed_out, rejected, restarted, shut_down : int
         Spouts: trees that ended for that reason.
     late : int
-        Acks and fails of tuples whose tree had ended.
+        Spouts: outcomes that nobody waited for. Ackers: messages of trees that are not known, or not any more.
     duplicates : int
-        Message ids emitted again while open.
+        Ackers: trees that they were told of again while open, which changes nothing.
     dead_letters : int
         Tuples a reliable spout gave up.
     pending : int

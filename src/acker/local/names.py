@@ -134,8 +134,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     _messages("rejected", "trees that the acker had no room for", "spout"),
     _messages("restarted", "trees that a restart of the topology ended", "spout"),
     _messages("shut_down", "trees that the end of the topology ended", "spout"),
-    _messages("late", "acks and fails that came after the end of their tree", "spout", "bolt"),
-    _messages("duplicates", "message ids emitted while they were open", "spout"),
+    _messages(
+        "late", "spouts: outcomes nobody waited for; ackers: messages of trees that are not known", "spout", "acker"
+    ),
+    _messages("duplicates", "trees that an acker was told of again while they were open; ignored", "acker"),
     _messages("dead_letters", "tuples that a reliable spout gave up", "spout"),
     Metric(
         "acker.messages.pending",
