@@ -71,7 +71,7 @@ dist:  ## sdist, a wheel from that sdist, and the wheel's tests away from the so
 clean:  ## remove what builds and tools left behind; .venv stays
 	rm -rf build dist wheelhouse spark-warehouse src/*.egg-info
 	rm -rf .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -f src/acker/_core.*.so ext/acker/*.cpp
+	rm -f src/acker/_core.*.so src/acker/_flow.*.so ext/acker/*.cpp
 	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## clean, and remove .venv

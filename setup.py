@@ -48,23 +48,28 @@ def link_args(*, sanitize: str) -> list[str]:
 
 debug, sanitize = enabled("ACKER_DEBUG"), os.environ.get("ACKER_SANITIZE", "")
 macros: list[tuple[str, str | None]] = [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")]
-core = Extension(
-    "acker._core",
-    sources=["ext/acker/_core.pyx"],
-    depends=sorted(path.as_posix() for kind in ("h", "pxd", "pxi") for path in Path("ext/acker").glob(f"*.{kind}")),
-    include_dirs=["ext/acker", numpy.get_include()],
-    define_macros=[*macros, ("ACKER_DEBUG", "1")] if debug else [*macros, ("NDEBUG", None)],
-    undef_macros=["NDEBUG"] if debug else [],  # Python's own flags may define it
-    extra_compile_args=compile_args(
-        msvc=sys.platform == "win32", debug=debug, native=enabled("ACKER_NATIVE"), sanitize=sanitize
-    ),
-    extra_link_args=link_args(sanitize=sanitize),
-    language="c++",
-)
+
+
+def extension(name: str) -> Extension:
+    """Return the extension module acker.<name>, made of ext/acker/<name>.pyx."""
+    return Extension(
+        f"acker.{name}",
+        sources=[f"ext/acker/{name}.pyx"],
+        depends=sorted(path.as_posix() for kind in ("h", "pxd", "pxi") for path in Path("ext/acker").glob(f"*.{kind}")),
+        include_dirs=["ext/acker", numpy.get_include()],
+        define_macros=[*macros, ("ACKER_DEBUG", "1")] if debug else [*macros, ("NDEBUG", None)],
+        undef_macros=["NDEBUG"] if debug else [],  # Python's own flags may define it
+        extra_compile_args=compile_args(
+            msvc=sys.platform == "win32", debug=debug, native=enabled("ACKER_NATIVE"), sanitize=sanitize
+        ),
+        extra_link_args=link_args(sanitize=sanitize),
+        language="c++",
+    )
+
 
 setup(
     ext_modules=cythonize(
-        [core],
+        [extension("_core"), extension("_flow")],
         include_path=["ext/acker"],
         compiler_directives={"language_level": "3", "embedsignature": True},
     )

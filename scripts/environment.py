@@ -151,9 +151,9 @@ def compiler(environ: dict[str, str]) -> str:
 
 
 def ensure_native_module(pyproject: dict[str, Any]) -> None:
-    """Compile acker._core in place, and install the package as editable."""
-    generated = ROOT / "ext/acker/_core.cpp"
-    sources = sorted({path for path in (ROOT / "ext/acker").glob("*") if path.suffix in NATIVE_SOURCES} - {generated})
+    """Compile the extension modules in place, and install the package as editable."""
+    generated = {path.with_suffix(".cpp") for path in (ROOT / "ext/acker").glob("*.pyx")}
+    sources = sorted({path for path in (ROOT / "ext/acker").glob("*") if path.suffix in NATIVE_SOURCES} - generated)
     value = digest(
         {str(path.relative_to(ROOT)): path.read_text() for path in [ROOT / "setup.py", *sources]},
         [pyproject[table] for table in ("build-system", "project")],
@@ -161,13 +161,15 @@ def ensure_native_module(pyproject: dict[str, Any]) -> None:
         {name: os.environ.get(name) for name in BUILD_SWITCHES},
         sys.version,
     )
-    module = ROOT / f"src/acker/_core{sysconfig.get_config_var('EXT_SUFFIX')}"
-    if stamped("build", value) and module.is_file():
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    modules = [ROOT / f"src/acker/{path.stem}{suffix}" for path in sorted((ROOT / "ext/acker").glob("*.pyx"))]
+    if stamped("build", value) and all(module.is_file() for module in modules):
         return
     environ = {**os.environ, "CXX": compiler(dict(os.environ))}
-    say("Compiling acker._core")
-    # A changed switch changes no file's time, so the last module would be taken for this build's.
-    module.unlink(missing_ok=True)
+    say(f"Compiling {' and '.join(f'acker.{module.name.removesuffix(suffix)}' for module in modules)}")
+    # A changed switch changes no file's time, so the last modules would be taken for this build's.
+    for module in modules:
+        module.unlink(missing_ok=True)
     pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
     run([*pip, "--no-build-isolation", "--no-deps", "--editable", "."], environ)
     put_stamp("build", value)

@@ -35,7 +35,7 @@ fi
 check "ruff check" ruff check --quiet
 check "ruff format" ruff format --check --quiet
 check mypy mypy --no-error-summary
-check stubtest python -m mypy.stubtest acker._core --concise --mypy-config-file pyproject.toml \
+check stubtest python -m mypy.stubtest acker._core acker._flow --concise --mypy-config-file pyproject.toml \
     --allowlist scripts/stubtest-allowlist.txt
 # shellcheck disable=SC2086 # a list
 check cython-lint cython-lint $cython_sources

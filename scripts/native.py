@@ -183,7 +183,7 @@ def mutants(wanted: str) -> None:
     # One copy for all, so that whoever goes on editing does not disturb.
     with tempfile.TemporaryDirectory(prefix="acker-mutants-") as folder, ThreadPoolExecutor(CORES) as pool:
         headers = Path(folder) / "acker"
-        shutil.copytree(HEADERS, headers, ignore=shutil.ignore_patterns("_core.cpp"))
+        shutil.copytree(HEADERS, headers, ignore=shutil.ignore_patterns("_*.cpp"))
         noticed = caught_by(headers, None)
         if noticed:
             raise SystemExit(f"mutants: {noticed} fails on the headers as they are")

@@ -30,6 +30,8 @@ LAYERS = (
     ("testing", "bench", "wordcount"),
     ("cli", "__main__"),
 )
+# Who may import the compiled modules.
+NATIVE = {"_core": {"engine", "sharded", "combiner", "bench"}, "_flow": {"topology", "local"}}
 SIDEWAYS = {("local", "spark"), ("spark", "local")}
 HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib", "prometheus_client", "opentelemetry"}
 
@@ -120,8 +122,8 @@ def test_modules_import_downwards_only() -> None:
                 continue
             seen += 1
             target, where = names[1], f"{path.relative_to(ROOT)}:{line} imports {module}"
-            if target == "_core":
-                assert part in {"engine", "sharded", "combiner", "bench"}, f"{where}: not this module's business"
+            if target in NATIVE:
+                assert part in NATIVE[target], f"{where}: not this module's business"
             elif not any(target in layer for layer in LAYERS):
                 # A name of the public door, which stands on everything below Spark.
                 assert layer_of(part) >= layer_of("spark"), f"{where}: the public door stands above this module"
@@ -260,4 +262,5 @@ def test_links_in_the_documents_lead_somewhere() -> None:
 
 def test_the_package_carries_its_types() -> None:
     assert (PACKAGE / "py.typed").is_file()
-    assert (PACKAGE / "_core.pyi").is_file()
+    for module in NATIVE:
+        assert (PACKAGE / f"{module}.pyi").is_file()

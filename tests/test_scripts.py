@@ -297,7 +297,7 @@ def checkout(tmp_path: Path) -> Path:
     """Return a copy of what the set-up reads, so that a step that is wrongly taken harms nothing."""
     copy = tmp_path / "checkout"
     shutil.copytree(SCRIPTS, copy / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "ext", copy / "ext", ignore=shutil.ignore_patterns("_core.cpp"))
+    shutil.copytree(ROOT / "ext", copy / "ext", ignore=shutil.ignore_patterns("_*.cpp"))
     (copy / "src/acker").mkdir(parents=True)
     for name in ("pyproject.toml", "setup.py", "Makefile", "src/acker/__init__.py"):
         shutil.copy(ROOT / name, copy / name)
@@ -364,7 +364,7 @@ def test_every_level_resolves_its_requirements(environment: ModuleType) -> None:
     ]
 
 
-def test_the_native_module_is_built_again_only_when_something_of_it_changed(
+def test_the_native_modules_are_built_again_only_when_something_of_it_changed(
     environment: ModuleType, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[list[str]] = []
@@ -373,8 +373,9 @@ def test_the_native_module_is_built_again_only_when_something_of_it_changed(
     def build(command: list[str], environ: dict[str, str]) -> None:
         assert environ["CXX"]
         built.append(command)
-        (checkout / f"src/acker/_core{suffix}").touch()
-        (checkout / "ext/acker/_core.cpp").write_text(f"// made by Cython, run {len(built)}\n")
+        for name in ("_core", "_flow"):
+            (checkout / f"src/acker/{name}{suffix}").touch()
+            (checkout / f"ext/acker/{name}.cpp").write_text(f"// made by Cython, run {len(built)}\n")
 
     monkeypatch.setattr(environment, "run", build)
     (checkout / ".venv").mkdir()
@@ -391,8 +392,9 @@ def test_the_native_module_is_built_again_only_when_something_of_it_changed(
     assert [builds(), builds()] == [1, 0]
     monkeypatch.setenv("ACKER_DEBUG", "1")
     assert [builds(), builds()] == [1, 0]
-    (checkout / f"src/acker/_core{suffix}").unlink()
-    assert [builds(), builds()] == [1, 0]
+    for name in ("_core", "_flow"):
+        (checkout / f"src/acker/{name}{suffix}").unlink()
+        assert [builds(), builds()] == [1, 0]
     (checkout / "src/acker/notes.py").touch()
     assert builds() == 0
 

@@ -21,7 +21,7 @@ class SpoutRecorder:
     def count(self, name, n=1):
         self.counts[name] = self.counts.get(name, 0) + n
 
-    def emit(self, values, tup_id, stream, direct_task, need_task_ids):
+    def emit(self, values, tup_id=None, stream=None, direct_task=None, need_task_ids=False):
         self.emitted.append((values, tup_id, stream, direct_task))
         return [7] if need_task_ids else None
 
@@ -34,7 +34,7 @@ class BoltRecorder(SpoutRecorder):
         self.inputs = ()
         self.settled = []
 
-    def emit(self, values, stream, anchors, direct_task, need_task_ids):
+    def emit(self, values, stream=None, anchors=None, direct_task=None, need_task_ids=False):
         anchored = self.inputs if anchors is None else tuple(anchors)
         self.emitted.append((values, stream, anchored, direct_task))
         return [7] if need_task_ids else None

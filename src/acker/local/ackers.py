@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from acker._flow import Letter, columns_of
 from acker.columns import Completions
 from acker.engine import Acker
 from acker.local.clock import Clock, Signal
 from acker.local.executors import Executor, Mode
-from acker.local.letters import Letter, columns_of
 from acker.local.queues import Queue
 from acker.protocol import Kind, Outcome, Stats
 from acker.topology.reasons import Reason
@@ -77,7 +78,7 @@ class AckerTask(Executor):
         """Return when death row is to be emptied."""
         return self._rotate_at if self.mode in (Mode.RUN, Mode.PAUSE) else None
 
-    def _step(self, mode: Mode, limit: int) -> bool:
+    def _step(self, mode: Mode, limit: int) -> bool:  # noqa: ARG002  All that the queue holds is one batch.
         if mode is Mode.CLOSE:
             return self.done is not mode and self.finished(mode)
         worked = self._ingest()
@@ -94,7 +95,7 @@ class AckerTask(Executor):
             if letter is None:
                 break
             letters.append(letter)
-            for root_id, reason in letter.fails:
+            for root_id, reason in letter.fails():
                 self._reasons[0].setdefault(root_id, reason)
         if not letters:
             return False
@@ -109,11 +110,11 @@ class AckerTask(Executor):
     def _rotate(self) -> None:
         now = self.clock.now_ns()
         if self.open_roots is not None:
-            # Nothing times out: what is open leaves death row before it is emptied. Late messages of finished trees do not.
+            # Nothing times out: what is open leaves death row before it is emptied. Late messages of ended trees stay.
             roots = np.array(self.open_roots(self), np.int64)
             self._report(self.acker.ingest(Kind.RESET_TIMEOUT, roots, np.zeros_like(roots)))
-        # Never earlier than a period after the last one, however late this one is: an entry that arrived just before has a
-        # right to its whole timeout.
+        # Never earlier than a period after the last one, however late this one is: an entry that arrived just before
+        # has a right to its whole timeout.
         self._rotate_at = now + self._period_ns
         self._report(self.acker.rotate(now_ms=now // _NS_PER_MS))
         self._reasons = [{}, *self._reasons[:-1]]
@@ -122,11 +123,14 @@ class AckerTask(Executor):
         if not len(done):
             return
         by_task: dict[int, list[Verdict]] = {}
-        has_reasons = any(self._reasons)
-        columns = (done.root_id, done.message_id, done.task_id, done.outcome)
-        for root_id, message_id, task_id, outcome in zip(*(column.tolist() for column in columns), strict=True):
-            reason = self._reason_of(root_id) if has_reasons else None
-            by_task.setdefault(task_id, []).append((message_id, outcome, reason if outcome == Outcome.FAILED else None))
+        message_ids, outcomes = done.message_id.tolist(), done.outcome.tolist()
+        reasons = self._reasons_of(done)
+        first = int(done.task_id[0])
+        if (done.task_id == first).all():
+            by_task[first] = list(zip(message_ids, outcomes, reasons))  # noqa: B905  Reasons may be without end.
+        else:
+            for task_id, verdict in zip(done.task_id.tolist(), zip(message_ids, outcomes, reasons)):  # noqa: B905
+                by_task.setdefault(task_id, []).append(verdict)
         for task_id, verdicts in by_task.items():
             spout = self.spouts.get(task_id)
             if spout is None:
@@ -135,6 +139,15 @@ class AckerTask(Executor):
                 continue
             queue, place = spout
             queue.put((place, verdicts), len(verdicts))
+
+    def _reasons_of(self, done: Completions) -> Iterable[Reason | None]:
+        """Return why trees failed, and forget it."""
+        if not any(self._reasons):
+            return itertools.repeat(None)
+        return [
+            reason if outcome == Outcome.FAILED else None
+            for reason, outcome in zip(map(self._reason_of, done.root_id.tolist()), done.outcome.tolist(), strict=True)
+        ]
 
     def _reason_of(self, root_id: int) -> Reason | None:
         found = None

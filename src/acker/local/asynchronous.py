@@ -1,16 +1,17 @@
-"""Executors of components whose `process` or `next_tuple` is a coroutine: an event loop that tells the runtime's time."""
+"""Executors of components whose `process` or `next_tuple` is a coroutine: event loops that keep the runtime's time."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from acker.local.ackers import Verdict
 from acker.local.bolts import BoltExecutor, BoltTask
-from acker.local.clock import Clock
+from acker.local.clock import Clock, Signal
+from acker.local.collectors import AsyncBoltCollector
 from acker.local.executors import Mode
 from acker.local.spouts import SpoutExecutor, SpoutTask
 from acker.topology.tuples import Tuple
@@ -38,7 +39,7 @@ class ClockLoop(asyncio.SelectorEventLoop):
         """Return the time of the runtime's clock in seconds."""
         return self._runtime_clock.now_ns() / 1e9
 
-    def call_at(
+    def call_at(  # type: ignore[override]  # There the callback's type tells those of args.
         self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         """Call a function at a time."""
@@ -88,7 +89,8 @@ class LoopSignal:
         return self._set
 
     def touch(self) -> None:
-        """End the wait, on the loop's thread."""
+        """Set it and end the wait, on the loop's thread."""
+        self._set = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
@@ -109,27 +111,27 @@ class AsyncBoltTask(BoltTask):
     async def run_one(self, tup: Tuple) -> None:
         """Process one tuple; ack it when the coroutine ends."""
         collector = self.collector
-        tup._owner = collector
-        collector.inputs = (tup,)
-        self.executed += 1
+        assert isinstance(collector, AsyncBoltCollector)
+        collector.take_up(tup)
+        collector.executed += 1
         begin = self._clock.now_ns()
         try:
-            await self.bolt.process(tup)  # type: ignore[func-returns-value]
+            await self.bolt.process(tup)
         except Exception as error:  # noqa: BLE001  The reason of a failed tree, and logged.
             self._failed(tup, error)
         else:
             if self._auto_ack and tup._owner is collector:
                 collector.ack(tup)
-        self.execute_latency.record(self._clock.now_ns() - begin)
-        if self._hooks:
-            self._watch(tup)
+        collector.latency.record(self._clock.now_ns() - begin)
+        if collector.watched:
+            collector._on_execute(tup)
 
 
 class _OnLoop:
     """What both executors share: a loop, and what escaped from its coroutines."""
 
     clock: Clock
-    signal: LoopSignal
+    signal: Signal
     escaped: BaseException | None = None
 
     def _new_signal(self) -> LoopSignal:
@@ -146,7 +148,7 @@ class _OnLoop:
         self.running.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self.escaped = task.exception()
-        self.signal._set = True
+        assert isinstance(self.signal, LoopSignal)
         self.signal.touch()
 
     def _raise_what_escaped(self) -> None:
@@ -217,12 +219,33 @@ class AsyncSpoutTask(SpoutTask):
     """
 
     loop: ClockLoop
-    signal: LoopSignal
+    signal: Signal
     asking: asyncio.Task[None] | None = None
 
-    def _next(self) -> bool:
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._later: list[Verdict] = []
+
+    def _ask(self, limit: int) -> int:
+        collector = self.collector
+        for got in range(limit):
+            if self.asking is None and (self.spout._finished or self._is_full() or collector.hand.pressed):
+                return got
+            before = collector.emits
+            if not self._has_returned():
+                return got
+            collector.executed += 1
+            while collector.at_once:
+                collector.acked += 1
+                self._ack(collector.at_once.pop(0))
+            if collector.emits == before:
+                return got
+        return limit
+
+    def _has_returned(self) -> bool:
+        """Let `next_tuple` go on; say whether it is through."""
         if self.asking is None:
-            self.asking = self.loop.create_task(self.spout.next_tuple())  # type: ignore[arg-type]
+            self.asking = self.loop.create_task(self.spout.next_tuple())
             self.asking.add_done_callback(self._touch)
         self.loop.rounds()
         if not self.asking.done():
@@ -234,15 +257,20 @@ class AsyncSpoutTask(SpoutTask):
     def _touch(self, _: object) -> None:
         self.signal.set()
 
-    def hear(self, verdicts: Sequence[Verdict], *, guarded: bool) -> None:
+    def hear(self, verdicts: list[Verdict], *, guarded: bool) -> None:
         """Tell the component how trees ended, once `next_tuple` has returned."""
         if self.asking is not None and not self.asking.done():
             if not guarded:
-                self._verdicts.extend(verdicts)
+                self._later.extend(verdicts)
                 return
             self.asking.cancel()
             self.loop.rounds()
-        super().hear(verdicts, guarded=guarded)
+        later, self._later = self._later, []
+        super().hear(later + verdicts, guarded=guarded)
+
+    def is_quiet(self) -> bool:
+        """Say whether nothing is open and every outcome was told."""
+        return not self._later and super().is_quiet()
 
     def _call(self, function: Callable[..., Any], *arguments: object) -> None:
         result = function(*arguments)

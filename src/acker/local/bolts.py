@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from acker.local.clock import Clock
 from acker.local.collectors import BoltCollector
 from acker.local.executors import Mode, Worker
-from acker.local.hooks import Hook
-from acker.local.metrics import LatencyRecorder
 from acker.local.queues import Queue, TupleQueue
 from acker.topology.components import Bolt
 from acker.topology.tuples import Source, Tuple
@@ -30,8 +29,6 @@ class BoltTask:
         What tick tuples say of where they come from.
     tick_ns : int or None
         Time between ticks.
-    sample_every : int
-        One in so many tuples has its time in `process` measured.
     """
 
     def __init__(
@@ -43,22 +40,16 @@ class BoltTask:
         clock: Clock,
         tick: Source,
         tick_ns: int | None,
-        sample_every: int,
-        hooks: Sequence[Hook],
     ) -> None:
         self.bolt = bolt
         self.collector = collector
-        self.executed = 0
         self.opened = False
-        self.execute_latency = LatencyRecorder()
         self.tick_at = None if tick_ns is None else clock.now_ns() + tick_ns
         self._forgotten = 0
         self._bind = bind
         self._clock = clock
-        self._hooks = hooks
         self._tick = tick
         self._tick_ns = tick_ns
-        self._sample_every = sample_every
         self._auto_ack = self.bolt.auto_ack and not self.bolt._settles_itself
         self._auto_fail = self.bolt.auto_fail
 
@@ -70,13 +61,11 @@ class BoltTask:
     @property
     def held(self) -> int:
         """How many tuples were taken over and neither acked nor failed."""
-        return self.executed - self.collector.acked - self.collector.failed - self._forgotten
+        return self.collector.executed - self.collector.acked - self.collector.failed - self._forgotten
 
     def inherit(self, previous: BoltTask) -> None:
         """Go on counting where the task before a restart stopped; what it held is forgotten."""
         self.collector.inherit(previous.collector)
-        self.executed = previous.executed
-        self.execute_latency = previous.execute_latency
         self._forgotten = previous._forgotten + previous.held
 
     def tick_if_due(self) -> bool:
@@ -90,8 +79,13 @@ class BoltTask:
         """Hand the component a tick tuple."""
         assert self._tick_ns is not None
         self.tick_at = self._clock.now_ns() + self._tick_ns
-        self.collector.inputs = ()
-        self.bolt.process_tick(Tuple((self._tick_ns / 1e9,), self._tick, None))
+        collector = self.collector
+        collector.inputs = ()
+        tick = self._tick.tuple_type((self._tick_ns / 1e9,), self._tick)
+        tick._owner = collector
+        self.bolt.process_tick(tick)
+        if tick._is_settled:  # pystorm's bolts ack ticks too. It is no tuple that anybody waits for.
+            collector.executed += 1
 
     def release(self) -> bool:
         """Tick a component that holds tuples, because the timers have stopped; say whether it let some go."""
@@ -102,46 +96,17 @@ class BoltTask:
             self.tick()
         return self.held < held
 
-    def run(self, tuples: Sequence[Tuple]) -> None:
-        """Process tuples; the first of them is measured."""
-        begin = self._clock.now_ns()
-        self._run(tuples[:1])
-        self.execute_latency.record(self._clock.now_ns() - begin)
-        if len(tuples) > 1:
-            self._run(tuples[1:])
-
-    def _run(self, tuples: Sequence[Tuple]) -> None:
-        collector, process, auto_ack, hooks = self.collector, self.bolt.process, self._auto_ack, self._hooks
-        ack = collector.ack
-        self.executed += len(tuples)
-        try:
-            for tup in tuples:
-                tup._owner = collector
-                collector.inputs = (tup,)
-                try:
-                    process(tup)
-                except Exception as error:  # noqa: BLE001  The reason of a failed tree, and logged.
-                    self._failed(tup, error)
-                else:
-                    if auto_ack and tup._owner is collector:
-                        ack(tup)
-                if hooks:
-                    self._watch(tup)
-        finally:
-            collector.inputs = ()
+    def run(self, tuples: list[Tuple], begin: int, end: int) -> int:
+        """Process tuples[begin:end]; return the place of the first one that was left, because something is up."""
+        return self.collector.run(tuples, begin, end, self.bolt.process, self._auto_ack, self._failed)
 
     def _failed(self, tup: Tuple, error: Exception) -> None:
         if not self._auto_fail:
             raise error
-        self.bolt.logger.error(
-            "%s: task %d failed %r", self.collector.component, self.collector.task, tup, exc_info=error
-        )
+        who = self.collector.component
+        self.bolt.logger.error("%s: task %d failed %r", who, self.collector.task, tup, exc_info=error)
         if tup._owner is self.collector:
             self.collector.fail(tup, error)
-
-    def _watch(self, tup: Tuple) -> None:
-        for hook in self._hooks:
-            hook.execute(self.collector.component, self.collector.task, tup)
 
     def close(self) -> None:
         """Close the component, if it was initialized; what it raises is logged."""
@@ -154,19 +119,12 @@ class BoltTask:
 
 
 class BoltExecutor(Worker):
-    """The thread of some tasks of one bolt: tuples in the order in which they came, ticks between them.
+    """The thread of some tasks of one bolt: tuples in the order in which they came, ticks between them."""
 
-    Parameters
-    ----------
-    slice_tuples : int
-        How many tuples are processed between two looks at the mode and the outbox; the first of each is measured.
-    """
-
-    def __init__(self, *args: Any, slice_tuples: int, capacity: int, **options: Any) -> None:
+    def __init__(self, *args: Any, capacity: int, **options: Any) -> None:
         super().__init__(*args, capacity=capacity, **options)
         self.tasks: list[BoltTask] = []
         self.inbox: TupleQueue = Queue(capacity, self.signal)
-        self._slice_tuples = slice_tuples
         self._chunk: tuple[int, list[Tuple]] | None = None
         self._position = 0
 
@@ -203,18 +161,17 @@ class BoltExecutor(Worker):
 
     def _process(self, mode: Mode, limit: int) -> int:
         done = 0
-        while done < limit and self.mode is mode and not self.outbox.is_full():
+        while done < limit and self.mode is mode and not self.outbox.pressed:
             if self._chunk is None:
                 self._chunk, self._position = self.inbox.take(), 0
                 if self._chunk is None:
                     break
             place, tuples = self._chunk
-            part = tuples[self._position : self._position + min(self._slice_tuples, limit - done)]
-            self._position += len(part)
-            done += len(part)
-            if self._position >= len(tuples):
+            begin = self._position
+            self._position = self.tasks[place].run(tuples, begin, min(len(tuples), begin + limit - done))
+            done += self._position - begin
+            if self._position == len(tuples):
                 self._chunk = None
-            self.tasks[place].run(part)
         return done
 
     def drop(self) -> int:
@@ -224,6 +181,6 @@ class BoltExecutor(Worker):
         return self.inbox.clear()
 
 
-def slices(sample_rate: float) -> int:
+def sampled(rate: float) -> int:
     """Return of how many tuples one is measured."""
-    return max(1, round(1 / sample_rate)) if sample_rate > 0 else 512
+    return max(1, round(1 / rate)) if rate > 0 else sys.maxsize

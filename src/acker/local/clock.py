@@ -32,9 +32,7 @@ class Clock(Protocol):
 class SystemClock:
     """The monotonic clock of the operating system."""
 
-    def now_ns(self) -> int:
-        """Return the time in nanoseconds since some fixed moment."""
-        return time.monotonic_ns()
+    now_ns = staticmethod(time.monotonic_ns)
 
     def wait(self, signal: Signal, until_ns: int | None) -> None:
         """Return when the signal is set, the time has come, or a second has passed."""

@@ -24,7 +24,7 @@ from acker.topology.reasons import ReasonKind
 
 _NS = 1_000_000_000
 
-# Back-off before the first restart, doubled for each in a row, and the longest one (FsShelter, *Message flow*, scenario F).
+# Back-off before the first restart, doubled for each in a row, and the longest (FsShelter, *Message flow*, scenario F).
 _BACK_OFF_SECS, _BACK_OFF_SECS_MAX = 2, 30
 
 # How long executors may take to end their step when a stop has no time left.
@@ -113,7 +113,7 @@ class Control:
         self._spawn = spawn
         self._look = look
         self._limits = limits
-        self._paused = False
+        self._paused = self._resting = False
         self._stop = False
         self._abort = False
         self._drain_ns = limits.drain_ns
@@ -224,11 +224,11 @@ class Control:
         self.running.set()
         now = self.clock.now_ns()
         healthy_at, watch_at = now + self._limits.healthy_ns, now + self._limits.watch_ns
-        paused = False
+        self._resting = False
         while not self._stop and not self._crashed():
-            if paused is not self._paused:
-                paused = self._paused
-                self._set(self.crew.spouts, Mode.PAUSE if paused else Mode.RUN)
+            if self._resting is not self._paused:
+                self._resting = self._paused
+                self._set(self.crew.spouts, Mode.PAUSE if self._resting else Mode.RUN)
             if not self.reached.is_set() and self._is_reached():
                 self.reached.set()
             now = self.clock.now_ns()
@@ -245,7 +245,7 @@ class Control:
                 lambda: (
                     self._stop
                     or bool(self._crashed())
-                    or paused is not self._paused
+                    or self._resting is not self._paused
                     or (not self.reached.is_set() and self._is_reached())
                 ),
                 min(dues),
@@ -324,7 +324,9 @@ class Control:
     def _settle(self, kind: ReasonKind) -> Life:
         """Fail what is open through the ackers, and let the spouts hear it."""
         assert self.crew is not None
-        lost = [acker.revive() for acker in self.ackers if acker.crash is not None]
+        lost = [acker for acker in self.ackers if acker.crash is not None]
+        for acker in lost:
+            acker.revive()
         for executor in self.crew:
             if not executor.abandoned:
                 executor.drop()
@@ -339,15 +341,11 @@ class Control:
                 executor.post.send()
         self._set(listening, Mode.SETTLE)
         yield Wait(lambda: all(executor.is_settled() for executor in listening), self._grace() + self._drain_ns)
-        for spout in self.crew.spout_tasks():
-            if spout.collector.pending:
-                self.untold += len(spout.collector.pending)
-                logger.error(
-                    "%s: task %d did not hear of %d trees",
-                    spout.collector.component,
-                    spout.collector.task,
-                    len(spout.collector.pending),
-                )
+        for collector in [task.collector for task in self.crew.spout_tasks()]:
+            count = len(collector.pending)
+            if count:
+                self.untold += count
+                logger.error("%s: task %d did not hear of %d trees", collector.component, collector.task, count)
 
     def _close(self, crew: Crew) -> Life:
         closing = [executor for executor in crew if executor.spawned and not executor.abandoned]

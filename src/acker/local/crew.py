@@ -9,19 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acker._flow import Outlet, Route
 from acker.errors import TopologyError
 from acker.ids import IdGenerator
 from acker.local.ackers import AckerTask
 from acker.local.asynchronous import AsyncBoltExecutor, AsyncBoltTask, AsyncSpoutExecutor, AsyncSpoutTask
-from acker.local.bolts import BoltExecutor, BoltTask, slices
+from acker.local.bolts import BoltExecutor, BoltTask, sampled
 from acker.local.clock import Clock, Signal
 from acker.local.collectors import AsyncBoltCollector, BoltCollector, SpoutCollector, Surroundings
 from acker.local.hooks import Hook
-from acker.local.queues import Outbox, Outlet, TupleQueue
-from acker.local.routing import Route, make_route
+from acker.local.queues import Outbox, TupleQueue
+from acker.local.routing import make_route
 from acker.local.sampling import Sampler
 from acker.local.spouts import SpoutExecutor, SpoutTask
-from acker.topology.components import Component
+from acker.topology.components import Bolt, Component, Spout
 from acker.topology.conf import resolve
 from acker.topology.graph import Graph, Node, Subscription
 from acker.topology.reasons import ReasonKind
@@ -91,6 +92,11 @@ class Crew:
         for executor in self.spouts:
             yield from executor.tasks
 
+    def bolt_tasks(self) -> Iterator[BoltTask]:
+        """Yield the tasks of all bolts."""
+        for executor in self.bolts:
+            yield from executor.tasks
+
     def inherit(self, previous: Crew) -> None:
         """Take over counts and replays of the crew that ran before, and the trees whose end it was not told.
 
@@ -99,12 +105,13 @@ class Crew:
         """
         for executor, old in zip(self, previous, strict=True):
             executor.busy_ns = old.busy_ns
-            for task, old_task in zip(executor.tasks, old.tasks, strict=True):
-                task.inherit(old_task)  # type: ignore[arg-type]
+        for bolt, old_bolt in zip(self.bolt_tasks(), previous.bolt_tasks(), strict=True):
+            bolt.inherit(old_bolt)
+        for spout, old_spout in zip(self.spout_tasks(), previous.spout_tasks(), strict=True):
+            spout.inherit(old_spout)
+            spout.collector.track_again()
+            spout.collector.fail_all(ReasonKind.RESTART)
         for executor in self.spouts:
-            for task in executor.tasks:
-                task.collector.track_again()
-                task.collector.fail_all(ReasonKind.RESTART)
             executor.post.send()
 
     def _staff(self, node: Node, options: Mapping[str, Any]) -> None:
@@ -121,7 +128,6 @@ class Crew:
                 executor = kind(*arguments, poll_ns=poll_ns, **common)
                 self.spouts.append(executor)
             else:
-                common["slice_tuples"] = slices(options["topology.stats.sample.rate"])
                 if _is_async(node, "process"):
                     at_once = options["topology.async.max.concurrency"]
                     executor = AsyncBoltExecutor(*arguments, at_once=at_once, **common)
@@ -144,7 +150,9 @@ class Crew:
             collector = SpoutCollector(*arguments, fails_max=None if unbounded else _FAILS_MAX)
             kind = AsyncSpoutTask if isinstance(executor, AsyncSpoutExecutor) else SpoutTask
             bind = functools.partial(self._bind, node, task, collector)
-            made = kind(node.component(), bind, collector, options["topology.max.spout.pending"])
+            spout = node.component()
+            assert isinstance(spout, Spout)
+            made = kind(spout, bind, collector, options["topology.max.spout.pending"])
             if isinstance(made, AsyncSpoutTask) and isinstance(executor, AsyncSpoutExecutor):
                 made.loop, made.signal = executor.loop, executor.signal
             return made
@@ -156,8 +164,12 @@ class Crew:
         site, options = self._site, self._options[node.name]
         is_async = isinstance(executor, AsyncBoltExecutor)
         component = node.component()
+        assert isinstance(component, Bolt)
         collector: BoltCollector = (AsyncBoltCollector if is_async else BoltCollector)(
-            *arguments, auto_anchor=component.auto_anchor
+            *arguments,
+            auto_anchor=component.auto_anchor,
+            sample_every=sampled(options["topology.stats.sample.rate"]),
+            now_ns=site.clock.now_ns,
         )
         tick_secs = component.tick_secs(options)
         return (AsyncBoltTask if is_async else BoltTask)(
@@ -167,8 +179,6 @@ class Crew:
             clock=site.clock,
             tick=Source(SYSTEM_COMPONENT, TICK_STREAM, -1, ["interval"]),
             tick_ns=None if tick_secs is None else round(tick_secs * 1e9),
-            sample_every=slices(options["topology.stats.sample.rate"]),
-            hooks=site.hooks,
         )
 
     def _routes(self, node: Node, task: int, outbox: Outbox, outlets: dict[int, Outlet]) -> dict[str | None, Route]:
@@ -179,8 +189,8 @@ class Crew:
             if target in outlets:  # One for all streams, so that tuples from task to task keep their order.
                 return outlets[target]
             queue, place = self._inboxes[target]
-            # Within a loop nobody waits for room: each would wait for the other. What is in a loop is bounded by what the
-            # spouts may have open.
+            # Within a loop nobody waits for room: each would wait for the other. What is in a loop is bounded by what
+            # the spouts may have open.
             waits = (subscription.source, subscription.consumer) not in graph.loops
             outlets[target] = outbox.outlet(queue, place, target, waits=waits)
             return outlets[target]

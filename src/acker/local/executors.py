@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from acker._flow import Letter, Post
 from acker.local.clock import Clock, Signal, new_signal
-from acker.local.letters import Letter, Post
 from acker.local.queues import Outbox, Queue
 
 STEP_TUPLES = 512
@@ -180,7 +180,7 @@ class Worker(Executor):
         """Do some work of the modes RUN, PAUSE, DRAIN and SETTLE; say whether there was any."""
 
     def _step(self, mode: Mode, limit: int) -> bool:
-        self.blocked = False
+        self.blocked = self.outbox.pressed = False
         if mode in (Mode.OPEN, Mode.CLOSE):
             if self.done is mode:
                 return False
@@ -189,6 +189,13 @@ class Worker(Executor):
             self.hand_over()
             return self.finished(mode)
         return mode is not Mode.HALT and self._work(mode, limit)
+
+    def ask(self, mode: Mode) -> None:
+        """Set the mode; the executor sees it when its step ends, which is soon."""
+        self.mode = mode
+        # Before the signal: the step that this cuts short is followed by another one.
+        self.outbox.pressed = True
+        self.signal.set()
 
     def has_room(self) -> bool:
         """Say whether whoever it sends to takes more, and remember it."""

@@ -7,11 +7,11 @@ names that exporters give to these figures stand in `acker.local.names`.
 from __future__ import annotations
 
 import dataclasses
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from acker._flow import Latencies
 from acker.protocol import Stats
 
 ComponentKind = Literal["spout", "bolt", "acker"]
@@ -112,27 +112,16 @@ def milliseconds(ns: float | None) -> float | None:
     return None if ns is None else float(f"{ns / 1e6:.4g}")
 
 
-class LatencyRecorder:
-    """Collects latencies. One thread records, any may take a snapshot.
-
-    `record` is called for each tuple, so it does one binary search and two additions, and never takes a lock.
-    """
-
-    __slots__ = ("_counts", "_sum_ns")
+class LatencyRecorder(Latencies):
+    """Collects latencies. One thread records, any may take a snapshot; what is counted for each tuple is native."""
 
     def __init__(self) -> None:
-        self._counts = [0] * (len(LATENCY_BOUNDS_NS) + 1)
-        self._sum_ns = 0
-
-    def record(self, ns: int) -> None:
-        """Count one latency in nanoseconds. Negative ones, of a clock that was set back, count as the shortest."""
-        self._counts[bisect_left(LATENCY_BOUNDS_NS, ns)] += 1
-        self._sum_ns += ns
+        super().__init__(LATENCY_BOUNDS_NS)
 
     def snapshot(self) -> Histogram:
         """Return what was recorded. While another thread records, the sum may be one latency behind or ahead."""
-        counts = tuple(self._counts)
-        return Histogram(LATENCY_BOUNDS_NS, counts, sum(counts), self._sum_ns)
+        counts, sum_ns = self.taken()
+        return Histogram(LATENCY_BOUNDS_NS, counts, sum(counts), sum_ns)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
 """Queues between executors. What travels is lists, so that a lock is taken once for many tuples.
 
 A queue is bounded by agreement: its producers look for room before they take up new work, and a producer puts down all
-that it has in hand at once. So a queue holds at most its capacity and what each producer had in hand: one transfer batch
-and the tuples of one more call of the user's code. No producer ever waits while it holds something, hence nobody waits
-in a circle.
+that it has in hand at once. So a queue holds at most its capacity and what each producer had in hand: one transfer
+batch and the tuples of one more call of the user's code. No producer ever waits while it holds something, hence nobody
+waits in a circle.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from typing import Generic, TypeVar
 
+from acker._flow import Hand, Outlet
 from acker.local.clock import Signal
 from acker.topology.tuples import Tuple
 
@@ -92,41 +93,19 @@ class Queue(Generic[Item]):
 TupleQueue = Queue[tuple[int, list[Tuple]]]
 
 
-class Outlet:
-    """The way from one task to another: tuples that were emitted and not yet put into the other's queue.
-
-    Attributes
-    ----------
-    sent : int
-        How many were put there.
-    """
-
-    __slots__ = ("buffer", "place", "queue", "sent", "task")
-
-    def __init__(self, queue: TupleQueue, place: int, task: int) -> None:
-        self.queue = queue
-        self.place = place
-        self.task = task
-        self.sent = 0
-        self.buffer: list[Tuple] = []
-
-
-class Outbox:
-    """What one executor has in hand: its outlets, and which of them hold something.
+class Outbox(Hand):
+    """What one executor has in hand, and whether those who are to get it have room.
 
     Parameters
     ----------
     signal : Signal
         The executor's own, for when there is room again.
-    transfer_tuples : int
+    full_at : int
         Once it has that many tuples for one task in hand, the executor puts everything down before it goes on.
     """
 
-    __slots__ = ("_queues", "_signal", "dirty", "transfer_tuples")
-
-    def __init__(self, signal: Signal, transfer_tuples: int) -> None:
-        self.transfer_tuples = transfer_tuples
-        self.dirty: list[Outlet] = []
+    def __init__(self, signal: Signal, full_at: int) -> None:
+        super().__init__(full_at)
         self._signal = signal
         self._queues: list[TupleQueue] = []
 
@@ -139,22 +118,3 @@ class Outbox:
     def has_room(self) -> bool:
         """Say whether all queues that this executor waits for take more; its signal is set when that changes."""
         return all(queue.has_room(self._signal) for queue in self._queues)
-
-    def is_full(self) -> bool:
-        """Say whether there are so many tuples in hand that they should be put down."""
-        size = self.transfer_tuples
-        return any(len(outlet.buffer) >= size for outlet in self.dirty)
-
-    def put_down(self) -> None:
-        """Put everything in hand into the queues."""
-        dirty, self.dirty = self.dirty, []
-        for outlet in dirty:
-            tuples, outlet.buffer = outlet.buffer, []
-            outlet.sent += len(tuples)
-            outlet.queue.put((outlet.place, tuples), len(tuples))
-
-    def drop(self) -> None:
-        """Forget what is in hand."""
-        for outlet in self.dirty:
-            outlet.buffer = []
-        self.dirty = []

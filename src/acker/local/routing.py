@@ -2,46 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
+from acker._flow import ByField, ByFunction, Chooser, Every, InTurn, Outlet, Route, Several
 from acker.errors import TopologyError
-from acker.local.queues import Outlet
 from acker.topology.graph import Graph, Subscription
 from acker.topology.streams import Stream, stable_hash
-from acker.topology.tuples import Source, Tuple
-
-# How many keys a grouping by fields remembers the task of.
-_KNOWN_MAX = 16_384
-
-Choice = Sequence[Outlet]
-Choose = Callable[[tuple[object, ...]], Choice]
-
-
-@dataclass(slots=True)
-class Route:
-    """One stream of one task: what its tuples look like and where they go.
-
-    Attributes
-    ----------
-    choose : callable
-        values -> the outlets of one emitted tuple.
-    direct : dict
-        Task id -> outlet, of the tasks that subscribed to a direct stream.
-    emitted : int
-        Calls of emit.
-    """
-
-    source: Source
-    width: int
-    make_values: Callable[[Iterable[object]], tuple[object, ...]]
-    make: Callable[[tuple[object, ...], Source, dict[int, int] | None], Tuple]
-    choose: Choose
-    is_direct: bool
-    direct: Mapping[int, Outlet]
-    emitted: int = 0
+from acker.topology.tuples import Source
 
 
 def make_route(
@@ -56,7 +24,7 @@ def make_route(
     rng : random.Random
         Says where shuffles begin, so that not all tasks send their first tuple to the same one.
     """
-    choosers: list[Choose] = []
+    choosers: list[Chooser] = []
     direct: dict[int, Outlet] = {}
     for subscription in graph.consumers(source.component, source.stream):
         tasks = graph.nodes[subscription.consumer].tasks
@@ -65,75 +33,41 @@ def make_route(
             direct.update(zip(tasks, outlets, strict=True))
         else:
             choosers.append(_chooser(subscription, stream, outlets, rng))
-    width = len(source.fields)
-    choose = _undirected(source) if stream.direct else _merged(choosers)
-    return Route(source, width, source.make_values, source.tuple_type, choose, stream.direct, direct)
+    chooser = choosers[0] if len(choosers) == 1 else Several(choosers) if choosers else Every([])
+    return Route(source, chooser, stream.direct, direct)
 
 
-def _undirected(source: Source) -> Choose:
-    def choose(_: tuple[object, ...]) -> Choice:
-        raise TopologyError(
-            f"{source.component}: emits to stream {source.stream!r}, which is direct, without direct_task"
-        )
-
-    return choose
-
-
-def _merged(choosers: Sequence[Choose]) -> Choose:
-    if not choosers:
-        return lambda _: ()
-    if len(choosers) == 1:
-        return choosers[0]
-    return lambda values: [outlet for choose in choosers for outlet in choose(values)]
-
-
-def _chooser(subscription: Subscription, stream: Stream, outlets: Sequence[Outlet], rng: random.Random) -> Choose:
+def _chooser(subscription: Subscription, stream: Stream, outlets: Sequence[Outlet], rng: random.Random) -> Chooser:
     grouping = subscription.grouping
-    if grouping.kind == "all":
-        return lambda _: outlets
     if grouping.kind == "custom":
-        return _custom(subscription, outlets)
-    alone = [(outlet,) for outlet in outlets]
+        return ByFunction(_custom(subscription, outlets))
+    if grouping.kind == "all":
+        return Every(outlets)
     if grouping.kind == "global" or len(outlets) == 1:
-        first = alone[0]
-        return lambda _: first
+        return Every(outlets[:1])
     if grouping.kind == "fields":
-        return _by_fields([stream.fields.index(name) for name in grouping.names], alone)
+        return _by_fields([stream.fields.index(name) for name in grouping.names], outlets)
     # Shuffle, none, local_or_shuffle: in one process every task is local. Round robin is as even as can be.
-    begin = rng.randrange(len(alone))
-    following = itertools.cycle(alone[begin:] + alone[:begin]).__next__
-    return lambda _: following()
+    return InTurn(outlets, rng.randrange(len(outlets)))
 
 
-def _by_fields(positions: Sequence[int], alone: Sequence[Choice]) -> Choose:
-    count = len(alone)
-    if len(positions) > 1:
-        return lambda values: alone[stable_hash(*[values[position] for position in positions]) % count]
-    position = positions[0]
-    # Most keys are text, and most of them come again. Only text: 1 and True are one key of a dict.
-    known: dict[str, Choice] = {}
+def _by_fields(positions: Sequence[int], outlets: Sequence[Outlet]) -> Chooser:
+    if len(positions) == 1:
+        return ByField(outlets, positions[0], stable_hash)
 
-    def choose(values: tuple[object, ...]) -> Choice:
-        value = values[position]
-        if type(value) is not str:
-            return alone[stable_hash(value) % count]
-        found = known.get(value)
-        if found is None:
-            if len(known) >= _KNOWN_MAX:
-                known.clear()
-            found = known[value] = alone[stable_hash(value) % count]
-        return found
+    def choose(values: tuple[object, ...]) -> list[Outlet]:
+        return [outlets[stable_hash(*[values[position] for position in positions]) % len(outlets)]]
 
-    return choose
+    return ByFunction(choose)
 
 
-def _custom(subscription: Subscription, outlets: Sequence[Outlet]) -> Choose:
+def _custom(subscription: Subscription, outlets: Sequence[Outlet]) -> Callable[[tuple[object, ...]], list[Outlet]]:
     by_task = {outlet.task: outlet for outlet in outlets}
     tasks = tuple(by_task)
     function = subscription.grouping.fn
     assert function is not None
 
-    def choose(values: tuple[object, ...]) -> Choice:
+    def choose(values: tuple[object, ...]) -> list[Outlet]:
         chosen = list(function(values, tasks))
         try:
             return [by_task[task] for task in chosen]

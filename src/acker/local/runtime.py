@@ -67,8 +67,8 @@ class LocalRuntime:
 
     Notes
     -----
-    A context manager: `start` on the way in, `stop` on the way out. What a topology promises and how it stops is written
-    in docs/topologies.md.
+    A context manager: `start` on the way in, `stop` on the way out. What a topology promises and how it stops is
+    written in docs/topologies.md.
     """
 
     def __init__(
@@ -160,8 +160,8 @@ class LocalRuntime:
         Parameters
         ----------
         until : str, int or None
-            "drained": every spout says that it has no more, and nothing is pending. A time from the start, such as "30s".
-            A number of trees acked since the start. None: until stopped.
+            "drained": every spout says that it has no more, and nothing is pending. A time from the start, such as
+            "30s". A number of trees acked since the start. None: until stopped.
 
         Returns
         -------
@@ -203,9 +203,9 @@ class LocalRuntime:
     def stop(self, drain_secs: float | None = None) -> None:
         """Stop in order, and return when that is done.
 
-        Spouts are deactivated; what is pending may end for as long as `drain_secs` (left out, `topology.drain.secs`, and
-        without that the message timeout); the rest is failed with reason SHUTDOWN; then all components are closed. A task
-        that is still inside user code is abandoned and named in the report.
+        Spouts are deactivated; what is pending may end for as long as `drain_secs` (left out, `topology.drain.secs`,
+        and without that the message timeout); the rest is failed with reason SHUTDOWN; then all components are closed.
+        A task that is still inside user code is abandoned and named in the report.
         """
         self.control.stop(None if drain_secs is None else round(drain_secs * _NS))
         self.join()
@@ -267,13 +267,9 @@ class LocalRuntime:
         uptime_ns = max(1, (self._ended_ns or self.clock.now_ns()) - self._started_ns) if self._begun else 1
         rows: list[TaskStats] = []
         crew = self.control.crew
-        for executor in () if crew is None else crew:
-            share = executor.busy_ns / uptime_ns
-            for task in executor.tasks:
-                if isinstance(task, SpoutTask):
-                    rows.append(_spout_row(task, executor, share))
-                else:
-                    rows.append(_bolt_row(task, executor, share))
+        if crew is not None:
+            rows += [_spout_row(task, each, uptime_ns) for each in crew.spouts for task in each.tasks]
+            rows += [_bolt_row(task, each, uptime_ns) for each in crew.bolts for task in each.tasks]
         rows.sort(key=lambda row: row.task)
         rows.extend(_acker_row(acker, number, uptime_ns) for number, acker in enumerate(self.ackers))
         return RuntimeStats(
@@ -351,7 +347,7 @@ class LocalRuntime:
         return self._watchdog.look(now_ns // _NS_PER_MS, self.stats(), busy_ms)
 
 
-def _counts(task: SpoutTask | BoltTask, executor: SpoutExecutor | BoltExecutor, share: float) -> dict[str, Any]:
+def _counts(task: SpoutTask | BoltTask, executor: SpoutExecutor | BoltExecutor, uptime_ns: int) -> dict[str, Any]:
     collector = task.collector
     routes = {route.source.stream: route for route in collector.routes.values()}
     user = dict(collector.user)
@@ -361,17 +357,17 @@ def _counts(task: SpoutTask | BoltTask, executor: SpoutExecutor | BoltExecutor, 
         "executor": executor.name,
         "emitted": {name: route.emitted for name, route in routes.items()},
         "transferred": sum(outlet.sent for outlet in collector.outlets),
-        "executed": task.executed,
+        "executed": collector.executed,
         "acked": collector.acked,
         "dead_letters": user.pop(DEAD_LETTERS, 0),
         "queue": executor.inbox.size,
         "queue_capacity": executor.inbox.capacity,
-        "capacity": share,
+        "capacity": executor.busy_ns / uptime_ns,
         "user": user,
     }
 
 
-def _spout_row(task: SpoutTask, executor: SpoutExecutor, share: float) -> TaskStats:
+def _spout_row(task: SpoutTask, executor: SpoutExecutor, uptime_ns: int) -> TaskStats:
     collector = task.collector
     outcomes = collector.outcomes
     return TaskStats(
@@ -384,18 +380,18 @@ def _spout_row(task: SpoutTask, executor: SpoutExecutor, share: float) -> TaskSt
         late=collector.late,
         pending=len(collector.pending),
         oldest_age_ms=collector.oldest_age_ms(),
-        complete_latency=collector.complete_latency.snapshot(),
-        **_counts(task, executor, share),
+        complete_latency=collector.latency.snapshot(),
+        **_counts(task, executor, uptime_ns),
     )
 
 
-def _bolt_row(task: BoltTask, executor: BoltExecutor, share: float) -> TaskStats:
+def _bolt_row(task: BoltTask, executor: BoltExecutor, uptime_ns: int) -> TaskStats:
     return TaskStats(
         kind="bolt",
         failed=task.collector.failed,
         pending=task.held,
-        execute_latency=task.execute_latency.snapshot(),
-        **_counts(task, executor, share),
+        execute_latency=task.collector.latency.snapshot(),
+        **_counts(task, executor, uptime_ns),
     )
 
 

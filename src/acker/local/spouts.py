@@ -11,15 +11,12 @@ from typing import Any
 from acker.local.ackers import Verdict, Verdicts
 from acker.local.collectors import SpoutCollector
 from acker.local.executors import Mode, Worker
-from acker.local.queues import Outbox, Queue
+from acker.local.queues import Queue
 from acker.topology.components import Spout
 from acker.topology.reasons import Reason
 from acker.topology.reliable import ReliableSpout
 
 _NS_PER_MS = 1_000_000
-
-# How often a spout that emits looks at what it has in hand.
-_LOOK_EVERY = 16
 
 logger = logging.getLogger("acker.local")
 
@@ -41,12 +38,10 @@ class SpoutTask:
     ) -> None:
         self.spout = spout
         self.collector = collector
-        self.executed = 0
         self.active = False
         self.opened = False
         self._bind = bind
-        self._pending_max = pending_max
-        self._verdicts: list[Verdict] = []
+        self._pending_max = sys.maxsize if pending_max is None else pending_max
         self._replays = isinstance(self.spout, ReliableSpout)
         self._fail_takes_reason = takes_reason(self.spout.fail)
 
@@ -68,14 +63,14 @@ class SpoutTask:
 
     def is_quiet(self) -> bool:
         """Say whether nothing is open and every outcome was told."""
-        return not self._verdicts and not self.collector.pending and not self.collector.at_once
+        return not self.collector.untold and not self.collector.pending and not self.collector.at_once
 
     def may_emit(self) -> bool:
         """Say whether the spout has more, and fewer tuples open than it may have."""
         return not self._is_full() and (not self.spout._finished or self.next_replay_ns() is not None)
 
     def _is_full(self) -> bool:
-        return self._pending_max is not None and len(self.collector.pending) >= self._pending_max
+        return len(self.collector.pending) >= self._pending_max
 
     def next_replay_ns(self) -> int | None:
         """Return when the next failed tuple is due to be sent again."""
@@ -84,77 +79,55 @@ class SpoutTask:
         due_ms = self.spout._next_due_ms  # type: ignore[attr-defined]
         return None if due_ms is None else due_ms * _NS_PER_MS
 
-    def ask(self, limit: int, outbox: Outbox) -> int:
+    def ask(self, limit: int) -> int:
         """Ask for tuples, at most `limit` times; return how many there were."""
-        collector, spout, pending = self.collector, self.spout, self.collector.pending
-        pending_max = sys.maxsize if self._pending_max is None else self._pending_max
+        collector = self.collector
         got = 0
         if self._replays:
             # One at a time, since each may reach the limit of what may be open.
-            while got < limit and len(pending) < pending_max and spout._replay_due(collector.now_ms(), limit=1):  # type: ignore[attr-defined]
+            replay_due = self.spout._replay_due  # type: ignore[attr-defined]
+            while got < limit and not self._is_full() and replay_due(collector.now_ms(), limit=1):
                 got += 1
-        for count in range(limit):
-            if spout._finished or len(pending) >= pending_max or (count % _LOOK_EVERY == 0 and outbox.is_full()):
-                break
-            before = collector.emits
-            if not self._next():
-                break
-            self.executed += 1
-            if collector.at_once:
-                self._ack_at_once()
-            if collector.emits == before:
-                break
-            got += 1
-        return got
+        return got + self._ask(limit)
 
-    def _next(self) -> bool:
-        """Let the component emit; say whether that is through."""
-        self.spout.next_tuple()
-        return True
-
-    def _ack_at_once(self) -> None:
-        while self.collector.at_once:
-            self.collector.acked += 1
-            self._call(self.spout.ack, self.collector.at_once.pop(0))
+    def _ask(self, limit: int) -> int:
+        return self.collector.ask(self.spout, self._ack, limit, self._pending_max)
 
     def _call(self, function: Callable[..., Any], *arguments: object) -> None:
         function(*arguments)
 
-    def hear(self, verdicts: Sequence[Verdict], *, guarded: bool) -> None:
+    def hear(self, verdicts: list[Verdict], *, guarded: bool) -> None:
         """Tell the component how trees ended.
 
         What `ack` or `fail` raise escapes, and what was not told yet is told the next time; `guarded` it is logged.
         """
-        waiting = self._verdicts
-        waiting.extend(verdicts)
-        waiting.reverse()
-        try:
-            while waiting:
-                settled = self.collector.settle(*waiting.pop())
-                if settled is not None:
-                    self._tell(*settled, guarded=guarded)
-        finally:
-            waiting.reverse()
+        if guarded:
+            self.collector.hear(verdicts, self._guarded(self._ack), self._guarded(self._fail))
+        else:
+            self.collector.hear(verdicts, self._ack, self._fail)
 
-    def _tell(self, tup_id: Hashable, reason: Reason | None, *, guarded: bool) -> None:
-        try:
-            if reason is None:
-                self._call(self.spout.ack, tup_id)
-            elif self._fail_takes_reason:
-                self._call(self.spout.fail, tup_id, reason)
-            else:
-                self._call(self.spout.fail, tup_id)
-        except Exception:
-            if not guarded:
-                raise
-            logger.exception(
-                "%s: task %d raised for %r while it stops", self.collector.component, self.collector.task, tup_id
-            )
+    def _guarded(self, tell: Callable[..., Any]) -> Callable[..., None]:
+        def guarded(tup_id: Hashable, *reason: Reason) -> None:
+            try:
+                tell(tup_id, *reason)
+            except Exception:
+                who = self.collector.component
+                logger.exception("%s: task %d raised for %r while it stops", who, self.collector.task, tup_id)
+
+        return guarded
+
+    def _ack(self, tup_id: Hashable) -> None:
+        self._call(self.spout.ack, tup_id)
+
+    def _fail(self, tup_id: Hashable, reason: Reason) -> None:
+        if self._fail_takes_reason:
+            self._call(self.spout.fail, tup_id, reason)
+        else:
+            self._call(self.spout.fail, tup_id)
 
     def inherit(self, previous: SpoutTask) -> None:
         """Take over counts, and what a reliable spout has to replay, from the task that ran before a restart."""
         self.collector.inherit(previous.collector)
-        self.executed = previous.executed
         if self._replays and previous._replays:
             # Swapped: should the predecessor be inside user code still, it does not write into this one's.
             mine, theirs = self.spout, previous.spout
@@ -247,7 +220,7 @@ class SpoutExecutor(Worker):
     def _hear(self, *, guarded: bool) -> bool:
         heard = False
         for task in self.tasks:
-            task.hear((), guarded=guarded)
+            task.hear([], guarded=guarded)
         while (chunk := self.inbox.take()) is not None:
             place, verdicts = chunk
             try:
@@ -263,7 +236,7 @@ class SpoutExecutor(Worker):
         got = 0
         try:
             for task in self.tasks:
-                got += task.ask(limit, self.outbox)
+                got += task.ask(limit)
         finally:
             self.hand_over()
         if not got and any(task.may_emit() and not task.spout._finished for task in self.tasks):

@@ -14,7 +14,7 @@ _EXPECTED: Final = 'expected "drained", a time such as "30s", "500ms", "2m" or "
 
 @dataclass(frozen=True)
 class Until:
-    """One of: all spouts finished and nothing pending; so much time; so many acked trees; none of them: until stopped."""
+    """All spouts finished and nothing pending, so much time, so many acked trees, or none of them: until stopped."""
 
     drained: bool = False
     elapsed_ns: int | None = None

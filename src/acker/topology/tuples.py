@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Final
 
+from acker._flow import Delivery, Field
 from acker.protocol import encode_tuple_id
 
 SYSTEM_COMPONENT: Final = "__system"
 TICK_STREAM: Final = "__tick"
 
 
-class Tuple:
+class Tuple(Delivery):
     """One delivery of the values that a component emitted.
 
     Parameters
@@ -39,19 +40,9 @@ class Tuple:
     ('storm', 1, 'storm', ['storm', 1], 'split', '7:8')
     """
 
-    __slots__ = ("_ack_val", "_ids", "_owner", "_source", "values")
+    __slots__ = ()
 
     _index: ClassVar[dict[str, int]] = {}
-
-    values: tuple[Any, ...]
-
-    # Runs once for each delivery: one store an attribute, and the checks are the emitter's.
-    def __init__(self, values: tuple[Any, ...], source: Source, ids: dict[int, int] | None) -> None:
-        self.values = values
-        self._source = source
-        self._ids = ids
-        self._ack_val = 0  # xor of the tuple ids emitted under this one
-        self._owner: Any = None  # the runtime's: who may settle it, None again once it is settled
 
     @property
     def component(self) -> str:
@@ -107,13 +98,6 @@ class Tuple:
 _OWN_NAMES: Final = frozenset(name for name in dir(Tuple) if not name.startswith("__")) | {"values"}
 
 
-def _field_of(position: int) -> property:
-    def get(self: Tuple) -> Any:
-        return self.values[position]
-
-    return property(get)
-
-
 @functools.cache
 def tuple_type(fields: tuple[str, ...]) -> type[Tuple]:
     """Return the subclass of `Tuple` that reads these fields as attributes; the same one for the same fields.
@@ -121,7 +105,7 @@ def tuple_type(fields: tuple[str, ...]) -> type[Tuple]:
     A field that is named like an attribute of Tuple is reachable as ``tup["values"]`` only.
     """
     members: dict[str, Any] = {
-        field: _field_of(position)
+        field: Field(position)
         for position, field in enumerate(fields)
         if field not in _OWN_NAMES and not field.startswith("__")
     }
@@ -130,13 +114,12 @@ def tuple_type(fields: tuple[str, ...]) -> type[Tuple]:
 
 
 @functools.cache
-def values_of(fields: tuple[str, ...]) -> Callable[[Iterable[Any]], tuple[Any, ...]]:
-    """Return what makes the named tuple of emitted values, so that streamparse's ``tup.values.word`` works.
+def values_type(fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
+    """Return the named tuple of these fields, so that streamparse's ``tup.values.word`` works.
 
-    Names that a named tuple refuses are left to positions. How many values there are is not checked.
+    Names that a named tuple refuses are left to positions.
     """
-    named = namedtuple("Values", fields, rename=True)  # type: ignore[misc]  # noqa: PYI024
-    return functools.partial(tuple.__new__, named)
+    return namedtuple("Values", fields, rename=True)  # noqa: PYI024
 
 
 class Source:
@@ -152,11 +135,11 @@ class Source:
     ----------
     tuple_type : type
         The subclass of `Tuple` for these fields.
-    make_values : callable
-        Turns an emitted list or tuple into the values of a tuple, a named tuple.
+    values_type : type
+        The named tuple of these fields.
     """
 
-    __slots__ = ("component", "fields", "make_values", "stream", "task", "tuple_type")
+    __slots__ = ("component", "fields", "stream", "task", "tuple_type", "values_type")
 
     def __init__(self, component: str, stream: str, task: int, fields: Iterable[str] = ()) -> None:
         self.component = component
@@ -164,7 +147,11 @@ class Source:
         self.task = task
         self.fields = tuple(fields)
         self.tuple_type = tuple_type(self.fields)
-        self.make_values = values_of(self.fields)
+        self.values_type = values_type(self.fields)
+
+    def make_values(self, values: Iterable[Any]) -> tuple[Any, ...]:
+        """Return values as the named tuple of the fields. How many there are is not checked."""
+        return tuple.__new__(self.values_type, values)
 
     def __repr__(self) -> str:
         return f"Source({self.component!r}, {self.stream!r}, {self.task}, {self.fields!r})"
