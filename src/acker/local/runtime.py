@@ -25,7 +25,7 @@ from acker.local.sampling import Sampler
 from acker.local.spouts import SpoutExecutor, SpoutTask
 from acker.local.until import Until, parse_until
 from acker.local.watchdog import StallWatchdog
-from acker.protocol import acker_of
+from acker.protocol import UINT64_MAX, acker_of
 from acker.topology.builder import Topology
 from acker.topology.conf import check, inert, resolve
 from acker.topology.graph import Graph, graph_of
@@ -89,6 +89,7 @@ class LocalRuntime:
         options = self.conf = resolve(self.graph.conf, overrides)
         self.clock: Clock = SystemClock() if clock is None else clock
         self._threads = threads
+        self._seed = seed
         self._begun = False
         self._started_at = ""
         self._started_ns = self._ended_ns = 0
@@ -310,9 +311,10 @@ class LocalRuntime:
     def _make_acker(self, number: int, timeout_ns: int) -> AckerTask:
         buckets = self.conf["topology.acker.buckets"]
         high_water = self.conf["topology.acker.high_water"]
+        seed = None if self._seed is None else self._seed & UINT64_MAX  # so that trees time out in the same order
         task = AckerTask(
             f"__acker[{number}]",
-            lambda: Acker(buckets=buckets, high_water=high_water),
+            lambda: Acker(buckets=buckets, high_water=high_water, seed=seed),
             clock=self.clock,
             control=self.control.signal,
             capacity=self.conf["topology.executor.receive.buffer.size"],
