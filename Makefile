@@ -1,7 +1,7 @@
 # Every target does the set-up that it needs, from a bare clone: see scripts/environment.py.
 #   PYTHON=...   the Python to make .venv with (else the newest suitable one that is found)
 #   ARGS=...     passed on to the program that the target runs
-#   BUDGET_S=... seconds that `make soak` lets the fuzz body run
+#   BUDGET_S=... seconds that `make soak` lets the fuzz body run, and then the simulation
 #   TREES=...    trees that `make soak` lets come and go
 
 PYTHON ?=
@@ -34,10 +34,11 @@ sanitize:  ## the quick tests with the native module under AddressSanitizer and 
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick
 	@ACKER_SANITIZE=address,undefined $(IN_ENV) sh scripts/sanitize.sh $(ARGS)
 
-soak:  ## memory that stays flat over TREES=20000000; the model for BUDGET_S=600 seconds (ARGS="--seed N" repeats a run)
+soak:  ## memory that stays flat over TREES=20000000; then the model and simulated topologies, BUDGET_S=600 seconds each
 	@$(SETUP) build
 	@$(IN_ENV) python scripts/flat_memory.py --trees $(TREES)
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)
+	@$(IN_ENV) python -m acker.testing.simulation --seconds $(BUDGET_S)
 
 mutants:  ## put plausible bugs into copies of the native headers: the tests must catch each (ARGS="part of a name")
 	@$(SETUP) build

@@ -47,16 +47,19 @@ class StallWatchdog:
         str or None
             One line: how long, how much is pending, and who is busy, has a full queue or holds tuples.
         """
-        totals = stats.totals
-        if totals.acked != self._acked or not totals.pending:
-            self._acked, self._since_ms, self._next_ms = totals.acked, now_ms, now_ms + self._timeout_ms
+        # These few figures, and not stats.totals: that adds up the histograms of all tasks.
+        spouts = [row for row in stats.tasks if row.kind == "spout"]
+        acked, pending = sum(row.acked for row in spouts), sum(row.pending for row in spouts)
+        if acked != self._acked or not pending:
+            self._acked, self._since_ms, self._next_ms = acked, now_ms, now_ms + self._timeout_ms
             return None
         if now_ms < self._next_ms:
             return None
         stalled_ms = now_ms - self._since_ms
         self._next_ms = self._since_ms + 2 * stalled_ms
-        trees = "1 tree is" if totals.pending == 1 else f"{totals.pending:,} trees are"
-        age = "" if totals.oldest_age_ms is None else f" (the oldest for {seconds(totals.oldest_age_ms)})"
+        trees = "1 tree is" if pending == 1 else f"{pending:,} trees are"
+        oldest_ms = max((row.oldest_age_ms for row in spouts if row.oldest_age_ms is not None), default=None)
+        age = "" if oldest_ms is None else f" (the oldest for {seconds(oldest_ms)})"
         who = "; ".join(_who(stats.tasks, busy_ms or {})) or "no task is busy, has a queue or holds a tuple"
         return f"nothing was acked for {seconds(stalled_ms)} and {trees} pending{age}: {who}"
 

@@ -45,7 +45,7 @@ class World:
     ledger: Ledger
     rng: random.Random
     crashes_left: int
-    emits_left: int = 200
+    emits_left: int = 120
     readers: dict[tuple[str, str], Sequence[int]] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
     finals: dict[tuple[str, Hashable], str] = field(default_factory=dict)
@@ -114,14 +114,13 @@ class SimulatedSpout(Spout):
     world: ClassVar[World]
     plan: ClassVar[SpoutPlan]
 
-    def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """Let what is emitted be numbered."""
-        self._collector = _Numbering(self._collector, self.component_name, self.world)
+    def _bind(self, collector: Any, context: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
+        super()._bind(_Numbering(collector, self.plan.name, self.world), context, conf)
 
     def next_tuple(self) -> None:
         """Emit none, one, or a burst."""
         world, plan = self.world, self.plan
-        for _ in range(world.rng.randint(0, plan.burst)):
+        for _ in range(world.rng.randint(plan.eager, plan.burst)):
             number = world.numbers.get(self.task_id, 0)
             if number >= plan.tuples:
                 self.finish()

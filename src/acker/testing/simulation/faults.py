@@ -13,6 +13,7 @@ from acker.testing.simulation.components import World
 # Up to how many seconds something hangs, messages are late, a step takes, or the clock jumps. Some of that is longer
 # than some of the timeouts.
 _HANG_SECS_MAX: Final = 3.0
+_PREEMPTED_SECS_MAX: Final = 0.6
 _DELAY_SECS_MAX: Final = 1.5
 _SLOW_SECS_MAX: Final = 0.4
 _JUMP_SECS_MAX: Final = 40.0
@@ -31,6 +32,7 @@ class Injector:
         self._scheduler = scheduler
         self._clock = clock
         self._rng = random.Random(~world.plan.seed)
+        self._ackers = {acker.name for acker in runtime.ackers}
         self._snapshots: dict[str, bytes] = {}
         self._late: list[tuple[Any, Any]] = []  # an acker's inbox, and the letter for it
         faults = world.plan.faults
@@ -44,11 +46,14 @@ class Injector:
             (faults.jump, self._jump),
         )
         self._kinds = [(chance, happen) for chance, happen in kinds if chance]
+        self._while_running = (self._delay, self._jump)
 
     def happen(self) -> None:
         """Let happen what may happen before the next step."""
+        running = self._runtime.state == "running"
         for chance, happen in self._kinds:
-            if self._rng.random() < chance:
+            # What ends waits for some seconds for the rest; that nobody gets a turn within them is not to be tested.
+            if self._rng.random() < chance and (running or happen not in self._while_running):
                 happen()
 
     def stop(self, *, leave_frozen: bool) -> None:
@@ -107,8 +112,10 @@ class Injector:
     def _freeze(self) -> None:
         name = self._somebody()
         if name is not None:
+            # An acker runs nobody's code, so it does not hang for longer than a busy machine makes it.
+            secs_max = _HANG_SECS_MAX if name not in self._ackers else _PREEMPTED_SECS_MAX
             self._scheduler.freeze(name)
-            self._scheduler.call_later(self._rng.uniform(0, _HANG_SECS_MAX), lambda: self._thaw(name))
+            self._scheduler.call_later(self._rng.uniform(0, secs_max), lambda: self._thaw(name))
             self._world.tell(f"{name} hangs")
 
     def _thaw(self, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 # The keys that tuples carry, for fields groupings.
@@ -27,6 +27,8 @@ class SpoutPlan:
         How many each task emits.
     burst : int
         How many `next_tuple` emits at most.
+    eager : bool
+        It never emits none.
     streams : tuple of str
         "direct" is a direct one.
     raises : float
@@ -39,6 +41,7 @@ class SpoutPlan:
     kind: str
     tuples: int
     burst: int
+    eager: bool
     streams: tuple[str, ...]
     raises: float
 
@@ -156,9 +159,11 @@ class Plan:
         """What the faults excuse."""
         faults = self.faults
         late = faults.slow or faults.freeze or faults.delay or faults.restore or faults.jump
+        # Above its high-water mark an acker rejects trees, and drops messages of those that it has not heard of.
+        crowded = self.conf["topology.acker.high_water"] is not None
         return Risks(
-            times_out=bool(late),
-            rejects=self.conf["topology.acker.high_water"] is not None,
+            times_out=bool(late) or crowded,
+            rejects=crowded,
             loses=bool(faults.crashes) or self.end != "drained",
         )
 
@@ -178,6 +183,8 @@ def plan_of(seed: int) -> Plan:
     faults = _faults(rng)
     calm = rng.random() < 0.3  # nothing fails either, so every tree has to be acked
     spouts = tuple(_spout(rng, number, faults) for number in range(rng.choice((1, 1, 2, 3))))
+    if rng.random() < 0.05:  # more than the queues hold
+        spouts = (replace(spouts[0], par=1, executors=1, kind="untracked", tuples=200, eager=True), *spouts[1:])
     bolts = _bolts(rng, spouts, faults, calm=calm)
     end = rng.choices(("drained", "stop", "abort"), (8, 2, 1))[0]
     return Plan(seed, spouts, bolts, _conf(rng), faults, end, rng.randrange(400))
@@ -230,8 +237,9 @@ def _spout(rng: random.Random, number: int, faults: Faults) -> SpoutPlan:
         par=par,
         executors=executors,
         kind=rng.choice(("untracked", "tracked", "tracked", "reliable", "reliable")),
-        tuples=rng.randint(1, 8),
+        tuples=rng.randint(1, 6),
         burst=rng.choice((1, 1, 2, 3)),
+        eager=False,
         streams=_streams(rng),
         raises=_some(rng, 0.3, 0.05) if faults.crashes else 0.0,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,16 +13,19 @@ from typing import Any, Final
 from acker.errors import AckerError
 from acker.local import LocalRuntime
 from acker.testing.clock import ManualClock
-from acker.testing.scheduler import Scheduler
-from acker.testing.simulation.components import BOLTS, FIELDS, SPOUTS, World
+from acker.testing.scheduler import Scheduler, SchedulerError
+from acker.testing.simulation.components import BOLTS, FIELDS, SPOUTS, MisfortuneError, World
 from acker.testing.simulation.faults import Injector
 from acker.testing.simulation.ledger import Ledger, Reading
 from acker.testing.simulation.plan import KEYS, BoltPlan, Plan, SpoutPlan, plan_of
 from acker.topology import Graph, Grouping, Stream, Topology
 
-_STEPS_MAX: Final = 100_000
-# Tuples that one call of a simulated component emits at most, to one task: a batch a key, two tuples a batch.
-_TUPLES_A_CALL: Final = 2 * KEYS
+_STEPS_MAX: Final = 20_000
+# How many broken promises an error tells.
+_TOLD_MAX: Final = 10
+# How many tuples one task of a bolt emits at most between two looks at what it has in hand: two for each of 20 that it
+# processes, and two for each batch at a tick.
+_EMITS_MAX: Final = 2 * 20 + 2 * KEYS
 
 
 class SimulationError(AckerError, AssertionError):
@@ -142,14 +146,17 @@ class _Simulation:
                     self.world.readers[node.name, stream.name] = tasks
 
     def run(self) -> Simulated:
+        wrong = self.ledger.violations
         try:
             self._run()
+        except SchedulerError as error:
+            wrong.append(str(error))
         except Exception as error:
-            if isinstance(error, SimulationError):
-                raise
-            raise SimulationError(self._text([f"{type(error).__name__}: {error}"])) from error
-        if self.ledger.violations:
-            raise SimulationError(self._text(self.ledger.violations))
+            wrong.append(f"{type(error).__name__}: {error}")
+            raise self._broken() from error
+        wrong[:0] = self._unplanned()
+        if wrong:
+            raise self._broken()
         return Simulated(
             self.plan,
             self.scheduler.steps,
@@ -160,16 +167,18 @@ class _Simulation:
             dict(self.ledger.outcomes),
         )
 
-    def _text(self, violations: list[str]) -> str:
+    def _broken(self) -> SimulationError:
         seed = self.plan.seed
         head = f"seed {seed} breaks promises (replay: python -m acker.testing.simulation --seed {seed})"
-        return "\n".join([head, *(f"  {text}" for text in violations[:10])])
+        return SimulationError("\n".join([head, *(f"  {text}" for text in self.ledger.violations[:_TOLD_MAX])]))
 
     def _run(self) -> None:
         runtime, plan = self.runtime, self.plan
         runtime.start()
         runtime.watch_for("drained")
         self.scheduler.run(self._is_over, steps_max=_STEPS_MAX)
+        if self.ledger.violations:
+            return
         self.world.tell(f"the end: {plan.end}")
         self.ledger.stopping = True
         self.injector.stop(leave_frozen=plan.end != "drained" and plan.seed % 2 == 0)
@@ -181,13 +190,15 @@ class _Simulation:
         crew = self.runtime.control.crew
         if crew is not None and (not self.crews or self.crews[-1] is not crew):
             self.crews.append(crew)
-        if self.ledger.violations:
-            raise SimulationError(self._text(self.ledger.violations))
-        over = self.runtime.settled or (self.plan.end != "drained" and self.scheduler.steps >= self.plan.end_after)
-        over = over or self.runtime.control.reached.is_set()
-        if not over:
-            self.injector.happen()
-        return over
+        if (
+            self.ledger.violations
+            or self.runtime.settled
+            or self.runtime.control.reached.is_set()
+            or (self.plan.end != "drained" and self.scheduler.steps >= self.plan.end_after)
+        ):
+            return True
+        self.injector.happen()
+        return False
 
     def _check(self) -> None:
         """Check what must be so at the end."""
@@ -198,25 +209,39 @@ class _Simulation:
         for crew in self.crews:
             for executor in crew.bolts:
                 self._check_bound(executor)
+        if control.error is not None and not isinstance(control.error, MisfortuneError):
+            wrong.append(f"stopped with {type(control.error).__name__}: {control.error}")
         drained = self.plan.end == "drained" and control.error is None
         if drained:
             self._check_drained()
         if not self.plan.risks.loses:
             wrong.extend(f"tuple #{serial} never reached task {task}" for serial, task in self.ledger.lost())
 
+    def _unplanned(self) -> Iterator[str]:
+        """Tell what was raised and not by a component on purpose."""
+        crews = [executor for crew in self.crews for executor in crew]
+        for executor in (*crews, *self.runtime.ackers):
+            crash = executor.crash
+            if crash is not None and not isinstance(crash, MisfortuneError):
+                where = traceback.extract_tb(crash.__traceback__)[-1]
+                yield f"{executor.name} raised {type(crash).__name__}: {crash} ({where.filename}:{where.lineno})"
+
     def _check_bound(self, executor: Any) -> None:
         """Check that a queue never held more than its capacity, and what each producer may have had in hand."""
         name = executor.tasks[0].collector.component
-        bolt = self.graph.nodes[name]
-        if any((one.source, name) in self.graph.loops for one in bolt.inputs):
+        inputs, capacity = self.graph.nodes[name].inputs, executor.inbox.capacity
+        if any((one.source, name) in self.graph.loops for one in inputs):
             return  # in a loop nobody waits
-        producers = sum(self.graph.nodes[one.source].par for one in bolt.inputs)
-        capacity = executor.inbox.capacity
-        bound = capacity + producers * len(executor.tasks) * (capacity + _TUPLES_A_CALL)
-        if executor.inbox.size_max > bound:
+        # While a spout replays it does not look at what it has in hand.
+        emits = {spout.name: spout.burst + spout.tuples * (spout.kind == "reliable") for spout in self.plan.spouts}
+        in_hand = sum(
+            self.graph.nodes[one.source].par * len(executor.tasks) * (capacity + emits.get(one.source, _EMITS_MAX))
+            for one in inputs
+        )
+        if executor.inbox.size_max > capacity + in_hand:
             self.ledger.violations.append(
-                f"the queue of {executor.name} held {executor.inbox.size_max} tuples; its capacity is {capacity}, "
-                f"and {producers} producers may have had {bound - capacity} in hand"
+                f"the queue of {executor.name} held {executor.inbox.size_max} tuples; "
+                f"its capacity is {capacity}, and its producers may have had {in_hand} in hand"
             )
 
     def _check_drained(self) -> None:
