@@ -28,7 +28,7 @@ TRACKED, UNTRACKED, THREADS = "tracked", "untracked", "threads"
 
 # Context, never a comparison: other machines, other topologies, other languages.
 PUBLISHED: Final = [
-    Published("Storm, in one process, with acks", 1e6, "JVM on a laptop of 2015, apache/storm pull request 2241"),
+    Published("Storm, in one process, with acks", 1e6, "JVM on a laptop of 2015"),
     Published("FsShelter, self-hosted", 5350, ".NET"),
 ]
 
