@@ -296,20 +296,20 @@ def test_a_batch_with_an_unknown_message_is_not_applied():
 
 
 def test_memory_is_that_of_what_is_open():
-    """A message that hangs below half a million others that are done costs one entry, and so do these."""
+    """A message that hangs below a hundred thousand others that are done costs one entry, and so do these."""
     tracker = tracker_of(0)
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        for offset in range(1, 500_000):
+        for offset in range(1, 100_000):
             tracker.emitted(0, offset)
             tracker.acked(0, offset)
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
     assert grown < 20_000
-    assert (tracker.committable(0), tracker.lag(0)) == (0, 500_000)
-    assert tracker.snapshot()["partitions"]["0"]["runs"] == [[0, 500_000]]
+    assert (tracker.committable(0), tracker.lag(0)) == (0, 100_000)
+    assert tracker.snapshot()["partitions"]["0"]["runs"] == [[0, 100_000]]
 
 
 def test_holes_cost_memory_only_above_the_oldest_open_message():
