@@ -27,7 +27,7 @@ class _Recorder(Hook):
         values: tuple[object, ...],
         tasks: Sequence[int],  # noqa: ARG002
     ) -> None:
-        self.emitted.setdefault((component, stream), []).append(values)
+        self.emitted.setdefault((component, stream), []).append(tuple(values))
 
 
 @dataclass(frozen=True)
