@@ -12,12 +12,15 @@ from acker.local.ackers import Verdict
 from acker.local.bolts import BoltExecutor, BoltTask
 from acker.local.clock import Clock, Signal
 from acker.local.collectors import AsyncBoltCollector
-from acker.local.executors import Mode
+from acker.local.executors import STEP_TUPLES, Mode
 from acker.local.spouts import SpoutExecutor, SpoutTask
 from acker.topology.tuples import Tuple
 
 # A coroutine that became ready makes others ready. So many rounds of the loop are one step.
 _ROUNDS = 8
+
+# How often a coroutine is cancelled before a halt goes on without it.
+_CANCELS = 16
 
 
 class ClockLoop(asyncio.SelectorEventLoop):
@@ -132,6 +135,8 @@ class _OnLoop:
 
     clock: Clock
     signal: Signal
+    mode: Mode
+    seen: Mode
     escaped: BaseException | None = None
 
     def _new_signal(self) -> LoopSignal:
@@ -151,15 +156,34 @@ class _OnLoop:
         assert isinstance(self.signal, LoopSignal)
         self.signal.touch()
 
+    def step(self, limit: int = STEP_TUPLES) -> bool:
+        """Do as any executor does. What runs is cancelled before it says that it has come to a halt.
+
+        Here and not where the control drops everything, since a loop is for one thread; and a coroutine that went on
+        would emit what no spout is told of any more.
+        """
+        if self.mode is Mode.HALT and self.seen is not Mode.HALT:
+            self._cancel()
+        return super().step(limit)  # type: ignore[misc,no-any-return]
+
+    def _coroutines(self) -> list[asyncio.Task[None]]:
+        return list(self.running)
+
+    def _cancel(self) -> None:
+        for _ in range(_CANCELS):
+            for task in self._coroutines():
+                task.cancel()
+            if self.loop.is_closed() or not self._coroutines():
+                return
+            self.loop.rounds()
+
     def _raise_what_escaped(self) -> None:
         escaped, self.escaped = self.escaped, None
         if escaped is not None:
             raise escaped
 
     def _shut_loop(self) -> None:
-        for task in list(self.running):
-            task.cancel()
-        self.loop.rounds()
+        self._cancel()
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
@@ -196,14 +220,6 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
             self.loop.rounds()
         self._raise_what_escaped()
         return before + started - len(self.running)
-
-    def drop(self) -> int:
-        """Forget what was read, and what runs."""
-        for task in list(self.running):
-            task.cancel()
-        if not self.loop.is_closed():
-            self.loop.rounds()
-        return super().drop()
 
     def finished(self, mode: Mode) -> bool:
         """Note that OPEN or CLOSE is through."""
@@ -260,11 +276,8 @@ class AsyncSpoutTask(SpoutTask):
     def hear(self, verdicts: list[Verdict], *, guarded: bool) -> None:
         """Tell the component how trees ended, once `next_tuple` has returned."""
         if self.asking is not None and not self.asking.done():
-            if not guarded:
-                self._later.extend(verdicts)
-                return
-            self.asking.cancel()
-            self.loop.rounds()
+            self._later.extend(verdicts)
+            return
         later, self._later = self._later, []
         super().hear(later + verdicts, guarded=guarded)
 
@@ -293,12 +306,12 @@ class AsyncSpoutExecutor(_OnLoop, SpoutExecutor):
             # A coroutine may have emitted while the executor rested.
             self.hand_over()
 
+    def _coroutines(self) -> list[asyncio.Task[None]]:
+        asking = [task.asking for task in self.tasks if isinstance(task, AsyncSpoutTask)]
+        return [task for task in asking if task is not None and not task.done()]
+
     def finished(self, mode: Mode) -> bool:
         """Note that OPEN or CLOSE is through."""
         if mode is Mode.CLOSE and not self.loop.is_closed():
-            for task in self.tasks:
-                assert isinstance(task, AsyncSpoutTask)
-                if task.asking is not None:
-                    task.asking.cancel()
             self._shut_loop()
         return super().finished(mode)

@@ -1,0 +1,133 @@
+"""Coroutines and the life of a topology: what still waits when it restarts or stops is cancelled, on its own thread."""
+
+import asyncio
+import threading
+
+import pytest
+
+from acker.local import LocalRuntime
+from acker.testing import CapturingBolt, FeederSpout, ManualClock, Scheduler
+from acker.topology import Bolt, ReasonKind, Spout, Topology
+
+
+class Crashing(FeederSpout):
+    """Raises when it is fed "crash"."""
+
+    def next_tuple(self):
+        if self._feed and self._feed[0][0].values == ["crash"]:
+            self._feed.clear()
+            raise OSError("crash")
+        super().next_tuple()
+
+
+class Told(Crashing):
+    """Also lets the test wait for a number of failures."""
+
+    def fail(self, tup_id, reason=None):
+        super().fail(tup_id, reason)
+        self.heard.release()
+
+
+def waiting():
+    """Return a topology whose bolt waits for ever, its spout, and what the bolt has begun and what was cancelled."""
+    begun, cancelled = threading.Semaphore(0), []
+
+    class Waits(Bolt):
+        outputs = ["num"]
+
+        async def process(self, tup):
+            begun.release()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(threading.current_thread())
+                raise
+            finally:
+                self.emit([tup.num])
+
+    spout = Told.with_outputs("num")
+    spout.heard = threading.Semaphore(0)
+
+    class Waiting(Topology):
+        source = spout.spec()
+        waits = Waits.spec(inputs=[source])
+        last = CapturingBolt.fresh().spec(inputs=[waits])
+
+    return Waiting, spout, begun, cancelled
+
+
+@pytest.mark.timeout(60)
+def test_threads_cancel_what_waits_when_they_restart_and_when_they_stop():
+    topology, spout, begun, cancelled = waiting()
+    clock = ManualClock()
+    runtime = LocalRuntime(topology, clock=clock)
+    with runtime:
+        for number in (1, 2):
+            spout.feed([number], number)
+            while not begun.acquire(timeout=0.01):
+                clock.advance(0.01)  # a spout that had nothing is asked again
+        spout.feed(["crash"])
+        for _ in range(2):
+            while not spout.heard.acquire(timeout=0.01):
+                clock.advance(0.01)
+        assert sorted(spout.tracker.failed) == [1, 2]
+        assert {reason.kind for reason in spout.tracker.reasons} == {ReasonKind.RESTART}
+        spout.feed([3], 3)
+        while not begun.acquire(timeout=0.01):
+            clock.advance(0.5)  # the back-off
+        runtime.stop(drain_secs=0)
+    assert spout.tracker.failed[2:] == [3]
+    assert spout.tracker.reason_of(3).kind is ReasonKind.SHUTDOWN
+    assert runtime.error is None and runtime.report().abandoned == ()
+    assert len(cancelled) == 3 and threading.main_thread() not in cancelled
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_waits_is_cancelled_under_a_scheduler(seed):
+    topology, spout, _, cancelled = waiting()
+    with Scheduler.of(topology, seed=seed) as scheduler:
+        spout.feed([1], 1)
+        spout.feed([2], 2)
+        scheduler.settle()
+        spout.feed(["crash"])
+        scheduler.settle()
+        assert (sorted(spout.tracker.failed), len(cancelled)) == ([1, 2], 2)
+        scheduler.advance(2)
+        spout.feed([3], 3)
+        scheduler.settle()
+        scheduler.stop(drain_secs=0)
+    assert spout.tracker.failed[2:] == [3]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_spout_that_waits_emits_nothing_once_the_topology_has_come_to_a_halt(seed):
+    """Two tasks share a loop: while one hears how its tuples ended, the other one's timer fires."""
+
+    class Late(Spout):
+        outputs = ["num"]
+        told = []
+
+        async def next_tuple(self):
+            await asyncio.sleep(10)
+            self.emit([1], tup_id=(self.task_id, self._collector.now_ms()))
+
+        def fail(self, tup_id, reason=None):
+            self.told.append(tup_id)
+
+    class Never(Bolt):
+        auto_ack = False
+
+        def process(self, tup):
+            pass
+
+    late = type("Late", (Late,), {"told": []})
+
+    class Spouts(Topology):
+        source = late.spec(par=2, executors=1)
+        last = Never.spec(inputs=[source])
+
+    with Scheduler.of(Spouts, seed=seed) as scheduler:
+        scheduler.advance(15)
+        scheduler.stop(drain_secs=5)
+        emitted = scheduler.runtime.stats().components()["source"].emitted["default"]
+    assert len(late.told) == len(set(late.told)) == emitted >= 2
