@@ -22,7 +22,7 @@ class _Recorder(Hook):
     def emit(
         self,
         component: str,
-        task: int,
+        task: int,  # noqa: ARG002
         stream: str,
         values: tuple[object, ...],
         tasks: Sequence[int],  # noqa: ARG002

@@ -75,7 +75,8 @@ class Scheduler:
         self.steps = 0
         self._random = random.Random(seed)
         self._told: deque[str] = deque(maxlen=_STEPS_TOLD)
-        self._resting: set[str] = set()
+        # Who had nothing to do -> until when it rests unless its signal is set, as a thread would; None: for ever.
+        self._resting: dict[str, int | None] = {}
         self._frozen: set[str] = set()
         self._slow_ns: dict[str, int] = {}
         self._asleep_until_ns: dict[str, int] = {}
@@ -281,9 +282,9 @@ class Scheduler:
             error.add_note(self._where())
             raise
         if not worked:
-            self._resting.add(name)
+            self._resting[name] = one.deadline_ns()
             return False
-        self._resting.discard(name)
+        self._resting.pop(name, None)
         self._told.append(name)
         self.steps += 1
         if name in self._slow_ns:
@@ -299,7 +300,7 @@ class Scheduler:
             if one.name in self._frozen:
                 continue
             asleep_until_ns = self._asleep_until_ns.get(one.name, 0)
-            deadline_ns = one.deadline_ns()
+            deadline_ns = one.deadline_ns() if one is self.runtime.control else self._resting.get(one.name)
             poll_ns = _poll_ns(one)
             if asleep_until_ns > now_ns:
                 due_ns.append(asleep_until_ns)
@@ -323,9 +324,9 @@ class Scheduler:
         while self._calls and self._calls[0][0] <= now_ns:
             heapq.heappop(self._calls)[2]()
         for one in self.runtime.steppables:
-            deadline_ns = one.deadline_ns()
-            if _poll_ns(one) is not None or (deadline_ns is not None and deadline_ns <= now_ns):
-                self._resting.discard(one.name)
+            until_ns = self._resting.get(one.name)
+            if _poll_ns(one) is not None or (until_ns is not None and until_ns <= now_ns):
+                self._resting.pop(one.name, None)
 
     def _named(self, pattern: str) -> list[str]:
         names = [one.name for one in self.runtime.steppables]

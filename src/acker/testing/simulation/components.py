@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -155,6 +156,16 @@ class SimulatedSpout(Spout):
         self.world.final(self.plan.name, tup_id, reason.kind.name)
 
 
+class SimulatedAsyncSpout(SimulatedSpout):
+    """A SimulatedSpout that waits for what it emits."""
+
+    async def next_tuple(self) -> None:  # type: ignore[override]  # The runtime waits for it.
+        """Emit none, one, or a burst, now or later."""
+        if self.world.chance(0.3):
+            await asyncio.sleep(self.world.rng.uniform(0, 0.3) * self.world.ledger.timeout_ns / 1e9)
+        super().next_tuple()
+
+
 class SimulatedReliableSpout(SimulatedSpout, ReliableSpout):
     """A SimulatedSpout that replays."""
 
@@ -229,6 +240,21 @@ class AutoBolt(_Worker):
         """Work, then stumble or be done."""
         self.receive(tup)
         self.pass_on(tup, [tup], None)
+        self.stumble([tup])
+        self.note_done([tup])
+
+
+class AsyncBolt(_Worker):
+    """An AutoBolt whose tuples wait for something, several at once."""
+
+    async def process(self, tup: Tuple) -> None:
+        """Work before the wait and after it, then stumble or be done."""
+        world = self.world
+        self.receive(tup)
+        self.pass_on(tup, [tup], None)
+        if world.chance(0.7):
+            await asyncio.sleep(world.rng.uniform(0, 0.6) * world.ledger.timeout_ns / 1e9)
+            self.pass_on(tup, [tup], None)
         self.stumble([tup])
         self.note_done([tup])
 
@@ -329,10 +355,12 @@ class KeeperBolt(_Worker):
 SPOUTS: dict[str, type[SimulatedSpout]] = {
     "untracked": SimulatedSpout,
     "tracked": SimulatedSpout,
+    "async": SimulatedAsyncSpout,
     "reliable": SimulatedReliableSpout,
 }
 BOLTS: dict[str, type[_Worker]] = {
     "auto": AutoBolt,
+    "async": AsyncBolt,
     "manual": ManualBolt,
     "aggregate": AggregateBolt,
     "batching": SimulatedBatchingBolt,

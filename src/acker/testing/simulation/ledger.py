@@ -202,8 +202,9 @@ class Ledger:
 
     def asked_for_time(self, serial: int, task: int) -> None:
         """Note that a task is about to reset the timeout of a tuple."""
-        if not self.risks.times_out:  # else the message may come too late, or be lost
-            for tree in self._deliveries[serial, task].trees:
+        for tree in self._deliveries[serial, task].trees:
+            # Else the message may come too late or be lost, or the spout hears late of what happened before it.
+            if not self.risks.times_out and tree.spout not in self.risks.hears_late:
                 tree.since_ns = self.now_ns()
 
     def ended(self, spout: str, tup_id: Hashable, reason: Reason | None) -> None:
@@ -237,7 +238,9 @@ class Ledger:
         # A reset at the very moment at which the acker gave up comes too late.
         if 0 < waited_ns < self.timeout_ns:
             return f"after {waited_ns / 1e9} s, but the timeout is {self.timeout_ns / 1e9} s"
-        if self.risks.times_out or tree.settled_ns == self.now_ns():  # so did what was done at that moment
+        # What is done at this moment was not yet done when the acker gave up.
+        late = self.risks.times_out or tree.spout in self.risks.hears_late or tree.settled_ns == self.now_ns()
+        if late:
             return None
         if tree.failed:
             return "but it had been failed"

@@ -13,7 +13,8 @@ KEYS: Final = 5
 HOPS_MAX: Final = 5
 
 GROUPINGS: Final = ("shuffle", "fields", "all", "global_", "none", "local_or_shuffle", "custom")
-BOLT_KINDS: Final = ("auto", "auto", "manual", "aggregate", "batching", "keeper")
+SPOUT_KINDS: Final = ("untracked", "tracked", "tracked", "async", "reliable", "reliable")
+BOLT_KINDS: Final = ("auto", "auto", "async", "manual", "aggregate", "batching", "keeper")
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class SpoutPlan:
 
     Attributes
     ----------
-    kind : {"untracked", "tracked", "reliable"}
+    kind : {"untracked", "tracked", "async", "reliable"}
+        "async" is a tracked one whose `next_tuple` is a coroutine.
     tuples : int
         How many each task emits.
     burst : int
@@ -61,11 +63,13 @@ class BoltPlan:
 
     Attributes
     ----------
-    kind : {"auto", "manual", "aggregate", "batching", "keeper"}
-        "auto" leaves anchors and acks to the runtime, "manual" does not; "aggregate" emits one tuple for several,
-        "batching" is a BatchingBolt, and a "keeper" holds tuples for some ticks and resets their timeouts meanwhile.
+    kind : {"auto", "async", "manual", "aggregate", "batching", "keeper"}
+        "auto" leaves anchors and acks to the runtime, "async" too, from a coroutine; "manual" does not; "aggregate"
+        emits one tuple for several; "batching" is a BatchingBolt; a "keeper" holds tuples for some ticks and resets
+        their timeouts meanwhile.
     inputs : tuple of Input
-    tick_secs : float or None
+    tick_share : float or None
+        Time between ticks, as a share of the message timeout.
     together : int
         How many tuples an "aggregate" waits for, and for how many ticks a "keeper" holds one.
     raises, fails, holds, unanchored, escapes : float
@@ -78,7 +82,7 @@ class BoltPlan:
     kind: str
     streams: tuple[str, ...]
     inputs: tuple[Input, ...]
-    tick_secs: float | None
+    tick_share: float | None
     together: int
     raises: float
     fails: float
@@ -124,6 +128,8 @@ class Risks:
     ----------
     times_out : bool
         A tree may time out although its work was done: its messages are late or lost.
+    hears_late : frozenset of str
+        The spouts that hear of an outcome late, since they wait for something: what was missing may be done by then.
     rejects : bool
         Ackers may reject trees.
     loses : bool
@@ -131,6 +137,7 @@ class Risks:
     """
 
     times_out: bool
+    hears_late: frozenset[str]
     rejects: bool
     loses: bool
 
@@ -163,6 +170,7 @@ class Plan:
         crowded = self.conf["topology.acker.high_water"] is not None
         return Risks(
             times_out=bool(late) or crowded,
+            hears_late=frozenset(spout.name for spout in self.spouts if spout.kind == "async"),
             rejects=crowded,
             loses=bool(faults.crashes) or self.end != "drained",
         )
@@ -180,14 +188,14 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     """Return what a seed stands for."""
     rng = random.Random(seed)
-    faults = _faults(rng)
+    faults, conf = _faults(rng), _conf(rng)
     calm = rng.random() < 0.3  # nothing fails either, so every tree has to be acked
     spouts = tuple(_spout(rng, number, faults) for number in range(rng.choice((1, 1, 2, 3))))
     if rng.random() < 0.05:  # more than the queues hold
         spouts = (replace(spouts[0], par=1, executors=1, kind="untracked", tuples=200, eager=True), *spouts[1:])
     bolts = _bolts(rng, spouts, faults, calm=calm)
     end = rng.choices(("drained", "stop", "abort"), (8, 2, 1))[0]
-    return Plan(seed, spouts, bolts, _conf(rng), faults, end, rng.randrange(400))
+    return Plan(seed, spouts, bolts, conf, faults, end, rng.randrange(400))
 
 
 def _some(rng: random.Random, chance: float, most: float) -> float:
@@ -217,6 +225,7 @@ def _conf(rng: random.Random) -> dict[str, Any]:
         "topology.message.timeout.secs": rng.choice((0.75, 5, 30)),
         "topology.max.spout.pending": rng.choice((1, 2, 5, 20, None)),
         "topology.executor.receive.buffer.size": rng.choice((1, 2, 8, 64)),
+        "topology.async.max.concurrency": rng.choice((1, 4, 20)),
         "topology.max.restarts": rng.choice((1, 5)),
     }
 
@@ -236,7 +245,7 @@ def _spout(rng: random.Random, number: int, faults: Faults) -> SpoutPlan:
         name=f"spout{number + 1}",
         par=par,
         executors=executors,
-        kind=rng.choice(("untracked", "tracked", "tracked", "reliable", "reliable")),
+        kind=rng.choice(SPOUT_KINDS),
         tuples=rng.randint(1, 6),
         burst=rng.choice((1, 1, 2, 3)),
         eager=False,
@@ -276,7 +285,7 @@ def _bolt(
         kind=kind,
         streams=streams,
         inputs=inputs,
-        tick_secs=rng.choice((0.2, 0.3)) if kind in {"batching", "keeper"} or rng.random() < 0.1 else None,
+        tick_share=rng.choice((0.25, 0.4)) if kind in {"batching", "keeper"} or rng.random() < 0.1 else None,
         together=rng.randint(1, 4),
         raises=0.0 if calm else _some(rng, 0.4, 0.15),
         fails=0.0 if calm or kind == "auto" else _some(rng, 0.4, 0.15),

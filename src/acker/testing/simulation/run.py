@@ -20,6 +20,15 @@ from acker.testing.simulation.ledger import Ledger, Reading
 from acker.testing.simulation.plan import KEYS, BoltPlan, Plan, SpoutPlan, plan_of
 from acker.topology import Graph, Grouping, Stream, Topology
 
+# How a tree ends, and the runtime's counter of it.
+_COUNTERS: Final = {
+    "ACKED": "acked",
+    "FAILED": "failed",
+    "TIMED_OUT": "timed_out",
+    "REJECTED": "rejected",
+    "RESTART": "restarted",
+    "SHUTDOWN": "shut_down",
+}
 _STEPS_MAX: Final = 20_000
 # How many broken promises an error tells.
 _TOLD_MAX: Final = 10
@@ -97,7 +106,8 @@ def graph_of(plan: Plan, world: World) -> Graph:
         body[spout.name] = _component(SPOUTS[spout.kind], spout, world).spec(par=spout.par, executors=spout.executors)
     for bolt in plan.bolts:
         inputs = {f"{one.source}:{one.stream}": _grouping(one.grouping) for one in bolt.inputs}
-        config = {} if bolt.tick_secs is None else {"topology.tick.tuple.freq.secs": bolt.tick_secs}
+        tick_secs = (bolt.tick_share or 0) * plan.conf["topology.message.timeout.secs"]
+        config = {"topology.tick.tuple.freq.secs": tick_secs} if tick_secs else {}
         component = _component(BOLTS[bolt.kind], bolt, world)
         body[bolt.name] = component.spec(inputs=inputs, par=bolt.par, executors=bolt.executors, config=config)
     topology: type[Topology] = type("Simulated", (Topology,), body)
@@ -211,6 +221,8 @@ class _Simulation:
                 self._check_bound(executor)
         if control.error is not None and not isinstance(control.error, MisfortuneError):
             wrong.append(f"stopped with {type(control.error).__name__}: {control.error}")
+        if not abandoned:  # else its counts may not have been handed on
+            self._check_counts()
         drained = self.plan.end == "drained" and control.error is None
         if drained:
             self._check_drained()
@@ -243,6 +255,16 @@ class _Simulation:
                 f"the queue of {executor.name} held {executor.inbox.size_max} tuples; "
                 f"its capacity is {capacity}, and its producers may have had {in_hand} in hand"
             )
+
+    def _check_counts(self) -> None:
+        """Check that the runtime counts what the ledger does."""
+        totals = self.runtime.stats().totals
+        counted = {outcome: getattr(totals, counter) for outcome, counter in _COUNTERS.items()}
+        told = {outcome: self.ledger.outcomes[outcome] for outcome in _COUNTERS}
+        if counted != told:
+            self.ledger.violations.append(f"spouts were told {told}, and the runtime counts {counted}")
+        if totals.pending:
+            self.ledger.violations.append(f"{totals.pending} trees are pending after the end")
 
     def _check_drained(self) -> None:
         wrong, world = self.ledger.violations, self.world
