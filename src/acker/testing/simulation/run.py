@@ -79,7 +79,10 @@ def simulate(seed: int, *, say: Callable[[str], None] | None = None) -> Simulate
     """
     simulation = _Simulation(plan_of(seed), say)
     with _quiet():
-        return simulation.run()
+        try:
+            return simulation.run()
+        finally:
+            simulation.close()
 
 
 @contextmanager
@@ -176,6 +179,14 @@ class _Simulation:
             self.runtime.control.restarts,
             dict(self.ledger.outcomes),
         )
+
+    def close(self) -> None:
+        """Close the event loops of executors that never came to their own end."""
+        for crew in self.crews:
+            for executor in crew:
+                loop = getattr(executor, "loop", None)
+                if loop is not None and not loop.is_closed():
+                    executor._shut_loop()
 
     def _broken(self) -> SimulationError:
         seed = self.plan.seed
