@@ -138,6 +138,7 @@ class _OnLoop:
     mode: Mode
     seen: Mode
     escaped: BaseException | None = None
+    ended = 0  # Coroutines that ended, while the executor rested too, and were not counted.
 
     def _new_signal(self) -> LoopSignal:
         self.loop = ClockLoop(self.clock)
@@ -151,6 +152,7 @@ class _OnLoop:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.running.discard(task)
+        self.ended += 1
         if not task.cancelled() and task.exception() is not None:
             self.escaped = task.exception()
         assert isinstance(self.signal, LoopSignal)
@@ -201,7 +203,6 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
         return min(dues, default=None)
 
     def _process(self, mode: Mode, limit: int) -> int:
-        before = len(self.running)
         started = 0
         while started < limit and len(self.running) < self._at_once and self.mode is mode:
             if self._chunk is None:
@@ -219,7 +220,8 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
         if self.running:
             self.loop.rounds()
         self._raise_what_escaped()
-        return before + started - len(self.running)
+        ended, self.ended = self.ended, 0
+        return ended
 
     def finished(self, mode: Mode) -> bool:
         """Note that OPEN or CLOSE is through."""

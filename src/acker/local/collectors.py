@@ -226,6 +226,7 @@ class SpoutCollector(Collector, SpoutEmitter):
         # fill it, so without a ReliableSpout's promise the oldest are forgotten.
         self._fails: dict[Hashable, int] = {}
         self._fails_max = fails_max
+        self._failed_below = 0
 
     def _unhashable(self, tup_id: object) -> NoReturn:
         raise ArgumentTypeError(f"{self.component}: tup_id: expected something hashable, got {tup_id!r}")
@@ -239,7 +240,8 @@ class SpoutCollector(Collector, SpoutEmitter):
             self.post.track(open_.root_id, open_.value, self.task, message_id)
 
     def fail_all(self, kind: ReasonKind) -> None:
-        """Fail every open tree through its acker."""
+        """Fail every open tree through its acker. What is emitted from now on is not among them."""
+        self._failed_below = self.message_id
         reason = Reason(kind, self.component, self.task)
         self.post.fail([open_.root_id for open_ in self.pending.values()], reason)
 
@@ -265,6 +267,11 @@ class SpoutCollector(Collector, SpoutEmitter):
         for hook in self._hooks:
             hook.spout_fail(self.component, self.task, tup_id, reason)
         return reason
+
+    def is_settled(self) -> bool:
+        """Say whether the spout was told the end of everything that `fail_all` failed."""
+        oldest = next(iter(self.pending), self._failed_below)
+        return not self.untold and oldest >= self._failed_below
 
     def inherit(self, previous: SpoutCollector) -> None:
         """Go on counting where the collector of the same task before a restart stopped."""

@@ -15,10 +15,12 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple
 
 from acker.local.ackers import AckerTask
+from acker.local.bolts import BoltExecutor
 from acker.local.clock import Clock, new_signal
 from acker.local.crew import Crew
 from acker.local.executors import Executor, Mode
 from acker.local.metrics import Abandoned, Ending, RuntimeState
+from acker.local.spouts import SpoutExecutor
 from acker.local.until import Until
 from acker.topology.reasons import ReasonKind
 
@@ -265,7 +267,7 @@ class Control:
         self._in_a_row += 1
         yield from self._halt(self.clock.now_ns() + self._drain_ns)
         yield from self._settle(ReasonKind.RESTART)
-        yield from self._close(self.crew)
+        yield from self._close()
         back_off = min(_BACK_OFF_SECS**self._in_a_row, _BACK_OFF_SECS_MAX)
         logger.warning("restart %d of at most %d in %d s", self._in_a_row, self._limits.restarts_max, back_off)
         yield Wait(lambda: self._stop, self.clock.now_ns() + back_off * _NS)
@@ -290,20 +292,19 @@ class Control:
             self.outcome = "aborted"
         yield from self._halt(max(deadline if self.error is None and not self._abort else 0, self._grace()))
         yield from self._settle(ReasonKind.SHUTDOWN)
-        yield from self._close(self.crew)
+        yield from self._close()
         yield from self._ask(self.ackers, Mode.CLOSE)
 
     # Parts of it.
 
     def _halt(self, deadline_ns: int) -> Life:
         """Let all steps end; who does not is abandoned."""
-        assert self.crew is not None
-        crew = list(self.crew)
+        crew = self._living()
         self._set(crew, Mode.HALT)
         yield Wait(lambda: self._abort or all(executor.seen is Mode.HALT for executor in crew), deadline_ns)
         yield Wait(lambda: all(executor.seen is Mode.HALT for executor in crew), min(deadline_ns, self._grace()))
         for executor in crew:
-            if executor.seen is not Mode.HALT and not executor.abandoned:
+            if executor.seen is not Mode.HALT:
                 self._abandon(executor)
 
     def _grace(self) -> int:
@@ -322,33 +323,46 @@ class Control:
         logger.error("%s is still inside user code and is abandoned:\n%s", executor.name, stack)
 
     def _settle(self, kind: ReasonKind) -> Life:
-        """Fail what is open through the ackers, and let the spouts hear it."""
+        """Fail what is open through the ackers, and let the spouts hear it; all executors are halted."""
         assert self.crew is not None
-        lost = [acker for acker in self.ackers if acker.crash is not None]
-        for acker in lost:
-            acker.revive()
         for executor in self.crew:
             if not executor.abandoned:
                 executor.drop()
-        listening = [executor for executor in self.crew.spouts if executor.spawned and not executor.abandoned]
-        for spout in listening:
-            for task in spout.tasks:
-                if lost:
-                    task.collector.track_again()
-                task.collector.fail_all(kind)
-        for executor in self.crew:
-            if not executor.abandoned:
-                executor.post.send()
-        self._set(listening, Mode.SETTLE)
-        yield Wait(lambda: all(executor.is_settled() for executor in listening), self._grace() + self._drain_ns)
+        listening = [executor for executor in self._living() if isinstance(executor, SpoutExecutor)]
+        deadline = self._grace() + self._drain_ns
+        while True:
+            self._fail_all(listening, kind)
+            self._set(listening, Mode.SETTLE)
+            yield Wait(lambda: self._lost() != [] or all(executor.is_settled() for executor in listening), deadline)
+            if not self._lost() or self.clock.now_ns() >= deadline:
+                break
+            self._set(listening, Mode.HALT)
+            yield Wait(lambda: all(executor.seen is Mode.HALT for executor in listening), deadline)
         for collector in [task.collector for task in self.crew.spout_tasks()]:
             count = len(collector.pending)
             if count:
                 self.untold += count
                 logger.error("%s: task %d did not hear of %d trees", collector.component, collector.task, count)
 
-    def _close(self, crew: Crew) -> Life:
-        closing = [executor for executor in crew if executor.spawned and not executor.abandoned]
+    def _fail_all(self, listening: Sequence[SpoutExecutor], kind: ReasonKind) -> None:
+        """Send a FAIL for every open tree, and first its TRACK where an acker has lost its memory."""
+        assert self.crew is not None
+        lost = self._lost()
+        for acker in lost:
+            acker.revive()
+        for collector in [task.collector for spout in listening for task in spout.tasks]:
+            if lost:
+                collector.track_again()
+            collector.fail_all(kind)
+        for executor in self.crew:
+            if not executor.abandoned:
+                executor.post.send()
+
+    def _lost(self) -> list[AckerTask]:
+        return [acker for acker in self.ackers if acker.crash is not None]
+
+    def _close(self) -> Life:
+        closing = self._living()
         self._set(closing, Mode.CLOSE)
         yield Wait(lambda: all(executor.done is Mode.CLOSE for executor in closing), self._grace() + self._drain_ns)
         for executor in closing:
@@ -364,6 +378,10 @@ class Control:
     def _set(self, executors: Iterable[Executor], mode: Mode) -> None:
         for executor in executors:
             executor.ask(mode)
+
+    def _living(self) -> list[SpoutExecutor | BoltExecutor]:
+        """Return the executors that have a thread and were neither closed nor abandoned."""
+        return [executor for executor in self.crew or () if executor.spawned and executor.done is not Mode.CLOSE]
 
     # What is so.
 
@@ -381,12 +399,10 @@ class Control:
 
     def _is_quiet(self) -> bool:
         """Say whether nothing is pending and nothing moves: all queues empty twice, and no step worked in between."""
-        assert self.crew is not None
-        quiet = all(executor.is_quiet() for executor in self.crew) and all(
-            acker.inbox.size == 0 for acker in self.ackers
-        )
-        quiet = quiet and all(task.is_quiet() for task in self.crew.spout_tasks())
-        moved = sum(executor.steps for executor in (*self.crew, *self.ackers))
+        living = self._living()
+        quiet = all(executor.is_quiet() for executor in living) and all(acker.inbox.size == 0 for acker in self.ackers)
+        quiet = quiet and not any(executor.is_waiting() for executor in living if isinstance(executor, SpoutExecutor))
+        moved = sum(executor.steps for executor in (*living, *self.ackers))
         still = quiet and moved == self._moved
         self._moved = moved if quiet else -1
         return still

@@ -193,9 +193,13 @@ class SpoutExecutor(Worker):
         """Say whether nothing is in hand and every outcome was taken."""
         return super().is_quiet() and self.inbox.size == 0 and not self.outbox.dirty
 
+    def is_waiting(self) -> bool:
+        """Say whether some tree is open, or ended and the spout was not told."""
+        return not all(task.is_quiet() for task in self.tasks)
+
     def is_settled(self) -> bool:
-        """Say whether every open tree has ended and the spout was told."""
-        return self.inbox.size == 0 and all(task.is_quiet() for task in self.tasks)
+        """Say whether every tree that the control has failed has ended and the spout was told."""
+        return self.inbox.size == 0 and all(task.collector.is_settled() for task in self.tasks)
 
     def drop(self) -> None:
         """Forget what is in hand."""
@@ -203,7 +207,10 @@ class SpoutExecutor(Worker):
 
     def _work(self, mode: Mode, limit: int) -> bool:
         self._idle_until = None
-        worked = self._hear(guarded=mode is Mode.SETTLE)
+        try:
+            worked = self._hear(guarded=mode is Mode.SETTLE)
+        finally:
+            self.hand_over()  # Spouts of pystorm's kind emit again in `fail`.
         if self.track_again:
             self.track_again = False
             for task in self.tasks:

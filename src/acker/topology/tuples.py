@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import namedtuple
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from acker._flow import Delivery, Field
 from acker.protocol import encode_tuple_id
@@ -43,6 +43,11 @@ class Tuple(Delivery):
     __slots__ = ()
 
     _index: ClassVar[dict[str, int]] = {}
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # The fields, which the subclass of a stream has.
+            ...
 
     @property
     def component(self) -> str:

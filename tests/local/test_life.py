@@ -1,0 +1,286 @@
+"""Start, restart, drain and stop, where the scenarios do not look: on the scheduler, its clock turned by hand."""
+
+import itertools
+import logging
+
+import pytest
+
+from acker.errors import RuntimeStateError
+from acker.local import LocalRuntime
+from acker.local.executors import Mode
+from acker.testing import FeederSpout, Scheduler
+from acker.topology import BatchingBolt, Bolt, ReasonKind, Spout, Topology
+
+SEEDS = range(4)
+
+
+class Hold(Bolt):
+    """Acks nothing."""
+
+    auto_ack = False
+
+    def process(self, tup):
+        pass
+
+
+class Pass(Bolt):
+    outputs = ["number"]
+
+    def process(self, tup):
+        self.emit([tup.number])
+
+
+@pytest.fixture
+def feeder():
+    return FeederSpout.with_outputs("number")
+
+
+def chain(feeder, *bolts, config=None):
+    """Return a topology of a spout and bolts in a row."""
+
+    class Chain(Topology):
+        source = feeder.spec()
+
+    specs, last = {"source": Chain.source}, Chain.source
+    for number, bolt in enumerate(bolts):
+        last = specs[f"bolt{number}"] = bolt.spec(inputs=[last])
+    return type("Chain", (Topology,), {**specs, "config": config or {}})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_open_at_the_end_is_failed_with_shutdown(feeder, seed):
+    with Scheduler.of(chain(feeder, Hold), seed=seed) as scheduler:
+        feeder.feed([1], "m")
+        scheduler.settle()
+        report = scheduler.stop(drain_secs=5)
+    assert feeder.tracker.reason_of("m").kind is ReasonKind.SHUTDOWN
+    assert report.outcome == "stopped" and report.stats.totals.shut_down == 1
+    assert report.stats.totals.pending == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_during_a_back_off_ends_at_once(feeder, seed):
+    class Breaks(Bolt):
+        auto_fail = False
+
+        def process(self, tup):
+            raise OSError("broken")
+
+    with Scheduler.of(chain(feeder, Breaks), seed=seed) as scheduler:
+        feeder.feed([1], "m")
+        scheduler.settle()
+        assert scheduler.runtime.state == "restarting"
+        before = scheduler.clock.now_ns()
+        report = scheduler.stop()
+        assert scheduler.clock.now_ns() - before < 2e9
+    assert feeder.tracker.reason_of("m").kind is ReasonKind.RESTART
+    assert report.abandoned == () and report.error is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_spout_may_emit_in_fail_as_pystorms_does(seed):
+    class Again(Spout):
+        outputs = ["number"]
+
+        def initialize(self, conf, context):
+            self.sent = False
+
+        def next_tuple(self):
+            if not self.sent:
+                self.sent = True
+                self.emit([0], "m")
+
+        def fail(self, tup_id):
+            self.emit([1], tup_id)
+
+    seen = []
+
+    class FailsFirst(Bolt):
+        def process(self, tup):
+            seen.append(tup.number)
+            if tup.number == 0:
+                raise ValueError("not yet")
+
+    class Replays(Topology):
+        source = Again.spec()
+        last = FailsFirst.spec(inputs=[source])
+
+    with Scheduler.of(Replays, seed=seed) as scheduler:
+        scheduler.settle()
+        stats = scheduler.runtime.stats().totals
+    assert seen == [0, 1] and (stats.acked, stats.failed, stats.pending) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_batch_is_let_go_when_the_topology_drains(feeder, seed):
+    batches = []
+
+    class Batches(BatchingBolt):
+        ticks_between_batches = 3
+
+        def process_batch(self, key, tups):
+            batches.append([tup.number for tup in tups])
+
+    with Scheduler.of(
+        chain(feeder, Pass, Batches, config={"topology.tick.tuple.freq.secs": 5}), seed=seed
+    ) as scheduler:
+        for number in range(4):
+            feeder.feed([number], number)
+        scheduler.settle()
+        assert batches == []
+        report = scheduler.stop()
+    assert sorted(itertools.chain(*batches)) == [0, 1, 2, 3]
+    assert report.stats.totals.acked == 4 and report.stats.totals.shut_down == 0
+
+
+def test_a_pause_rests_the_spouts_and_lets_the_rest_go_on():
+    calls = []
+
+    class Switched(FeederSpout):
+        outputs = ["number"]
+
+        def activate(self):
+            calls.append("activate")
+
+        def deactivate(self):
+            calls.append("deactivate")
+
+    with Scheduler.of(chain(Switched, Pass)) as scheduler:
+        Switched.feed([1], 1)
+        scheduler.run(lambda: Switched.unfed() == 0)
+        scheduler.runtime.pause()
+        scheduler.settle()
+        Switched.feed([2], 2)
+        scheduler.settle()
+        assert Switched.tracker.acked == [1] and Switched.unfed() == 1
+        scheduler.runtime.resume()
+        scheduler.settle()
+        assert Switched.tracker.acked == [1, 2]
+    assert calls == ["activate", "deactivate", "activate", "deactivate"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_crashed_acker_loses_nothing(feeder, seed, caplog):
+    class Hurt:
+        """An acker that has lost its memory."""
+
+        def __init__(self, acker):
+            self.acker = acker
+
+        def ingest(self, *columns, **now):
+            raise MemoryError("no memory for the table")
+
+        def __getattr__(self, name):
+            return getattr(self.acker, name)
+
+        def __len__(self):
+            return len(self.acker)
+
+    with Scheduler.of(chain(feeder, Hold, config={"topology.acker.tasks": 2}), seed=seed) as scheduler:
+        for number in range(20):
+            feeder.feed([number], number)
+        scheduler.settle()
+        for task in scheduler.runtime.ackers:
+            task.acker = Hurt(task.acker)
+        feeder.feed([20], 20)
+        scheduler.settle()
+        scheduler.advance(2)
+        assert sorted(feeder.tracker.failed) == list(range(21))
+        assert {feeder.tracker.reason_of(number).kind for number in range(21)} == {ReasonKind.RESTART}
+        assert scheduler.runtime.state == "running" and scheduler.runtime.stats().restarts == 1
+    assert any("MemoryError" in record.exc_text for record in caplog.records if record.exc_text)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_timeouts_open_trees_stay_and_what_came_late_does_not(feeder, seed):
+    config = {"topology.enable.message.timeouts": False, "topology.max.spout.pending": None}
+
+    with Scheduler.of(chain(feeder, Hold, config=config), seed=seed) as scheduler:
+        feeder.feed([1], "m")
+        scheduler.settle()
+        acker = scheduler.runtime.ackers[0].acker
+        acker.ingest([2], [77], [5])  # An OK of a tree that ended before.
+        assert len(acker) == 2
+        scheduler.advance(500)
+        assert len(acker) == 1 and acker.stats().orphans == 1
+        assert feeder.tracker.failed == []
+    assert feeder.tracker.reason_of("m").kind is ReasonKind.SHUTDOWN
+
+
+def test_above_the_high_water_mark_trees_are_rejected_and_counted(feeder):
+    config = {"topology.acker.high_water": 2, "topology.max.spout.pending": None}
+    with Scheduler.of(chain(feeder, Hold, config=config)) as scheduler:
+        for number in range(8):
+            feeder.feed([number], number)
+        scheduler.settle()
+        totals = scheduler.runtime.stats().totals
+        assert totals.rejected + totals.pending == 8 and totals.rejected == 3
+        rejected = [feeder.tracker.reason_of(number) for number in feeder.tracker.failed]
+    assert {(reason.kind, reason.component) for reason in rejected[:3]} == {(ReasonKind.REJECTED, "__acker")}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_slow_bolt_slows_the_spout_down(seed):
+    class Endless(Spout):
+        outputs = ["number"]
+
+        def initialize(self, conf, context):
+            self.number = 0
+
+        def next_tuple(self):
+            self.number += 1
+            self.emit([self.number])  # Untracked: only the queues can stop it.
+
+    class Flow(Topology):
+        config = {"topology.executor.receive.buffer.size": 10}
+        source = Endless.spec()
+        first = Pass.spec(inputs=[source])
+        last = Pass.spec(inputs=[first])
+
+    with Scheduler.of(Flow, seed=seed) as scheduler:
+        scheduler.run(lambda: scheduler.runtime.state == "running")
+        scheduler.freeze("last*")
+        scheduler.run(lambda: all(executor.blocked for executor in scheduler.runtime.control.crew.spouts))
+        stats = scheduler.runtime.stats()
+        # Each queue holds its capacity and what its one producer had in hand: a transfer batch of the same size.
+        assert all(task.queue <= 20 for task in stats.tasks)
+        emitted = stats.totals.emitted_total
+        scheduler.thaw()
+        scheduler.run(lambda: scheduler.runtime.stats().totals.emitted_total > emitted + 100)
+
+
+def test_a_runtime_lives_once(feeder):
+    runtime = LocalRuntime(chain(feeder, Pass))
+    with runtime:
+        assert runtime.state == "running"
+    assert runtime.state == "stopped"
+    with pytest.raises(RuntimeStateError, match="started once"):
+        runtime.start()
+
+
+def test_what_cannot_be_made_ends_the_start_with_its_error(feeder, caplog):
+    class Broken(Bolt):
+        def __init__(self):
+            raise OSError("no such device")
+
+    caplog.set_level(logging.CRITICAL, "acker.local")
+    runtime = LocalRuntime(chain(feeder, Broken))
+    runtime.start()
+    with pytest.raises(OSError, match="no such device"):
+        runtime.run_until("drained")
+    runtime.stop()
+    assert runtime.report().outcome == "failed" and "no such device" in runtime.report().error
+
+
+def test_executors_do_nothing_when_they_are_halted(feeder):
+    with Scheduler.of(chain(feeder, Pass)) as scheduler:
+        scheduler.settle()
+        crew = scheduler.runtime.control.crew
+        for executor in crew:
+            executor.ask(Mode.HALT)
+        feeder.feed([1], 1)
+        assert not any(executor.step() for executor in crew)
+        for executor in crew:
+            executor.ask(Mode.RUN)
+        scheduler.settle()
+        assert feeder.tracker.acked == [1]
