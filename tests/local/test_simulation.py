@@ -14,7 +14,7 @@ from acker.local.collectors import BoltCollector, SpoutCollector
 from acker.local.queues import Queue
 from acker.local.spouts import SpoutTask
 from acker.protocol import Kind
-from acker.testing.simulation import SimulationError, plan_of, simulate
+from acker.testing.simulation import SimulationError, plan_of, simulate, simulate_with_threads
 from acker.testing.simulation.__main__ import main
 from acker.testing.simulation.components import ManualBolt
 from acker.topology import Tuple
@@ -34,6 +34,12 @@ def simulate_some():
 def test_promises_are_kept(first):
     deliveries = sum(simulate(seed).deliveries for seed in range(first, first + CHUNK))
     assert deliveries > CHUNK, "hardly anything happened"
+
+
+@pytest.mark.parametrize("first", range(0, 24, 4))
+def test_promises_are_kept_by_threads(first):
+    for seed in range(first, first + 4):
+        simulate_with_threads(seed)
 
 
 def test_seeds_cover_what_can_happen():

@@ -5,5 +5,6 @@
 
 from acker.testing.simulation.plan import Plan, plan_of
 from acker.testing.simulation.run import Simulated, SimulationError, simulate
+from acker.testing.simulation.threads import simulate_with_threads
 
-__all__ = ["Plan", "Simulated", "SimulationError", "plan_of", "simulate"]
+__all__ = ["Plan", "Simulated", "SimulationError", "plan_of", "simulate", "simulate_with_threads"]

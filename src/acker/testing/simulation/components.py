@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
+import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from acker.testing.simulation.ledger import Ledger
 from acker.testing.simulation.plan import HOPS_MAX, KEYS, BoltPlan, Plan, SpoutPlan
@@ -40,6 +42,8 @@ class World:
         (spout, tuple id) -> how it ended for good.
     say : callable or None
         Told what happens, in words.
+    wrap : callable
+        Changes a component's class before it is used.
     """
 
     plan: Plan
@@ -51,6 +55,7 @@ class World:
     numbers: dict[int, int] = field(default_factory=dict)
     finals: dict[tuple[str, Hashable], str] = field(default_factory=dict)
     say: Callable[[str], None] | None = None
+    wrap: Callable[[type[Any]], type[Any]] = lambda component: component
 
     def chance(self, share: float) -> bool:
         """Return True that often."""
@@ -366,3 +371,22 @@ BOLTS: dict[str, type[_Worker]] = {
     "batching": SimulatedBatchingBolt,
     "keeper": KeeperBolt,
 }
+
+
+_LOCK: Final = threading.RLock()
+_LOCKED: Final = ("next_tuple", "ack", "fail", "process", "process_tick", "process_batch", "group_key")
+
+
+def locked(component: type[Any]) -> type[Any]:
+    """Return a component whose methods hold one lock: the world and its ledger are for one thread at a time."""
+
+    def hold(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*arguments: Any) -> Any:
+            with _LOCK:
+                return method(*arguments)
+
+        return call
+
+    body = {name: hold(getattr(component, name)) for name in _LOCKED if hasattr(component, name)}
+    return type(component.__name__, (component,), body)

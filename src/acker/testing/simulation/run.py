@@ -14,7 +14,7 @@ from acker.errors import AckerError
 from acker.local import LocalRuntime
 from acker.testing.clock import ManualClock
 from acker.testing.scheduler import Scheduler, SchedulerError
-from acker.testing.simulation.components import BOLTS, FIELDS, SPOUTS, MisfortuneError, World
+from acker.testing.simulation.components import BOLTS, FIELDS, SPOUTS, MisfortuneError, World, locked
 from acker.testing.simulation.faults import Injector
 from acker.testing.simulation.ledger import Ledger, Reading
 from acker.testing.simulation.plan import KEYS, BoltPlan, Plan, SpoutPlan, plan_of
@@ -77,7 +77,11 @@ def simulate(seed: int, *, say: Callable[[str], None] | None = None) -> Simulate
     SimulationError
         A promise was broken.
     """
-    simulation = _Simulation(plan_of(seed), say)
+    return run_quietly(Simulation(plan_of(seed), say))
+
+
+def run_quietly(simulation: Simulation) -> Simulated:
+    """Run a simulation without the logs of what components raise on purpose."""
     with _quiet():
         try:
             return simulation.run()
@@ -119,7 +123,7 @@ def graph_of(plan: Plan, world: World) -> Graph:
 
 def _component(base: type[Any], plan: SpoutPlan | BoltPlan, world: World) -> Any:
     outputs = [Stream(FIELDS, name, direct=name == "direct") for name in plan.streams]
-    return type(plan.name, (base,), {"outputs": outputs, "plan": plan, "world": world})
+    return type(plan.name, (world.wrap(base),), {"outputs": outputs, "plan": plan, "world": world})
 
 
 def _grouping(kind: str) -> Grouping:
@@ -131,19 +135,30 @@ def _grouping(kind: str) -> Grouping:
     return found
 
 
-class _Simulation:
-    """A simulation while it runs."""
+class Simulation:
+    """A simulation while it runs.
 
-    def __init__(self, plan: Plan, say: Callable[[str], None] | None) -> None:
+    Parameters
+    ----------
+    plan : Plan
+    say : callable, optional
+        Told what happens, in words.
+    threads : bool
+        Give the runtime its threads. Then `run` is to be overridden in part, and there are no faults.
+    """
+
+    def __init__(self, plan: Plan, say: Callable[[str], None] | None = None, *, threads: bool = False) -> None:
         self.plan = plan
         self.clock = ManualClock()
         self.ledger = Ledger(self.clock.now_ns, plan.timeout_ns, plan.risks)
         self.world = World(plan, self.ledger, random.Random(plan.seed), plan.faults.crashes)
+        if threads:
+            self.world.wrap = locked
         if say is not None:
             self.world.say = lambda text: say(f"{self.clock.now_ns() / 1e9:10.4f} {text}")
             say(str(plan))
         self.graph = graph_of(plan, self.world)
-        self.runtime = LocalRuntime(self.graph, clock=self.clock, seed=plan.seed, threads=False)
+        self.runtime = LocalRuntime(self.graph, clock=self.clock, seed=plan.seed, threads=threads)
         self.scheduler = Scheduler(self.runtime, self.clock, plan.seed)
         self.injector = Injector(self.world, self.runtime, self.scheduler, self.clock)
         self.crews: list[Any] = []
@@ -159,6 +174,7 @@ class _Simulation:
                     self.world.readers[node.name, stream.name] = tasks
 
     def run(self) -> Simulated:
+        """Run it, and check every promise."""
         wrong = self.ledger.violations
         try:
             self._run()
@@ -194,6 +210,7 @@ class _Simulation:
         return SimulationError("\n".join([head, *(f"  {text}" for text in self.ledger.violations[:_TOLD_MAX])]))
 
     def _run(self) -> None:
+        """Run to the end, and check what must be so then."""
         runtime, plan = self.runtime, self.plan
         runtime.start()
         runtime.watch_for("drained")
@@ -207,10 +224,13 @@ class _Simulation:
         self.scheduler.run("stopped", steps_max=_STEPS_MAX)
         self._check()
 
-    def _is_over(self) -> bool:
+    def _remember_crew(self) -> None:
         crew = self.runtime.control.crew
         if crew is not None and (not self.crews or self.crews[-1] is not crew):
             self.crews.append(crew)
+
+    def _is_over(self) -> bool:
+        self._remember_crew()
         if (
             self.ledger.violations
             or self.runtime.settled
@@ -237,7 +257,7 @@ class _Simulation:
         drained = self.plan.end == "drained" and control.error is None
         if drained:
             self._check_drained()
-        if not self.plan.risks.loses:
+        if not self.plan.risks.loses and not abandoned:
             wrong.extend(f"tuple #{serial} never reached task {task}" for serial, task in self.ledger.lost())
 
     def _unplanned(self) -> Iterator[str]:
