@@ -54,7 +54,7 @@ def bolt(ackers=1, auto_anchor=True):
 
 
 def spout(ackers=1):
-    return Setting(SpoutCollector, ackers, fails_max=None)
+    return Setting(SpoutCollector, ackers, fails_max=None, now_ns=SystemClock.now_ns)
 
 
 def received(setting, ids):

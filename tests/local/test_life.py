@@ -258,6 +258,30 @@ def test_a_runtime_lives_once(feeder):
         runtime.start()
 
 
+def test_a_name_that_only_this_run_has_is_its_name(feeder):
+    with Scheduler.of(chain(feeder, Pass), conf={"topology.name": "tonight"}) as scheduler:
+        scheduler.settle()
+        report = scheduler.stop()
+    assert report.topology == report.stats.topology == "tonight"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_spout_emits_when_it_is_told_of_the_end_is_untold_and_counted(seed):
+    class Again(FeederSpout):
+        outputs = ["number"]
+
+        def fail(self, tup_id, reason=None):
+            super().fail(tup_id, reason)
+            self.emit([0], "again")
+
+    with Scheduler.of(chain(Again, Hold), seed=seed) as scheduler:
+        Again.feed([1], "m")
+        scheduler.settle()
+        report = scheduler.stop(drain_secs=1)
+    assert Again.tracker.reason_of("m").kind is ReasonKind.SHUTDOWN
+    assert report.untold == 1
+
+
 def test_what_cannot_be_made_ends_the_start_with_its_error(feeder, caplog):
     class Broken(Bolt):
         def __init__(self):

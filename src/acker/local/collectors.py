@@ -209,18 +209,8 @@ class AsyncBoltCollector(BoltCollector):
 class SpoutCollector(Collector, SpoutEmitter):
     """Collector of one task of a spout, and its record of what is open. The acker alone decides when a tree ends."""
 
-    def __init__(
-        self,
-        component: str,
-        task: int,
-        routes: dict[str | None, Route],
-        outlets: Collection[Outlet],
-        ids: IdGenerator,
-        around: Surroundings,
-        *,
-        fails_max: int | None,
-    ) -> None:
-        super().__init__(component, task, routes, outlets, ids, around, now_ns=around.clock.now_ns)
+    def __init__(self, *arguments: Any, fails_max: int | None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.outcomes = dict.fromkeys(ReasonKind, 0)
         # Tuple id -> how often its tree failed, until it is acked. A spout that never sends again what failed would
         # fill it, so without a ReliableSpout's promise the oldest are forgotten.

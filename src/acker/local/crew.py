@@ -147,7 +147,9 @@ class Crew:
         arguments = (node.name, task, self._routes(node, task, outbox, outlets), outlets.values(), ids, around)
         if node.kind == "spout":
             unbounded = issubclass(node.component, ReliableSpout)
-            collector = SpoutCollector(*arguments, fails_max=None if unbounded else _FAILS_MAX)
+            collector = SpoutCollector(
+                *arguments, fails_max=None if unbounded else _FAILS_MAX, now_ns=site.clock.now_ns
+            )
             kind = AsyncSpoutTask if isinstance(executor, AsyncSpoutExecutor) else SpoutTask
             bind = functools.partial(self._bind, node, task, collector)
             spout = node.component()

@@ -345,6 +345,8 @@ class Report:
         The last figures.
     restarts : int
     abandoned : tuple of Abandoned
+    untold : int
+        Trees whose end their spout was not told, because it was abandoned, or emitted them while it stopped.
     stalls : tuple of str
         What the watchdog said.
     timed_out_traces : tuple of str
@@ -359,6 +361,7 @@ class Report:
     stats: RuntimeStats
     restarts: int = 0
     abandoned: tuple[Abandoned, ...] = ()
+    untold: int = 0
     stalls: tuple[str, ...] = ()
     timed_out_traces: tuple[str, ...] = ()
     error: str | None = None
@@ -373,6 +376,7 @@ class Report:
             "restarts": self.restarts,
             "error": self.error,
             "abandoned": [dataclasses.asdict(task) for task in self.abandoned],
+            "untold": self.untold,
             "stalls": list(self.stalls),
             "timed_out_traces": list(self.timed_out_traces),
             "stats": self.stats.to_json(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import logging
 import random
@@ -83,10 +84,11 @@ class LocalRuntime:
         no_restart: bool | None = None,
         threads: bool = True,
     ) -> None:
-        self.graph = graph_of(topology)
+        graph = graph_of(topology)
         # What only this process is told goes before what the definition says.
         overrides = check(conf or {})
-        options = self.conf = resolve(self.graph.conf, overrides)
+        options = self.conf = resolve(graph.conf, overrides)
+        self.graph = dataclasses.replace(graph, name=options["topology.name"] or graph.name)
         self.clock: Clock = SystemClock() if clock is None else clock
         self._threads = threads
         self._seed = seed
@@ -292,6 +294,7 @@ class LocalRuntime:
             stats=self.stats(),
             restarts=control.restarts,
             abandoned=tuple(control.abandoned),
+            untold=control.untold,
             stalls=tuple(control.stalls),
             timed_out_traces=() if self._sampler is None else tuple(self._sampler.texts),
             error=None if control.error is None else text_of(control.error),
