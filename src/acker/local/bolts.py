@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from acker.local.clock import Clock
@@ -127,9 +127,6 @@ class BoltExecutor(Worker):
         self.inbox: TupleQueue = Queue(capacity, self.signal)
         self._chunk: tuple[int, list[Tuple]] | None = None
         self._position = 0
-
-    def _tasks(self) -> Sequence[BoltTask]:
-        return self.tasks
 
     def deadline_ns(self) -> int | None:
         """Return when the next tick is due."""

@@ -18,7 +18,7 @@ from acker.local.ackers import AckerTask
 from acker.local.bolts import BoltExecutor
 from acker.local.clock import Clock, new_signal
 from acker.local.crew import Crew
-from acker.local.executors import Executor, Mode
+from acker.local.executors import Executor, Mode, Worker
 from acker.local.metrics import Abandoned, Ending, RuntimeState
 from acker.local.spouts import SpoutExecutor
 from acker.local.until import Until
@@ -310,14 +310,14 @@ class Control:
     def _grace(self) -> int:
         return self.clock.now_ns() + _GRACE_SECS * _NS
 
-    def _abandon(self, executor: Executor) -> None:
+    def _abandon(self, executor: Worker) -> None:
         executor.abandoned = True
         executor.done = Mode.CLOSE  # Should it ever come back, its thread ends.
         frame = None
         if executor.thread is not None and executor.thread.ident is not None:
             frame = sys._current_frames().get(executor.thread.ident)
         stack = "" if frame is None else "".join(traceback.format_stack(frame))
-        for task in executor.tasks:  # type: ignore[attr-defined]
+        for task in executor.tasks:
             collector = task.collector
             self.abandoned.append(Abandoned(collector.component, collector.task, stack))
         logger.error("%s is still inside user code and is abandoned:\n%s", executor.name, stack)

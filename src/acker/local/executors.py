@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Any
 
 from acker._flow import Letter, Post
 from acker.local.clock import Clock, Signal, new_signal
@@ -138,16 +138,6 @@ class Executor(ABC):
         return True
 
 
-class Task(Protocol):
-    """One task of a component, as its executor sees it."""
-
-    def open(self) -> None:
-        """Initialize the component."""
-
-    def close(self) -> None:
-        """Close the component, if it was initialized; what it raises is logged."""
-
-
 class Worker(Executor):
     """An executor of tasks of one component.
 
@@ -160,9 +150,12 @@ class Worker(Executor):
 
     Attributes
     ----------
+    tasks : list of SpoutTask or BoltTask
     outbox, post
         Tuples and messages that it has in hand.
     """
+
+    tasks: list[Any]
 
     def __init__(
         self, name: str, clock: Clock, control: Signal, *, capacity: int, ackers: Iterable[Queue[Letter]]
@@ -170,10 +163,6 @@ class Worker(Executor):
         super().__init__(name, clock, control)
         self.outbox = Outbox(self.signal, min(_TRANSFER_TUPLES, capacity))
         self.post = Post(ackers)
-
-    @abstractmethod
-    def _tasks(self) -> Sequence[Task]:
-        """Return the tasks."""
 
     @abstractmethod
     def _work(self, mode: Mode, limit: int) -> bool:
@@ -184,7 +173,7 @@ class Worker(Executor):
         if mode in (Mode.OPEN, Mode.CLOSE):
             if self.done is mode:
                 return False
-            for task in self._tasks():
+            for task in self.tasks:
                 (task.open if mode is Mode.OPEN else task.close)()
             self.hand_over()
             return self.finished(mode)

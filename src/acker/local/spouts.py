@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from acker.local.ackers import Verdict, Verdicts
@@ -42,7 +42,7 @@ class SpoutTask:
         self.opened = False
         self._bind = bind
         self._pending_max = sys.maxsize if pending_max is None else pending_max
-        self._replays = isinstance(self.spout, ReliableSpout)
+        self._reliable = spout if isinstance(spout, ReliableSpout) else None
         self._fail_takes_reason = takes_reason(self.spout.fail)
 
     def open(self) -> None:
@@ -74,19 +74,18 @@ class SpoutTask:
 
     def next_replay_ns(self) -> int | None:
         """Return when the next failed tuple is due to be sent again."""
-        if not self._replays:
+        if self._reliable is None:
             return None
-        due_ms = self.spout._next_due_ms  # type: ignore[attr-defined]
+        due_ms = self._reliable._next_due_ms
         return None if due_ms is None else due_ms * _NS_PER_MS
 
     def ask(self, limit: int) -> int:
         """Ask for tuples, at most `limit` times; return how many there were."""
         collector = self.collector
         got = 0
-        if self._replays:
+        if self._reliable is not None:
             # One at a time, since each may reach the limit of what may be open.
-            replay_due = self.spout._replay_due  # type: ignore[attr-defined]
-            while got < limit and not self._is_full() and replay_due(collector.now_ms(), limit=1):
+            while got < limit and not self._is_full() and self._reliable._replay_due(collector.now_ms(), limit=1):
                 got += 1
         return got + self._ask(limit)
 
@@ -128,10 +127,10 @@ class SpoutTask:
     def inherit(self, previous: SpoutTask) -> None:
         """Take over counts, and what a reliable spout has to replay, from the task that ran before a restart."""
         self.collector.inherit(previous.collector)
-        if self._replays and previous._replays:
+        mine, theirs = self._reliable, previous._reliable
+        if mine is not None and theirs is not None:
             # Swapped: should the predecessor be inside user code still, it does not write into this one's.
-            mine, theirs = self.spout, previous.spout
-            mine._ledger, theirs._ledger = theirs._ledger, mine._ledger  # type: ignore[attr-defined]
+            mine._ledger, theirs._ledger = theirs._ledger, mine._ledger
 
     def close(self) -> None:
         """Close the component, if it was initialized; what it raises is logged."""
@@ -169,9 +168,6 @@ class SpoutExecutor(Worker):
         self.track_again = False
         self._poll_ns = poll_ns
         self._idle_until: int | None = None
-
-    def _tasks(self) -> Sequence[SpoutTask]:
-        return self.tasks
 
     def deadline_ns(self) -> int | None:
         """Return when a replay is due."""
