@@ -6,13 +6,14 @@ import asyncio
 import functools
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from acker.testing.simulation.ledger import Ledger
 from acker.testing.simulation.plan import HOPS_MAX, KEYS, BoltPlan, Plan, SpoutPlan
-from acker.topology import BatchingBolt, Bolt, Reason, ReliableSpout, Spout, Tuple
+from acker.topology import BatchingBolt, Bolt, Reason, ReasonKind, ReliableSpout, Spout, Tuple
 
 # What a tuple carries.
 FIELDS = ["serial", "key", "hops"]
@@ -40,8 +41,12 @@ class World:
         Task of a spout -> how many tuples it has emitted, which a restart does not change.
     finals : dict
         (spout, tuple id) -> how it ended for good.
+    retries : Counter
+        Tuple id -> how often a RetryingSpout has heard that it failed.
     say : callable or None
         Told what happens, in words.
+    is_ending : callable
+        Whether the topology drains or has stopped.
     wrap : callable
         Changes a component's class before it is used.
     """
@@ -54,7 +59,9 @@ class World:
     readers: dict[tuple[str, str], Sequence[int]] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
     finals: dict[tuple[str, Hashable], str] = field(default_factory=dict)
+    retries: Counter[Hashable] = field(default_factory=Counter)
     say: Callable[[str], None] | None = None
+    is_ending: Callable[[], bool] = lambda: False
     wrap: Callable[[type[Any]], type[Any]] = lambda component: component
 
     def chance(self, share: float) -> bool:
@@ -169,6 +176,19 @@ class SimulatedAsyncSpout(SimulatedSpout):
         if self.world.chance(0.3):
             await asyncio.sleep(self.world.rng.uniform(0, 0.3) * self.world.ledger.timeout_ns / 1e9)
         super().next_tuple()
+
+
+class RetryingSpout(SimulatedSpout):
+    """A SimulatedSpout that emits what failed again at once, inside of `fail`, as spouts of pystorm do."""
+
+    def _give_up(self, tup_id: Hashable, reason: Reason) -> None:
+        retries = self.world.retries
+        retries[tup_id] += 1
+        # What is emitted while the topology ends is told to nobody.
+        if retries[tup_id] > 2 or reason.kind is ReasonKind.SHUTDOWN or self.world.is_ending():
+            super()._give_up(tup_id, reason)
+        else:
+            self.emit([0, self.world.rng.randrange(KEYS), 1], tup_id=tup_id)
 
 
 class SimulatedReliableSpout(SimulatedSpout, ReliableSpout):
@@ -361,6 +381,7 @@ SPOUTS: dict[str, type[SimulatedSpout]] = {
     "untracked": SimulatedSpout,
     "tracked": SimulatedSpout,
     "async": SimulatedAsyncSpout,
+    "retrying": RetryingSpout,
     "reliable": SimulatedReliableSpout,
 }
 BOLTS: dict[str, type[_Worker]] = {

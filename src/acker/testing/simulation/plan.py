@@ -13,7 +13,7 @@ KEYS: Final = 5
 HOPS_MAX: Final = 5
 
 GROUPINGS: Final = ("shuffle", "fields", "all", "global_", "none", "local_or_shuffle", "custom")
-SPOUT_KINDS: Final = ("untracked", "tracked", "tracked", "async", "reliable", "reliable")
+SPOUT_KINDS: Final = ("untracked", "tracked", "tracked", "async", "retrying", "reliable", "reliable")
 BOLT_KINDS: Final = ("auto", "auto", "async", "manual", "aggregate", "batching", "keeper")
 
 
@@ -23,8 +23,8 @@ class SpoutPlan:
 
     Attributes
     ----------
-    kind : {"untracked", "tracked", "async", "reliable"}
-        "async" is a tracked one whose `next_tuple` is a coroutine.
+    kind : {"untracked", "tracked", "async", "retrying", "reliable"}
+        "async" is a tracked one whose `next_tuple` is a coroutine; "retrying" one that emits what failed in `fail`.
     tuples : int
         How many each task emits.
     burst : int

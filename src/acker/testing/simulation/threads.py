@@ -85,6 +85,7 @@ class _Threaded(Simulation):
                 break
             turn_clock()
         self.ledger.stopping = True
+        self.stopped_ns = self.clock.now_ns()
         (control.abort if plan.end == "abort" else control.stop)()
         while not control.over.is_set():
             turn_clock()
