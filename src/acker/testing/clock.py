@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import threading
 from fractions import Fraction
-from typing import Final, Protocol
+from typing import Final
 
 from acker.errors import ArgumentValueError
+from acker.local.clock import Signal
 
 _NS_A_SECOND: Final = 1_000_000_000
 _NS_A_MILLISECOND: Final = 1_000_000
-
-
-class _Signal(Protocol):
-    """What a thread sleeps on; the runtime's own is `acker.local.clock.Signal`."""
-
-    def set(self) -> object: ...
-
-    def wait(self, timeout_secs: float | None = None, /) -> object: ...
 
 
 class ManualClock:
@@ -34,7 +27,7 @@ class ManualClock:
     def __init__(self, start_ns: int = 0) -> None:
         self._lock = threading.Lock()
         self._now_ns = start_ns
-        self._sleepers: list[_Signal] = []
+        self._sleepers: list[Signal] = []
 
     def now_ns(self) -> int:
         """Return the time in nanoseconds."""
@@ -49,7 +42,7 @@ class ManualClock:
         """How many threads are inside `wait`."""
         return len(self._sleepers)
 
-    def wait(self, signal: _Signal, until_ns: int | None) -> None:
+    def wait(self, signal: Signal, until_ns: int | None) -> None:
         """Wait until the signal is set, and at most until the clock has been turned.
 
         As with a condition, a caller looks again at what it waits for: the clock may have been turned by less than it
