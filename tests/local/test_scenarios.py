@@ -290,3 +290,23 @@ def test_f_a_spout_that_was_not_told_is_told_after_the_restart(seed, who):
         assert numbers.tracker.reason_of(1).kind is ReasonKind.RESTART
         scheduler.advance(100)
     assert (numbers.tracker.failed, numbers.tracker.acked) == ([1], [])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_does_not_wait_for_ever_for_a_component_that_never_comes_up(seed):
+    """One executor hangs in `initialize`; the stop takes its time to drain, abandons it, and names it."""
+    numbers, sink = FeederSpout.with_outputs("number"), CapturingBolt.fresh()
+
+    class Pipeline(Topology):
+        spout = numbers.spec()
+        bolt = sink.spec(inputs=[spout], par=2)
+
+    scheduler = Scheduler.of(Pipeline, seed=seed)
+    scheduler.run(lambda: len(scheduler.runtime.steppables) > 3)  # the bolts have their threads, and nothing more
+    scheduler.freeze("bolt[[]3[]]")
+    scheduler.advance(100)
+    assert scheduler.runtime.state == "new"
+    report = scheduler.stop(drain_secs=5)
+    assert scheduler.runtime.settled
+    assert [(one.component, one.task) for one in report.abandoned] == [("bolt", 3)]
+    assert scheduler.clock.now_ns() <= 120 * 10**9

@@ -202,6 +202,11 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
         dues = [due for due in (super().deadline_ns(), self.loop.next_due_ns()) if due is not None]
         return min(dues, default=None)
 
+    def _work(self, mode: Mode, limit: int) -> bool:
+        self._has_started = False
+        # Who has begun something may have more to begin, though nothing has ended.
+        return super()._work(mode, limit) or self._has_started
+
     def _process(self, mode: Mode, limit: int) -> int:
         started = 0
         while started < limit and len(self.running) < self._at_once and self.mode is mode:
@@ -219,6 +224,7 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
                 self._chunk = None
         if self.running:
             self.loop.rounds()
+        self._has_started = started > 0
         self._raise_what_escaped()
         ended, self.ended = self.ended, 0
         return ended

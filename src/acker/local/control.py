@@ -6,6 +6,7 @@ which steps them between any two steps of the executors.
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import threading
@@ -205,16 +206,17 @@ class Control:
             for executor in executors:
                 self._give_life(executor)
             self._set(executors, Mode.OPEN)
-            yield Wait(
-                lambda executors=executors: (
-                    self._abort  # type: ignore[misc]
-                    or bool(self._crashed())
-                    or all(executor.done is Mode.OPEN for executor in executors)
-                )
-            )
-            if self._abort or self._crashed():
+            opening = functools.partial(self._is_opening, executors)
+            yield Wait(lambda opening=opening: self._stop or not opening())  # type: ignore[misc]
+            # Who stops does not wait for ever for an `initialize` that never returns.
+            yield Wait(lambda opening=opening: not opening(), self.clock.now_ns() + self._drain_ns)  # type: ignore[misc]
+            if self._abort or self._crashed() or opening():
                 return
             self._set(executors, Mode.RUN)
+
+    def _is_opening(self, executors: Sequence[Executor]) -> bool:
+        is_open = all(executor.done is Mode.OPEN for executor in executors)
+        return not (is_open or self._abort or self._crashed())
 
     def _give_life(self, executor: Executor) -> None:
         executor.spawned = True
