@@ -210,11 +210,8 @@ def tracks_nothing_again_when_an_acker_is_lost():
 
 
 def forgets_replays_at_a_restart():
-    real = SpoutTask.inherit
-
     def inherit(self, previous):
-        self._replays = False
-        real(self, previous)
+        self.collector.inherit(previous.collector)
 
     return SpoutTask, "inherit", inherit
 
