@@ -541,10 +541,8 @@ cdef class BoltEmitter(Emitter):
             tied = self.inputs if self.auto_anchor else ()
         else:
             tied = tuple(anchors)
-        cdef Delivery anchor
         for anchor in tied:
-            if anchor._owner is not self:
-                self._refuse(anchor, "anchored to")
+            self.mine(anchor, "anchored to")
         cdef Outlet outlet
         cdef Delivery delivery
         for outlet in outlets:
@@ -594,28 +592,29 @@ cdef class BoltEmitter(Emitter):
             self._on_ack(tup)
         return 0
 
-    def ack(self, Delivery tup not None):
-        """Say that a tuple and everything that this task had to do for it is done."""
-        if tup._owner is not self:
-            self._refuse(tup, "acked")
-        self.settle(tup)
+    cdef Delivery mine(self, tup, what):
+        """Return a tuple of this task that is not settled; refuse anything else."""
+        if not isinstance(tup, Delivery) or (<Delivery>tup)._owner is not self:
+            self._refuse(tup, what)
+        return <Delivery>tup
 
-    def fail(self, Delivery tup not None, reason=None):
+    def ack(self, tup):
+        """Say that a tuple and everything that this task had to do for it is done."""
+        self.settle(self.mine(tup, "acked"))
+
+    def fail(self, tup, reason=None):
         """Say that a tuple cannot be processed; its trees fail."""
-        if tup._owner is not self:
-            self._refuse(tup, "failed")
+        cdef Delivery mine = self.mine(tup, "failed")
         reason = self._reason_of(reason)
-        tup._owner = SETTLED
-        self.post.fail(tup._ids or (), reason)
+        mine._owner = SETTLED
+        self.post.fail(mine._ids or (), reason)
         self.failed += 1
         if self.watched:
             self._on_fail(tup, reason)
 
-    def reset_timeout(self, Delivery tup not None):
+    def reset_timeout(self, tup):
         """Ask for the whole timeout again, for the trees of a tuple that takes long."""
-        if tup._owner is not self:
-            self._refuse(tup, "given more time")
-        self.post.reset_timeout(tup._ids or ())
+        self.post.reset_timeout(self.mine(tup, "given more time")._ids or ())
 
     def run(self, list tuples not None, Py_ssize_t begin, Py_ssize_t end, process, bint auto_ack, on_error):
         """Process tuples[begin:end], each acked when `process` returns; `on_error(tup, error)` is told what it raised.

@@ -108,6 +108,8 @@ def test_an_input_is_settled_once_by_its_own_task():
     tup = received(setting, {1: 2})
     with pytest.raises(TupleStateError, match="cannot be acked here: it is not a tuple of this task"):
         other.collector.ack(tup)
+    with pytest.raises(ArgumentTypeError, match="'1:2' cannot be acked: expected the tuple itself, got str"):
+        setting.collector.ack(tup.id)
     setting.collector.ack(tup)
     for name in ("ack", "fail", "reset_timeout"):
         with pytest.raises(TupleStateError, match="it was acked or failed before"):

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from acker.errors import RuntimeStateError
-from acker.local import LocalRuntime
+from acker.errors import ArgumentTypeError, RuntimeStateError
+from acker.local import Hook, LocalRuntime, run
 from acker.local.executors import Mode
 from acker.testing import FeederSpout, Scheduler
 from acker.topology import BatchingBolt, Bolt, ReasonKind, Spout, Topology
@@ -56,6 +56,59 @@ def test_what_is_open_at_the_end_is_failed_with_shutdown(feeder, seed):
     assert feeder.tracker.reason_of("m").kind is ReasonKind.SHUTDOWN
     assert report.outcome == "stopped" and report.stats.totals.shut_down == 1
     assert report.stats.totals.pending == 0
+
+
+def test_at_the_end_it_is_said_who_held_what(feeder):
+    with Scheduler.of(chain(feeder, Hold, config={"topology.trace.sample": 1})) as scheduler:
+        feeder.feed([1], "m")
+        feeder.feed([2])
+        scheduler.settle()
+        report = scheduler.stop(drain_secs=5)
+    (text,) = report.stalls
+    assert text.startswith("1 tree was open when the time to drain had ended: ") and "bolt0[2] holds 2" in text
+    (trace,) = report.timed_out_traces
+    assert trace.startswith("source: 'm' was open at the end: ") and "bolt0[2] holds 1 tuple" in trace
+
+
+def test_a_number_of_trees_that_will_never_come_ends_with_drained(feeder):
+    with Scheduler.of(chain(feeder, Pass)) as scheduler:
+        parsed = scheduler.runtime.watch_for(3)
+        feeder.feed([1], "m")
+        feeder.end()
+        scheduler.run(scheduler.runtime.control.reached.is_set)
+        assert scheduler.runtime.control.why_reached(parsed) == "drained"
+    assert run(chain(ended(), Pass), until=3).outcome == "drained"
+
+
+def ended():
+    """Return a feeder of one tuple."""
+    feeder = FeederSpout.with_outputs("number")
+    feeder.feed([1], "m")
+    feeder.end()
+    return feeder
+
+
+def test_a_hook_is_an_object(feeder):
+    with pytest.raises(ArgumentTypeError, match="expected instances, got the class Hook"):
+        LocalRuntime(chain(feeder, Pass), hooks=[Hook])
+
+
+def test_a_log_is_not_flooded(feeder, caplog):
+    class Fails(Bolt):
+        def process(self, tup):
+            if tup.number % 2:
+                self.ack(tup)
+            raise ValueError("always")
+
+    with Scheduler.of(chain(feeder, Fails, config={"topology.max.spout.pending": None})) as scheduler:
+        for number in range(100):
+            feeder.feed([number], number)
+        scheduler.settle()
+        assert len(feeder.tracker.failed) == 50 and len(feeder.tracker.acked) == 50
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 10 + 3  # the 16th, 32nd and 64th
+    assert told[-1].endswith("(64 times by now)")
+    assert sum("raised after it had settled" in text for text in told) >= 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)

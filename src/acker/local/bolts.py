@@ -14,6 +14,9 @@ from acker.local.queues import Queue, TupleQueue
 from acker.topology.components import Bolt
 from acker.topology.tuples import Source, Tuple
 
+# How many exceptions of a task are logged at ERROR one by one; then the 16th, 32nd and so on.
+_TOLD_ALWAYS = 10
+
 logger = logging.getLogger("acker.local")
 
 
@@ -46,6 +49,7 @@ class BoltTask:
         self.opened = False
         self.tick_at = None if tick_ns is None else clock.now_ns() + tick_ns
         self._forgotten = 0
+        self._raised = 0
         self._bind = bind
         self._clock = clock
         self._tick = tick
@@ -103,10 +107,23 @@ class BoltTask:
     def _failed(self, tup: Tuple, error: Exception) -> None:
         if not self._auto_fail:
             raise error
-        who = self.collector.component
-        self.bolt.logger.error("%s: task %d failed %r", who, self.collector.task, tup, exc_info=error)
-        if tup._owner is self.collector:
-            self.collector.fail(tup, error)
+        collector = self.collector
+        settled = tup._owner is not collector
+        self._raised += 1
+        # The reason goes to the spout each time. A log that repeats it for each tuple would slow everything down.
+        told = self._raised <= _TOLD_ALWAYS or self._raised.bit_count() == 1
+        self.bolt.logger.log(
+            logging.ERROR if told else logging.DEBUG,
+            "%s: task %d %s %r%s",
+            collector.component,
+            collector.task,
+            "raised after it had settled" if settled else "failed",
+            tup,
+            f" ({self._raised:,} times by now)" if self._raised > _TOLD_ALWAYS else "",
+            exc_info=error,
+        )
+        if not settled:
+            collector.fail(tup, error)
 
     def close(self) -> None:
         """Close the component, if it was initialized; what it raises is logged."""

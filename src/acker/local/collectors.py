@@ -152,7 +152,11 @@ class BoltCollector(Collector, BoltEmitter):
         super().inherit(previous)
         self.failed = previous.failed
 
-    def _refuse(self, tup: Tuple, what: str) -> NoReturn:
+    def _refuse(self, tup: object, what: str) -> NoReturn:
+        if not isinstance(tup, Tuple):
+            raise ArgumentTypeError(
+                f"{self.component}: {tup!r} cannot be {what}: expected the tuple itself, got {type(tup).__name__}"
+            )
         if tup._is_settled:
             raise TupleStateError(f"{self.component}: {tup!r} cannot be {what}: it was acked or failed before")
         raise TupleStateError(f"{self.component}: {tup!r} cannot be {what} here: it is not a tuple of this task")

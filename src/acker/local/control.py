@@ -72,12 +72,14 @@ class Control:
         Gives an executor a thread; does nothing under a scheduler.
     look : callable
         Asks the watchdog; returns what it has to say, or None.
+    holders : callable
+        Returns who holds what is open.
 
     Attributes
     ----------
     state : str
-    error : BaseException or None
-        What the topology stopped with.
+    error, last_crash : BaseException or None
+        What the topology stopped with, and what caused the last restart.
     running, over : threading.Event
         Set once the spouts have been asked for tuples, and when all has ended.
     reached : threading.Event
@@ -94,12 +96,14 @@ class Control:
         make_crew: Callable[[], Crew],
         spawn: Callable[[Executor], None],
         look: Callable[[], str | None],
+        holders: Callable[[], str],
         limits: Limits,
     ) -> None:
         self.clock = clock
         self.signal = new_signal()
         self.state: RuntimeState = "new"
         self.error: BaseException | None = None
+        self.last_crash: BaseException | None = None
         self.restarts = 0
         self.abandoned: list[Abandoned] = []
         self.stalls: deque[str] = deque(maxlen=_STALLS_MAX)
@@ -115,6 +119,7 @@ class Control:
         self._make_crew = make_crew
         self._spawn = spawn
         self._look = look
+        self._holders = holders
         self._limits = limits
         self._paused = self._resting = False
         self._stop = False
@@ -260,6 +265,7 @@ class Control:
         assert self.crew is not None
         error = crashed[0].crash
         assert error is not None
+        self.last_crash = error
         self.state = "restarting"
         logger.error("%s raised, the topology stops", crashed[0].name, exc_info=error)
         if not isinstance(error, Exception) or self._limits.no_restart or self._in_a_row >= self._limits.restarts_max:
@@ -290,12 +296,23 @@ class Control:
             for executor in self._crashed()[:1]:
                 self.error, self.outcome = executor.crash, "failed"
                 logger.error("%s raised while the topology drained", executor.name, exc_info=executor.crash)
+            self._tell_what_is_left()
         if self._abort:
             self.outcome = "aborted"
         yield from self._halt(max(deadline if self.error is None and not self._abort else 0, self._grace()))
         yield from self._settle(ReasonKind.SHUTDOWN)
         yield from self._close()
         yield from self._ask(self.ackers, Mode.CLOSE)
+
+    def _tell_what_is_left(self) -> None:
+        """Say who holds what is still open when the time to drain has ended."""
+        assert self.crew is not None
+        count = sum(len(task.collector.pending) for task in self.crew.spout_tasks())
+        if count:
+            trees = "1 tree was" if count == 1 else f"{count:,} trees were"
+            text = f"{trees} open when the time to drain had ended: {self._holders()}"
+            self.stalls.append(text)
+            logger.warning("%s", text)
 
     # Parts of it.
 
@@ -395,9 +412,20 @@ class Control:
         assert self.crew is not None
         if self.until.elapsed_ns is not None:
             return self.clock.now_ns() >= self.started_ns + self.until.elapsed_ns
-        if self.until.acked is not None:
-            return sum(task.collector.acked for task in self.crew.spout_tasks()) >= self.until.acked
-        return self.until.drained and all(task.finished for task in self.crew.spout_tasks()) and self._is_quiet()
+        if self.until.acked is not None and self._acked() >= self.until.acked:
+            return True
+        # Where no more will come, no more will be acked either.
+        wanted = self.until.drained or self.until.acked is not None
+        return wanted and all(task.finished for task in self.crew.spout_tasks()) and self._is_quiet()
+
+    def why_reached(self, until: Until) -> Ending:
+        """Return as what a run ends whose condition was reached."""
+        if until.elapsed_ns is not None:
+            return "elapsed"
+        return "reached" if until.acked is not None and self._acked() >= until.acked else "drained"
+
+    def _acked(self) -> int:
+        return sum(task.collector.acked for task in self.crew.spout_tasks()) if self.crew is not None else 0
 
     def _is_quiet(self) -> bool:
         """Say whether nothing is pending and nothing moves: all queues empty twice, and no step worked in between."""

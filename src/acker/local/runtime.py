@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from acker.engine import Acker
-from acker.errors import RuntimeStateError
+from acker.errors import ArgumentTypeError, RuntimeStateError
 from acker.local.ackers import AckerTask
 from acker.local.bolts import BoltExecutor, BoltTask
 from acker.local.clock import Clock, SystemClock
@@ -25,7 +25,7 @@ from acker.local.metrics import Report, RuntimeState, RuntimeStats, TaskStats
 from acker.local.sampling import Sampler
 from acker.local.spouts import SpoutExecutor, SpoutTask
 from acker.local.until import Until, parse_until
-from acker.local.watchdog import StallWatchdog
+from acker.local.watchdog import StallWatchdog, suspects
 from acker.protocol import UINT64_MAX, acker_of
 from acker.topology.builder import Topology
 from acker.topology.conf import check, inert, resolve
@@ -84,6 +84,9 @@ class LocalRuntime:
         no_restart: bool | None = None,
         threads: bool = True,
     ) -> None:
+        for hook in hooks:
+            if isinstance(hook, type):
+                raise ArgumentTypeError(f"hooks: expected instances, got the class {hook.__name__}: call it")
         graph = graph_of(topology)
         # What only this process is told goes before what the definition says.
         overrides = check(conf or {})
@@ -107,6 +110,7 @@ class LocalRuntime:
             make_crew=self._make_crew,
             spawn=self._spawn,
             look=self._look,
+            holders=self._holders,
             limits=Limits(
                 drain_ns=timeout_ns if drain_secs is None else round(drain_secs * _NS),
                 restarts_max=options["topology.max.restarts"] if max_restarts is None else max_restarts,
@@ -164,7 +168,7 @@ class LocalRuntime:
         ----------
         until : str, int or None
             "drained": every spout says that it has no more, and nothing is pending. A time from the start, such as
-            "30s". A number of trees acked since the start. None: until stopped.
+            "30s". A number of trees acked since the start, or drained before. None: until stopped.
 
         Returns
         -------
@@ -182,9 +186,7 @@ class LocalRuntime:
         if self.control.error is not None:
             raise self.control.error
         if self.control.reached.is_set():
-            self.control.outcome = (
-                "drained" if parsed.drained else "elapsed" if parsed.elapsed_ns is not None else "reached"
-            )
+            self.control.outcome = self.control.why_reached(parsed)
         return self.control.outcome
 
     def watch_for(self, until: str | int | None) -> Until:
@@ -342,14 +344,20 @@ class LocalRuntime:
         return [root_id for root_id in roots if acker_of(root_id, count) == number]
 
     def _look(self) -> str | None:
+        return self._watchdog.look(self.clock.now_ns() // _NS_PER_MS, self.stats(), self._busy_ms())
+
+    def _holders(self) -> str:
+        return "; ".join(suspects(self.stats().tasks, self._busy_ms())) or "nobody"
+
+    def _busy_ms(self) -> dict[int, int]:
+        """Return for how long each task that is in a step has been there."""
         now_ns = self.clock.now_ns()
-        busy_ms = {
+        return {
             task.collector.task: (now_ns - since) // _NS_PER_MS
             for executor in self.control.crew or ()
             if (since := executor.step_since_ns) is not None
             for task in executor.tasks
         }
-        return self._watchdog.look(now_ns // _NS_PER_MS, self.stats(), busy_ms)
 
 
 def _counts(task: SpoutTask | BoltTask, executor: SpoutExecutor | BoltExecutor, uptime_ns: int) -> dict[str, Any]:

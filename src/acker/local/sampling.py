@@ -1,4 +1,4 @@
-"""Which trees are traced, and what is said when one of them times out."""
+"""Which trees are traced, and what is said when one of them times out or is open at the end."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from acker.topology.reasons import Reason, ReasonKind
 
 # How many texts a report keeps: the last ones.
 _TEXTS_MAX = 1000
+
+# Of which ends it is said who held what, and how.
+_TOLD = {ReasonKind.TIMED_OUT: "timed out", ReasonKind.SHUTDOWN: "was open at the end"}
 
 logger = logging.getLogger("acker.local")
 
@@ -27,7 +30,7 @@ class Sampler:
     Attributes
     ----------
     texts : deque of str
-        Of each traced tree that timed out: who held what, for how long.
+        Of each traced tree that timed out or was open at the end: who held what, for how long.
     """
 
     def __init__(self, clock: Clock, sample: int, names: Mapping[int, str]) -> None:
@@ -49,11 +52,11 @@ class Sampler:
                 (self.traces.failed if failed else self.traces.acked)(root_id, tuple_id)
 
     def ended(self, root_id: int, component: str, tup_id: Hashable, reason: Reason | None) -> None:
-        """Note that a tree ended; of one that timed out, say why."""
+        """Note that a tree ended; of one that was not finished, say why."""
         if root_id % self._sample:
             return
-        if reason is not None and reason.kind is ReasonKind.TIMED_OUT:
-            text = f"{component}: {tup_id!r} timed out: {self.traces.text(root_id)}"
+        if reason is not None and reason.kind in _TOLD:
+            text = f"{component}: {tup_id!r} {_TOLD[reason.kind]}: {self.traces.text(root_id)}"
             self.texts.append(text)
             logger.warning("%s", text)
         self.traces.forget(root_id)

@@ -27,8 +27,8 @@ def parse_until(until: str | int | None) -> Until:
     Parameters
     ----------
     until : str, int or None
-        "drained"; a number and a unit of time (ms, s, m, h); a number of acked trees, as int or text; None: until
-        stopped.
+        "drained"; a number and a unit of time (ms, s, m, h); a number of acked trees, as int or text, unless all is
+        drained before; None: until stopped.
 
     Raises
     ------

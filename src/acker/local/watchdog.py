@@ -60,12 +60,12 @@ class StallWatchdog:
         trees = "1 tree is" if pending == 1 else f"{pending:,} trees are"
         oldest_ms = max((row.oldest_age_ms for row in spouts if row.oldest_age_ms is not None), default=None)
         age = "" if oldest_ms is None else f" (the oldest for {seconds(oldest_ms)})"
-        who = "; ".join(_who(stats.tasks, busy_ms or {})) or "no task is busy, has a queue or holds a tuple"
+        who = "; ".join(suspects(stats.tasks, busy_ms or {})) or "no task is busy, has a queue or holds a tuple"
         return f"nothing was acked for {seconds(stalled_ms)} and {trees} pending{age}: {who}"
 
 
-def _who(tasks: Iterable[TaskStats], busy_ms: Mapping[int, int]) -> list[str]:
-    """Return the suspects: those inside user code first, since queues and held tuples may follow from them."""
+def suspects(tasks: Iterable[TaskStats], busy_ms: Mapping[int, int]) -> list[str]:
+    """Return who stands in the way: those inside user code first, since queues and held tuples may follow from them."""
     tasks = list(tasks)
     found = []
     for row in _worst((row for row in tasks if row.task in busy_ms), lambda row: busy_ms[row.task]):
