@@ -103,6 +103,29 @@ def test_frozen_executors_take_no_steps():
         assert sorted(sink.tuples()) == [(1,), (2,)]
 
 
+def test_names_exist_once_the_topology_runs():
+    _, _, topology = fan(par=1)
+    with Scheduler.of(topology) as scheduler:
+        with pytest.raises(SchedulerError, match=r"does not run yet, and names exist after settle\(\)"):
+            scheduler.freeze("last*")
+        scheduler.settle()
+        with pytest.raises(SchedulerError, match="nobody is called 'lost'; there are control, "):
+            scheduler.freeze("lost")
+
+
+def test_the_control_is_meant_by_its_name_only():
+    feeder, _, topology = fan(par=1)
+    with Scheduler.of(topology) as scheduler:
+        scheduler.settle()
+        with pytest.raises(SchedulerError, match=r"nobody is called 'c\*'"):
+            scheduler.freeze("c*")
+        assert "control" not in scheduler.freeze("*")
+        assert scheduler.freeze("control") == ["control"]
+        scheduler.thaw()
+        feeder.end()
+        assert scheduler.drain().outcome == "drained"
+
+
 def test_slow_executors_let_time_pass_between_steps():
     feeder, sink, topology = fan(par=1)
     with Scheduler.of(topology) as scheduler:

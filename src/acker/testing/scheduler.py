@@ -43,7 +43,8 @@ def _poll_ns(one: Executor | Control) -> int | None:
 
 
 def _fits(name: str, pattern: str) -> bool:
-    return name == pattern or fnmatchcase(name, pattern)  # names have brackets, which mean something in patterns
+    # Names have brackets, which mean something in patterns. The control is the kit's own: nobody means it by "c*".
+    return name == pattern or (name != Control.name and fnmatchcase(name, pattern))
 
 
 class Scheduler:
@@ -234,7 +235,7 @@ class Scheduler:
         Parameters
         ----------
         pattern : str
-            A name, or several as in a shell: ``"count*"``.
+            A name, or several as in a shell: ``"count*"``. The control is meant by its whole name only.
 
         Returns
         -------
@@ -244,7 +245,7 @@ class Scheduler:
         Raises
         ------
         SchedulerError
-            It stands for none.
+            It stands for none; names there are once the topology runs, after `settle`.
         """
         names = self._named(pattern)
         self._frozen.update(names)
@@ -252,7 +253,7 @@ class Scheduler:
 
     def thaw(self, pattern: str = "*") -> None:
         """Take steps again of those that were frozen."""
-        self._frozen = {name for name in self._frozen if not _fits(name, pattern)}
+        self._frozen = {name for name in self._frozen if pattern != "*" and not _fits(name, pattern)}
 
     def slow_down(self, pattern: str, seconds: float | Fraction) -> list[str]:
         """Let so much time pass after each step of some, named as for `freeze`, before they take another; 0: none."""
@@ -332,7 +333,10 @@ class Scheduler:
         names = [one.name for one in self.runtime.steppables]
         found = [name for name in names if _fits(name, pattern)]
         if not found:
-            raise SchedulerError(f"nobody is called {pattern!r}; there are {', '.join(names)}")
+            early = "the topology does not run yet, and names exist after settle(); now " * (
+                self.runtime.state == "new"
+            )
+            raise SchedulerError(f"nobody is called {pattern!r}; {early}there are {', '.join(names)}")
         return found
 
     def _where(self) -> str:
