@@ -2,7 +2,7 @@
 
 import pytest
 
-from acker.errors import ArgumentValueError
+from acker.errors import ArgumentValueError, TopologyError
 from acker.testing import (
     AckFailTracker,
     Captured,
@@ -48,6 +48,47 @@ def test_a_feeder_that_has_ended_takes_no_more():
     feeder.end()
     with pytest.raises(ArgumentValueError, match="end\\(\\) said"):
         feeder.feed(["a"])
+
+
+MISFITS = {
+    "too many": (["a", "b"], "stream 'default' takes 1 values, [word], got 2: ['a', 'b']"),
+    "bare str": ("a", "stream 'default' takes 1 values, [word]; expected a list or tuple of them, got 'a'"),
+    "no sequence": (7, "stream 'default' takes 1 values, [word]; expected a list or tuple of them, got 7"),
+    "too few of a stream": (
+        FixedTuple(["a"], "pairs"),
+        "stream 'pairs' takes 2 values, [left, right], got 1: ['a']",
+    ),
+    "no such stream": (FixedTuple(["a"], "pears"), "there is no stream 'pears'; did you mean 'pairs'?"),
+}
+
+
+@pytest.mark.parametrize(("values", "text"), MISFITS.values(), ids=MISFITS)
+def test_what_does_not_fit_the_fields_is_not_fed(values, text):
+    class Words(FeederSpout):
+        outputs = ["word", Stream(["left", "right"], "pairs")]
+
+    class Fed(Topology):
+        words = Words.spec()
+        sink = CapturingBolt.fresh().spec(inputs=[words])
+
+    with pytest.raises(ArgumentValueError) as caught:
+        Words.feed(values, 1)
+    assert (str(caught.value), Words.unfed()) == (f"Words.feed: {text}", 0)
+    with pytest.raises(ArgumentValueError) as caught:
+        complete_topology(Fed, {"words": [["a"], values]})
+    assert str(caught.value) == f"feed: tuple 1 of spout 'words': {text}"
+
+
+def test_the_kits_own_classes_say_how_to_make_one():
+    with pytest.raises(TopologyError, match=r"FeederSpout\.with_outputs\('word'\)"):
+        FeederSpout.spec()
+    for call in (FeederSpout.end, FeederSpout.unfed, lambda: FeederSpout.feed(["a"])):
+        with pytest.raises(ArgumentValueError, match=r"FeederSpout\.with_outputs\('word'\)"):
+            call()
+    with pytest.raises(TopologyError, match=r"CapturingBolt\.fresh\(\)"):
+        CapturingBolt.spec(inputs=["words"])
+    with pytest.raises(ArgumentValueError, match=r"CapturingBolt\.fresh\(\)"):
+        CapturingBolt.tuples()
 
 
 def test_tasks_share_a_feed_and_untracked_tuples_end_nowhere():
@@ -112,7 +153,6 @@ def test_complete_topology(seed):
     assert done.tuples("numbers") == [(8,), (3,), (12,)]
     assert sorted(done.tuples("half")) == [(4,), (6,)]
     assert sorted(done.tuples("quarter")) == [(2,), (3,)]
-    assert done.tuples("half", "side") == []
     assert (sorted(done.trackers["numbers"].acked), done.trackers["numbers"].failed) == ([0, 2], [1])
     assert done.trackers["numbers"].reason_of(1).exception == "ValueError: 3 is odd"
     assert (done.acked, done.failed) == (2, 1)
@@ -126,6 +166,34 @@ def test_complete_topology_lets_other_spouts_run_as_they_are():
     done = complete_topology(Plain, {})
     assert sorted(done.tuples("half")) == [(1,), (2,)]
     assert (dict(done.trackers), done.report.outcome) == ({}, "drained")
+
+
+def test_completed_knows_its_names():
+    done = complete_topology(Halves, {"numbers": []})
+    assert done.tuples("half") == []
+    with pytest.raises(ArgumentValueError, match="there is no component 'halve'; did you mean 'half'"):
+        done.tuples("halve")
+    with pytest.raises(ArgumentValueError, match="component 'half' has no stream 'side'; there are 'default'"):
+        done.tuples("half", "side")
+
+
+class Fragile(Half):
+    auto_fail = False
+
+
+class Crashing(Topology):
+    numbers = Numbers.spec()
+    half = Fragile.spec(inputs=[numbers])
+
+
+def test_complete_topology_ends_with_what_escapes():
+    with pytest.raises(ValueError, match="3 is odd"):
+        complete_topology(Crashing, {"numbers": [[2], [3]]})
+
+
+def test_complete_topology_restarts_if_it_may():
+    done = complete_topology(Crashing, {"numbers": [[3]]}, no_restart=False)
+    assert (done.report.restarts, done.trackers["numbers"].reason_of(0).kind) == (1, ReasonKind.RESTART)
 
 
 def test_complete_topology_takes_only_spouts():

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from acker.errors import ArgumentValueError
 from acker.local import Hook, Report
-from acker.testing.components import AckFailTracker, FeederSpout
+from acker.testing.components import AckFailTracker, FeederSpout, fixed, misfit
 from acker.testing.scheduler import Scheduler
 from acker.topology import Graph, Topology, graph_of
+from acker.topology.graph import nearest
 
 
 class _Recorder(Hook):
@@ -41,14 +42,28 @@ class Completed:
     trackers : dict
         Name of a fed spout -> what it was told; the ids are the places in its feed.
     report : Report
+    streams : dict
+        Component -> the names of its streams.
     """
 
     emitted: Mapping[tuple[str, str], Sequence[tuple[Any, ...]]]
     trackers: Mapping[str, AckFailTracker]
     report: Report
+    streams: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def tuples(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
-        """Return the values that a component emitted to a stream, in the order of the run."""
+        """Return the values that a component emitted to a stream, in the order of the run.
+
+        Raises
+        ------
+        ArgumentValueError
+            There is no such component, or it has no such stream.
+        """
+        if component not in self.streams:
+            raise ArgumentValueError(f"there is no component {component!r}; {nearest(component, self.streams)}")
+        if stream not in self.streams[component]:
+            known = nearest(stream, self.streams[component])
+            raise ArgumentValueError(f"component {component!r} has no stream {stream!r}; {known}")
         return list(self.emitted.get((component, stream), ()))
 
     @property
@@ -69,6 +84,7 @@ def complete_topology(
     *,
     seed: int = 0,
     steps_max: int = 1_000_000,
+    no_restart: bool = True,
 ) -> Completed:
     """Run a topology on given tuples until nothing is left to do, on a clock of its own and one thread.
 
@@ -85,6 +101,8 @@ def complete_topology(
     seed : int
         Another seed, another order of steps: what holds for one should hold for all.
     steps_max : int
+    no_restart : bool
+        Stop with the first exception that escapes. False: restart as the options say, and fail what was open.
 
     Returns
     -------
@@ -93,7 +111,7 @@ def complete_topology(
     Raises
     ------
     ArgumentValueError
-        A name in `feed` is none of a spout.
+        A name in `feed` is none of a spout, or a tuple does not fit the fields of its stream.
     SchedulerError
         It did not end within `steps_max`, or cannot end: a spout of the topology's own never finishes. Names the seed.
     Exception
@@ -103,9 +121,10 @@ def complete_topology(
     fed = {name: _fed(graph, name, tuples) for name, tuples in feed.items()}
     nodes = {name: replace(node, component=fed.get(name, node.component)) for name, node in graph.nodes.items()}
     recorder = _Recorder()
-    scheduler = Scheduler.of(replace(graph, nodes=nodes), conf, seed=seed, hooks=[recorder])
+    scheduler = Scheduler.of(replace(graph, nodes=nodes), conf, seed=seed, hooks=[recorder], no_restart=no_restart)
     report = scheduler.drain(steps_max=steps_max)
-    return Completed(recorder.emitted, {name: spout.tracker for name, spout in fed.items()}, report)
+    trackers = {name: spout.tracker for name, spout in fed.items()}
+    return Completed(recorder.emitted, trackers, report, {name: list(node.streams) for name, node in nodes.items()})
 
 
 def _fed(graph: Graph, name: str, tuples: Sequence[Sequence[Any]]) -> type[FeederSpout]:
@@ -115,7 +134,11 @@ def _fed(graph: Graph, name: str, tuples: Sequence[Sequence[Any]]) -> type[Feede
         spouts = ", ".join(repr(one.name) for one in graph.spouts)
         raise ArgumentValueError(f"feed: {name!r} is no spout of {graph.name}; its spouts are {spouts}")
     spout = FeederSpout.with_outputs(*node.streams.values())
+    fields = {stream.name: stream.fields for stream in node.streams.values()}
     for number, values in enumerate(tuples):
+        wrong = misfit(fixed(values), fields)
+        if wrong is not None:
+            raise ArgumentValueError(f"feed: tuple {number} of spout {name!r}: {wrong}")
         spout.feed(values, number)
     spout.end()
     return spout

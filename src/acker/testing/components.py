@@ -8,11 +8,16 @@ Each class has its own, also when it was derived from another one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from acker.errors import ArgumentValueError
-from acker.topology import Bolt, Reason, Spout, Stream, Tuple
+from acker.errors import ArgumentValueError, TopologyError
+from acker.topology import Bolt, ComponentSpec, Reason, Spout, Stream, Tuple
+from acker.topology.graph import nearest
+from acker.topology.streams import DEFAULT_STREAM
+
+_NO_FEED: Final = "no feed of its own; make one that has: Words = FeederSpout.with_outputs('word'), or a subclass"
+_NO_LIST: Final = "no list of its own; make one that has: Sink = CapturingBolt.fresh(), or a subclass"
 
 
 class FixedTuple(NamedTuple):
@@ -32,6 +37,25 @@ class FixedTuple(NamedTuple):
 def fixed(values: Sequence[Any]) -> FixedTuple:
     """Return what was given as a FixedTuple, for the default stream if it is not one yet."""
     return values if isinstance(values, FixedTuple) else FixedTuple(values)
+
+
+def misfit(tup: FixedTuple, streams: Mapping[str, Sequence[str]]) -> str | None:
+    """Say what is wrong with a tuple that is to be emitted; None: nothing.
+
+    Parameters
+    ----------
+    tup : FixedTuple
+    streams : dict
+        Stream -> its fields.
+    """
+    values, stream = tup
+    if stream not in streams:
+        return f"there is no stream {stream!r}; {nearest(stream, streams)}"
+    fields = streams[stream]
+    expected = f"stream {stream!r} takes {len(fields)} values, [{', '.join(fields)}]"
+    if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
+        return f"{expected}; expected a list or tuple of them, got {values!r}"
+    return None if len(values) == len(fields) else f"{expected}, got {len(values)}: {values!r}"
 
 
 class AckFailTracker:
@@ -91,7 +115,7 @@ class FeederSpout(Spout):
     """
 
     tracker: ClassVar[AckFailTracker]
-    _feed: ClassVar[deque[tuple[FixedTuple, Hashable | None]]]
+    _feed: ClassVar[deque[tuple[FixedTuple, Hashable | None]] | None] = None
     _ended: ClassVar[bool]
 
     def __init_subclass__(cls, **kwargs: object) -> None:
@@ -102,6 +126,21 @@ class FeederSpout(Spout):
     def with_outputs(cls, *outputs: str | Stream) -> type[Self]:
         """Return a new spout with these fields or streams, a feed and a tracker of its own."""
         return type(cls.__name__, (cls,), {"outputs": list(outputs), "__module__": cls.__module__})
+
+    @classmethod
+    def spec(cls, *args: Any, **kwargs: Any) -> ComponentSpec:
+        """Return this spout's place in a topology; see `Spout.spec`."""
+        if cls._feed is None:
+            raise TopologyError(f"{cls.__name__} has {_NO_FEED}")
+        return super().spec(*args, **kwargs)
+
+    @classmethod
+    def _streams(cls) -> dict[str, tuple[str, ...]]:
+        """Return the fields of each stream by its name."""
+        outputs = cls.outputs or ()
+        streams = {stream.name: stream.fields for stream in outputs if isinstance(stream, Stream)}
+        fields = tuple(field for field in outputs if isinstance(field, str))
+        return {DEFAULT_STREAM: fields, **streams} if fields else streams
 
     @classmethod
     def feed(cls, values: Sequence[Any], tup_id: Hashable | None = None) -> None:
@@ -117,26 +156,38 @@ class FeederSpout(Spout):
         Raises
         ------
         ArgumentValueError
-            `end` was called.
+            There is no such stream, or it has another number of fields; `end` was called; or this is FeederSpout
+            itself, which has no feed.
         """
+        feed, tup = cls._own_feed(), fixed(values)
         if cls._ended:
             raise ArgumentValueError(f"{cls.__name__}: end() said that there is no more to feed")
-        cls._feed.append((fixed(values), tup_id))
+        wrong = misfit(tup, cls._streams())
+        if wrong is not None:
+            raise ArgumentValueError(f"{cls.__name__}.feed: {wrong}")
+        feed.append((tup, tup_id))
+
+    @classmethod
+    def _own_feed(cls) -> deque[tuple[FixedTuple, Hashable | None]]:
+        if cls._feed is None:
+            raise ArgumentValueError(f"{cls.__name__} has {_NO_FEED}")
+        return cls._feed
 
     @classmethod
     def end(cls) -> None:
         """Say that nothing more will be fed, so that a run can end when all is done (``until="drained"``)."""
+        cls._own_feed()
         cls._ended = True
 
     @classmethod
     def unfed(cls) -> int:
         """Return how many tuples no task has emitted yet."""
-        return len(cls._feed)
+        return len(cls._own_feed())
 
     def next_tuple(self) -> None:
         """Emit the oldest tuple of the feed, if there is one."""
         try:
-            (values, stream), tup_id = self._feed.popleft()
+            (values, stream), tup_id = self._own_feed().popleft()
         except IndexError:
             if self._ended:
                 self.finish()
@@ -180,15 +231,23 @@ class CapturingBolt(Bolt):
     """
 
     captured: ClassVar[list[Captured]]
+    _is_own: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
-        cls.captured = []
+        cls.captured, cls._is_own = [], True
 
     @classmethod
     def fresh(cls) -> type[Self]:
         """Return a new bolt that has captured nothing yet."""
         return type(cls.__name__, (cls,), {"__module__": cls.__module__})
+
+    @classmethod
+    def spec(cls, *args: Any, **kwargs: Any) -> ComponentSpec:
+        """Return this bolt's place in a topology; see `Bolt.spec`."""
+        if not cls._is_own:
+            raise TopologyError(f"{cls.__name__} has {_NO_LIST}")
+        return super().spec(*args, **kwargs)
 
     @classmethod
     def tuples(cls, component: str | None = None, stream: str | None = None) -> list[tuple[Any, ...]]:
@@ -198,7 +257,14 @@ class CapturingBolt(Bolt):
         ----------
         component, stream : str, optional
             Only of what comes from there.
+
+        Raises
+        ------
+        ArgumentValueError
+            This is CapturingBolt itself, which captures nothing.
         """
+        if not cls._is_own:
+            raise ArgumentValueError(f"{cls.__name__} has {_NO_LIST}")
         return [
             found.values
             for found in list(cls.captured)
