@@ -14,15 +14,19 @@ from acker.cli.table import HEADINGS, Row, drawn, duration, line, rate, rows
 from acker.cli.topology import exit_code
 from acker.cli.topology_report import OUTCOMES, to_html, verdict
 from acker.local.metrics import Abandoned, Report, RuntimeStats
-from acker.topology import Bolt, Spout, Topology
+from acker.topology import Bolt, Spout, Topology, Tuple
 
 
 class Lines(Spout):
     outputs = ["line"]
 
+    def next_tuple(self) -> None:
+        pass
+
 
 class Split(Bolt):
-    pass
+    def process(self, tup: Tuple) -> None:
+        pass
 
 
 class WordCount(Topology):

@@ -16,8 +16,12 @@ from acker.topology import Bolt, Spout, Topology
 class Lines(Spout):
     outputs = ["line"]
 
+    def next_tuple(self):
+        pass
+
 class Print(Bolt):
-    pass
+    def process(self, tup):
+        pass
 
 class Printing(Topology):
     lines = Lines.spec()

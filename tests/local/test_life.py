@@ -9,7 +9,7 @@ from acker.errors import ArgumentTypeError, RuntimeStateError
 from acker.local import Hook, LocalRuntime, run
 from acker.local.executors import Mode
 from acker.testing import FeederSpout, Scheduler
-from acker.topology import BatchingBolt, Bolt, ReasonKind, Spout, Topology
+from acker.topology import BatchingBolt, Bolt, ReasonKind, Spout, TicklessBatchingBolt, Topology, TopologyError
 
 SEEDS = range(4)
 
@@ -335,10 +335,55 @@ def test_what_a_spout_emits_when_it_is_told_of_the_end_is_untold_and_counted(see
     assert report.untold == 1
 
 
+class Batches(BatchingBolt):
+    def process_batch(self, key, tups):
+        pass
+
+
+TICKS = {"topology.tick.tuple.freq.secs": 1}
+
+
+def test_a_batch_that_no_tick_would_end_is_refused_when_all_options_are_known(feeder):
+    batches = chain(feeder, Batches)
+    with pytest.raises(TopologyError) as caught:
+        LocalRuntime(batches)
+    assert str(caught.value) == (
+        "topology Chain, component 'bolt0': Batches is a BatchingBolt and no tick ever ends a batch; set "
+        "'topology.tick.tuple.freq.secs', for it alone by spec(config={'topology.tick.tuple.freq.secs': 1}), or derive "
+        "it from TicklessBatchingBolt"
+    )
+    LocalRuntime(batches, TICKS)
+    LocalRuntime(chain(feeder, Batches, config=TICKS))
+    LocalRuntime(chain(feeder, type("Own", (Batches,), {"config": TICKS})))
+    with pytest.raises(TopologyError, match="no tick ever ends a batch"):
+        LocalRuntime(chain(feeder, type("None_", (Batches,), {"config": dict.fromkeys(TICKS)})), TICKS)
+
+
+def test_a_batch_that_ends_without_the_option_is_not_refused(feeder):
+    class OwnTicks(Batches):
+        def tick_secs(self, conf):
+            return 3
+
+    class ByCount(Batches):
+        def process(self, tup):
+            super().process(tup)
+            self.process_batches()
+
+    class Tickless(TicklessBatchingBolt):
+        def process_batch(self, key, tups):
+            pass
+
+    for kind in (OwnTicks, ByCount, Tickless):
+        LocalRuntime(chain(feeder, kind))
+
+
 def test_what_cannot_be_made_ends_the_start_with_its_error(feeder, caplog):
     class Broken(Bolt):
         def __init__(self):
             raise OSError("no such device")
+
+        def process(self, tup):
+            pass
 
     caplog.set_level(logging.CRITICAL, "acker.local")
     runtime = LocalRuntime(chain(feeder, Broken))

@@ -16,13 +16,20 @@ NAMESPACE = "{http://www.w3.org/2000/svg}"
 class Lines(Spout):
     outputs = ["line"]
 
+    def next_tuple(self):
+        pass
+
 
 class Work(Bolt):
     outputs = ["word", "n", Stream(["line", "error"], name="errors"), Stream(["word"], name="again")]
 
+    def process(self, tup):
+        pass
+
 
 class Sink(Bolt):
-    pass
+    def process(self, tup):
+        pass
 
 
 class Looping(Topology):

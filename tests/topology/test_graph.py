@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from acker.topology import (
+    BatchingBolt,
     Bolt,
     ConfError,
     Graph,
@@ -25,22 +26,35 @@ class Lines(ReliableSpout):
     outputs = ["line"]
     config = {"topology.max.spout.pending": 5}
 
+    def next_tuple(self):
+        pass
+
 
 class Split(Bolt):
     outputs = ["word", "length", Stream(["line", "error"], name="errors")]
     config = {"topology.tick.tuple.freq.secs": 1, "topology.debug": True}
 
+    def process(self, tup):
+        pass
+
 
 class Count(Bolt):
     outputs = ["word", "count"]
+
+    def process(self, tup):
+        pass
 
 
 class Router(Bolt):
     outputs = [Stream(["item"], direct=True)]
 
+    def process(self, tup):
+        pass
+
 
 class Sink(Bolt):
-    pass
+    def process(self, tup):
+        pass
 
 
 class WordCount(Topology):
@@ -154,6 +168,9 @@ def test_a_subclass_inherits_adds_and_replaces():
     class Fake(Spout):
         outputs = ["line"]
 
+        def next_tuple(self):
+            pass
+
     class Tested(WordCount):
         lines = Fake.spec()
         errors = None
@@ -211,36 +228,58 @@ def test_streamparses_class_attribute_par():
 
 
 class Mute(Spout):
-    pass
+    def next_tuple(self):
+        pass
 
 
 class Loop(Bolt):
     outputs = ["line"]
 
+    def process(self, tup):
+        pass
+
 
 class Twice(Spout):
     outputs = ["line", Stream(["other"])]
+
+    def next_tuple(self):
+        pass
 
 
 class TwoFields(Spout):
     outputs = ["line", "line"]
 
+    def next_tuple(self):
+        pass
+
 
 class OneString(Spout):
     outputs = "line"
+
+    def next_tuple(self):
+        pass
 
 
 class OddOutput(Spout):
     outputs = ["line", 5]
 
+    def next_tuple(self):
+        pass
+
 
 class Reserved(Spout):
     outputs = [Stream(["line"], name="__tick")]
+
+    def next_tuple(self):
+        pass
 
 
 class BadConf(Spout):
     outputs = ["line"]
     config = {"topology.debug": 1}
+
+    def next_tuple(self):
+        pass
 
 
 def bolt_on_lines(**arguments):
@@ -463,6 +502,89 @@ def test_a_wrong_definition_says_what_mends_it(specs, text):
     assert str(caught.value).startswith(text)
     if "option" in str(caught.value):
         assert isinstance(caught.value, ConfError)
+
+
+class NoNext(Spout):
+    outputs = ["line"]
+
+
+class NoProcess(Bolt):
+    pass
+
+
+class NoBatch(BatchingBolt):
+    pass
+
+
+class OldInitialize(Sink):
+    def initialize(self, conf):
+        pass
+
+
+class ConfAndMore(Sink):
+    def initialize(self, conf, context, more):
+        pass
+
+
+class NoTup(Bolt):
+    def process(self):
+        pass
+
+
+METHODS = {
+    "no next_tuple": (NoNext, "NoNext has no next_tuple() of its own; give the class def next_tuple(self)"),
+    "no process": (NoProcess, "NoProcess has no process() of its own; give the class def process(self, tup)"),
+    "no process_batch": (
+        NoBatch,
+        "NoBatch has no process_batch() of its own; give the class def process_batch(self, key, tups)",
+    ),
+    "initialize takes too little": (
+        OldInitialize,
+        "OldInitialize.initialize cannot be called with (conf, context); write def initialize(self, conf, context)",
+    ),
+    "initialize takes too much": (
+        ConfAndMore,
+        "ConfAndMore.initialize cannot be called with (conf, context); write def initialize(self, conf, context)",
+    ),
+    "process takes no tuple": (NoTup, "NoTup.process cannot be called with (tup); write def process(self, tup)"),
+}
+
+
+@pytest.mark.parametrize(("component", "text"), METHODS.values(), ids=METHODS)
+def test_methods_are_there_and_can_be_called(component, text):
+    lines = Lines.spec()
+    specs = {"lines": lines, "it": component.spec(inputs=[lines]) if issubclass(component, Bolt) else component.spec()}
+    with pytest.raises(TopologyError) as caught:
+        define(**specs)
+    assert str(caught.value) == f"topology T, component 'it': {text}"
+
+
+def test_methods_of_every_kind_are_taken():
+    class Base:
+        def process(self, tup, *more, option=None):
+            pass
+
+    class Mixed(Base, Bolt):
+        @staticmethod
+        def initialize(conf, *_):
+            pass
+
+    class OfClass(Base, Bolt):
+        @classmethod
+        def initialize(cls, conf, context):
+            pass
+
+    class Callable:
+        def __call__(self, *arguments):
+            pass
+
+    class OfObject(Bolt):
+        process = Callable()
+        initialize = max  # has no signature
+
+    lines = Lines.spec()
+    kinds = {kind.__name__: kind.spec(inputs=[lines]) for kind in (Mixed, OfClass, OfObject)}
+    assert len(define(lines=lines, **kinds).graph().bolts) == 3
 
 
 def test_one_spec_is_one_component():

@@ -29,7 +29,7 @@ from acker.local.watchdog import StallWatchdog, suspects
 from acker.protocol import UINT64_MAX, acker_of
 from acker.topology.builder import Topology
 from acker.topology.conf import check, inert, resolve
-from acker.topology.graph import Graph, graph_of
+from acker.topology.graph import Graph, check_ticks, graph_of
 from acker.topology.reasons import ReasonKind
 
 _NS: Final = 1_000_000_000
@@ -91,6 +91,7 @@ class LocalRuntime:
         # What only this process is told goes before what the definition says.
         overrides = check(conf or {})
         options = self.conf = resolve(graph.conf, overrides)
+        check_ticks(graph, options)
         self.graph = dataclasses.replace(graph, name=options["topology.name"] or graph.name)
         self.clock: Clock = SystemClock() if clock is None else clock
         self._threads = threads

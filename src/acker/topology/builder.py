@@ -123,8 +123,10 @@ class Topology(metaclass=_TopologyType):
     >>> from acker.topology import Bolt, Grouping, Spout, Topology
     >>> class Words(Spout):
     ...     outputs = ["word"]
+    ...     def next_tuple(self): ...
     >>> class Count(Bolt):
     ...     outputs = ["word", "count"]
+    ...     def process(self, tup): ...
     >>> class WordCount(Topology):
     ...     config = {"topology.message.timeout.secs": 10}
     ...     words = Words.spec()

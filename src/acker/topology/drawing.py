@@ -23,8 +23,10 @@ def dot(graph: Graph) -> str:
     >>> from acker.topology.drawing import dot
     >>> class Lines(Spout):
     ...     outputs = ["line"]
+    ...     def next_tuple(self): ...
     >>> class Split(Bolt):
     ...     outputs = ["word"]
+    ...     def process(self, tup): ...
     >>> class Words(Topology):
     ...     lines = Lines.spec()
     ...     split = Split.spec(inputs=[lines], par=2)

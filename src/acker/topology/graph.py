@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from acker.errors import ConfError, TopologyError
 from acker.topology import conf as conf_module
-from acker.topology.components import Component, Spout
+from acker.topology.components import BatchingBolt, Bolt, Component, Spout
 from acker.topology.streams import DEFAULT_STREAM, Grouping, Stream
 from acker.topology.tuples import Source
 
 if TYPE_CHECKING:
     from acker.topology.builder import ComponentSpec
+
+_TICKS: Final = "topology.tick.tuple.freq.secs"
+
+# What a runtime calls, by the class whose method only says that it has to be overridden; what it is called with.
+_OVERRIDDEN: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
+    (Spout, "next_tuple", ()),
+    (Bolt, "process", ("tup",)),
+    (BatchingBolt, "process_batch", ("key", "tups")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,11 +307,31 @@ class _Builder:
                 f"executors={spec.executors} for par={spec.par} tasks; an executor runs at least one task, so "
                 "raise par or lower executors",
             )
+        self._check_methods(name, spec.component)
         if issubclass(spec.component, Spout):
             return "spout"
         if not spec.inputs:
             raise self._error(name, "a bolt without inputs never runs; write spec(inputs=[...])")
         return "bolt"
+
+    def _check_methods(self, name: str, component: type[Component]) -> None:
+        calls: list[tuple[str, tuple[str, ...]]] = [("initialize", ("conf", "context"))]
+        for base, method, arguments in _OVERRIDDEN:
+            if not issubclass(component, base):
+                continue
+            if getattr(component, method) is getattr(base, method):
+                raise self._error(
+                    name,
+                    f"{component.__name__} has no {method}() of its own; give the class {_written(method, arguments)}",
+                )
+            calls.append((method, arguments))
+        for method, arguments in calls:
+            if not _takes(component, method, arguments):
+                raise self._error(
+                    name,
+                    f"{component.__name__}.{method} cannot be called with ({', '.join(arguments)}); write "
+                    f"{_written(method, arguments)}",
+                )
 
     def _streams(self, name: str, spec: ComponentSpec) -> dict[str, Stream]:
         outputs = spec.component.outputs
@@ -436,6 +466,50 @@ class _Builder:
                 f"a cycle without a way in: {', '.join(cycle)} read each other only and no spout reaches them; give "
                 "one of them an input from outside",
                 first.stream,
+            )
+
+
+def _written(method: str, arguments: Sequence[str]) -> str:
+    return f"def {method}({', '.join(('self', *arguments))})"
+
+
+def _takes(component: type[Component], method: str, arguments: Sequence[str]) -> bool:
+    """Say whether a method of an instance can be called with so many arguments, as far as Python can tell."""
+    found = inspect.getattr_static(component, method)
+    binds = getattr(found, "__get__", None)
+    try:
+        inspect.signature(found if binds is None else binds(object(), component)).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # it is not written in Python and has no signature
+        return True
+    return True
+
+
+def check_ticks(graph: Graph, conf: Mapping[str, Any]) -> None:
+    """Refuse a batching bolt that no tick would ever reach. Runtimes ask, since an option may come as late as then.
+
+    Parameters
+    ----------
+    graph : Graph
+    conf : mapping
+        The options that hold for the whole topology, canonical names.
+
+    Raises
+    ------
+    TopologyError
+    """
+    for node in graph.bolts:
+        kind = node.component
+        # Whoever overrides one of the two may well do without the option.
+        waits = (
+            issubclass(kind, BatchingBolt) and kind.process is BatchingBolt.process and kind.tick_secs is Bolt.tick_secs
+        )
+        if waits and {**conf, **node.conf}.get(_TICKS) is None:
+            raise TopologyError(
+                f"topology {graph.name}, component {node.name!r}: {kind.__name__} is a BatchingBolt and no tick ever "
+                f"ends a batch; set {_TICKS!r}, for it alone by spec(config={{{_TICKS!r}: 1}}), or derive it from "
+                "TicklessBatchingBolt"
             )
 
 
