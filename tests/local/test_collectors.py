@@ -14,7 +14,7 @@ from acker.local.clock import SystemClock
 from acker.local.collectors import BoltCollector, SpoutCollector, Surroundings
 from acker.local.queues import Outbox, Queue
 from acker.protocol import INT64_MAX, INT64_MIN, acker_of
-from acker.testing import CapturingBolt, FeederSpout, Scheduler
+from acker.testing import CapturingBolt, FeederSpout, Scheduler, complete_topology
 from acker.topology import Bolt, Grouping, ReasonKind, Source, Topology
 
 IDS = [0, 1, -1, 5, INT64_MIN, INT64_MAX]
@@ -253,3 +253,18 @@ def test_named_streams_and_named_values():
     assert setting.collector.routes["unread"].emitted == 1
     with pytest.raises(AttributeError, match="cannot be set"):
         tup.word = "b"
+
+
+@pytest.mark.parametrize("par", [1, 2])
+@pytest.mark.parametrize("names", [["key"], ["other", "key"]])
+def test_what_has_no_hash_is_refused_however_many_tasks_there_are(par, names):
+    sink = CapturingBolt.fresh()
+
+    class Grouped(Topology):
+        source = FeederSpout.with_outputs("key", "other").spec()
+        last = sink.spec(inputs={source: Grouping.fields(names)}, par=par)
+
+    complete_topology(Grouped, {"source": [["a", 1], [None, 2.5], [(1, "b"), "c"]]})
+    assert len(sink.tuples()) == 3
+    with pytest.raises(TypeError, match="a value of type dict has no stable hash"):
+        complete_topology(Grouped, {"source": [[{}, 1]]})

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from acker._flow import ByField, ByFunction, Chooser, Every, InTurn, Outlet, Route, Several
 from acker.errors import TopologyError
 from acker.topology.graph import Graph, Subscription
 from acker.topology.streams import Stream, stable_hash
 from acker.topology.tuples import Source
+
+# What has a hash for certain, and is most of what is grouped by.
+_HASHABLE: Final = frozenset({str, int})
 
 
 def make_route(
@@ -43,7 +47,7 @@ def _chooser(subscription: Subscription, stream: Stream, outlets: Sequence[Outle
         return ByFunction(_custom(subscription, outlets))
     if grouping.kind == "all":
         return Every(outlets)
-    if grouping.kind == "global" or len(outlets) == 1:
+    if grouping.kind == "global" or (len(outlets) == 1 and grouping.kind != "fields"):
         return Every(outlets[:1])
     if grouping.kind == "fields":
         return _by_fields([stream.fields.index(name) for name in grouping.names], outlets)
@@ -54,11 +58,25 @@ def _chooser(subscription: Subscription, stream: Stream, outlets: Sequence[Outle
 def _by_fields(positions: Sequence[int], outlets: Sequence[Outlet]) -> Chooser:
     if len(positions) == 1:
         return ByField(outlets, positions[0], stable_hash)
+    if len(outlets) == 1:
+        return ByFunction(_only(positions, outlets[0]))
 
     def choose(values: tuple[object, ...]) -> list[Outlet]:
         return [outlets[stable_hash(*[values[position] for position in positions]) % len(outlets)]]
 
     return ByFunction(choose)
+
+
+def _only(positions: Sequence[int], outlet: Outlet) -> Callable[[tuple[object, ...]], list[Outlet]]:
+    """Return what chooses the one task there is, and refuses what has no hash as several tasks would."""
+
+    def choose(values: tuple[object, ...]) -> list[Outlet]:
+        for position in positions:
+            if type(values[position]) not in _HASHABLE:
+                stable_hash(values[position])
+        return [outlet]
+
+    return choose
 
 
 def _custom(subscription: Subscription, outlets: Sequence[Outlet]) -> Callable[[tuple[object, ...]], list[Outlet]]:
