@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -137,6 +138,25 @@ def test_totals_count_trees_where_the_spouts_hear_of_them() -> None:
     assert (totals.acked, totals.failed, totals.timed_out, totals.pending, totals.oldest_age_ms) == (6, 1, 2, 1, 40)
     assert (totals.emitted, totals.executed, totals.queue) == ({"default": 110, "errors": 1}, 20, 4)
     assert RuntimeStats(topology="nothing").totals.capacity == 0
+
+
+def test_what_is_printed_of_figures_is_short() -> None:
+    histogram = recorded(*[2_000_000] * 99, 40_000_000)
+    assert re.fullmatch(r"Histogram\(count=100, p50=\S+ ms, p99=\S+ ms\)", repr(histogram))
+    assert repr(Histogram()) == "Histogram(count=0)"
+    assert repr(BOLT) == (
+        "TaskStats(component='split', kind='bolt', task=2, executor='split-1', emitted={'default': 50}, executed=10, "
+        f"acked=9, failed=1, queue=4, queue_capacity=100, capacity=0.5, execute_latency={BOLT.execute_latency!r})"
+    )
+    assert repr(STATS.totals).startswith("ComponentStats(component='WordCount', kind='topology', tasks=3, executors=2,")
+    counts = "acked=6, failed=1, timed_out=2, pending=1"
+    assert repr(STATS) == f"RuntimeStats(topology='WordCount', state='running', uptime_secs=2.0, tasks=4, {counts})"
+    started = "2026-01-01T00:00:00+00:00"
+    report = Report(topology="WordCount", outcome="drained", started_at=started, seconds=2.03125, stats=STATS)
+    told = "topology='WordCount', outcome='drained', seconds=2.031"
+    assert repr(report) == f"Report({told}, {counts})"
+    bad = replace(report, restarts=2, untold=3, abandoned=(Abandoned("split", 2, "File ..."),), error="ValueError: no")
+    assert repr(bad) == f"Report({told}, restarts=2, {counts}, untold=3, abandoned=1, error='ValueError: no')"
 
 
 def test_a_report_is_json() -> None:

@@ -23,7 +23,7 @@ Ending = Literal["drained", "reached", "elapsed", "stopped", "aborted", "failed"
 LATENCY_BOUNDS_NS: Final = tuple(250 * step * 2**octave for octave in range(30) for step in range(4, 8))[:118]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Histogram:
     """How long something took, how often.
 
@@ -43,6 +43,12 @@ class Histogram:
     counts: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_NS) + 1)
     total: int = 0
     sum_ns: int = 0
+
+    def __repr__(self) -> str:
+        if not self.total:
+            return "Histogram(count=0)"
+        p50, p99 = (milliseconds(self.quantile(q)) for q in (0.5, 0.99))
+        return f"Histogram(count={self.total}, p50={p50} ms, p99={p99} ms)"
 
     def __add__(self, other: Histogram) -> Histogram:
         """Return both as one; ValueError if they have different buckets."""
@@ -124,7 +130,7 @@ class LatencyRecorder(Latencies):
         return Histogram(LATENCY_BOUNDS_NS, counts, sum(counts), sum_ns)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Counts:
     """What is counted alike for a task, a component and a topology; all since the start of the runtime.
 
@@ -184,6 +190,11 @@ class Counts:
     complete_latency: Histogram = Histogram()
     user: Mapping[str, int] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """Return whose they are, and what is not 0."""
+        fields, common = dataclasses.fields(self), len(dataclasses.fields(Counts))
+        return _written(self, {item.name: getattr(self, item.name) for item in (*fields[common:], *fields[:common])})
+
     @property
     def emitted_total(self) -> int:
         """Emits on all streams."""
@@ -194,7 +205,7 @@ class Counts:
         return {item.name: _plain(getattr(self, item.name)) for item in dataclasses.fields(self)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TaskStats(Counts):
     """One task.
 
@@ -216,7 +227,7 @@ class TaskStats(Counts):
     acker: Stats | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ComponentStats(Counts):
     """All tasks of a component as one: counts and histograms are sums, ages and capacities those of the worst task.
 
@@ -236,7 +247,7 @@ class ComponentStats(Counts):
     executors: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RuntimeStats:
     """A topology at one moment.
 
@@ -256,6 +267,10 @@ class RuntimeStats:
     uptime_secs: float = 0.0
     restarts: int = 0
     tasks: tuple[TaskStats, ...] = ()
+
+    def __repr__(self) -> str:
+        values = {"topology": self.topology, "state": self.state, "uptime_secs": round(self.uptime_secs, 3)}
+        return _written(self, {**values, "restarts": self.restarts, "tasks": len(self.tasks), **_trees(self.totals)})
 
     def components(self) -> dict[str, ComponentStats]:
         """Return the components by name, in the order of their tasks."""
@@ -326,7 +341,7 @@ class Abandoned:
     stack: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Report:
     """How a run ended.
 
@@ -366,6 +381,12 @@ class Report:
     timed_out_traces: tuple[str, ...] = ()
     error: str | None = None
 
+    def __repr__(self) -> str:
+        values = {"topology": self.topology, "outcome": self.outcome, "seconds": round(self.seconds, 3)}
+        found = {name: len(getattr(self, name)) for name in ("abandoned", "stalls", "timed_out_traces")}
+        counts = {"restarts": self.restarts, **_trees(self.stats.totals), "untold": self.untold, **found}
+        return _written(self, {**values, **counts, "error": self.error})
+
     def to_json(self) -> dict[str, Any]:
         """Return everything as what JSON can hold."""
         return {
@@ -391,6 +412,19 @@ def _plain(value: object) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return round(value, 4) if isinstance(value, float) else value
+
+
+def _trees(totals: ComponentStats) -> dict[str, int]:
+    """Return how many trees there were, by what became of them."""
+    names = ("acked", "failed", "timed_out", "rejected", "restarted", "shut_down", "dead_letters", "pending")
+    return {name: getattr(totals, name) for name in names}
+
+
+def _written(value: object, fields: Mapping[str, object]) -> str:
+    """Return a value as Python writes one, without what is nothing in it: pages of zeros tell nobody anything."""
+    nothing: tuple[object, ...] = (0, None, "", {}, Histogram())
+    told = ", ".join(f"{name}={field!r}" for name, field in fields.items() if field not in nothing)
+    return f"{type(value).__name__}({told})"
 
 
 def _summed(rows: Sequence[TaskStats]) -> dict[str, Any]:
