@@ -81,7 +81,26 @@ def test_packages_and_graphs_are_found(folder) -> None:
         ),
         ("acker_test_none.inner:Printing", "there is no module acker_test_none in {folder} or on PYTHONPATH"),
         ("acker_test_package.iner:Printing", "there is no module acker_test_package.iner in {folder} or on PYTHONPATH"),
-        ("acker_test_good.py:Printing", "'acker_test_good.py' is a file and no module: leave out the .py"),
+        (
+            "acker_test_good.py:Printing",
+            "'acker_test_good.py' is a file and no module: write acker_test_good:Printing",
+        ),
+        (
+            "acker_test_package/inner.py:Printing",
+            "'acker_test_package/inner.py' is a file and no module: write acker_test_package.inner:Printing",
+        ),
+        (
+            "./acker_test_package/inner:Printing",
+            "'./acker_test_package/inner' is a file and no module: write acker_test_package.inner:Printing",
+        ),
+        (
+            "{folder}/acker_test_good.py:Printing",
+            "'{folder}/acker_test_good.py' is a file and no module: write acker_test_good:Printing",
+        ),
+        (
+            "../acker_test_good.py:Printing",
+            "'../acker_test_good.py' is a file and no module: run acker in its folder and write acker_test_good:Pri",
+        ),
         ("acker_test_needs:Printing", "acker_test_needs imports acker_test_absent, which is not installed"),
         (
             "acker_test_raises:Printing",
@@ -104,7 +123,7 @@ def test_packages_and_graphs_are_found(folder) -> None:
 )
 def test_what_is_not_found_is_one_sentence_with_the_fix(folder, name, text) -> None:
     with pytest.raises(UsageError) as caught:
-        load(name)
+        load(name.format(folder=folder))
     assert str(caught.value).startswith(text.format(folder=folder))
     assert "\n" not in str(caught.value)
 

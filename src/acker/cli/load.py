@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -41,7 +42,7 @@ def load(name: str) -> type[Topology] | Graph:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise UsageError(f"{name!r} names no topology: write MODULE:TOPOLOGY, such as wordcount:WordCount")
-    module = _import(module_name)
+    module = _import(module_name, attribute)
     found: object = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -61,8 +62,10 @@ def _is_topology(value: object) -> TypeGuard[type[Topology] | Graph]:
     )
 
 
-def _import(name: str) -> ModuleType:
+def _import(name: str, attribute: str) -> ModuleType:
     here = str(Path.cwd())
+    if "/" in name or os.sep in name:  # The import system would take some of these for names.
+        raise _of_file(name, attribute)
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -74,7 +77,7 @@ def _import(name: str) -> ModuleType:
         if name != missing and not name.startswith(f"{missing}."):
             raise UsageError(f"{name} imports {missing}, which is not installed") from fault
         if name.endswith(".py"):
-            raise UsageError(f"{name!r} is a file and no module: leave out the .py") from fault
+            raise _of_file(name, attribute) from fault
         raise UsageError(
             f"there is no module {missing} in {here} or on PYTHONPATH: run acker in the folder that holds it"
         ) from fault
@@ -85,6 +88,19 @@ def _import(name: str) -> ModuleType:
         raise UsageError(
             f"{name} cannot be imported: {type(fault).__name__}: {text} ({file}, line {line}): mend it there"
         ) from fault
+
+
+def _of_file(name: str, attribute: str) -> UsageError:
+    """Return what to say to who names a file."""
+    path = Path(name)
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    parts = path.with_suffix("").parts if path.suffix == ".py" else path.parts
+    if all(part.isidentifier() for part in parts):
+        return UsageError(f"{name!r} is a file and no module: write {'.'.join(parts)}:{attribute}")
+    return UsageError(
+        f"{name!r} is a file and no module: run acker in its folder and write {path.stem or 'MODULE'}:{attribute}"
+    )
 
 
 def _instead(module: ModuleType, attribute: str) -> str:
