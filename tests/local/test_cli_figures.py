@@ -13,7 +13,7 @@ from rich.console import Console
 from acker.cli.table import HEADINGS, Row, drawn, duration, line, rate, rows
 from acker.cli.topology import exit_code
 from acker.cli.topology_report import OUTCOMES, to_html, verdict
-from acker.local.metrics import Abandoned, Report, RuntimeStats
+from acker.local.metrics import Abandoned, Ending, Report, RuntimeStats
 from acker.topology import Bolt, Spout, Topology, Tuple
 
 
@@ -84,7 +84,7 @@ def test_a_narrow_terminal_does_without_some_columns(stats) -> None:
         assert "\N{HORIZONTAL ELLIPSIS}" not in text, f"cut at {width}"
         told[width] = [heading for heading in HEADINGS if heading.split()[-1] in text]
     assert told[109] == [*HEADINGS]
-    assert set(HEADINGS) - set(told[80]) == {"pending", "tasks"}
+    assert "pending" in told[80] and set(HEADINGS) - set(told[80]) == {"tasks", "emitted"}
     assert told[56] == ["component", "acked", "failed", "p50 / p99", "capacity", "queue"]
 
 
@@ -105,7 +105,10 @@ def test_times_have_the_unit_that_suits_them(ns, text) -> None:
 
 
 def test_one_line_names_what_went_wrong_only_where_it_did(stats) -> None:
-    assert line(stats) == "2.0 s, running: 6 acked (3 a second), 1 pending, 1 failed, 2 timed out, 1 restarts"
+    assert line(stats) == "2.0 s, running: 6 acked (3 a second), 1 pending, 1 failed, 2 timed out, 1 restart"
+    spout = replace(stats.tasks[0], timed_out=0, restarted=1, shut_down=128, dead_letters=1)
+    ended = replace(stats, restarts=2, tasks=(spout, *stats.tasks[1:]))
+    assert line(ended).endswith("1 failed, 1 ended by a restart, 128 shut down, 1 dead letter, 2 restarts")
     fine = RuntimeStats(topology="t", state="running", uptime_secs=1.0)
     assert line(fine) == "1.0 s, running: 0 acked (0 a second), 0 pending"
     assert rate(replace(stats, uptime_secs=4.0), stats) == 0 and rate(fine, fine) == 0
@@ -198,7 +201,55 @@ def test_the_verdict_is_good_fair_or_bad(report) -> None:
     assert verdict(report) == ("fair", OUTCOMES["drained"] + "; 1 failed, 2 timed out")
     assert verdict(replace(clean(report), restarts=1))[0] == "fair"
     assert verdict(replace(report, abandoned=(Abandoned("split", 2, ""),)))[0] == "bad"
+    assert verdict(replace(clean(report), outcome="stopped")) == ("good", "stopped and drained")
     assert verdict(replace(clean(report), outcome="aborted")) == ("bad", OUTCOMES["aborted"])
+
+
+def ending(report: Report, outcome: Ending, untold: int = 0, **counts: int) -> Report:
+    report = clean(report)
+    spout = replace(report.stats.tasks[0], **counts)
+    stats = replace(report.stats, tasks=(spout, *report.stats.tasks[1:]))
+    return replace(report, outcome=outcome, untold=untold, stats=stats)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        ("stopped", "stopped"),
+        ("elapsed", "the time was up"),
+        ("reached", "as many trees were acked as were asked for"),
+    ],
+)
+def test_trees_that_were_open_at_the_end_are_told(report, outcome, text) -> None:
+    shut = ending(report, outcome, shut_down=128)
+    assert verdict(shut) == ("fair", f"{text}; 128 trees were still open and were failed with reason SHUTDOWN")
+    assert exit_code(shut) == 0
+    one = ending(report, outcome, shut_down=1, restarted=2)
+    assert verdict(one)[1] == (
+        f"{text}; 1 tree was still open and was failed with reason SHUTDOWN; 2 ended by restarts"
+    )
+    untold = ending(report, outcome, untold=3)
+    assert verdict(untold) == ("fair", f"{text}; of 3 trees the spout could not be told the end")
+
+
+def test_the_report_has_tiles_of_what_is_unusual_where_there_is_any(report) -> None:
+    page = to_html(ending(report, "stopped", untold=3, shut_down=1_028, restarted=7), WordCount.graph())
+    for count, name in (
+        ("1,028", "shut down while open"),
+        ("7", "ended by restarts"),
+        ("3", "spout could not be told"),
+    ):
+        assert f"<b>{count}</b><span>{name}</span>" in page
+    page = to_html(clean(report), WordCount.graph())
+    for absent in ("shut down", "ended by", "could not be told"):
+        assert absent not in page
+
+
+def test_the_exception_before_a_restart_that_never_came_is_told(report) -> None:
+    crashed = ending(report, "stopped", restarted=2)
+    text = "stopped while it waited for a restart after ValueError: <no>"
+    assert verdict(crashed, "ValueError: <no>") == ("fair", f"{text}; 2 ended by restarts")
+    assert f"{text}; 2 ended by restarts" in outline(to_html(crashed, WordCount.graph(), "ValueError: <no>")).seen
 
 
 def test_exit_codes(report) -> None:

@@ -60,7 +60,15 @@ class Keeps(Bolt):
     auto_ack = False
 
     def process(self, tup):
-        pass
+        self.log(f"kept {tup.number}")
+
+class NeverOpen(Numbers):
+    def initialize(self, conf, context):
+        self.log("never open")
+        threading.Event().wait()
+
+class Opens(Topology):
+    numbers = NeverOpen.spec()
 
 class Fine(Topology):
     numbers = Numbers.spec()
@@ -161,8 +169,12 @@ def test_runs_until_so_many_are_acked_or_the_time_is_up(invoke, folder) -> None:
     report = json.loads((folder / "new/report.json").read_text())
     assert report["outcome"] == "reached" and report["stats"]["totals"]["acked"] >= 25
     assert report["stats"]["components"]["works"]["user"]["seen"] == report["stats"]["totals"]["acked"]
-    answer = invoke("run", "jobs:Runs", "--until", "100ms", "--report", "report.html")
-    assert answer.exit_code == 0 and "Runs: the time was up" in answer.output
+    both = ("--report", "report.html", "--report", "elapsed.json")
+    answer = invoke("run", "jobs:Runs", "--until", "100ms", *both)
+    assert (
+        answer.exit_code == 0 and "Runs: the time was up\nreport: report.html\nreport: elapsed.json\n" in answer.output
+    )
+    assert json.loads((folder / "elapsed.json").read_text())["outcome"] == "elapsed"
     page = (folder / "report.html").read_text()
     assert "the time was up" in page and "<svg" in page and "numbers" in page
 
@@ -178,6 +190,8 @@ def test_options_reach_the_topology(invoke, folder) -> None:
     assert report["stats"]["totals"]["timed_out"] == 10 == len(report["timed_out_traces"])
     assert re.search(r"keeps\[2\] holds 1 tuple of numbers, for \d+ ms", report["timed_out_traces"][0])
     assert report["timed_out_traces"][-1] in answer.output
+    assert report["timed_out_traces"][-4] not in answer.output
+    assert "\N{HORIZONTAL ELLIPSIS} and 7 more, which --report writes\n" in answer.output
     assert answer.output.splitlines()[-2].endswith("; 10 timed out")
 
 
@@ -234,12 +248,44 @@ def test_one_signal_drains_and_ends_with_0(start, signal_) -> None:
 
 def test_a_second_signal_ends_at_once_with_130(start) -> None:
     program = start("run", "jobs:Holds")
-    program.wait_for("Holds runs: ")
+    program.wait_for("kept 9")
     program.process.send_signal(signal.SIGINT)
     program.wait_for("SIGINT: stopping")
     program.process.send_signal(signal.SIGINT)
     assert program.end() == 130, program.said
     assert program.said.splitlines()[-1].startswith("Holds: stopped at once, without draining")
+
+
+def test_trees_that_are_open_when_it_stops_are_no_drained_ones(start, folder) -> None:
+    short = ("--conf", "topology.drain.secs=0.05", "--report", "r.json", "--report", "r.html")
+    program = start("run", "jobs:Holds", *short)
+    program.wait_for("kept 9")
+    program.process.send_signal(signal.SIGINT)
+    assert program.end() == 0, program.said
+    text = "stopped; 10 trees were still open and were failed with reason SHUTDOWN"
+    assert f"Holds: {text}\n" in program.said and "0 pending, 10 shut down" in program.said
+    assert text in (folder / "r.html").read_text()
+    assert json.loads((folder / "r.json").read_text())["stats"]["totals"]["shut_down"] == 10
+
+
+def test_a_stop_while_a_restart_is_waited_for_names_the_exception(start) -> None:
+    program = start("run", "jobs:Fails")
+    program.wait_for("restart 1 of at most 5")
+    program.process.send_signal(signal.SIGINT)
+    assert program.end() == 0, program.said
+    assert program.said.splitlines()[-1] == (
+        "Fails: stopped while it waited for a restart after ValueError: the source is gone"
+    )
+
+
+def test_the_first_line_comes_before_the_start_is_over(start) -> None:
+    program = start("run", "jobs:Opens")
+    program.wait_for("Opens runs: 1 component, 1 task; Ctrl-C")
+    assert program.wait_for("open").endswith("never open\n")
+    for _ in range(2):
+        program.process.send_signal(signal.SIGINT)
+        program.wait_for("SIGINT")
+    assert program.end() == 130, program.said
 
 
 def test_a_task_that_never_comes_back_is_shown_and_ends_with_3(start, folder) -> None:
@@ -254,9 +300,10 @@ def test_a_task_that_never_comes_back_is_shown_and_ends_with_3(start, folder) ->
 def test_figures_are_served_while_it_runs(start) -> None:
     program = start("run", "jobs:Runs", "--prometheus", "0")
     url = program.wait_for("metrics: ").split()[-1]
-    program.wait_for("Runs runs: ")
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        assert 'acker_messages_emitted_total{component="numbers"' in answer.read().decode()
+    served = ""
+    while 'acker_messages_emitted_total{component="numbers"' not in served:  # The start may not be over.
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            served = answer.read().decode()
     program.process.send_signal(signal.SIGINT)
     assert program.end() == 0, program.said
 
@@ -300,7 +347,7 @@ def test_elsewhere_a_line_comes_now_and_then(runtime, monkeypatch) -> None:
     with acker.cli.topology._lines(runtime, console):
         assert twice.wait(60)
     lines = console.file.getvalue().splitlines()
-    assert lines[0] == "2.0 s, running: 6 acked (3 a second), 1 pending, 1 failed, 2 timed out, 1 restarts"
+    assert lines[0] == "2.0 s, running: 6 acked (3 a second), 1 pending, 1 failed, 2 timed out, 1 restart"
     assert lines[1].startswith("2.0 s, running: 6 acked (0 a second)")
 
 

@@ -131,7 +131,14 @@ def _until(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.option(
     "--until", callback=_until, metavar="WHEN", help="drained, a time such as 30s, or a number of acked trees."
 )
-@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write a report, .html or .json.")
+@click.option(
+    "--report",
+    "reports",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Write a report, .html or .json; may be given more than once.",
+)
 @click.option("--trace", type=click.IntRange(1), metavar="N", help="Keep the edges of one tree in N.")
 @click.option("--prometheus", type=click.IntRange(0, 65535), metavar="PORT", help="Serve metrics; 0: on a free port.")
 @click.option("--no-restart", is_flag=True, help="The first exception that escapes ends the topology.")

@@ -31,8 +31,18 @@ HEADINGS = Row(*(name.replace("_", " ") for name in Row._fields))._replace(laten
 
 # What is no good news, and in which colour.
 _ALARMS: Final = {"failed": "red", "timed_out": "yellow"}
-# Columns that a narrow terminal does without, in this order.
-_DROPPED: Final = ("pending", "tasks", "emitted", "timed_out", "executed")
+# Columns that a narrow terminal does without, in this order. What is pending tells most when a topology stands still.
+_DROPPED: Final = ("tasks", "emitted", "executed", "timed_out", "pending")
+
+# Ends of trees that are no good news, and what was given up: the field, and how one and many of them are called.
+_LOSSES: Final = (
+    ("failed", "failed", "failed"),
+    ("timed_out", "timed out", "timed out"),
+    ("rejected", "rejected", "rejected"),
+    ("restarted", "ended by a restart", "ended by restarts"),
+    ("shut_down", "shut down", "shut down"),
+    ("dead_letters", "dead letter", "dead letters"),
+)
 
 
 def rows(stats: RuntimeStats) -> Iterator[Row]:
@@ -99,13 +109,21 @@ def line(stats: RuntimeStats, before: RuntimeStats | None = None) -> str:
     """Return the figures of a topology as one line."""
     totals = stats.totals
     parts = [f"{totals.acked:,} acked ({rate(stats, before):,.0f} a second)", f"{totals.pending:,} pending"]
-    for name in ("failed", "timed_out", "rejected", "dead_letters"):
-        count = getattr(totals, name)
-        if count:
-            parts.append(f"{count:,} {name.replace('_', ' ')}")
+    parts += losses(totals)
     if stats.restarts:
-        parts.append(f"{stats.restarts} restarts")
+        parts.append(counted(stats.restarts, "restart"))
     return f"{stats.uptime_secs:.1f} s, {stats.state}: {', '.join(parts)}"
+
+
+def losses(totals: ComponentStats) -> list[str]:
+    """Return how many trees ended otherwise than acked, by why; and dead letters. What there is none of is left out."""
+    found = ((getattr(totals, field), one, many) for field, one, many in _LOSSES)
+    return [counted(count, one, many) for count, one, many in found if count]
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Return a count with what is counted, in the singular or in the plural."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def drawn(stats: RuntimeStats, title: str, caption: str | None = None, *, width: int = 120) -> Table:

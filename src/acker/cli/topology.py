@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from acker.cli.environment import require
 from acker.cli.load import UsageError, load
-from acker.cli.table import drawn, line
+from acker.cli.table import counted, drawn, line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _DRAWN_A_SECOND: Final = 4
 _LINE_SECONDS: Final = 5.0
 
+# How many traces of timed-out trees are shown: the last ones.
+_TRACES_SHOWN: Final = 3
+
 _REPORTS: Final = (".html", ".json")
 _SUFFIXES: Final = {".dot": "dot", ".gv": "dot", ".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid"}
 
@@ -35,15 +38,16 @@ def main(
     *,
     conf: Mapping[str, Any],
     until: str | None,
-    report: Path | None,
+    reports: tuple[Path, ...],
     trace: int | None,
     prometheus: int | None,
     no_restart: bool,
     max_restarts: int | None,
 ) -> int:
     """Run a topology, and return the exit code."""
-    if report is not None and report.suffix not in _REPORTS:
-        raise UsageError(f"--report {report}: the name has to end in {' or '.join(_REPORTS)}")
+    for report in reports:
+        if report.suffix not in _REPORTS:
+            raise UsageError(f"--report {report}: the name has to end in {' or '.join(_REPORTS)}")
     require("rich", extra="cli")
     if prometheus is not None:
         require("prometheus_client", extra="prometheus")
@@ -64,10 +68,10 @@ def main(
             stack.enter_context(_served(runtime, prometheus, console))
         stack.enter_context(stopped_by_signals(runtime))
         _run(runtime, until, console)
-    result = runtime.report()
-    _show(result, console)
-    if report is not None:
-        write_report(result, runtime.graph, report)
+    result, crash = runtime.report(), _crash(runtime)
+    _show(result, console, crash)
+    for report in reports:
+        write_report(result, runtime.graph, report, crash)
         _say(console, f"report: {report}")
     return exit_code(result)
 
@@ -76,12 +80,13 @@ def _run(runtime: LocalRuntime, until: str | None, console: Console) -> None:
     tasks = sum(len(node.tasks) for node in runtime.graph.nodes.values())
     with _watched(runtime, console):
         try:
-            runtime.start()
+            # Before the start, which lasts as long as the slowest `initialize` of a component.
             _say(
                 console,
-                f"{runtime.graph.name} runs: {len(runtime.graph.nodes)} components, {tasks} tasks; "
-                "Ctrl-C drains it and stops, a second one stops it at once",
+                f"{runtime.graph.name} runs: {counted(len(runtime.graph.nodes), 'component')}, "
+                f"{counted(tasks, 'task')}; Ctrl-C drains it and stops, a second one stops it at once",
             )
+            runtime.start()
             runtime.run_until(until)
         except Exception:
             # What the topology ended with: it is in the report. What is not is a fault of the runtime's own.
@@ -100,14 +105,23 @@ def exit_code(report: Report) -> int:
     return 3 if report.abandoned else 0
 
 
-def write_report(report: Report, graph: Graph, path: Path) -> None:
+def _crash(runtime: LocalRuntime) -> str | None:
+    """Return the exception after which a restart was waited for when the end came: it is no error of the report."""
+    from acker.local.collectors import text_of
+
+    if runtime.error is not None:
+        return None
+    return next((text_of(each.crash) for each in runtime.control.crew or () if each.crash is not None), None)
+
+
+def write_report(report: Report, graph: Graph, path: Path, crash: str | None = None) -> None:
     """Write a report as what the file's name says: .html or .json."""
     if path.suffix == ".json":
         text = json.dumps(report.to_json(), indent=2) + "\n"
     else:
         from acker.cli.topology_report import to_html
 
-        text = to_html(report, graph)
+        text = to_html(report, graph, crash)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
@@ -185,11 +199,11 @@ def _lines(runtime: LocalRuntime, console: Console) -> Iterator[None]:
         watcher.join()
 
 
-def _show(report: Report, console: Console) -> None:
+def _show(report: Report, console: Console, crash: str | None) -> None:
     """Print how it went: the table, what is wrong, and the verdict as the last word."""
     from acker.cli.topology_report import verdict
 
-    tone, text = verdict(report)
+    tone, text = verdict(report, crash)
     colour = {"good": "green", "fair": "yellow", "bad": "red"}[tone]
     console.print(drawn(report.stats, f"{report.topology}: {line(report.stats)}", width=console.width))
     if report.error is not None:
@@ -197,8 +211,11 @@ def _show(report: Report, console: Console) -> None:
     for task in report.abandoned:
         _say(console, f"{task.component}[{task.task}] did not come back and was left behind, here:", "red")
         _say(console, task.stack.rstrip())
-    for trace in report.timed_out_traces[-3:]:
+    for trace in report.timed_out_traces[-_TRACES_SHOWN:]:
         _say(console, trace, "yellow")
+    more = len(report.timed_out_traces) - _TRACES_SHOWN
+    if more > 0:
+        _say(console, f"\N{HORIZONTAL ELLIPSIS} and {more:,} more, which --report writes", "yellow")
     _say(console, f"{report.topology}: {text}", colour)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import platform
 from typing import TYPE_CHECKING, Final
 
 from acker import __version__, page
-from acker.cli.table import HEADINGS, duration, rate, rows
+from acker.cli.table import HEADINGS, counted, duration, losses, rate, rows
 
 if TYPE_CHECKING:
     from acker.local.metrics import ComponentStats, Histogram, Report
@@ -17,7 +18,7 @@ OUTCOMES: Final = {
     "drained": "drained: all is settled, and the spouts have no more",
     "reached": "as many trees were acked as were asked for",
     "elapsed": "the time was up",
-    "stopped": "stopped and drained",
+    "stopped": "stopped",
     "aborted": "stopped at once, without draining",
     "failed": "ended with an error",
 }
@@ -26,8 +27,8 @@ OUTCOMES: Final = {
 _BAR, _GAP, _HEIGHT, _FOOT = 26, 4, 120, 22
 
 
-def to_html(report: Report, graph: Graph) -> str:
-    """Return the page."""
+def to_html(report: Report, graph: Graph, crash: str | None = None) -> str:
+    """Return the page; for `crash` see `verdict`."""
     from acker.topology.drawing import svg
 
     machine = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
@@ -36,7 +37,7 @@ def to_html(report: Report, graph: Graph) -> str:
     return page.document(
         f"acker run {report.topology}",
         f'<h1>{html.escape(report.topology)}</h1><p class="dim">{html.escape(about)}</p>',
-        page.verdict(*verdict(report)),
+        page.verdict(*verdict(report, crash)),
         page.tiles(_tiles(report)),
         _error(report),
         _abandoned(report),
@@ -51,31 +52,52 @@ def to_html(report: Report, graph: Graph) -> str:
     )
 
 
-def verdict(report: Report) -> tuple[str, str]:
-    """Return the tone, good, fair or bad, and the sentence that is read first."""
+def verdict(report: Report, crash: str | None = None) -> tuple[str, str]:
+    """Return the tone, good, fair or bad, and the sentence that is read first.
+
+    Parameters
+    ----------
+    report : Report
+    crash : str, optional
+        The exception after which the topology waited for its restart when it was stopped.
+    """
     totals = report.stats.totals
-    text = OUTCOMES[report.outcome]
-    lost = {
-        name.replace("_", " "): getattr(totals, name) for name in ("failed", "timed_out", "rejected", "dead_letters")
-    }
-    wrong = [f"{count:,} {name}" for name, count in lost.items() if count]
+    told = [OUTCOMES[report.outcome]]
+    if crash is not None:
+        told[0] = f"{told[0]} while it waited for a restart after {crash}"
+    elif report.outcome == "stopped" and not (totals.shut_down or report.untold):
+        told[0] = "stopped and drained"
+    if totals.shut_down:
+        were = "was" if totals.shut_down == 1 else "were"
+        told.append(f"{counted(totals.shut_down, 'tree')} {were} still open and {were} failed with reason SHUTDOWN")
+    if report.untold:
+        told.append(f"of {counted(report.untold, 'tree')} the spout could not be told the end")
+    wrong = losses(dataclasses.replace(totals, shut_down=0))
     if report.abandoned:
         wrong.insert(0, f"{len(report.abandoned)} abandoned")
+    if wrong:
+        told.append(", ".join(wrong))
     if report.outcome in ("failed", "aborted") or report.abandoned:
         tone = "bad"
     else:
-        tone = "fair" if wrong or report.restarts or report.stalls else "good"
-    return tone, f"{text}; {', '.join(wrong)}" if wrong else text
+        tone = "fair" if len(told) > 1 or crash is not None or report.restarts or report.stalls else "good"
+    return tone, "; ".join(told)
 
 
 def _tiles(report: Report) -> list[tuple[str, str]]:
     totals = report.stats.totals
+    unusual = [
+        ("ended by restarts", totals.restarted),
+        ("shut down while open", totals.shut_down),
+        ("spout could not be told", report.untold),
+    ]
     return [
         ("trees acked", f"{totals.acked:,}"),
         ("acked a second", f"{rate(report.stats):,.0f}"),
         ("failed", f"{totals.failed:,}"),
         ("timed out", f"{totals.timed_out:,}"),
         ("dead letters", f"{totals.dead_letters:,}"),
+        *((name, f"{count:,}") for name, count in unusual if count),
         ("pending at the end", f"{totals.pending:,}"),
         ("tuples emitted", f"{totals.emitted_total:,}"),
         ("tuples executed", f"{totals.executed:,}"),
