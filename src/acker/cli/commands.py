@@ -18,20 +18,40 @@ from acker.topology import TopologyError
 
 EXIT_CODES = """
 \b
+Exit codes of all commands; the help of each lists its own besides:
+    0  fine
+    2  usage: an option, a name or a folder that cannot be
+    4  something is missing: a package, a JDK, Spark did not start
+  130  interrupted
+"""
+
+WORDCOUNT_EXIT_CODES = """
+\b
 Exit codes:
-    0  fine (run: verified, and no line was dead-lettered)
-    1  run: the counts or the trees are wrong; doctor: something is not fine
+    0  fine: verified, and no line was dead-lettered
+    1  the counts or the trees are wrong
     2  usage: an option or a folder that cannot be
-    3  run: verified, with dead-lettered lines
+    3  verified, with dead-lettered lines
     4  something is missing: a package, a JDK, Spark did not start
     5  the job failed inside Spark
+  130  interrupted
+"""
+
+DOCTOR_EXIT_CODES = """
+\b
+Exit codes:
+    0  fine
+    1  something is not fine
+    2  usage: an unknown option
+    4  something is missing: a package, a JDK, Spark did not start
   130  interrupted
 """
 
 TOPOLOGY_EXIT_CODES = """
 \b
 Exit codes:
-    0  fine: drained, reached what --until asks for, or stopped by one Ctrl-C
+    0  fine: drained, reached what --until asks for, or stopped by one Ctrl-C; so too where trees failed, timed
+       out, or were still open at the end and were failed with reason SHUTDOWN: the last line counts them
     1  the topology ended with an error
     2  usage: no such topology, it is defined wrongly, an unknown option
     3  a task did not come back from user code and was left behind; its stack is shown
@@ -108,7 +128,7 @@ class Jobs(click.Group):
             raise click.UsageError(text, ctx) from fault
 
 
-@cli.group(cls=Jobs)
+@cli.group(cls=Jobs, epilog=EXIT_CODES)
 def run() -> None:
     """Run a topology in this process, or a job on Spark."""
 
@@ -171,7 +191,7 @@ def graph(topology: str, how: str | None, output: Path | None) -> None:
     sys.exit(draw(topology, how=how, output=output))
 
 
-@run.command(epilog=EXIT_CODES)
+@run.command(epilog=WORDCOUNT_EXIT_CODES)
 @click.option(
     "--input",
     "folder",
@@ -224,7 +244,7 @@ def wordcount(**options: Any) -> None:
     sys.exit(main(**options))
 
 
-@cli.command(epilog=EXIT_CODES)
+@cli.command(epilog=DOCTOR_EXIT_CODES)
 @click.option("--master", default="local[*]", show_default=True, help="Spark master to look at.")
 @guarded
 def doctor(master: str) -> None:
