@@ -33,7 +33,7 @@ def examples() -> list[tuple[str, str, str | None]]:
 def test_example_runs_and_prints_what_the_page_says(name: str, code: str, output: str | None) -> None:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, name, "exec"), {"__name__": name})
+        exec(compile(code, name, "exec"), {"__name__": "__main__"})  # as a user runs it
     if output is not None:
         assert printed.getvalue() == output
 
