@@ -70,6 +70,18 @@ class NeverOpen(Numbers):
 class Opens(Topology):
     numbers = NeverOpen.spec()
 
+class RaisesOnce(Numbers):
+    raised = False
+
+    def next_tuple(self):
+        if not RaisesOnce.raised:
+            RaisesOnce.raised = True
+            raise ValueError("the source is gone")
+        super().next_tuple()
+
+class Recovers(Topology):
+    numbers = RaisesOnce.spec()
+
 class Fine(Topology):
     numbers = Numbers.spec()
     works = Works.spec(inputs=[numbers], par=2)
@@ -276,6 +288,13 @@ def test_a_stop_while_a_restart_is_waited_for_names_the_exception(start) -> None
     assert program.said.splitlines()[-1] == (
         "Fails: stopped while it waited for a restart after ValueError: the source is gone"
     )
+
+
+def test_what_caused_a_restart_is_told_at_the_end(invoke) -> None:
+    answer = invoke("run", "jobs:Recovers", "--until", "drained")
+    assert answer.exit_code == 0, answer.output
+    assert "the last restart was after ValueError: the source is gone\n" in answer.output
+    assert ", 1 restart\n" in re.sub(" +\n", "\n", answer.output)
 
 
 def test_the_first_line_comes_before_the_start_is_over(start) -> None:

@@ -69,6 +69,8 @@ def main(
         stack.enter_context(stopped_by_signals(runtime))
         _run(runtime, until, console)
     result, crash = runtime.report(), _crash(runtime)
+    if result.restarts and crash is None:
+        _say(console, f"the last restart was after {_last_crash(runtime)}", "yellow")
     _show(result, console, crash)
     for report in reports:
         write_report(result, runtime.graph, report, crash)
@@ -107,11 +109,14 @@ def exit_code(report: Report) -> int:
 
 def _crash(runtime: LocalRuntime) -> str | None:
     """Return the exception after which a restart was waited for when the end came: it is no error of the report."""
+    crew = runtime.control.crew or ()
+    return _last_crash(runtime) if runtime.error is None and any(each.crash for each in crew) else None
+
+
+def _last_crash(runtime: LocalRuntime) -> str | None:
     from acker.local.collectors import text_of
 
-    if runtime.error is not None:
-        return None
-    return next((text_of(each.crash) for each in runtime.control.crew or () if each.crash is not None), None)
+    return text_of(runtime.control.last_crash)
 
 
 def write_report(report: Report, graph: Graph, path: Path, crash: str | None = None) -> None:
