@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -23,6 +24,10 @@ Verdicts = Queue[tuple[int, list[Verdict]]]
 
 _NS_PER_MS = 1_000_000
 _LETTERS_AT_ONCE = 256
+
+# Storm hands over what executors have gathered once in a millisecond, too (topology.flush.tuple.freq.millis).
+_LINGER_SECS = 0.001
+_LARGE_MESSAGES = 64
 
 logger = logging.getLogger("acker.local")
 
@@ -77,6 +82,16 @@ class AckerTask(Executor):
     def deadline_ns(self) -> int | None:
         """Return when death row is to be emptied."""
         return self._rotate_at if self.mode in (Mode.RUN, Mode.PAUSE) else None
+
+    def work(self) -> None:
+        """Step until closed; after a large batch leave the others some time, so that the next one is large too."""
+        while self.done is not Mode.CLOSE:
+            self.signal.clear()
+            before = self.messages
+            if not self.step():
+                self.rest()
+            elif self.messages - before >= _LARGE_MESSAGES:
+                time.sleep(_LINGER_SECS)
 
     def _step(self, mode: Mode, limit: int) -> bool:  # noqa: ARG002  All that the queue holds is one batch.
         if mode is Mode.CLOSE:

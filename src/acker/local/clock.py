@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import Protocol
 
 # The longest one real wait, so that a wait ends in bounded time whatever happens (and Ctrl-C is seen on Windows).
@@ -43,8 +44,36 @@ class SystemClock:
             signal.wait(seconds)
 
 
-def new_signal() -> threading.Event:
-    """Return a signal, set: whoever waits for it first looks once."""
-    signal = threading.Event()
-    signal.set()
-    return signal
+class Flag:
+    """A signal that one thread waits for: one lock, free while the flag is set.
+
+    `threading.Event` makes a lock for each wait and takes two more, which is much where tuples come in small batches.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # Set: whoever waits for it first looks once.
+
+    def set(self) -> None:
+        """Set it, from any thread."""
+        # Unless it is set already; another thread may come first, between the look and the release.
+        if self._lock.locked():
+            with suppress(RuntimeError):
+                self._lock.release()
+
+    def clear(self) -> None:
+        """Forget that it was set."""
+        self._lock.acquire(blocking=False)
+
+    def is_set(self) -> bool:
+        """Say whether it is set."""
+        return not self._lock.locked()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, at most so many seconds; say whether it is."""
+        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+            return False
+        with suppress(RuntimeError):
+            self._lock.release()
+        return True

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from acker.local.ackers import AckerTask
 from acker.local.bolts import BoltExecutor
-from acker.local.clock import Clock, new_signal
+from acker.local.clock import Clock, Flag
 from acker.local.crew import Crew
 from acker.local.executors import Executor, Mode, Worker
 from acker.local.metrics import Abandoned, Ending, RuntimeState
@@ -100,7 +100,7 @@ class Control:
         limits: Limits,
     ) -> None:
         self.clock = clock
-        self.signal = new_signal()
+        self.signal = Flag()
         self.state: RuntimeState = "new"
         self.error: BaseException | None = None
         self.last_crash: BaseException | None = None

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from acker._flow import Letter, Post
-from acker.local.clock import Clock, Signal, new_signal
+from acker.local.clock import Clock, Flag, Signal
 from acker.local.queues import Outbox, Queue
 
 STEP_TUPLES = 512
@@ -106,7 +106,7 @@ class Executor(ABC):
         return worked
 
     def _new_signal(self) -> Signal:
-        return new_signal()
+        return Flag()
 
     @abstractmethod
     def _step(self, mode: Mode, limit: int) -> bool:
