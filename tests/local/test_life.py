@@ -128,6 +128,7 @@ def test_a_stop_during_a_back_off_ends_at_once(feeder, seed):
         assert scheduler.clock.now_ns() - before < 2e9
     assert feeder.tracker.reason_of("m").kind is ReasonKind.RESTART
     assert report.abandoned == () and report.error is None
+    assert report.last_crash == report.to_json()["last_crash"] == "OSError: broken"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -366,7 +366,8 @@ class Report:
         What the watchdog said.
     timed_out_traces : tuple of str
         Of timed-out trees that were traced: who held what, for how long.
-    error : str or None
+    error, last_crash : str or None
+        What it ended with, and what caused the last restart.
     """
 
     topology: str
@@ -380,6 +381,7 @@ class Report:
     stalls: tuple[str, ...] = ()
     timed_out_traces: tuple[str, ...] = ()
     error: str | None = None
+    last_crash: str | None = None
 
     def __repr__(self) -> str:
         values = {"topology": self.topology, "outcome": self.outcome, "seconds": round(self.seconds, 3)}
@@ -396,6 +398,7 @@ class Report:
             "seconds": round(self.seconds, 3),
             "restarts": self.restarts,
             "error": self.error,
+            "last_crash": self.last_crash,
             "abandoned": [dataclasses.asdict(task) for task in self.abandoned],
             "untold": self.untold,
             "stalls": list(self.stalls),

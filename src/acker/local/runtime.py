@@ -300,7 +300,8 @@ class LocalRuntime:
             untold=control.untold,
             stalls=tuple(control.stalls),
             timed_out_traces=() if self._sampler is None else tuple(self._sampler.texts),
-            error=None if control.error is None else text_of(control.error),
+            error=text_of(control.error),
+            last_crash=text_of(control.last_crash),
         )
 
     # Parts.
