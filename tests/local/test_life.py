@@ -395,6 +395,42 @@ def test_what_cannot_be_made_ends_the_start_with_its_error(feeder, caplog):
     assert runtime.report().outcome == "failed" and "no such device" in runtime.report().error
 
 
+def test_what_cannot_be_made_again_ends_a_restart_with_its_error(feeder):
+    made = []
+
+    class Once(Bolt):
+        auto_fail = False
+
+        def __init__(self):
+            super().__init__()
+            made.append(self)
+            if len(made) > 1:
+                raise OSError("the device is taken")
+
+        def process(self, tup):
+            raise ValueError("restart")
+
+    with Scheduler.of(chain(feeder, Once)) as scheduler:
+        feeder.feed([1], "m")
+        scheduler.run("stopped")
+        assert isinstance(scheduler.runtime.error, OSError)
+        scheduler.settle()
+        assert all(acker.done is Mode.CLOSE for acker in scheduler.runtime.ackers)
+    assert feeder.tracker.reason_of("m").kind is ReasonKind.RESTART
+
+
+def test_a_spout_whose_finished_raises_ends_the_run_with_its_error():
+    class Odd(FeederSpout):
+        outputs = ["number"]
+
+        @property
+        def finished(self):
+            raise LookupError("not yet initialized")
+
+    with pytest.raises(LookupError, match="not yet initialized"):
+        run(chain(Odd, Pass), until="drained")
+
+
 def test_executors_do_nothing_when_they_are_halted(feeder):
     with Scheduler.of(chain(feeder, Pass)) as scheduler:
         scheduler.settle()

@@ -161,13 +161,16 @@ class Control:
         if self._wait is None:
             return False
         due = self._wait.deadline_ns
-        if not self._wait.until() and (due is None or self.clock.now_ns() < due):
-            return False
         try:
+            if not self._wait.until() and (due is None or self.clock.now_ns() < due):
+                return False
             self._wait = next(self._life, None)
-        except Exception as error:  # The components cannot be made, for one.
-            self._wait, self.error, self.outcome = None, error, "failed"
+        except Exception as error:  # A component cannot be made, or its `finished` raises.
             logger.exception("the topology cannot go on")
+            self._wait, self.error, self.outcome = None, error, "failed"
+            self._set([*self.ackers, *self._living()], Mode.CLOSE)
+            self._life.close()
+            self._over()
         return True
 
     def deadline_ns(self) -> int | None:
@@ -184,20 +187,21 @@ class Control:
     # The life.
 
     def _live(self) -> Life:
-        try:
-            again = True
-            while again:
-                yield from self._start()
+        again = True
+        while again:
+            yield from self._start()
+            crashed = self._crashed()
+            if not crashed:
+                yield from self._run()
                 crashed = self._crashed()
-                if not crashed:
-                    yield from self._run()
-                    crashed = self._crashed()
-                again = bool(crashed) and (yield from self._restart(crashed))
-            yield from self._end()
-        finally:
-            self.state = "stopped"
-            self.running.set()
-            self.over.set()
+            again = bool(crashed) and (yield from self._restart(crashed))
+        yield from self._end()
+        self._over()
+
+    def _over(self) -> None:
+        self.state = "stopped"
+        self.running.set()
+        self.over.set()
 
     def _start(self) -> Life:
         previous, self.crew = self.crew, self._make_crew()
