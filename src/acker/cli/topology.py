@@ -68,9 +68,12 @@ def main(
             stack.enter_context(_served(runtime, prometheus, console))
         stack.enter_context(stopped_by_signals(runtime))
         _run(runtime, until, console)
-    result, crash = runtime.report(), _crash(runtime)
+    result = runtime.report()
+    # The exception after which a restart was waited for when the end came: it is no error of the report.
+    waited = result.error is None and any(each.crash for each in runtime.control.crew or ())
+    crash = result.last_crash if waited else None
     if result.restarts and crash is None:
-        _say(console, f"the last restart was after {_last_crash(runtime)}", "yellow")
+        _say(console, f"the last restart was after {result.last_crash}", "yellow")
     _show(result, console, crash)
     for report in reports:
         write_report(result, runtime.graph, report, crash)
@@ -105,18 +108,6 @@ def exit_code(report: Report) -> int:
     if report.error is not None:
         return 1
     return 3 if report.abandoned else 0
-
-
-def _crash(runtime: LocalRuntime) -> str | None:
-    """Return the exception after which a restart was waited for when the end came: it is no error of the report."""
-    crew = runtime.control.crew or ()
-    return _last_crash(runtime) if runtime.error is None and any(each.crash for each in crew) else None
-
-
-def _last_crash(runtime: LocalRuntime) -> str | None:
-    from acker.local.collectors import text_of
-
-    return text_of(runtime.control.last_crash)
 
 
 def write_report(report: Report, graph: Graph, path: Path, crash: str | None = None) -> None:

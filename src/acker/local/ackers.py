@@ -69,7 +69,6 @@ class AckerTask(Executor):
         self.acker = make_acker()
         self.inbox: Queue[Letter] = Queue(capacity, self.signal)
         self.spouts: Mapping[int, tuple[Verdicts, int]] = {}
-        self.undeliverable = 0
         self.messages = 0
         self.on_restore: Callable[[AckerTask], None] | None = None
         self.open_roots: Callable[[AckerTask], list[int]] | None = None
@@ -149,7 +148,6 @@ class AckerTask(Executor):
         for task_id, verdicts in by_task.items():
             spout = self.spouts.get(task_id)
             if spout is None:
-                self.undeliverable += len(verdicts)
                 logger.error("%s: %d outcomes for task %d, which is no spout's", self.name, len(verdicts), task_id)
                 continue
             queue, place = spout

@@ -149,11 +149,6 @@ class Control:
         self._paused = paused
         self.signal.set()
 
-    @property
-    def stopping(self) -> bool:
-        """Whether somebody asked for the end."""
-        return self._stop
-
     # Steps.
 
     def step(self, limit: int = 0) -> bool:  # noqa: ARG002  Executors take one.

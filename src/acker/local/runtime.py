@@ -260,11 +260,6 @@ class LocalRuntime:
         """Everything that a scheduler may step now: the control first."""
         return [self.control, *(executor for executor in self._executors() if executor.spawned)]
 
-    def next_deadline_ns(self) -> int | None:
-        """Return when something is due: a tick, a rotation, a replay, a timer, the end of a wait."""
-        dues = [steppable.deadline_ns() for steppable in self.steppables]
-        return min((due for due in dues if due is not None), default=None)
-
     def _executors(self) -> list[Executor]:
         return [*self.ackers, *(self.control.crew or ())]
 
