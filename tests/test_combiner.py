@@ -100,6 +100,48 @@ def test_reset_timeout_makes_no_root_known():
     assert combiner.messages == 2
 
 
+def test_resets_are_gathered_on_request():
+    messages = [(4, 7, 1, 0, 0), (4, 7, 2, 0, 0), (0, 8, 5, 1, 9), (4, 8, 1, 0, 0), (2, 8, 5, 0, 0), (3, 9, 1, 0, 0)]
+    combiner = combiner_of(messages, resets=True)
+    part = combiner.partials()[0]
+    # What a RESET_TIMEOUT carries is not read, and a tree that had one is more than finished.
+    columns = (part.root_id, part.flags, part.value, part.track_value)
+    assert [column.tolist() for column in columns] == [[7, 8, 9], [4, 5, 2], [0, 5, 0], [0, 5, 0]]
+    assert settled(combiner, include_pending=True) == [(8, 9, 1, 0, 0)]
+    merged = Combiner()
+    merged.merge(part)
+    merged.merge(part)
+    assert merged.partials()[0].flags.tolist() == [4, 5, 2]
+
+
+def test_duplicates_are_tracks_of_roots_that_had_one():
+    tracks = [(0, 7, 5, 1, 42), (0, 8, 5, 1, 42), (0, 7, 6, 0, 1), (2, 7, 5, 0, 0), (0, 7, 5, 1, 42)]
+    combiner = combiner_of(tracks)
+    assert combiner.duplicates == 2
+    combiner.add(*columns_of(tracks))
+    assert combiner.duplicates == 6
+    merged = Combiner()
+    merged.merge(combiner.partials()[0])
+    assert merged.duplicates == 0
+    merged.merge(combiner_of([(0, 7, 5, 1, 42), (2, 8, 0, 0, 0), (0, 9, 0, 0, 0)]).partials()[0])
+    assert merged.duplicates == 1
+
+
+@given(st.lists(rows, max_size=60), st.lists(st.integers(0, 2), max_size=60))
+def test_duplicates_and_resets_do_not_depend_on_who_saw_what(some, part_of):
+    whole = combiner_of(some, resets=True)
+    merged, own = Combiner(), 0
+    for part in range(3):
+        places = [*part_of, *[0] * len(some)]
+        piece = combiner_of([row for place, row in zip(places, some, strict=False) if place == part], resets=True)
+        merged.merge(piece.partials()[0])
+        own += piece.duplicates
+    assert own + merged.duplicates == whole.duplicates
+    assert len(merged) == len(whole) == len({root for _, root, *_ in some})
+    flags = [dict(zip(*map(np.ndarray.tolist, one.partials()[0][:3:2]), strict=True)) for one in (merged, whole)]
+    assert flags[0] == flags[1]
+
+
 def test_a_scalar_kind_and_left_out_columns():
     combiner = Combiner()
     combiner.add(Kind.OK, [1, 2], [3, 4])
@@ -280,6 +322,7 @@ def test_a_second_thread_is_refused(monkeypatch):
 
     class SlowTable:
         add, partials, nbytes = combiner._table.add, combiner._table.partials, combiner._table.nbytes
+        duplicates = 0
 
         def __len__(self):
             return 1

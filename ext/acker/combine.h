@@ -22,7 +22,7 @@ inline uint32_t shard_of(int64_t root_id, uint32_t shards) noexcept {
 
 class CombineTable {
   public:
-    enum Flag : uint32_t { TRACKED = 1, FAILED = 2 };
+    enum Flag : uint32_t { TRACKED = 1, FAILED = 2, RESET = 4 };
     enum Code : int { DONE = 0, NO_MEMORY = 1 };
 
     // Columns of messages, all of `rows`; task_id and message_id may be null (no TRACK rows; message ids read 0).
@@ -67,7 +67,13 @@ class CombineTable {
 
     void seed(uint64_t seed) noexcept { hash_ = Hash::from_seed(seed); }
 
+    // Whether a RESET_TIMEOUT makes its root known: to be asked for where somebody keeps the time of the trees. Nothing
+    // expires in a set that is settled once.
+    void gather_resets(bool resets) noexcept { resets_ = resets; }
+
     size_t size() const noexcept { return size_; }
+    // TRACKs so far of roots that had one.
+    uint64_t duplicates() const noexcept { return duplicates_; }
     size_t nbytes() const noexcept {
         return index_slots() * sizeof(uint32_t) + hot_capacity_ * sizeof(Hot) + cold_capacity_ * sizeof(Cold);
     }
@@ -75,8 +81,7 @@ class CombineTable {
     // Adds messages in chunks that reserve their memory first; `*rows_applied` says how many rows took effect.
     int add(const Messages& in, size_t* rows_applied) noexcept {
         return each_row(in.root_id, in.rows, rows_applied, [&](size_t row, uint64_t hash) noexcept {
-            // Nothing expires in a set, so a RESET_TIMEOUT does not even make its root known.
-            if (in.kind[row] == RESET_TIMEOUT) return;
+            if (in.kind[row] == RESET_TIMEOUT && !resets_) return;
             apply_message(in, row, find_or_insert(hash, static_cast<uint64_t>(in.root_id[row])));
         });
     }
@@ -88,7 +93,7 @@ class CombineTable {
             hot_[position].value ^= static_cast<uint64_t>(in.value[row]);
             Cold& cold = cold_[position];
             if (in.flags[row] & TRACKED) take_track(cold, in.track_value[row], in.task_id[row], in.message_id[row]);
-            cold.flags |= in.flags[row] & (TRACKED | FAILED);
+            cold.flags |= in.flags[row] & (FAILED | RESET);
         });
     }
 
@@ -194,6 +199,7 @@ class CombineTable {
                            in.message_id == nullptr ? 0 : in.message_id[row]);
                 break;
             case FAIL: cold_[position].flags |= FAILED; break;
+            case RESET_TIMEOUT: cold_[position].flags |= RESET; break;
             default:  // ANCHOR and OK
                 hot_[position].value ^= static_cast<uint64_t>(in.value[row]);
                 break;
@@ -207,10 +213,11 @@ class CombineTable {
         return static_cast<int64_t>(static_cast<uint64_t>(value) ^ xxh64::of_int_and_long(task_id, message_id));
     }
 
-    static void take_track(Cold& cold, int64_t value, int32_t task_id, int64_t message_id) noexcept {
-        if ((cold.flags & TRACKED) != 0 &&
-            rank_of(value, task_id, message_id) >= rank_of(cold.track_value, cold.task_id, cold.message_id))
-            return;
+    void take_track(Cold& cold, int64_t value, int32_t task_id, int64_t message_id) noexcept {
+        if ((cold.flags & TRACKED) != 0) {
+            ++duplicates_;
+            if (rank_of(value, task_id, message_id) >= rank_of(cold.track_value, cold.task_id, cold.message_id)) return;
+        }
         cold.flags |= TRACKED;
         cold.track_value = value;
         cold.task_id = task_id;
@@ -268,6 +275,8 @@ class CombineTable {
     Cold* cold_ = nullptr;
     size_t cold_capacity_ = 0;
     size_t size_ = 0;
+    uint64_t duplicates_ = 0;
+    bool resets_ = false;
 };
 
 }  // namespace acker

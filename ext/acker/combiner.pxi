@@ -43,8 +43,10 @@ cdef extern from "combine.h" namespace "acker" nogil:
 
     cppclass c_CombineTable "acker::CombineTable":
         void seed(uint64_t seed) noexcept
+        void gather_resets(bint resets) noexcept
         size_t size() noexcept
         size_t nbytes() noexcept
+        uint64_t duplicates() noexcept
         int add(const c_Messages& messages, size_t* rows_applied) noexcept
         int merge(const c_PartialsIn& partials, size_t rows, size_t* rows_applied) noexcept
         void count_groups(uint32_t shards, int64_t* counts) noexcept
@@ -89,8 +91,9 @@ cdef class CombineTable:
 
     cdef c_CombineTable table
 
-    def __cinit__(self, uint64_t seed):
+    def __cinit__(self, uint64_t seed, bint resets):
         self.table.seed(seed)
+        self.table.gather_resets(resets)
 
     def __len__(self):
         return self.table.size()
@@ -98,6 +101,10 @@ cdef class CombineTable:
     @property
     def nbytes(self):
         return self.table.nbytes()
+
+    @property
+    def duplicates(self):
+        return self.table.duplicates()
 
     def add(
         self,

@@ -30,6 +30,7 @@ SHARDS_MAX: Final = 65_536
 
 TRACKED: Final = 1
 FAILED: Final = 2
+RESET: Final = 4
 
 
 class Partials(NamedTuple):
@@ -41,7 +42,7 @@ class Partials(NamedTuple):
     value : (n,) int64
         Xor of the OK and ANCHOR values. The TRACK's value is not in it, so that a second TRACK can still be told.
     flags : (n,) uint8
-        1: a TRACK was there; 2: a FAIL was there; or both, or neither.
+        Sum of 1: a TRACK was there; 2: a FAIL was there; 4: a RESET_TIMEOUT was there, and is wanted.
     track_value, message_id : (n,) int64
     task_id : (n,) int32
         The columns of the TRACK of least rank; 0 without flag 1.
@@ -88,11 +89,17 @@ class Combiner:
     seed : int, 0 to 2**64 - 1, optional
         Of the hash that places roots in the table; drawn from the operating system when left out. Results do not depend
         on it.
+    resets : bool
+        Gather RESET_TIMEOUTs too, for somebody who keeps the time of the trees: each makes its root known. By default
+        they have no effect, since nothing expires in a set.
 
     Attributes
     ----------
     messages : int
         How many messages were added here (merged partials not counted).
+    duplicates : int
+        How many TRACKs came for roots that had one. A merged tree with a TRACK is one; what its own combiner counted
+        is not in its partials.
     native_ns : int
         Nanoseconds spent inside the native table so far.
 
@@ -113,10 +120,10 @@ class Combiner:
     ([42], [3], [0])
     """
 
-    def __init__(self, *, seed: int | None = None) -> None:
+    def __init__(self, *, seed: int | None = None, resets: bool = False) -> None:
         if seed is None:
             seed = int.from_bytes(os.urandom(8), "little")
-        self._table = _core.CombineTable(check_integer("seed", seed, 0, UINT64_MAX))
+        self._table = _core.CombineTable(check_integer("seed", seed, 0, UINT64_MAX), bool(resets))
         self._entered = threading.Lock()
         self.messages = 0
         self.native_ns = 0
@@ -239,6 +246,7 @@ class Combiner:
         """Let `len` and `nbytes` show this moment: another thread may ask while the table changes."""
         self._published_size = len(self._table)
         self._published_bytes = int(self._table.nbytes)
+        self.duplicates = self._table.duplicates
 
     def _timed(self, native: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         start = time.perf_counter_ns()

@@ -27,7 +27,7 @@ EXTREMES = np.array([0, -1, INT64_MIN, INT64_MAX, 7], np.int64)
 PARTIALS = Partials(
     root_id=EXTREMES,
     value=np.array([7, INT64_MAX, INT64_MIN, -1, 7]),
-    flags=np.array([0, 1, 2, 3, 1], np.uint8),
+    flags=np.array([0, 5, 2, 7, 1], np.uint8),
     track_value=EXTREMES + 0,
     task_id=np.array([0, 1, 2**31 - 1, 5, 0], np.int32),
     message_id=EXTREMES ^ 5,
@@ -57,8 +57,8 @@ def test_a_block_is_what_the_text_says_byte_by_byte():
     failed = (-1, 9, 3, 9, 6, INT64_MIN)
     both = zip(failed, finished, PARTIALS, strict=True)
     part = Partials(*(np.array([one, other], old.dtype) for one, other, old in both))
-    block = encode_block(part, messages=258, native_ns=3)
-    header = struct.pack("<8sIIQQQQ", b"ACKERBLK", 1, 56, 2, 1, 258, 3)
+    block = encode_block(part, messages=258, native_ns=3, duplicates=4, event_ms=-5)
+    header = struct.pack("<8sIIQQQQQq", b"ACKERBLK", 2, 72, 2, 1, 258, 3, 4, -5)
     pairs = [(INT64_MAX, -1), (9, 9), (-3, INT64_MIN)]
     columns = [struct.pack("<qq", *pair) for pair in pairs]
     columns += [struct.pack("<q", 9), struct.pack("<ii", 5, 6), b"\x03"]
@@ -69,11 +69,16 @@ def test_a_block_is_what_the_text_says_byte_by_byte():
 
 
 def test_what_goes_in_comes_out():
-    for part, finished in ((PARTIALS, 1), (PARTIALS.rows(0, 0), 0), (PARTIALS.rows(4, 5), 1), (PARTIALS.rows(1, 4), 0)):
-        block = encode_block(part, messages=11, native_ns=12)
+    for part, finished, event_ms in (
+        (PARTIALS, 1, None),
+        (PARTIALS.rows(0, 0), 0, 0),
+        (PARTIALS.rows(4, 5), 1, INT64_MIN + 1),
+        (PARTIALS.rows(1, 4), 0, INT64_MAX),
+    ):
+        block = encode_block(part, messages=11, native_ns=12, duplicates=2**63, event_ms=event_ms)
         decoded, header = decode_block(block)
         trees = len(part.root_id)
-        assert header == read_header(block) == BlockHeader(trees, trees - finished, 11, 12)
+        assert header == read_header(block) == BlockHeader(trees, trees - finished, 11, 12, 2**63, event_ms)
         assert [column.dtype for column in decoded] == [column.dtype for column in part]
         rows, expected = (list(zip(*(column.tolist() for column in one), strict=True)) for one in (decoded, part))
         assert rows == [*expected[trees - finished :], *expected[: trees - finished]]  # the finished tree is the last
@@ -98,21 +103,21 @@ def test_every_cut_and_every_flipped_byte_is_refused():
         damaged[at] ^= 0x10
         with pytest.raises(ArgumentValueError, match=r"^block: "):
             decode_block(damaged)
-    with pytest.raises(ArgumentValueError, match="block: expected 232 bytes for 5 trees, 4 of them open, got 233"):
+    with pytest.raises(ArgumentValueError, match="block: expected 248 bytes for 5 trees, 4 of them open, got 249"):
         decode_block(block + b"\0")
 
 
 def test_what_no_combiner_writes_is_refused_though_the_checksum_fits():
-    for lie in (PARTIALS._replace(flags=PARTIALS.flags + 4), PARTIALS._replace(task_id=-1 - PARTIALS.task_id)):
+    for lie in (PARTIALS._replace(flags=PARTIALS.flags + 8), PARTIALS._replace(task_id=-1 - PARTIALS.task_id)):
         with pytest.raises(ArgumentValueError, match="flags or task ids that no combiner writes"):
             decode_block(encode_block(lie))
     later = bytearray(encode_block(PARTIALS))
-    later[8] = 2
-    with pytest.raises(ArgumentValueError, match="block: expected version 1, got 2"):
+    later[8] = 3
+    with pytest.raises(ArgumentValueError, match="block: expected version 2, got 3"):
         read_header(later)
     for trees, open_trees in ((2**63, 0), (0, 1), (2**64 - 1, 2**64 - 1)):
-        huge = struct.pack("<8sIIQQQQQ", b"ACKERBLK", 1, 56, trees, open_trees, 0, 0, 0)
-        with pytest.raises(ArgumentValueError, match="got 56"):
+        huge = struct.pack("<8sIIQQQQQqQ", b"ACKERBLK", 2, 72, trees, open_trees, 0, 0, 0, 0, 0)
+        with pytest.raises(ArgumentValueError, match="got 72"):
             decode_block(huge)
 
 
@@ -122,7 +127,7 @@ def test_a_combiner_becomes_blocks_that_count_its_messages_once(monkeypatch):
     combiner = combiner_of(messages)
     merged = Combiner()
     headers = []
-    for shard, block in encode_blocks(combiner, 4):
+    for shard, block in encode_blocks(combiner, 4, event_ms=77):
         part, header = decode_block(block)
         headers.append(header)
         assert 0 < header.trees <= 20 and (shard_of(part.root_id, 4) == shard).all()
@@ -130,6 +135,8 @@ def test_a_combiner_becomes_blocks_that_count_its_messages_once(monkeypatch):
     assert len(headers) > 8
     assert [header.messages for header in headers] == [1000] + [0] * (len(headers) - 1)
     assert headers[0].native_ns == combiner.native_ns > 0
+    assert [header.duplicates for header in headers] == [combiner.duplicates] + [0] * (len(headers) - 1)
+    assert combiner.duplicates > 0 and {header.event_ms for header in headers} == {77}
     expected = combined(*messages, include_pending=True).rows()
     assert sorted(merged.settle(include_pending=True).rows()) == expected
     assert list(encode_blocks(Combiner(), 4)) == []
@@ -181,7 +188,7 @@ def test_blocks_that_are_wrong_fail_the_job_and_say_why(spark, block_rows):
     rows, _ = block_rows
     shard, block = rows[0]
     damaged = bytearray(block)
-    damaged[60] ^= 1
+    damaged[80] ^= 1
     for bad, shards, text in (
         ([(shard, damaged)], None, "block: the checksum does not fit the bytes"),
         ([(shard, None)], None, "expected a shard and a block in each row, got null"),

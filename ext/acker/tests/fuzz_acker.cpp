@@ -285,6 +285,7 @@ class CombineFuzz {
             else
                 budget_ = bytes_->next() % 4;
             CHECK(tables_[which]->size() == models_[which].trees.size());
+            CHECK(tables_[which]->duplicates() == models_[which].duplicates);
             ++operations();
         }
         for (size_t which : {size_t{0}, size_t{1}}) settle(which);
@@ -295,6 +296,8 @@ class CombineFuzz {
         tables_[which] = std::make_unique<CombineTable>();
         tables_[which]->seed(seed_);
         models_[which] = CombinedModel{};
+        models_[which].resets = random_.below(2) == 1;
+        tables_[which]->gather_resets(models_[which].resets);
     }
 
     // Runs `some(first)` from the row at which it stopped, until all rows are done; at first within the budget.
@@ -354,7 +357,7 @@ class CombineFuzz {
         for (size_t row = 0; row < rows; ++row) {
             const CombinedModel::Tree& tree = *trees[row];
             CHECK(root_id[row] == tree.root_id && static_cast<uint64_t>(value[row]) == tree.value);
-            CHECK(flags[row] == (tree.track ? 1 : 0) + (tree.failed ? 2 : 0));
+            CHECK(flags[row] == (tree.track ? 1 : 0) + (tree.failed ? 2 : 0) + (tree.reset ? 4 : 0));
             CHECK(!tree.track || (track_value[row] == tree.track->value && task_id[row] == tree.track->task_id));
             CHECK(!tree.track || message_id[row] == tree.track->message_id);
             models_[which].merge(tree);

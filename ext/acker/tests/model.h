@@ -194,20 +194,27 @@ class CombinedModel {
         int64_t root_id;
         uint64_t value = 0;
         bool failed = false;
+        bool reset = false;
         std::optional<Track> track;
 
-        bool looks_finished() const { return track && !failed && value == static_cast<uint64_t>(track->value); }
+        bool looks_finished() const {
+            return track && !failed && !reset && value == static_cast<uint64_t>(track->value);
+        }
     };
 
     std::vector<Tree> trees;
+    bool resets = false;
+    uint64_t duplicates = 0;
 
     void add(const Message& message) {
-        if (message.kind == RESET_TIMEOUT) return;
+        if (message.kind == RESET_TIMEOUT && !resets) return;
         Tree* tree = at(message.root_id);
         if (message.kind == TRACK)
             take(tree, Track{message.value, message.task_id, message.message_id});
         else if (message.kind == FAIL)
             tree->failed = true;
+        else if (message.kind == RESET_TIMEOUT)
+            tree->reset = true;
         else
             tree->value ^= static_cast<uint64_t>(message.value);
     }
@@ -216,6 +223,7 @@ class CombinedModel {
         Tree* tree = at(other.root_id);
         tree->value ^= other.value;
         tree->failed |= other.failed;
+        tree->reset |= other.reset;
         if (other.track) take(tree, *other.track);
     }
 
@@ -237,11 +245,12 @@ class CombinedModel {
   private:
     Tree* at(int64_t root_id) {
         auto [found, fresh] = places_.emplace(root_id, trees.size());
-        if (fresh) trees.push_back(Tree{root_id, 0, false, std::nullopt});
+        if (fresh) trees.push_back(Tree{root_id, 0, false, false, std::nullopt});
         return &trees[found->second];
     }
 
-    static void take(Tree* tree, const Track& track) {
+    void take(Tree* tree, const Track& track) {
+        duplicates += tree->track.has_value();
         if (!tree->track || track.rank() < tree->track->rank()) tree->track = track;
     }
 

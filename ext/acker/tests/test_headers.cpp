@@ -1086,6 +1086,25 @@ TEST(of_two_tracks_the_order_of_arrival_does_not_decide) {
     CHECK(chosen.size() == 24 && std::count(chosen.begin(), chosen.end(), chosen[0]) == 24);
 }
 
+TEST(a_reset_makes_a_root_known_where_it_is_asked_for_and_nothing_more) {
+    Columns columns(
+        {{RESET_TIMEOUT, 7, 5, 0, 0}, {TRACK, 8, 1, 2, 3}, {RESET_TIMEOUT, 8, 5, 0, 0}, {TRACK, 8, 1, 2, 3}});
+    for (bool resets : {false, true}) {
+        CombineTable table;
+        table.gather_resets(resets);
+        size_t done = 0;
+        CHECK(table.add(columns.from<CombineTable::Messages>(0), &done) == CombineTable::DONE && done == 4);
+        CHECK(table.size() == (resets ? 2u : 1u) && table.duplicates() == 1);
+        int64_t next[] = {0, 0}, root_id[2], value[2], track_value[2], message_id[2];
+        uint8_t flags[2];
+        int32_t task_id[2];
+        table.write_partials(1, next, {root_id, value, flags, track_value, task_id, message_id});
+        CHECK(flags[table.size() - 1] ==
+              (resets ? CombineTable::TRACKED | CombineTable::RESET : CombineTable::TRACKED));
+        CHECK(!resets || (root_id[0] == 7 && value[0] == 0 && flags[0] == CombineTable::RESET));
+    }
+}
+
 TEST(a_combiner_that_gets_no_memory_keeps_what_it_has) {
     std::vector<Message> messages = stream(20000, 15000, 21);
     for (int64_t budget = 0; budget < 8; ++budget) {

@@ -5,23 +5,25 @@ by root, and many trees in one row. All numbers are little-endian:
 
     offset  bytes
          0      8    magic, "ACKERBLK"
-         8      4    version, 1
-        12      4    size of this header, 56
+         8      4    version, 2
+        12      4    size of this header, 72
         16      8    trees, n
         24      8    how many of them, m, are open; the first n - m look finished
         32      8    messages that were combined into the block, or 0 where another block counts them
         40      8    nanoseconds spent in the native table on them, likewise
-        48      8    checksum: XXH64 of the first 48 bytes (seed 0), then of each column (seed: the checksum so far)
-        56     8n    root ids
+        48      8    TRACKs among them of roots that had one already, likewise
+        56      8    latest event time among all of them, in ms (signed); -2**63 where there is none
+        64      8    checksum: XXH64 of the first 64 bytes (seed 0), then of each column (seed: the checksum so far)
+        72     8n    root ids
                8n    xor of the OK and ANCHOR values
                8n    the TRACK's message id
                8m    the TRACK's value
                4n    the TRACK's task id
-                m    flags: 1 TRACK seen, 2 FAIL seen
+                m    flags: 1 TRACK seen, 2 FAIL seen, 4 RESET_TIMEOUT seen
            0 to 7    zeros, up to a multiple of 8 bytes
 
-A tree looks finished when its TRACK was seen and no FAIL, and the xor equals the TRACK's value, which therefore is not
-written twice. Most trees do, where the messages of a tree are near each other.
+A tree looks finished when of the flags its TRACK's is set alone, and the xor equals the TRACK's value, which therefore
+is not written twice. Most trees do, where the messages of a tree are near each other.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from acker.combiner import FAILED, SHARDS_MAX, TRACKED, Combiner, Partials, shard_of, xxh64
+from acker.combiner import FAILED, RESET, SHARDS_MAX, TRACKED, Combiner, Partials, shard_of, xxh64
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.protocol import check_integer
+from acker.protocol import INT64_MIN, check_integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,11 +47,12 @@ if TYPE_CHECKING:
     from acker.columns import Completions
 
 MAGIC: Final = b"ACKERBLK"
-VERSION: Final = 1
+VERSION: Final = 2
 
-_HEADER: Final = struct.Struct("<8sIIQQQQ")
+_HEADER: Final = struct.Struct("<8sIIQQQQQq")
 _CHECKSUM: Final = struct.Struct("<Q")
 HEADER_BYTES: Final = _HEADER.size + _CHECKSUM.size
+_NO_EVENT: Final = INT64_MIN
 # The columns in the order of the block, and whether they hold the open trees only. The widest come first, so that each
 # is aligned in an aligned block.
 _COLUMNS: Final = (
@@ -86,15 +89,23 @@ class BlockHeader(NamedTuple):
         Messages combined into it. Where one combiner made several blocks the first one counts for all.
     native_ns : int
         Nanoseconds in the native table, counted likewise.
+    duplicates : int
+        TRACKs of roots that had one, counted likewise.
+    event_ms : int or None
+        Latest event time of the messages, in each block of a combiner.
     """
 
     trees: int
     open: int
     messages: int
     native_ns: int
+    duplicates: int
+    event_ms: int | None
 
 
-def encode_block(partials: Partials, *, messages: int = 0, native_ns: int = 0) -> bytes:
+def encode_block(
+    partials: Partials, *, messages: int = 0, native_ns: int = 0, duplicates: int = 0, event_ms: int | None = None
+) -> bytes:
     """Pack partials into a block; see the module's text for the format."""
     trees = len(partials.root_id)
     is_open = (partials.flags != TRACKED) | (partials.value != partials.track_value)
@@ -102,7 +113,8 @@ def encode_block(partials: Partials, *, messages: int = 0, native_ns: int = 0) -
     if is_open[:first_open].any():  # not as a combiner gives them
         order = np.argsort(is_open, kind="stable")
         partials = Partials(*(column[order] for column in partials))  # type: ignore[arg-type]
-    header = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, trees, trees - first_open, messages, native_ns)
+    counts = (trees, trees - first_open, messages, native_ns, duplicates)
+    header = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, *counts, _NO_EVENT if event_ms is None else event_ms)
     columns = [
         np.ascontiguousarray(getattr(partials, name)[first_open if of_open else 0 :], dtype)
         for name, dtype, of_open in _COLUMNS
@@ -112,18 +124,18 @@ def encode_block(partials: Partials, *, messages: int = 0, native_ns: int = 0) -
     return b"".join([header, _CHECKSUM.pack(_checksum(header, columns)), *columns, padding])
 
 
-def encode_blocks(combiner: Combiner, shards: int) -> Iterator[tuple[int, bytes]]:
+def encode_blocks(combiner: Combiner, shards: int, event_ms: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Yield (shard, block) of everything a combiner holds; shards that hold nothing are left out.
 
-    The messages and nanoseconds of the combiner stand in its first block.
+    The messages, nanoseconds and duplicates of the combiner stand in its first block, `event_ms` in each.
     """
     parts = combiner.partials(shards)
-    messages, native_ns = combiner.messages, combiner.native_ns
+    counts = {"messages": combiner.messages, "native_ns": combiner.native_ns, "duplicates": combiner.duplicates}
     for shard, part in enumerate(parts):
         for first in range(0, len(part.root_id), BLOCK_TREES_MAX):
             piece = part.rows(first, first + BLOCK_TREES_MAX)
-            yield shard, encode_block(piece, messages=messages, native_ns=native_ns)
-            messages = native_ns = 0
+            yield shard, encode_block(piece, **counts, event_ms=event_ms)
+            counts = {}
 
 
 def read_header(block: Any) -> BlockHeader:
@@ -136,7 +148,8 @@ def read_header(block: Any) -> BlockHeader:
     view = memoryview(block).cast("B")
     if len(view) < HEADER_BYTES:
         raise ArgumentValueError(f"block: expected at least {HEADER_BYTES} bytes, got {len(view)}")
-    magic, version, header_bytes, trees, open_trees, messages, native_ns = _HEADER.unpack_from(view)
+    fields = _HEADER.unpack_from(view)
+    magic, version, header_bytes, trees, open_trees, messages, native_ns, duplicates, event_ms = fields
     if magic != MAGIC:
         raise ArgumentValueError(f"block: expected it to begin with {MAGIC!r}, got {magic!r}")
     if version != VERSION or header_bytes != HEADER_BYTES:
@@ -146,7 +159,8 @@ def read_header(block: Any) -> BlockHeader:
         raise ArgumentValueError(
             f"block: expected {expected} bytes for {trees} trees, {open_trees} of them open, got {len(view)}"
         )
-    return BlockHeader(trees, open_trees, messages, native_ns)
+    event = None if event_ms == _NO_EVENT else event_ms
+    return BlockHeader(trees, open_trees, messages, native_ns, duplicates, event)
 
 
 def decode_block(block: Any) -> tuple[Partials, BlockHeader]:
@@ -170,7 +184,7 @@ def decode_block(block: Any) -> tuple[Partials, BlockHeader]:
     (checksum,) = _CHECKSUM.unpack_from(view, _HEADER.size)
     if checksum != _checksum(view[: _HEADER.size], list(columns.values())) or any(view[offset:]):
         raise ArgumentValueError("block: the checksum does not fit the bytes")
-    if (columns["flags"] > TRACKED | FAILED).any() or (columns["task_id"] < 0).any():
+    if (columns["flags"] > TRACKED | FAILED | RESET).any() or (columns["task_id"] < 0).any():
         raise ArgumentValueError("block: flags or task ids that no combiner writes")
     first_open = header.trees - header.open
     columns["track_value"] = np.concatenate([columns["value"][:first_open], columns["track_value"]])
