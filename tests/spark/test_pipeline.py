@@ -424,7 +424,6 @@ def test_arguments_are_checked_where_the_pipeline_is_written(spark, lines) -> No
             ValueError,
             r"'acker_Block' is reserved",
         ),
-        (lambda: spout(spark.readStream.format("rate").load(), message_id="value"), ValueError, r"got a streaming one"),
         (lambda: words.bolt(None, schema="x int"), TypeError, r"function: expected a callable, got NoneType"),
         (lambda: words.bolt(keep, schema=""), ValueError, r"schema: expected at least one column"),
         (lambda: words.bolt(keep, schema=IntegerType()), TypeError, r"schema: expected a StructType or its text"),

@@ -3,6 +3,9 @@
 A spout gives each row a tree, bolts run functions over the rows, and one evaluation of the last DataFrame yields the
 data, the messages for the acker and the texts of failures together. Messages travel as packed blocks in a few carrier
 rows of the same DataFrame. Ids are keyed hashes (`acker.ids`), so whatever Spark computes twice comes out the same.
+
+A stage keeps nothing between rows but what leaves at the end of its task, so a pipeline on a streaming DataFrame is the
+same plan, run for each micro-batch; only what needs an end of the data, or an evaluation now, is refused there.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Outcome, check_integer
 from acker.spark import steps
 from acker.spark.blocks import completions_from_blocks
+from acker.spark.messages import check_options
 from acker.spark.steps import BLOCK, HIDDEN, SHARD
 
 if TYPE_CHECKING:
@@ -98,10 +102,10 @@ def spout(
     Parameters
     ----------
     frame : DataFrame
-        A batch one.
+        Batch or streaming.
     message_id : str
-        The integer column with the spout's own id of each row, unique within (source, attempt). A row where it is null
-        stays unanchored: nobody hears of it again.
+        The integer column with the spout's own id of each row, unique within (source, attempt): in a stream for all of
+        its life. A row where it is null stays unanchored: nobody hears of it again.
     component : str
         Name of the spout.
     source : str, optional
@@ -111,7 +115,8 @@ def spout(
     attempt : str or int
         The column, or the one number, that tells the replays of a message apart.
     run_seed : int, optional
-        Key of all ids. Drawn from the operating system when left out, once, when this function is called.
+        Key of all ids. Drawn from the operating system when left out, once, when this function is called. A streaming
+        frame needs one, the same at each start from a checkpoint: a micro-batch that runs again must repeat its ids.
     shards : int, 1 to 65536, optional
         Into how many shards messages are parted before they are settled; by default Spark's shuffle partitions, at
         most 16.
@@ -127,7 +132,7 @@ def spout(
     Raises
     ------
     ArgumentTypeError, ArgumentValueError
-        A column that is missing or not of integers, a reserved column name, a streaming DataFrame.
+        A column that is missing or not of integers, a reserved column name, a streaming DataFrame without run_seed.
 
     Examples
     --------
@@ -137,8 +142,11 @@ def spout(
     """
     if not isinstance(frame, DataFrame):
         raise ArgumentTypeError(f"frame: expected a DataFrame, got {type(frame).__name__}")
-    if frame.isStreaming:
-        raise ArgumentValueError("frame: expected a batch DataFrame, got a streaming one")
+    if frame.isStreaming and run_seed is None:
+        raise ArgumentValueError(
+            "run_seed: expected a number for a streaming frame, got None; give the same one at each start, so that a"
+            " micro-batch that runs again repeats its ids"
+        )
     if (reader is None) != (schema is None):
         raise ArgumentValueError("reader and schema: expected both or neither")
     struct = _nullable(frame.schema if schema is None else _parse(schema))
@@ -183,6 +191,9 @@ class Tracked:
     ordinary DataFrames, each of which evaluates the pipeline: `persist` it first to ask for several. The functions
     given to bolts may run more than once for a row (a retried task, a second evaluation) and must give the same outputs
     in the same order each time.
+
+    On a streaming DataFrame `data`, `completions` and `failures` are streaming DataFrames, each for a query of its own.
+    To have everything from one evaluation write `dataframe` with foreachBatch and ask `micro_batch` of what that gets.
     """
 
     _frame: DataFrame
@@ -207,7 +218,7 @@ class Tracked:
 
     @functools.cached_property
     def dataframe(self) -> DataFrame:
-        """The DataFrame with hidden columns: data rows and carriers. For `persist`, `explain` and the like."""
+        """The DataFrame with hidden columns: data rows and carriers. For `micro_batch`, `explain` and the like."""
         if not self._steps and self._tracked:
             return self._frame
         stage = steps.Stage(
@@ -357,7 +368,8 @@ class Tracked:
         Raises
         ------
         ArgumentValueError
-            Their columns or shards differ, both carry the messages of one component, or two components have one name.
+            Their columns or shards differ, both carry the messages of one component, two components have one name, or
+            one is a stream and the other a batch.
         """
         _check_disjoint((self, other))
         if [(f.name, f.dataType) for f in self._schema] != [(f.name, f.dataType) for f in other._schema]:
@@ -371,11 +383,46 @@ class Tracked:
 
     def persist(self, level: StorageLevel | None = None) -> Tracked:
         """Keep what is computed, so that data, completions and failures come from one evaluation."""
+        self._refuse_streaming(
+            "persist",
+            "a stream has no end that could be kept: write `dataframe` with foreachBatch, and persist the"
+            " `micro_batch` of what that gets",
+        )
         return self._moved(self.dataframe.persist() if level is None else self.dataframe.persist(level))
 
     def unpersist(self) -> Tracked:
         """Free what `persist` kept; call it on what `persist` returned."""
         return self._moved(self.dataframe.unpersist())
+
+    def micro_batch(self, frame: DataFrame) -> Tracked:
+        """Return the pipeline as one micro-batch evaluated it: for functions given to foreachBatch.
+
+        Parameters
+        ----------
+        frame : DataFrame
+            What a query that writes `dataframe` of this pipeline hands to the function.
+
+        Returns
+        -------
+        Tracked
+            On a batch DataFrame, `persist` and all. Its completions are those of this micro-batch's messages alone.
+
+        Examples
+        --------
+        >>> def write(frame, batch_id):                                                                 # doctest: +SKIP
+        ...     part = pipeline.micro_batch(frame).persist()
+        ...     part.data().write.mode("overwrite").parquet(f"words/batch={batch_id}")
+        ...     part.failures().write.mode("overwrite").parquet(f"failures/batch={batch_id}")
+        >>> pipeline.dataframe.writeStream.foreachBatch(write).start()                                  # doctest: +SKIP
+        """
+        expected = [*self.columns, *HIDDEN]
+        if frame.isStreaming or frame.columns != expected:
+            got = "a streaming one" if frame.isStreaming else f"the columns {', '.join(frame.columns)}"
+            raise ArgumentValueError(
+                f"frame: expected what foreachBatch hands over, a batch DataFrame with the columns"
+                f" {', '.join(expected)}, got {got}"
+            )
+        return self._moved(frame)
 
     def data(
         self,
@@ -415,18 +462,26 @@ class Tracked:
 
         Settles the messages now, and evaluates the pipeline again unless it is persisted.
         """
+        self._refuse_streaming(
+            "acked", "trees are still open when their rows leave: join `data` with the completions that come later"
+        )
         done = self.completions(include_pending=True).where(F.col("outcome") != int(Outcome.ACKED))
         return self.data(without=[row.root_id for row in done.select("root_id").collect()])
 
-    def completions(self, *, include_pending: bool = False) -> DataFrame:
-        """Return one row a finished tree, columns of `acker.COMPLETION_SCHEMA`.
-
-        Parameters
-        ----------
-        include_pending : bool
-            The trees that are still open too, with outcome PENDING.
-        """
-        return completions_of(self, include_pending=include_pending)
+    def completions(
+        self,
+        *,
+        timeout: str | float | None = None,
+        protocol: str = "storm",
+        include_pending: bool = False,
+    ) -> DataFrame:
+        """Return one row a finished tree, columns of `acker.COMPLETION_SCHEMA`; parameters as `completions_of`."""
+        return completions_of(
+            self,
+            timeout=timeout,
+            protocol=protocol,
+            include_pending=include_pending,
+        )
 
     def blocks(self) -> DataFrame:
         """Return the packed messages: columns shard int, block binary (see `acker.spark.blocks`)."""
@@ -440,6 +495,7 @@ class Tracked:
 
     def counters(self) -> Counters:
         """Compute what each component did; evaluates the pipeline."""
+        self._refuse_streaming("counters", "a stream has no end to sum up at: ask a `micro_batch`")
         reports = [
             json.loads(bytes(row[0]))
             for row in self.dataframe.where(F.col(SHARD) == steps.COUNTERS_SHARD).select(BLOCK).collect()
@@ -459,37 +515,58 @@ class Tracked:
             {name: ComponentCounters(**total) for name, total in totals.items()},
         )
 
+    def _refuse_streaming(self, method: str, hint: str) -> None:
+        if self._frame.isStreaming:
+            raise ArgumentValueError(f"{method}: expected a pipeline on a batch DataFrame, got a streaming one; {hint}")
+
     def _check_columns(self, columns: Sequence[str]) -> None:
         for name in columns:
             if name not in self._schema.names:
                 raise ArgumentValueError(f"columns: there is no {name!r}; there are {', '.join(self._schema.names)}")
 
 
-def completions_of(*pipelines: Tracked, include_pending: bool = False) -> DataFrame:
+def completions_of(
+    *pipelines: Tracked,
+    timeout: str | float | None = None,
+    protocol: str = "storm",
+    include_pending: bool = False,
+) -> DataFrame:
     """Settle the messages of one pipeline, or of several that share trees (`Tracked.branches`).
 
     Parameters
     ----------
     *pipelines : Tracked
         None may carry the messages of a component that another carries too.
+    timeout : str or number, optional
+        "90 seconds", or seconds above 0, after which a tree of a stream ends TIMED_OUT. Checked and of no effect in a
+        batch, where nothing times out.
+    protocol : {"storm", "storm-0.9"}
     include_pending : bool
-        The trees that are still open too, with outcome PENDING.
+        The trees that are still open too, with outcome PENDING. For batches only.
 
     Returns
     -------
     DataFrame
-        Columns of `acker.COMPLETION_SCHEMA`, one row a tree.
+        Columns of `acker.COMPLETION_SCHEMA`, one row a tree; a streaming one if the pipelines are.
 
     Raises
     ------
-    ArgumentValueError
-        No pipeline, or messages that would be counted twice.
+    ArgumentTypeError, ArgumentValueError
+        What is wrong with an argument; no pipeline, or messages that would be counted twice.
     """
     if not pipelines:
         raise ArgumentValueError("completions_of: expected at least one pipeline")
     _check_disjoint(pipelines)
     blocks = functools.reduce(DataFrame.union, [pipeline.blocks() for pipeline in pipelines])
-    return completions_from_blocks(blocks, shards=pipelines[0]._shards, include_pending=include_pending)
+    shards = pipelines[0]._shards
+    check_options(protocol, timeout, shards)
+    if not blocks.isStreaming:
+        return completions_from_blocks(blocks, shards=shards, include_pending=include_pending)
+    if include_pending:
+        raise ArgumentValueError(
+            "include_pending: expected False for a streaming pipeline, whose open trees end later, got True"
+        )
+    raise ArgumentValueError("completions: streaming is not supported in this version; expected a batch pipeline")
 
 
 def _check_disjoint(pipelines: Sequence[Tracked]) -> None:
@@ -498,6 +575,8 @@ def _check_disjoint(pipelines: Sequence[Tracked]) -> None:
     for pipeline in pipelines:
         if pipeline._shards != pipelines[0]._shards:
             raise ArgumentValueError(f"shards: {pipelines[0]._shards} in one pipeline, {pipeline._shards} in another")
+        if pipeline._frame.isStreaming != pipelines[0]._frame.isStreaming:
+            raise ArgumentValueError("expected pipelines that are all streaming or all batch, got both")
         for name, token in pipeline._components.items():
             if names.setdefault(name, token) is not token:
                 raise ArgumentValueError(f"component: {name!r} names two components")

@@ -1,0 +1,145 @@
+"""Tracked pipelines on streaming DataFrames: each micro-batch runs the plan that a batch of the same rows would."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import asdict
+
+import pytest
+from pyspark import cloudpickle
+
+from acker.combiner import Combiner
+from acker.errors import ArgumentValueError
+from acker.spark.blocks import decode_block
+from acker.spark.pipeline import completions_of, spout
+
+# The workers cannot import the tests; functions of this module travel as code.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "line long, text string"
+LOTS = [
+    [(1, "a b a"), (2, ""), (3, "boom here")],
+    [(4, "c")],
+    [(5, "d e f lost"), (6, "b"), (7, "boom"), (8, "ünï ☃")],
+]
+
+
+def split(row):
+    if row.text.startswith("boom"):
+        raise ValueError(f"no: {row.text}")
+    return row.text.split()
+
+
+def keep(row):
+    return [tuple(row)]
+
+
+def counted(frame, run_seed=1):
+    words = spout(frame, message_id="line", component="lines", run_seed=run_seed, shards=2)
+    words = words.bolt(split, schema="word string").lossy("word <> 'lost'")
+    return words.grouped("word").bolt(keep, schema="word string", component="count", sink=True)
+
+
+@pytest.fixture(scope="module")
+def folder(spark, tmp_path_factory):
+    """A folder with a file for each lot, in the order of their times."""
+    root = tmp_path_factory.mktemp("lots")
+    for number, lot in enumerate(LOTS):
+        spark.createDataFrame(lot, SCHEMA).coalesce(1).write.mode("append").json(str(root / f"lot={number}"))
+    return root
+
+
+@pytest.fixture
+def stream(spark, folder):
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).option("recursiveFileLookup", True)
+    return reader.json(str(folder))
+
+
+def written(frame, function, checkpoint) -> None:
+    query = (
+        frame.writeStream.foreachBatch(function)
+        .trigger(availableNow=True)
+        .option("checkpointLocation", str(checkpoint))
+        .start()
+    )
+    query.awaitTermination()
+
+
+def gathered(rows) -> dict[int, tuple[int, ...]]:
+    """What blocks say together, by root."""
+    combiner = Combiner()
+    for row in rows:
+        combiner.merge(decode_block(row.block)[0])
+    (partials,) = combiner.partials(1)
+    columns = [column.tolist() for column in partials]
+    return {values[0]: values[1:] for values in zip(*columns, strict=True)}
+
+
+def test_micro_batches_add_up_to_the_batch_of_the_same_rows(spark, stream, tmp_path) -> None:
+    pipeline = counted(stream)
+    batches, blocks, data, failures, sums = set(), [], Counter(), [], {}
+
+    def write(frame, batch_id):
+        part = pipeline.micro_batch(frame).persist()
+        batches.add(batch_id)
+        blocks.extend(part.blocks().collect())
+        data.update(row.word for row in part.data().collect())
+        failures.extend(part.failures().collect())
+        for name, counters in part.counters().components.items():
+            sums[name] = Counter(sums.get(name, {})) + Counter(
+                {key: value for key, value in asdict(counters).items() if key not in ("function_ns", "fanout")}
+            )
+        part.unpersist()
+
+    written(pipeline.dataframe, write, tmp_path / "checkpoint")
+    whole = counted(spark.createDataFrame([row for lot in LOTS for row in lot], SCHEMA)).persist()
+    assert len(batches) == len(LOTS)
+    assert gathered(blocks) == gathered(whole.blocks().collect())
+    assert data == Counter(row.word for row in whole.data().collect())
+    assert sorted(failures) == sorted(whole.failures().collect())
+    for name, counters in whole.counters().components.items():
+        assert dict(sums[name]) == {key: n for key, n in asdict(counters).items() if n and key in sums[name]}, name
+    assert set(sums) == {"lines", "split", "count"}
+    whole.unpersist()
+
+
+def test_two_queries_over_one_source_agree_about_every_tree(stream, tmp_path) -> None:
+    """One writes the messages, the other the data: the ids of one fit the other's, whoever reads how much at a time."""
+    pipeline = counted(stream)
+    found = {"blocks": [], "words": []}
+    written(pipeline.blocks(), lambda frame, _: found["blocks"].extend(frame.collect()), tmp_path / "blocks")
+    written(pipeline.data(), lambda frame, _: found["words"].extend(frame.collect()), tmp_path / "words")
+    again = counted(stream)
+    repeated = []
+    written(again.blocks(), lambda frame, _: repeated.extend(frame.collect()), tmp_path / "again")
+    other = []
+    written(counted(stream, run_seed=2).blocks(), lambda frame, _: other.extend(frame.collect()), tmp_path / "other")
+    assert gathered(found["blocks"]) == gathered(repeated)
+    assert not gathered(other).keys() & gathered(repeated).keys()
+    assert sorted(row.word for row in found["words"]) == ["a", "a", "b", "b", "c", "d", "e", "f", "ünï", "☃"]
+
+
+def test_what_needs_the_end_of_the_data_is_refused(spark, stream) -> None:
+    pipeline = counted(stream)
+    batch = spout(spark.createDataFrame(LOTS[0], SCHEMA), message_id="line", component="others", shards=2)
+    streaming = spout(stream, message_id="line", run_seed=1, shards=2)
+    bad = [
+        (lambda: spout(stream, message_id="line"), r"run_seed: expected a number for a streaming frame, got None"),
+        (pipeline.persist, r"persist: expected a pipeline on a batch DataFrame, got a streaming one; .*micro_batch"),
+        (pipeline.acked, r"acked: expected a pipeline on a batch DataFrame"),
+        (pipeline.counters, r"counters: expected a pipeline on a batch DataFrame"),
+        (lambda: pipeline.completions(include_pending=True), r"include_pending: expected False for a streaming"),
+        (lambda: pipeline.completions(timeout=0), r"timeout: expected a duration"),
+        (lambda: pipeline.completions(protocol="fsshelter"), r"protocol: 'fsshelter' needs the order of messages"),
+        (lambda: pipeline.micro_batch(pipeline.dataframe), r"frame: expected what foreachBatch hands over"),
+        (lambda: pipeline.micro_batch(batch.dataframe), r"frame: .* word, acker_anchors, .*, got the columns line"),
+        (lambda: streaming.union(batch), r"expected pipelines that are all streaming or all batch, got both"),
+        (lambda: completions_of(pipeline, batch), r"all streaming or all batch, got both"),
+    ]
+    for make, text in bad:
+        with pytest.raises(ArgumentValueError, match=text):
+            make()
+    assert batch.completions(timeout="5 seconds").count() == 0  # Checked, and of no effect.
