@@ -69,6 +69,10 @@ class RuntimeStateError(AckerError, RuntimeError):
     """A runtime was asked for what its state does not allow, such as a second start."""
 
 
+class SessionError(AckerError, RuntimeError):
+    """A Spark session, or the Python of its workers, cannot run what was asked for; the text says what to change."""
+
+
 class AckerMemoryError(AckerError, MemoryError):
     """Memory ran out inside a batch; the acker stays valid.
 
