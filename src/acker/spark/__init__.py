@@ -5,6 +5,7 @@ Needs pyspark and pyarrow (``pip install acker[spark]``); nothing else of the pa
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from acker.spark.functions import Outputs  # noqa: E402
 
 if TYPE_CHECKING:
     from acker.spark.pipeline import Tracked, completions_of, spout
+    from acker.spark.sinks import for_each_completion
 
 __all__ = [
     "Outputs",
@@ -27,14 +29,21 @@ __all__ = [
     "completions_from_blocks",
     "completions_from_files",
     "completions_of",
+    "for_each_completion",
     "spout",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Workers import this package too; what is needed to write pipelines down costs them nothing.
-    if name in ("Tracked", "completions_of", "spout"):
-        from acker.spark import pipeline
+_LAZY = {
+    "Tracked": "pipeline",
+    "completions_of": "pipeline",
+    "for_each_completion": "sinks",
+    "spout": "pipeline",
+}
 
-        return getattr(pipeline, name)
+
+def __getattr__(name: str) -> Any:
+    # Workers import this package too; what only drivers need costs them nothing.
+    if name in _LAZY:
+        return getattr(import_module(f"acker.spark.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'acker.spark' has no attribute {name!r}")
