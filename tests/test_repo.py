@@ -21,7 +21,7 @@ PACKAGE = ROOT / "src/acker"
 LAYERS = (
     ("errors", "xxh64", "protocol", "ids"),
     ("columns", "storage", "snapshot"),
-    ("engine", "reference", "combiner"),
+    ("engine", "reference", "combiner", "ledger"),
     ("sharded",),
     ("tupletree", "offsets"),
     ("topology",),
@@ -31,7 +31,7 @@ LAYERS = (
     ("cli", "__main__"),
 )
 # Who may import the compiled modules.
-NATIVE = {"_core": {"engine", "sharded", "combiner", "bench"}, "_flow": {"topology", "local"}}
+NATIVE = {"_core": {"engine", "sharded", "combiner", "ledger", "bench"}, "_flow": {"topology", "local"}}
 SIDEWAYS = {("local", "spark"), ("spark", "local")}
 HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib", "prometheus_client", "opentelemetry"}
 

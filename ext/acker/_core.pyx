@@ -397,6 +397,7 @@ def fail_allocations_after(int64_t successes):
 include "snapshot.pxi"
 include "sharded.pxi"
 include "combiner.pxi"
+include "ledger.pxi"
 
 
 cdef extern from "gups.h" namespace "acker" nogil:

@@ -1,0 +1,463 @@
+// The trees of one shard that are open across micro-batches. A table in a flat piece of memory that the caller owns and
+// that holds no pointers, so that processes may hand it on. Messages come combined by root, one row a root.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hash.h"
+#include "probe.h"
+
+namespace acker {
+
+// Entries stand at fixed positions; an index of open addressing finds them. A slot of the index holds the upper half
+// of the root's hash besides the position, so that neither a miss nor a removal has to look at an entry.
+class Ledger {
+  public:
+    static constexpr uint64_t MAGIC = 0x31524744454C4B41;  // "AKLEDGR1" in memory
+    static constexpr size_t TOKEN_BYTES = 16;
+    static constexpr int32_t UNTRACKED = -1, UNTRACKED_FAILED = -2;  // task ids of entries without a TRACK
+    static constexpr uint32_t UNLOGGED = 0;                          // chunk of an entry that the log does not know
+    static constexpr uint64_t NO_LIMIT = UINT64_MAX;
+
+    enum Flag : uint8_t { TRACKED = 1, FAILED = 2, RESET = 4 };
+
+    struct Partials {
+        const int64_t* root_id;
+        const int64_t* value;
+        const uint8_t* flags;
+        const int64_t* track_value;
+        const int32_t* task_id;
+        const int64_t* message_id;
+        size_t rows;
+    };
+
+    struct Rules {
+        int64_t time_ms;      // of the micro-batch
+        uint64_t high_water;  // or NO_LIMIT
+        bool every_message_refreshes;
+    };
+
+    // What the log keeps of an entry.
+    struct Columns {
+        int64_t* root_id;
+        int64_t* value;
+        int64_t* message_id;
+        int64_t* start_ms;
+        int64_t* since_ms;
+        int32_t* task_id;
+    };
+
+    struct Completions {
+        int64_t* root_id;
+        int64_t* message_id;
+        int32_t* task_id;
+        int8_t* outcome;
+        int64_t* elapsed_ms;
+        size_t rows;
+    };
+
+    // Positions whose entries the log does not show as they are, and roots that it shows although they are gone.
+    struct Changes {
+        uint32_t* position;
+        size_t positions;
+        int64_t* root_id;
+        size_t roots;
+    };
+
+    struct Counts {
+        int64_t tracked = 0, acked = 0, failed = 0, timed_out = 0, rejected = 0;
+        int64_t duplicates = 0, unknown = 0, orphans = 0, dropped = 0, resets = 0;
+    };
+
+    static size_t bytes_for(size_t capacity) noexcept {
+        return sizeof(Header) + capacity * sizeof(Entry) + slots_for(capacity) * sizeof(uint64_t);
+    }
+
+    // Takes memory of `bytes_for(capacity)` zeros.
+    void create(uint8_t* memory, size_t capacity, uint64_t seed) noexcept {
+        Header* header = reinterpret_cast<Header*>(memory);
+        *header = Header{};
+        header->magic = MAGIC;
+        header->capacity = capacity;
+        header->slots = slots_for(capacity);
+        header->seed = seed;
+        header->free_position = NOWHERE;
+        map(memory);
+    }
+
+    // Takes memory that `create` was given before, perhaps in another process. False: it does not hold a table.
+    bool attach(uint8_t* memory, size_t bytes) noexcept {
+        const Header* header = reinterpret_cast<const Header*>(memory);
+        if (bytes < sizeof(Header) || header->magic != MAGIC || header->capacity > CAPACITY_MAX ||
+            header->slots != slots_for(header->capacity) || bytes < bytes_for(header->capacity) ||
+            header->top > header->capacity || header->size > header->top || header->open > header->size)
+            return false;
+        map(memory);
+        return true;
+    }
+
+    size_t size() const noexcept { return header_->size; }
+    size_t open() const noexcept { return header_->open; }
+    size_t capacity() const noexcept { return header_->capacity; }
+    uint64_t seed() const noexcept { return header_->seed; }
+    uint8_t* token() noexcept { return header_->token; }
+
+    bool contains(int64_t root_id) const noexcept { return find(static_cast<uint64_t>(root_id)) != nullptr; }
+
+    // Applies partials of which no two have the same root. The caller sees to it that size() + rows <= capacity(), and
+    // that `done` and `changes` have room for as many rows.
+    void merge(const Partials& in, const Rules& rules, Completions* done, Changes* changes, Counts* counts) noexcept {
+        each_row(in.root_id, in.rows,
+                 [&](size_t row, uint64_t hash) noexcept { merge_row(in, row, hash, rules, done, changes, counts); });
+    }
+
+    // Removes every entry placed before a moment: tracked ones time out, the others are orphans. Returns the start of
+    // the oldest entry that stays, or `now_ms`. `done` has room for open() rows.
+    int64_t expire(int64_t before_ms, int64_t now_ms, Completions* done, Counts* counts) noexcept {
+        int64_t oldest = now_ms;
+        for (size_t i = 0; i < header_->top; ++i) {
+            Entry& entry = entries_[i];
+            if (entry.task_id == VACANT) continue;
+            if (entry.since_ms >= before_ms) {
+                if (entry.start_ms < oldest) oldest = entry.start_ms;
+                continue;
+            }
+            if (entry.task_id >= 0) {
+                ++counts->timed_out;
+                report(entry, OUTCOME_TIMED_OUT, now_ms, done);
+            } else {
+                ++counts->orphans;
+            }
+            remove(slot_of(i), i);
+        }
+        return oldest;
+    }
+
+    // Writes entries to columns, and notes in which chunk of the log they will be.
+    void take(const uint32_t* position, size_t rows, uint32_t chunk, const Columns& out) noexcept {
+        for (size_t i = 0; i < rows; ++i) {
+            if (i + AHEAD < rows) ACKER_PREFETCH(&entries_[position[i + AHEAD]]);
+            Entry& entry = entries_[position[i]];
+            entry.chunk = chunk;
+            out.root_id[i] = static_cast<int64_t>(entry.root_id);
+            out.value[i] = static_cast<int64_t>(entry.value);
+            out.message_id[i] = entry.message_id;
+            out.start_ms[i] = entry.start_ms;
+            out.since_ms[i] = entry.since_ms;
+            out.task_id[i] = entry.task_id;
+        }
+    }
+
+    // Finds out which of these entries are in the log only because of this chunk; returns how many, their positions in
+    // `position`, which has room for as many as there are rows.
+    size_t still_in(const int64_t* root_id, size_t rows, uint32_t chunk, uint32_t* position) const noexcept {
+        size_t found = 0;
+        each_row(root_id, rows, [&](size_t row, uint64_t hash) noexcept {
+            const size_t slot = search(hash, static_cast<uint64_t>(root_id[row]));
+            if (index_[slot] == 0) return;
+            position[found] = position_in(slot);
+            found += entries_[position[found]].chunk == chunk;
+        });
+        return found;
+    }
+
+    // Puts entries as a chunk of the log shows them, over what is there. Room as for `merge`.
+    void put(const Columns& in, size_t rows, uint32_t chunk) noexcept {
+        each_row(in.root_id, rows, [&](size_t row, uint64_t hash) noexcept {
+            const uint64_t root_id = static_cast<uint64_t>(in.root_id[row]);
+            const size_t slot = search(hash, root_id);
+            Entry& entry = index_[slot] == 0 ? insert(slot, hash, root_id) : entries_[position_in(slot)];
+            header_->open += static_cast<size_t>(in.task_id[row] >= 0) - static_cast<size_t>(entry.task_id >= 0);
+            entry = Entry{root_id,
+                          static_cast<uint64_t>(in.value[row]),
+                          in.message_id[row],
+                          in.start_ms[row],
+                          in.since_ms[row],
+                          in.task_id[row],
+                          chunk};
+        });
+    }
+
+    // Removes entries that a chunk of the log says are gone; unknown ones do not matter.
+    void erase(const int64_t* root_id, size_t rows) noexcept {
+        each_row(root_id, rows, [&](size_t row, uint64_t hash) noexcept {
+            const size_t slot = search(hash, static_cast<uint64_t>(root_id[row]));
+            if (index_[slot] != 0) remove(slot, position_in(slot));
+        });
+    }
+
+    // Copies everything into an empty table of at least the size.
+    void copy_to(Ledger* other) const noexcept {
+        for (size_t i = 0; i < header_->top; ++i) {
+            if (entries_[i].task_id == VACANT) continue;
+            const uint64_t hash = other->hash_.of(entries_[i].root_id);
+            other->insert(other->search(hash, entries_[i].root_id), hash, entries_[i].root_id) = entries_[i];
+        }
+        other->header_->open = header_->open;
+    }
+
+    // Whether index, entries, free positions and counts agree. O(capacity).
+    bool check_invariants() const noexcept {
+        size_t size = 0, open = 0, vacant = 0, in_index = 0;
+        for (size_t i = 0; i < header_->top; ++i) {
+            if (entries_[i].task_id == VACANT) continue;
+            ++size;
+            open += entries_[i].task_id >= 0;
+            if (find(entries_[i].root_id) != &entries_[i]) return false;
+        }
+        for (uint32_t i = header_->free_position; i != NOWHERE; i = entries_[i].chunk) {
+            if (i >= header_->top || entries_[i].task_id != VACANT || ++vacant > header_->top) return false;
+        }
+        for (size_t slot = 0; slot < header_->slots; ++slot) in_index += index_[slot] != 0;
+        return size == header_->size && open == header_->open && size + vacant == header_->top && in_index == size;
+    }
+
+  private:
+    struct Header {
+        uint64_t magic;
+        uint64_t capacity;  // of entries
+        uint64_t slots;     // of the index, a power of two
+        uint64_t seed;
+        uint64_t size;
+        uint64_t open;           // those with a TRACK
+        uint64_t top;            // positions from here on were never used
+        uint32_t free_position;  // the first of those given back, or NOWHERE
+        uint32_t zero;
+        uint8_t token[TOKEN_BYTES];
+        uint8_t reserved[48];
+    };
+    struct Entry {
+        uint64_t root_id;
+        uint64_t value;
+        int64_t message_id;
+        int64_t start_ms;
+        int64_t since_ms;
+        int32_t task_id;
+        uint32_t chunk;  // of the log, the newest with this entry; of a vacant one the next free position
+    };
+    static_assert(sizeof(Header) == 128 && sizeof(Entry) == 48, "the layout is shared between processes");
+
+    enum OutcomeCode : int8_t { OUTCOME_ACKED = 0, OUTCOME_FAILED = 1, OUTCOME_TIMED_OUT = 2, OUTCOME_REJECTED = 3 };
+
+    static constexpr int32_t VACANT = -3;
+    static constexpr uint32_t NOWHERE = UINT32_MAX;
+    static constexpr size_t CAPACITY_MAX = size_t{1} << 31;
+    static constexpr size_t SLOTS_MIN = 64;
+    static constexpr size_t CHUNK_ROWS = 256;
+    static constexpr size_t INDEX_AHEAD = 24, AHEAD = 12;
+
+    // A load between a third and two thirds.
+    static size_t slots_for(size_t capacity) noexcept {
+        size_t slots = SLOTS_MIN;
+        while (2 * slots < 3 * capacity) slots *= 2;
+        return slots;
+    }
+
+    void map(uint8_t* memory) noexcept {
+        header_ = reinterpret_cast<Header*>(memory);
+        entries_ = reinterpret_cast<Entry*>(memory + sizeof(Header));
+        index_ = reinterpret_cast<uint64_t*>(entries_ + header_->capacity);
+        hash_ = Hash::from_seed(header_->seed);
+        shift_ = 32;
+        for (size_t slots = header_->slots; slots > 1; slots /= 2) --shift_;
+    }
+
+    size_t home_of(uint64_t half) const noexcept { return static_cast<size_t>(half >> shift_); }
+    size_t after(size_t slot) const noexcept { return (slot + 1) & (header_->slots - 1); }
+    uint32_t position_in(size_t slot) const noexcept { return static_cast<uint32_t>(index_[slot]) - 1; }
+
+    // The slot that holds the root, or the empty one where it would be.
+    size_t search(uint64_t hash, uint64_t root_id) const noexcept {
+        const uint64_t half = hash >> 32;
+        size_t slot = home_of(half);
+        for (; index_[slot] != 0; slot = after(slot)) {
+            if (index_[slot] >> 32 == half && entries_[position_in(slot)].root_id == root_id) break;
+        }
+        return slot;
+    }
+
+    const Entry* find(uint64_t root_id) const noexcept {
+        const size_t slot = search(hash_.of(root_id), root_id);
+        return index_[slot] == 0 ? nullptr : &entries_[position_in(slot)];
+    }
+
+    size_t slot_of(size_t position) const noexcept {
+        const uint64_t root_id = entries_[position].root_id;
+        return search(hash_.of(root_id), root_id);
+    }
+
+    Entry& insert(size_t slot, uint64_t hash, uint64_t root_id) noexcept {
+        uint32_t position = header_->free_position;
+        if (position == NOWHERE) {
+            position = static_cast<uint32_t>(header_->top++);
+        } else {
+            header_->free_position = entries_[position].chunk;
+        }
+        index_[slot] = (hash >> 32 << 32) | (position + 1);
+        ++header_->size;
+        entries_[position] = Entry{root_id, 0, 0, 0, 0, UNTRACKED, UNLOGGED};
+        return entries_[position];
+    }
+
+    // Later entries of the run move up, so that searches need no tombstones (Knuth 6.4, algorithm R).
+    void remove(size_t slot, size_t position) noexcept {
+        header_->open -= entries_[position].task_id >= 0;
+        --header_->size;
+        entries_[position].task_id = VACANT;
+        entries_[position].chunk = header_->free_position;
+        header_->free_position = static_cast<uint32_t>(position);
+        const size_t mask = header_->slots - 1;
+        for (size_t next = after(slot); index_[next] != 0; next = after(next)) {
+            const size_t home = home_of(index_[next] >> 32);
+            if (((next - home) & mask) < ((next - slot) & mask)) continue;
+            index_[slot] = index_[next];
+            slot = next;
+        }
+        index_[slot] = 0;
+    }
+
+    template <class Apply>
+    void each_row(const int64_t* root_id, size_t rows, Apply apply) const noexcept {
+        uint64_t hashes[CHUNK_ROWS + INDEX_AHEAD];
+        for (size_t first = 0; first < rows; first += CHUNK_ROWS) {
+            const size_t count = rows - first < CHUNK_ROWS ? rows - first : CHUNK_ROWS;
+            for (size_t i = 0; i < count; ++i) hashes[i] = hash_.of(static_cast<uint64_t>(root_id[first + i]));
+            for (size_t i = 0; i < INDEX_AHEAD; ++i) hashes[count + i] = hashes[count - 1];
+            for (size_t i = 0; i < INDEX_AHEAD; ++i) ACKER_PREFETCH(&index_[home_of(hashes[i] >> 32)]);
+            for (size_t i = 0; i < count; ++i) {
+                ACKER_PREFETCH(&index_[home_of(hashes[i + INDEX_AHEAD] >> 32)]);
+                const uint64_t half = hashes[i + AHEAD] >> 32;
+                const size_t guess = home_of(half);
+                if (index_[guess] >> 32 == half && index_[guess] != 0) ACKER_PREFETCH(&entries_[position_in(guess)]);
+                apply(first + i, hashes[i]);
+            }
+        }
+    }
+
+    static void report(const Entry& entry, OutcomeCode outcome, int64_t now_ms, Completions* done) noexcept {
+        const size_t row = done->rows++;
+        done->root_id[row] = static_cast<int64_t>(entry.root_id);
+        done->message_id[row] = entry.message_id;
+        done->task_id[row] = entry.task_id;
+        done->outcome[row] = outcome;
+        done->elapsed_ms[row] = now_ms > entry.start_ms ? now_ms - entry.start_ms : 0;
+    }
+
+    void merge_row(const Partials& in, size_t row, uint64_t hash, const Rules& rules, Completions* done,
+                   Changes* changes, Counts* counts) noexcept {
+        const uint64_t root_id = static_cast<uint64_t>(in.root_id[row]);
+        const uint8_t flags = in.flags[row];
+        const size_t slot = search(hash, root_id);
+        if (index_[slot] != 0) {
+            merge_known(in, row, slot, rules, done, changes, counts);
+            return;
+        }
+        uint64_t value = static_cast<uint64_t>(in.value[row]);
+        if (flags == RESET && value == 0) {
+            ++counts->unknown;
+            return;
+        }
+        counts->resets += (flags & RESET) != 0;
+        const bool tracked = (flags & TRACKED) != 0;
+        bool failed = (flags & FAILED) != 0;
+        Entry entry{root_id, value, 0, rules.time_ms, rules.time_ms, UNTRACKED, UNLOGGED};
+        if (tracked) {
+            set_track(in, row, &entry);
+            // All of it is here, so there is nothing to hold, whatever the limit.
+            if (entry.value == 0) {
+                ++counts->tracked;
+                ++counts->acked;
+                report(entry, OUTCOME_ACKED, rules.time_ms, done);
+                return;
+            }
+        }
+        // The TRACK is taken as the last of its messages: the others meet the limits first.
+        bool others = !tracked || failed || value != 0;
+        if (others && beyond(header_->size, 4, rules)) {
+            ++counts->dropped;
+            entry.value ^= value;
+            others = failed = false;
+        }
+        if (tracked && beyond(header_->open, 2, rules)) {
+            ++counts->rejected;
+            report(entry, OUTCOME_REJECTED, rules.time_ms, done);
+            entry.value = value;
+            entry.message_id = 0;
+            entry.task_id = UNTRACKED;
+            if (!others) return;
+        } else if (tracked) {
+            ++counts->tracked;
+            if (failed || entry.value == 0) {
+                ++(failed ? counts->failed : counts->acked);
+                report(entry, failed ? OUTCOME_FAILED : OUTCOME_ACKED, rules.time_ms, done);
+                return;
+            }
+        } else if (!others) {
+            return;
+        }
+        if (entry.task_id < 0 && failed) entry.task_id = UNTRACKED_FAILED;
+        Entry& stored = insert(slot, hash, root_id);
+        stored = entry;
+        header_->open += entry.task_id >= 0;
+        changes->position[changes->positions++] = position_in(slot);
+    }
+
+    void merge_known(const Partials& in, size_t row, size_t slot, const Rules& rules, Completions* done,
+                     Changes* changes, Counts* counts) noexcept {
+        Entry& entry = entries_[position_in(slot)];
+        const uint8_t flags = in.flags[row];
+        const uint64_t value = static_cast<uint64_t>(in.value[row]);
+        bool changed = value != 0 || (flags & (FAILED | RESET)) != 0;
+        bool refreshed = (flags & (FAILED | RESET)) != 0 || (rules.every_message_refreshes && value != 0);
+        bool failed = (flags & FAILED) != 0 || entry.task_id == UNTRACKED_FAILED;
+        counts->resets += (flags & RESET) != 0;
+        entry.value ^= value;
+        if ((flags & TRACKED) != 0) {
+            if (entry.task_id >= 0) {
+                ++counts->duplicates;
+            } else if (beyond(header_->open, 2, rules)) {
+                ++counts->rejected;
+                Entry refused = entry;
+                set_track(in, row, &refused);
+                refused.start_ms = rules.time_ms;
+                report(refused, OUTCOME_REJECTED, rules.time_ms, done);
+            } else {
+                set_track(in, row, &entry);
+                ++counts->tracked;
+                ++header_->open;
+                changed = true;
+                refreshed = refreshed || rules.every_message_refreshes;
+            }
+        }
+        if (entry.task_id < 0 && failed) entry.task_id = UNTRACKED_FAILED;
+        if (refreshed) entry.since_ms = rules.time_ms;
+        if (entry.task_id >= 0 && (entry.value == 0 || failed)) {
+            ++(entry.value == 0 ? counts->acked : counts->failed);
+            report(entry, entry.value == 0 ? OUTCOME_ACKED : OUTCOME_FAILED, rules.time_ms, done);
+            if (entry.chunk != UNLOGGED) changes->root_id[changes->roots++] = in.root_id[row];
+            remove(slot, position_in(slot));
+        } else if (changed) {
+            changes->position[changes->positions++] = position_in(slot);
+        }
+    }
+
+    static void set_track(const Partials& in, size_t row, Entry* entry) noexcept {
+        entry->value ^= static_cast<uint64_t>(in.track_value[row]);
+        entry->task_id = in.task_id[row];
+        entry->message_id = in.message_id[row];
+    }
+
+    static bool beyond(uint64_t held, uint64_t times, const Rules& rules) noexcept {
+        return rules.high_water != NO_LIMIT && held > times * rules.high_water;
+    }
+
+    Header* header_ = nullptr;
+    Entry* entries_ = nullptr;
+    uint64_t* index_ = nullptr;  // 0, or the upper half of the hash and the position + 1
+    unsigned shift_ = 0;
+    Hash hash_;
+};
+
+}  // namespace acker

@@ -1,0 +1,293 @@
+"""LedgerTable: the native half of acker.ledger.Ledger, a table in memory that somebody else owns."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+
+cdef extern from "ledger.h" namespace "acker" nogil:
+    cppclass c_LedgerPartials "acker::Ledger::Partials":
+        const int64_t* root_id
+        const int64_t* value
+        const uint8_t* flags
+        const int64_t* track_value
+        const int32_t* task_id
+        const int64_t* message_id
+        size_t rows
+
+    cppclass c_LedgerRules "acker::Ledger::Rules":
+        int64_t time_ms
+        uint64_t high_water
+        bint every_message_refreshes
+
+    cppclass c_LedgerColumns "acker::Ledger::Columns":
+        int64_t* root_id
+        int64_t* value
+        int64_t* message_id
+        int64_t* start_ms
+        int64_t* since_ms
+        int32_t* task_id
+
+    cppclass c_LedgerCompletions "acker::Ledger::Completions":
+        int64_t* root_id
+        int64_t* message_id
+        int32_t* task_id
+        int8_t* outcome
+        int64_t* elapsed_ms
+        size_t rows
+
+    cppclass c_LedgerChanges "acker::Ledger::Changes":
+        uint32_t* position
+        size_t positions
+        int64_t* root_id
+        size_t roots
+
+    cppclass c_LedgerCounts "acker::Ledger::Counts":
+        int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets
+
+    cppclass c_Ledger "acker::Ledger":
+        void create(uint8_t* memory, size_t capacity, uint64_t seed) noexcept
+        bint attach(uint8_t* memory, size_t bytes) noexcept
+        size_t size() noexcept
+        size_t open() noexcept
+        size_t capacity() noexcept
+        uint64_t seed() noexcept
+        uint8_t* token() noexcept
+        bint contains(int64_t root_id) noexcept
+        void merge(
+            const c_LedgerPartials& partials, const c_LedgerRules& rules, c_LedgerCompletions* done,
+            c_LedgerChanges* changes, c_LedgerCounts* counts
+        ) noexcept
+        int64_t expire(
+            int64_t before_ms, int64_t now_ms, c_LedgerCompletions* done, c_LedgerCounts* counts
+        ) noexcept
+        void take(const uint32_t* position, size_t rows, uint32_t chunk, const c_LedgerColumns& out) noexcept
+        size_t still_in(const int64_t* root_id, size_t rows, uint32_t chunk, uint32_t* position) noexcept
+        void put(const c_LedgerColumns& columns, size_t rows, uint32_t chunk) noexcept
+        void erase(const int64_t* root_id, size_t rows) noexcept
+        void copy_to(c_Ledger* other) noexcept
+        bint check_invariants() noexcept
+
+    size_t c_ledger_bytes "acker::Ledger::bytes_for"(size_t capacity) noexcept
+
+
+def ledger_bytes(size_t capacity):
+    """Return how many bytes of zeros a table for so many entries asks for."""
+    return c_ledger_bytes(capacity)
+
+
+cdef tuple _counts_of(const c_LedgerCounts& counts):
+    return (
+        counts.tracked, counts.acked, counts.failed, counts.timed_out, counts.rejected, counts.duplicates,
+        counts.unknown, counts.orphans, counts.dropped, counts.resets,
+    )
+
+
+cdef class _LedgerOutput:
+    """Completions as they are written."""
+
+    cdef c_LedgerCompletions out
+    cdef object longs
+    cdef object task_id
+    cdef object outcome
+
+    def __cinit__(self, Py_ssize_t rows):
+        self.longs = np.empty((3, rows), np.int64)
+        self.task_id = np.empty(rows, np.int32)
+        self.outcome = np.empty(rows, np.int8)
+        cdef int64_t[:, ::1] longs = self.longs
+        cdef int32_t[::1] tasks = self.task_id
+        cdef int8_t[::1] outcomes = self.outcome
+        self.out.rows = 0
+        if rows > 0:
+            self.out.root_id = &longs[0, 0]
+            self.out.message_id = &longs[1, 0]
+            self.out.elapsed_ms = &longs[2, 0]
+            self.out.task_id = &tasks[0]
+            self.out.outcome = &outcomes[0]
+
+    cdef tuple columns(self):
+        cdef Py_ssize_t rows = <Py_ssize_t> self.out.rows
+        return (
+            self.longs[0, :rows], self.longs[1, :rows], self.task_id[:rows], self.outcome[:rows], self.longs[2, :rows]
+        )
+
+
+@cython.final
+cdef class LedgerTable:
+    """A table in `memory`, which stays exported as long as this object lives; one thread at a time."""
+
+    cdef c_Ledger table
+    cdef uint8_t[::1] memory
+
+    def __cinit__(self, uint8_t[::1] memory, capacity=None, uint64_t seed=0):
+        self.memory = memory
+        if capacity is not None:
+            if <size_t> memory.shape[0] < c_ledger_bytes(<size_t> capacity):
+                raise ValueError("the memory is too small for the capacity")
+            self.table.create(&memory[0], <size_t> capacity, seed)
+        elif memory.shape[0] == 0 or not self.table.attach(&memory[0], <size_t> memory.shape[0]):
+            raise ValueError("the memory holds no table")
+
+    def __len__(self):
+        return self.table.size()
+
+    @property
+    def open(self):
+        return self.table.open()
+
+    @property
+    def capacity(self):
+        return self.table.capacity()
+
+    @property
+    def seed(self):
+        return self.table.seed()
+
+    @property
+    def token(self):
+        return (<const char*> self.table.token())[:16]
+
+    @token.setter
+    def token(self, bytes token):
+        if len(token) != 16:
+            raise ValueError("a token has 16 bytes")
+        memcpy(self.table.token(), <const char*> token, 16)
+
+    def contains(self, int64_t root_id):
+        return self.table.contains(root_id)
+
+    def merge(
+        self,
+        const int64_t[::1] root_id,
+        const int64_t[::1] value,
+        const uint8_t[::1] flags,
+        const int64_t[::1] track_value,
+        const int32_t[::1] task_id,
+        const int64_t[::1] message_id,
+        int64_t time_ms,
+        high_water,
+        bint every_message_refreshes,
+    ):
+        """Apply partials; return completions, positions that changed, roots that left the log, and the counts."""
+        cdef c_LedgerPartials partials
+        cdef c_LedgerRules rules
+        cdef c_LedgerChanges changes
+        cdef c_LedgerCounts counts
+        cdef Py_ssize_t rows = root_id.shape[0]
+        if self.table.size() + <size_t> rows > self.table.capacity():
+            raise ValueError("the table has no room for so many rows")
+        rules.time_ms = time_ms
+        rules.high_water = <uint64_t> -1 if high_water is None else <uint64_t> high_water
+        rules.every_message_refreshes = every_message_refreshes
+        cdef _LedgerOutput done = _LedgerOutput(rows)
+        position = np.empty(rows, np.uint32)
+        gone = np.empty(rows, np.int64)
+        cdef uint32_t[::1] positions = position
+        cdef int64_t[::1] roots = gone
+        changes.positions = 0
+        changes.roots = 0
+        if rows > 0:
+            partials.root_id = &root_id[0]
+            partials.value = &value[0]
+            partials.flags = &flags[0]
+            partials.track_value = &track_value[0]
+            partials.task_id = &task_id[0]
+            partials.message_id = &message_id[0]
+            partials.rows = <size_t> rows
+            changes.position = &positions[0]
+            changes.root_id = &roots[0]
+            with nogil:
+                self.table.merge(partials, rules, &done.out, &changes, &counts)
+        return (
+            done.columns(), position[:<Py_ssize_t> changes.positions], gone[:<Py_ssize_t> changes.roots],
+            _counts_of(counts),
+        )
+
+    def expire(self, int64_t before_ms, int64_t now_ms):
+        """Remove what was placed before a moment; return completions, the start of the oldest left, and the counts."""
+        cdef c_LedgerCounts counts
+        cdef int64_t oldest_ms
+        cdef _LedgerOutput done = _LedgerOutput(<Py_ssize_t> self.table.open())
+        with nogil:
+            oldest_ms = self.table.expire(before_ms, now_ms, &done.out, &counts)
+        return done.columns(), oldest_ms, _counts_of(counts)
+
+    def take(self, const uint32_t[::1] position, uint32_t chunk):
+        """Return the columns of some entries and note the chunk that they go to."""
+        cdef Py_ssize_t rows = position.shape[0]
+        cdef c_LedgerColumns columns
+        longs = np.empty((5, rows), np.int64)
+        task_id = np.empty(rows, np.int32)
+        if rows > 0:
+            if int(np.max(position)) >= self.table.capacity():
+                raise ValueError("there is no such position")
+            columns = _ledger_columns(longs[0], longs[1], longs[2], longs[3], longs[4], task_id)
+            with nogil:
+                self.table.take(&position[0], <size_t> rows, chunk, columns)
+        return longs[0], longs[1], longs[2], longs[3], longs[4], task_id
+
+    def still_in(self, const int64_t[::1] root_id, uint32_t chunk):
+        """Return the positions of those entries that no later chunk than this holds."""
+        cdef Py_ssize_t rows = root_id.shape[0]
+        cdef size_t found = 0
+        position = np.empty(rows, np.uint32)
+        cdef uint32_t[::1] positions = position
+        if rows > 0:
+            with nogil:
+                found = self.table.still_in(&root_id[0], <size_t> rows, chunk, &positions[0])
+        return position[:<Py_ssize_t> found]
+
+    def put(
+        self,
+        int64_t[::1] root_id,
+        int64_t[::1] value,
+        int64_t[::1] message_id,
+        int64_t[::1] start_ms,
+        int64_t[::1] since_ms,
+        int32_t[::1] task_id,
+        uint32_t chunk,
+    ):
+        """Put entries over what is there."""
+        cdef Py_ssize_t rows = root_id.shape[0]
+        cdef c_LedgerColumns columns
+        if self.table.size() + <size_t> rows > self.table.capacity():
+            raise ValueError("the table has no room for so many rows")
+        if rows > 0:
+            columns = _ledger_columns(root_id, value, message_id, start_ms, since_ms, task_id)
+            with nogil:
+                self.table.put(columns, <size_t> rows, chunk)
+
+    def erase(self, const int64_t[::1] root_id):
+        """Remove entries; unknown ones do not matter."""
+        if root_id.shape[0] > 0:
+            with nogil:
+                self.table.erase(&root_id[0], <size_t> root_id.shape[0])
+
+    def copy_to(self, LedgerTable other):
+        """Copy everything into an empty table."""
+        if len(other) > 0 or other.table.capacity() < self.table.size():
+            raise ValueError("expected an empty table with room for all")
+        with nogil:
+            self.table.copy_to(&other.table)
+
+    def check_invariants(self):
+        return self.table.check_invariants()
+
+
+cdef c_LedgerColumns _ledger_columns(
+    int64_t[::1] root_id,
+    int64_t[::1] value,
+    int64_t[::1] message_id,
+    int64_t[::1] start_ms,
+    int64_t[::1] since_ms,
+    int32_t[::1] task_id,
+):
+    cdef c_LedgerColumns columns
+    columns.root_id = &root_id[0]
+    columns.value = &value[0]
+    columns.message_id = &message_id[0]
+    columns.start_ms = &start_ms[0]
+    columns.since_ms = &since_ms[0]
+    columns.task_id = &task_id[0]
+    return columns
