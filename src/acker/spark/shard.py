@@ -1,0 +1,390 @@
+"""One shard, one micro-batch: take the table up, apply the blocks, let trees time out, write the log, leave the table.
+
+Nothing here knows Spark: the store is Spark's state in the operator, and a dictionary in tests.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from acker.columns import Completions
+from acker.combiner import Combiner, Partials, shard_of
+from acker.errors import ArgumentValueError
+from acker.ledger import TOKEN_BYTES, Counts, Entries, Ledger
+from acker.protocol import INT64_MIN
+from acker.spark.blocks import decode_block
+from acker.spark.reports import Report
+from acker.spark.resident import Residents, borrowed
+from acker.spark.state import CHUNK_ROWS_MAX, Head, StateError, decode_chunk, decode_head, encode_chunk, encode_head
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+# An old chunk is done away with once the log has more rows than this many times the entries held, and some ...
+_LOG_ROWS_PER_ENTRY: Final = 2
+_LOG_ROWS_SPARE: Final = CHUNK_ROWS_MAX
+# ... or more chunks than full ones would need, and some.
+_CHUNKS_SPARE: Final = 64
+# For each row written so many old ones may be looked at, and this many a micro-batch besides: the work of a micro-batch
+# is bounded by its own size, and still the cleaning outruns the writing.
+_CREDIT_PER_ROW: Final = 2
+_CREDIT_PER_BATCH: Final = 1024
+_CREDIT_MAX: Final = 4 * CHUNK_ROWS_MAX
+# Without a timeout there are no rotations, and the oldest tree is looked for this often.
+_LOOK_MS: Final = 60_000
+
+
+class Store(Protocol):
+    """Where a shard's state is."""
+
+    def head(self) -> bytes | None:
+        """Return the head, None when there is no state yet."""
+
+    def put_head(self, data: bytes) -> None:
+        """Write the head."""
+
+    def chunk(self, number: int) -> bytes | None:
+        """Return a chunk of the log."""
+
+    def put_chunk(self, number: int, data: bytes) -> None:
+        """Write a chunk."""
+
+    def remove_chunk(self, number: int) -> None:
+        """Remove a chunk."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a streaming acker was asked for.
+
+    Attributes
+    ----------
+    shards, partitions : int
+    timeout_ms : Fraction or None
+    buckets : int
+    high_water : int or None
+        Of one shard.
+    every_message_refreshes : bool
+        The rule of protocol "storm-0.9".
+    event_time : bool
+        The clock is the watermark.
+    """
+
+    shards: int
+    partitions: int
+    timeout_ms: Fraction | None = None
+    buckets: int = 3
+    high_water: int | None = None
+    every_message_refreshes: bool = False
+    event_time: bool = False
+
+    def rotation_at(self, time_ms: int) -> int:
+        """Return how many rotations there were up to a moment: one each timeout / (buckets - 1), never rounded."""
+        if self.timeout_ms is None:
+            return time_ms // _LOOK_MS
+        return int(time_ms * (self.buckets - 1) // self.timeout_ms)
+
+    def expired_at(self, rotation: int) -> int:
+        """Return the moment before which an entry must have been placed to be gone after a rotation."""
+        if self.timeout_ms is None:
+            return INT64_MIN
+        # Placed in cohort c, gone with rotation c + buckets; so gone are those before cohort rotation - buckets + 1.
+        return -int(-(rotation - self.buckets + 1) * self.timeout_ms // (self.buckets - 1))
+
+    def next_rotation_ms(self, time_ms: int) -> int | None:
+        """Return the moment of the first rotation after `time_ms`; None where there are none."""
+        if self.timeout_ms is None:
+            return None
+        return -int(-(self.rotation_at(time_ms) + 1) * self.timeout_ms // (self.buckets - 1))
+
+
+class Batch(NamedTuple):
+    """One shard's part of a micro-batch.
+
+    Attributes
+    ----------
+    batch_id : int
+    blocks : list
+        As `acker.spark.blocks` packs them.
+    clock_ms : int
+        The time of the micro-batch, or the watermark.
+    """
+
+    batch_id: int
+    blocks: list[Any]
+    clock_ms: int
+
+
+def update(store: Store, residents: Residents, key: str, shard: int, batch: Batch, options: Options) -> _Result:
+    """Apply one micro-batch to one shard and write its state.
+
+    Parameters
+    ----------
+    store : Store
+    residents : Residents
+        Where the shard's table may still be.
+    key : str
+        Names the shard among all shards of all queries.
+    shard : int
+    batch : Batch
+    options : Options
+
+    Returns
+    -------
+    (Completions, Report)
+
+    Raises
+    ------
+    StateError           the state is of another query, of another release, or damaged.
+    ArgumentValueError   a block is damaged or of another shard.
+    """
+    data = store.head()
+    if data is None:
+        head = _first_head(shard, batch, options)
+        ledger, resident, rebuilt = residents.new(), False, False
+    else:
+        head = decode_head(data)
+        _check_same_query(head, shard, options)
+        found = residents.take(key, head.token)
+        resident, rebuilt = found is not None, found is None
+        ledger = found if found is not None else _rebuild(store, residents, head)
+    with borrowed(ledger):
+        work = _Work(store, ledger, head, options)
+        completions = work.run(batch)
+        store.put_head(encode_head(work.head))
+        report = work.report(batch, resident=resident, rebuilt=rebuilt)
+    residents.leave(key, work.head.token, ledger)
+    return completions, report
+
+
+_Result = tuple[Completions, Report]
+
+
+def _first_head(shard: int, batch: Batch, options: Options) -> Head:
+    return Head(
+        token=bytes(TOKEN_BYTES),
+        batch_id=batch.batch_id,
+        shard=shard,
+        shards=options.shards,
+        partitions=options.partitions,
+        event_time=int(options.event_time),
+        clock_ms=batch.clock_ms,
+        time_ms=batch.clock_ms,
+        expired_ms=INT64_MIN,
+        rotation=options.rotation_at(batch.clock_ms),
+        oldest_ms=batch.clock_ms,
+        first_chunk=1,
+        next_chunk=1,
+        log_rows=0,
+        log_bytes=0,
+        # Shards that get as much each would all clean in the same micro-batch.
+        credit_rows=shard * CHUNK_ROWS_MAX // options.shards,
+        entries=0,
+        open=0,
+        counts=Counts(),
+    )
+
+
+def _check_same_query(head: Head, shard: int, options: Options) -> None:
+    way_out = "; Spark cannot move state, so set it back, or begin with a new checkpoint"
+    for name, found, asked in (
+        ("shards", head.shards, options.shards),
+        ("spark.sql.shuffle.partitions", head.partitions, options.partitions),
+    ):
+        if found != asked:
+            raise StateError(f"{name}: the checkpoint was made with {found}, the query asks for {asked}{way_out}")
+    if head.event_time != options.event_time:
+        made, asks = ("the watermark" if flag else "the clock" for flag in (head.event_time, options.event_time))
+        raise StateError(f"event_time: trees of the checkpoint expire by {made}, the query asks for {asks}{way_out}")
+    if head.shard != shard:
+        raise StateError(f"head: expected the state of shard {shard}, got that of shard {head.shard}")
+
+
+def _rebuild(store: Store, residents: Residents, head: Head) -> Ledger:
+    """Make the table that the log describes."""
+    ledger = residents.new()
+    with borrowed(ledger):
+        ledger.reserve(head.entries + CHUNK_ROWS_MAX)
+        for number in range(head.first_chunk, head.next_chunk):
+            entries, gone = _read_chunk(store, number)
+            ledger.erase(gone)
+            ledger.put(entries, number)
+        ledger.expire(head.expired_ms, head.time_ms)
+        if (len(ledger), ledger.open) != (head.entries, head.open):
+            raise StateError(
+                f"shard {head.shard}: the log holds {len(ledger)} entries, {ledger.open} of them tracked, and the head"
+                f" says {head.entries} and {head.open}: the checkpoint is damaged"
+            )
+    return ledger
+
+
+def _read_chunk(store: Store, number: int) -> tuple[Entries, npt.NDArray[np.int64]]:
+    data = store.chunk(number)
+    if data is None:
+        raise StateError(f"chunk {number} of the log is missing: the checkpoint is damaged")
+    return decode_chunk(data)
+
+
+class _Work:
+    """What one micro-batch does to a shard; `head` is the new head in the end."""
+
+    def __init__(self, store: Store, ledger: Ledger, head: Head, options: Options) -> None:
+        self.head = head
+        self._store = store
+        self._ledger = ledger
+        self._options = options
+        self._counts = Counts()
+        self._messages = 0
+        self._native_ns = 0
+        self._bytes_written = 0
+        self._chunks_cleaned = 0
+
+    def run(self, batch: Batch) -> Completions:
+        """Apply the micro-batch; messages first, then what is due expires."""
+        head, options = self.head, self._options
+        partials, latest_ms = self._combined(batch.blocks)
+        # A clock that was set back stands still for one micro-batch, and then goes on from where it was.
+        clock_ms = max(batch.clock_ms, head.clock_ms) if options.event_time else batch.clock_ms
+        time_ms = head.time_ms + max(0, clock_ms - head.clock_ms)
+        placed_ms = max(time_ms, latest_ms) if options.event_time else time_ms
+        started_ns = time.perf_counter_ns()
+        merged = self._ledger.merge(
+            partials,
+            time_ms=placed_ms,
+            high_water=options.high_water,
+            every_message_refreshes=options.every_message_refreshes,
+        )
+        self._native_ns += time.perf_counter_ns() - started_ns
+        self._counts = self._counts.plus(merged.counts)
+        self.head = head._replace(clock_ms=clock_ms, time_ms=time_ms, batch_id=batch.batch_id)
+        # Before anything expires: positions are good until the ledger changes again.
+        self._write(merged.changed, merged.gone)
+        completions = self._expire(merged.completions)
+        self._clean()
+        self.head = self.head._replace(
+            token=os.urandom(TOKEN_BYTES),
+            entries=len(self._ledger),
+            open=self._ledger.open,
+            counts=head.counts.plus(self._counts),
+        )
+        return completions
+
+    def _combined(self, blocks: Iterable[Any]) -> tuple[Partials, int]:
+        """Return the whole of the micro-batch by root, and the latest event time in it."""
+        parts = []
+        latest_ms = INT64_MIN
+        duplicates = 0
+        for block in blocks:
+            partials, header = decode_block(block)
+            if (shard_of(partials.root_id, self.head.shards) != self.head.shard).any():
+                raise ArgumentValueError(f"blocks: a block of shard {self.head.shard} holds trees of others")
+            parts.append(partials)
+            self._messages += header.messages
+            self._native_ns += header.native_ns
+            duplicates += header.duplicates
+            latest_ms = max(latest_ms, INT64_MIN if header.event_ms is None else header.event_ms)
+        if len(parts) != 1:
+            combiner = Combiner(resets=True)
+            for partials in parts:
+                combiner.merge(partials)
+            duplicates += combiner.duplicates
+            self._native_ns += combiner.native_ns
+            parts = combiner.partials()
+        self._counts = self._counts.plus(Counts(duplicates=duplicates))
+        return parts[0], latest_ms
+
+    def _expire(self, completions: Completions) -> Completions:
+        """Remove what is due, where there was a rotation since the last time."""
+        head = self.head
+        rotation = self._options.rotation_at(head.time_ms)
+        if rotation == head.rotation:
+            return completions
+        expired_ms = max(self._options.expired_at(rotation), head.expired_ms)
+        expired = self._ledger.expire(expired_ms, head.time_ms)
+        self._counts = self._counts.plus(expired.counts)
+        self.head = head._replace(rotation=rotation, expired_ms=expired_ms, oldest_ms=expired.oldest_ms)
+        return Completions.concat([completions, expired.completions])
+
+    def _write(self, changed: npt.NDArray[np.uint32], gone: npt.NDArray[np.int64]) -> None:
+        """Append what changed to the log."""
+        rows = max(len(changed), len(gone))
+        for first in range(0, rows, CHUNK_ROWS_MAX):
+            number = self.head.next_chunk
+            entries = self._ledger.take(changed[first : first + CHUNK_ROWS_MAX], number)
+            part = gone[first : first + CHUNK_ROWS_MAX]
+            data = encode_chunk(entries, part)
+            self._store.put_chunk(number, data)
+            self._bytes_written += len(data)
+            self.head = self.head._replace(
+                next_chunk=number + 1,
+                log_rows=self.head.log_rows + len(entries.root_id) + len(part),
+                log_bytes=self.head.log_bytes + len(data),
+            )
+        credit = self.head.credit_rows + _CREDIT_PER_ROW * (len(changed) + len(gone)) + _CREDIT_PER_BATCH
+        self.head = self.head._replace(credit_rows=min(credit, max(_CREDIT_MAX, _CREDIT_PER_ROW * rows)))
+
+    def _clean(self) -> None:
+        """Do away with the oldest chunks while the log is too long; what only they showed is written once more."""
+        kept = []
+        while self._is_log_long():
+            head = self.head
+            data = self._store.chunk(head.first_chunk)
+            if data is None:
+                raise StateError(f"chunk {head.first_chunk} of the log is missing: the checkpoint is damaged")
+            entries, gone = decode_chunk(data)
+            rows = len(entries.root_id) + len(gone)
+            if rows > head.credit_rows:
+                break
+            kept.append(self._ledger.still_in(entries.root_id, head.first_chunk))
+            self._store.remove_chunk(head.first_chunk)
+            self._chunks_cleaned += 1
+            self.head = head._replace(
+                first_chunk=head.first_chunk + 1,
+                log_rows=head.log_rows - rows,
+                log_bytes=head.log_bytes - len(data),
+                credit_rows=head.credit_rows - rows,
+            )
+        if kept:
+            credit_rows = self.head.credit_rows
+            self._write(np.concatenate(kept), np.empty(0, np.int64))
+            self.head = self.head._replace(credit_rows=credit_rows)
+
+    def _is_log_long(self) -> bool:
+        head, entries = self.head, len(self._ledger)
+        chunks = head.next_chunk - head.first_chunk
+        # What this micro-batch wrote is not looked at again.
+        return chunks > 1 and (
+            head.log_rows > _LOG_ROWS_PER_ENTRY * entries + _LOG_ROWS_SPARE
+            or chunks > 2 * _LOG_ROWS_PER_ENTRY * entries // CHUNK_ROWS_MAX + _CHUNKS_SPARE
+        )
+
+    def report(self, batch: Batch, *, resident: bool, rebuilt: bool) -> Report:
+        """Return what this micro-batch did, once the head is written."""
+        head = self.head
+        return Report(
+            batch_id=batch.batch_id,
+            shard=head.shard,
+            shards=head.shards,
+            messages=self._messages,
+            **self._counts._asdict(),
+            pending=head.entries,
+            open=head.open,
+            oldest_age_ms=max(0, head.time_ms - head.oldest_ms) if head.entries else 0,
+            state_bytes=head.log_bytes,
+            chunks=head.next_chunk - head.first_chunk,
+            bytes_written=self._bytes_written,
+            chunks_cleaned=self._chunks_cleaned,
+            resident=int(resident),
+            rebuilt=int(rebuilt),
+            native_ns=self._native_ns,
+            table_bytes=self._ledger.nbytes,
+            time_ms=head.time_ms,
+        )

@@ -1,0 +1,181 @@
+"""What a shard keeps in Spark's state store: one head, and a log of chunks. docs/streaming.md writes the format down.
+
+The log alone tells which trees are open: a chunk holds entries as they were after some micro-batch, and the root ids of
+entries that were gone then. Read from the oldest chunk to the newest, each over what came before, and with the entries
+left out that were placed before the head's `expired_ms`, they give the ledger. A micro-batch adds a chunk, and so costs
+what it changed, whatever is held; the oldest chunks are done away with little by little (`acker.spark.shard`).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from acker.combiner import xxh64
+from acker.errors import ArgumentValueError
+from acker.ledger import TOKEN_BYTES, UNTRACKED_FAILED, Counts, Entries
+
+VERSION: Final = 1
+# Names of the state variables, and their types as Spark writes them.
+HEAD_VARIABLE: Final = "head"
+LOG_VARIABLE: Final = "log"
+VALUE_DDL: Final = "bytes binary"
+CHUNK_KEY_DDL: Final = "chunk int"
+
+# A chunk stays near 1.4 MB: it is written in one piece, and done away with in one.
+CHUNK_ROWS_MAX: Final = 32_768
+
+_PREFIX: Final = struct.Struct("<8sII")
+_HEAD_MAGIC: Final = b"ACKERHED"
+_CHUNK_MAGIC: Final = b"ACKERLOG"
+_CHECKSUM: Final = struct.Struct("<Q")
+_LENGTHS: Final = struct.Struct("<QQ")
+
+
+class StateError(ArgumentValueError):
+    """The state in a checkpoint cannot be read, or belongs to another query. Nothing was changed."""
+
+
+class Head(NamedTuple):
+    """What is known of a shard beside its trees. All but the token are int64.
+
+    Attributes
+    ----------
+    token : bytes
+        16 random bytes, new in each version of the state: a native table with another token is not this state's.
+    batch_id : int
+        The micro-batch that wrote it.
+    shard, shards, partitions : int
+        Which of how many shards, and Spark's shuffle partitions; they cannot change.
+    event_time : int
+        1 where the clock is the watermark, 0 where it is the time of the micro-batch.
+    clock_ms : int
+        What that clock last said.
+    time_ms : int
+        The shard's own clock, which does not go back.
+    expired_ms : int
+        Entries placed before it are gone, whatever the log says.
+    rotation : int
+        Number of the last rotation, ``time_ms`` divided by the time between two.
+    oldest_ms : int
+        Start of the oldest entry when it was last looked for, which each rotation does.
+    first_chunk, next_chunk : int
+        The log has the chunks from the one up to before the other.
+    log_rows, log_bytes : int
+        In those chunks.
+    credit_rows : int
+        So many rows of old chunks may be looked at.
+    entries, open : int
+        Entries held, and those of them with a TRACK.
+    counts : Counts
+        Since the beginning.
+    """
+
+    token: bytes
+    batch_id: int
+    shard: int
+    shards: int
+    partitions: int
+    event_time: int
+    clock_ms: int
+    time_ms: int
+    expired_ms: int
+    rotation: int
+    oldest_ms: int
+    first_chunk: int
+    next_chunk: int
+    log_rows: int
+    log_bytes: int
+    credit_rows: int
+    entries: int
+    open: int
+    counts: Counts
+
+
+_HEAD: Final = struct.Struct(f"<{TOKEN_BYTES}s{len(Head._fields) - 2 + len(Counts._fields)}q")
+_HEAD_BYTES: Final = _PREFIX.size + _HEAD.size + _CHECKSUM.size
+# The columns of a chunk; the widest come first, so that each is aligned.
+_COLUMNS: Final = tuple((name, np.dtype("<i4" if name == "task_id" else "<i8")) for name in Entries._fields)
+_ENTRY_BYTES: Final = sum(dtype.itemsize for _, dtype in _COLUMNS)
+_GONE: Final = np.dtype("<i8")
+
+
+def encode_head(head: Head) -> bytes:
+    """Pack a head."""
+    content = _PREFIX.pack(_HEAD_MAGIC, VERSION, _HEAD_BYTES) + _HEAD.pack(*head[:-1], *head.counts)
+    return content + _CHECKSUM.pack(_checksum(content))
+
+
+def decode_head(data: Any) -> Head:
+    """Unpack a head.
+
+    Raises
+    ------
+    StateError   the bytes are not an undamaged head of a version that this release reads.
+    """
+    content = _checked(data, _HEAD_MAGIC, "head")
+    if len(content) != _PREFIX.size + _HEAD.size:
+        raise StateError(f"head: expected {_HEAD_BYTES} bytes, got {len(content) + _CHECKSUM.size}")
+    values = _HEAD.unpack_from(content, _PREFIX.size)
+    numbers = len(Head._fields) - 1
+    return Head._make([*values[:numbers], Counts(*values[numbers:])])
+
+
+def encode_chunk(entries: Entries, gone: npt.NDArray[np.int64]) -> bytes:
+    """Pack a chunk of the log: entries as they are, and the root ids of entries that are gone."""
+    header = _PREFIX.pack(_CHUNK_MAGIC, VERSION, _PREFIX.size + _LENGTHS.size)
+    columns = [np.ascontiguousarray(gone, _GONE)]
+    columns += [np.ascontiguousarray(getattr(entries, name), dtype) for name, dtype in _COLUMNS]
+    content = b"".join([header, _LENGTHS.pack(len(entries.root_id), len(gone)), *columns])
+    return content + _CHECKSUM.pack(_checksum(content))
+
+
+def decode_chunk(data: Any) -> tuple[Entries, npt.NDArray[np.int64]]:
+    """Unpack a chunk of the log into entries and the root ids of those that are gone.
+
+    Raises
+    ------
+    StateError   the bytes are not an undamaged chunk of a version that this release reads.
+    """
+    content = _checked(data, _CHUNK_MAGIC, "chunk")
+    rows, gone_rows = _LENGTHS.unpack_from(content, _PREFIX.size)
+    offset = _PREFIX.size + _LENGTHS.size
+    if len(content) != offset + rows * _ENTRY_BYTES + gone_rows * _GONE.itemsize:
+        raise StateError(f"chunk: {len(content)} bytes do not hold {rows} entries and {gone_rows} root ids")
+    gone = np.frombuffer(content, _GONE, gone_rows, offset)
+    offset += gone.nbytes
+    columns = {}
+    for name, dtype in _COLUMNS:
+        columns[name] = np.frombuffer(content, dtype, rows, offset)
+        offset += columns[name].nbytes
+    if rows and columns["task_id"].min() < UNTRACKED_FAILED:
+        raise StateError("chunk: a task id that no shard writes")
+    # Copies, since the native table asks for aligned memory that may be written to.
+    native = {name: column.astype(column.dtype.newbyteorder("=")) for name, column in columns.items()}
+    return Entries(**native), gone.astype(np.int64)
+
+
+def _checked(data: Any, magic: bytes, what: str) -> memoryview:
+    """Return the bytes before the checksum, after a look at what they say they are."""
+    view = memoryview(data).cast("B")
+    if len(view) < _PREFIX.size + _LENGTHS.size + _CHECKSUM.size:
+        raise StateError(f"{what}: {len(view)} bytes are too few")
+    found, version, _ = _PREFIX.unpack_from(view)
+    if found != magic:
+        raise StateError(f"{what}: expected it to begin with {magic!r}, got {found!r}: not the state of an acker")
+    if version != VERSION:
+        raise StateError(
+            f"{what}: expected format version {VERSION}, got {version}: it was written by another release of acker;"
+            " run the query with that one, or begin with a new checkpoint"
+        )
+    content = view[: -_CHECKSUM.size]
+    if _CHECKSUM.unpack_from(view, len(content))[0] != _checksum(content):
+        raise StateError(f"{what}: the checksum does not fit the bytes: the checkpoint is damaged")
+    return content
+
+
+def _checksum(content: Any) -> int:
+    return xxh64(np.frombuffer(content, np.uint8))
