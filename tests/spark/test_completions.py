@@ -172,9 +172,6 @@ def test_frames_of_another_shape_are_refused_before_a_job(spark):
         assert str(caught.value) == f"task_id: expected int, got {dtype}"
     with pytest.raises(ArgumentTypeError, match="messages: expected a DataFrame, got list"):
         completions([1])
-    stream = spark.readStream.format("rate").load()
-    with pytest.raises(ArgumentValueError, match="streaming is not supported in this version"):
-        completions(stream)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Completions of a DataFrame's messages, by Spark's own plan: aggregated per root, settled in expressions.
+"""Completions of a DataFrame's messages. Of a batch by Spark's own plan: aggregated per root, settled in expressions.
 
 A row that crosses into Python costs as much as Spark takes to aggregate it, so none does. All aggregates keep numbers
 of fixed width, so that Spark uses its hash aggregate: a minimum of a struct would make it sort.
@@ -30,33 +30,53 @@ def completions(
     timeout: str | float | None = None,
     protocol: str = "storm",
     include_pending: bool = False,
+    buckets: int = 3,
+    high_water: int | None = None,
+    event_time: str | None = None,
+    watermark_delay: str = "0 seconds",
+    name: str = "acker",
 ) -> DataFrame:
-    """Settle the messages in a DataFrame, all of them taken as one set.
+    """Settle the messages in a DataFrame: of a batch one all as one set, of a streaming one each micro-batch as a set.
 
     Parameters
     ----------
     messages : DataFrame
-        A batch one, with the columns of `acker.MESSAGE_SCHEMA` by name; further ones are ignored. Integers of another
-        width are converted when no value changes. task_id and message_id may be null where no row is a TRACK.
+        With the columns of `acker.MESSAGE_SCHEMA` by name; further ones are ignored. Integers of another width are
+        converted when no value changes. task_id and message_id may be null where no row is a TRACK.
     shards : int, 1 to 65536, optional
-        Checked and of no effect here: Spark's shuffle partitions decide. See `completions_from_files`.
+        Streaming: into how many parts the trees are split; by default as many as Spark's shuffle partitions. The
+        checkpoint keeps it. Batch: of no effect, Spark's shuffle partitions decide.
     timeout : str or number, optional
-        "90 seconds", or seconds above 0. Checked and of no effect: in a batch nothing times out.
+        "90 seconds", or seconds above 0. None: a tree waits for ever, and a stream warns of it.
     protocol : {"storm", "storm-0.9"}
-        The same for a set of messages. "fsshelter" needs an order.
+        The same for one set of messages. "fsshelter" needs an order.
     include_pending : bool
-        Report the trees that are still open too, with outcome PENDING.
+        Batch only: report the trees that are still open too, with outcome PENDING.
+    buckets : int, 2 to 15
+        A tree times out after more than `timeout` and at most ``timeout * buckets / (buckets - 1)``.
+    high_water : int >= 0, optional
+        Bounds the state, each shard having an equal part of it: while more than twice as many tracked trees are held, a
+        TRACK of a tree that its micro-batch does not finish is answered REJECTED. None: no limit.
+    event_time : str, optional
+        A column of timestamps, or of bigint milliseconds: trees expire by its watermark instead of by the clock.
+    watermark_delay : str
+        How far behind the latest event time the watermark is.
+    name : str
+        Of the observation that says what each shard did; the ackers of one query need different ones.
 
     Returns
     -------
     DataFrame
-        Columns of `acker.COMPLETION_SCHEMA`, one row a tree that had a TRACK and is finished; `elapsed_ms` is 0.
-        Nothing runs before an action. Messages of one tree may lie in any partitions, in any order.
+        Columns of `acker.COMPLETION_SCHEMA`, one row a tree that had a TRACK and is finished. Messages of one tree may
+        lie in any partitions, in any order. Batch: `elapsed_ms` is 0, nothing times out, and nothing runs before an
+        action; the options below `include_pending` have no effect. Streaming: see docs/streaming.md.
 
     Raises
     ------
     ArgumentTypeError, ArgumentValueError
-        What is wrong with an argument; a streaming DataFrame.
+        What is wrong with an argument.
+    SessionError
+        The session cannot run a streaming acker; it says what to do.
     ColumnTypeError, ColumnValueError
         A column that is missing or does not hold integers. A bad value in a row fails the job with an error that names
         the column and the root id.
@@ -70,9 +90,25 @@ def completions(
     check_options(protocol, timeout, shards)
     if not hasattr(messages, "isStreaming") or not hasattr(messages, "schema"):
         raise ArgumentTypeError(f"messages: expected a DataFrame, got {type(messages).__name__}")
-    if messages.isStreaming:
-        raise ArgumentValueError("messages: streaming is not supported in this version; expected a batch DataFrame")
     types = _check_schema(messages.schema)
+    if messages.isStreaming:
+        if include_pending:
+            raise ArgumentValueError("include_pending: a stream has no end at which trees could be pending")
+        # Imported here, since it asks for packages that a batch does not need.
+        from acker.spark.streaming import completions_of_stream
+
+        return completions_of_stream(
+            messages,
+            types,
+            shards=shards,
+            timeout=timeout,
+            protocol=protocol,
+            buckets=buckets,
+            high_water=high_water,
+            event_time=event_time,
+            watermark_delay=watermark_delay,
+            name=name,
+        )
     return _settle(_gather(messages, types), include_pending=include_pending)
 
 

@@ -200,26 +200,31 @@ def completions_from_blocks(
     shard: str = "shard",
     shards: int | None = None,
     include_pending: bool = False,
+    **streaming: Any,
 ) -> DataFrame:
     """Merge blocks and settle every tree: the last stage of `completions_from_files` and of tracked pipelines.
 
     Parameters
     ----------
     blocks : DataFrame
-        A batch one, with a binary column of blocks and an integer column with the shard of each. All blocks must have
-        been split into the same number of shards, so that the parts of a tree meet.
+        With a binary column of blocks and an integer column with the shard of each. All blocks must have been split
+        into the same number of shards, so that the parts of a tree meet. Of a streaming one each micro-batch is settled
+        as a set, and what stays open waits in the state.
     column, shard : str
         Names of the two columns; others are ignored.
     shards : int, 1 to 65536, optional
         How many there are. When given, each shard gets a partition of its own and its blocks are checked to belong to
-        it. When left out, Spark's shuffle partitions take the shards as their hashes fall.
+        it. When left out, Spark's shuffle partitions take the shards as their hashes fall. A stream must be told.
     include_pending : bool
-        Report the trees that are still open too, with outcome PENDING.
+        Batch only: report the trees that are still open too, with outcome PENDING.
+    timeout, protocol, buckets, high_water, name
+        Streaming only, as in `acker.spark.completions`.
 
     Returns
     -------
     DataFrame
-        Columns of `acker.COMPLETION_SCHEMA`, one row a tree that had a TRACK and is finished; `elapsed_ms` is 0.
+        Columns of `acker.COMPLETION_SCHEMA`, one row a tree that had a TRACK and is finished; `elapsed_ms` is 0 in a
+        batch.
 
     Raises
     ------
@@ -236,6 +241,16 @@ def completions_from_blocks(
             raise ArgumentTypeError(f"blocks: expected column {name!r} of type {' or '.join(types)}, got {found}")
     number = F.col(f"`{shard}`")
     rows = blocks.select(number.cast("int").alias("shard"), F.col(f"`{column}`").alias("block"))
+    if blocks.isStreaming:
+        if shards is None or include_pending:
+            raise ArgumentValueError(
+                "blocks: a streaming DataFrame needs the number of shards, and has nothing PENDING"
+            )
+        from acker.spark.streaming import completions_from_block_stream
+
+        return completions_from_block_stream(rows, shards=shards, **streaming)
+    if streaming:
+        raise ArgumentTypeError(f"{next(iter(streaming))}: of a streaming DataFrame only, and blocks is a batch one")
     if shards is None:
         placed = rows.repartition("shard")
     else:
@@ -275,35 +290,30 @@ def completion_batches(done: Completions) -> Iterator[pa.RecordBatch]:
 
 
 def placements(shards: int) -> npt.NDArray[np.int32]:
-    """Return for each shard an int that Spark's hash partitioning puts into the partition of that number.
+    """Return for each shard an int that Spark's ``hash`` maps to the shard's number.
 
-    The hash is Murmur3 with seed 42, as Spark's ``hash`` function. Were it another one, shards would merely share
-    partitions: results do not depend on it.
+    So hash partitioning puts shard s into partition s modulo the number of partitions, whatever that is. The hash is
+    Murmur3 (x86, 32 bits) of one int with seed 42; each of its steps can be undone. Were it another one, shards would
+    merely share partitions: results do not depend on it.
     """
-    places = np.full(shards, -1, np.int64)
-    first = 0
-    while (places < 0).any():
-        candidates = np.arange(first, first + 16 * shards, dtype=np.uint32)
-        partitions = _murmur3(candidates).astype(np.int32).astype(np.int64) % shards
-        found, at = np.unique(partitions, return_index=True)
-        new = places[found] < 0
-        places[found[new]] = candidates[at[new]]
-        first += len(candidates)
-    return places.astype(np.int32)
 
+    def unfold(mixed: Any, bits: int) -> Any:
+        """Undo ``mixed ^= mixed >> bits``, for 11 bits or more."""
+        once = mixed ^ (mixed >> np.uint32(bits))
+        return once if bits >= 16 else mixed ^ (once >> np.uint32(bits))
 
-def _murmur3(number: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Murmur3 (x86, 32 bits) of ints as Spark hashes them: one 4-byte block, seed 42."""
+    def unrotate(word: Any, bits: int) -> Any:
+        return (word >> np.uint32(bits)) | (word << np.uint32(32 - bits))
 
-    def rotate(word: Any, bits: int) -> Any:
-        return (word << np.uint32(bits)) | (word >> np.uint32(32 - bits))
+    def inverse(odd: int) -> np.uint32:
+        return np.uint32(pow(odd, -1, 2**32))
 
-    mixed = rotate(number * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
-    mixed = rotate(mixed ^ np.uint32(42), 13) * np.uint32(5) + np.uint32(0xE6546B64)
-    mixed ^= np.uint32(4)
-    mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    mixed = (mixed ^ (mixed >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return mixed ^ (mixed >> np.uint32(16))  # type: ignore[no-any-return]
+    mixed = unfold(np.arange(shards, dtype=np.uint32), 16) * inverse(0xC2B2AE35)
+    mixed = unfold(mixed, 13) * inverse(0x85EBCA6B)
+    mixed = unfold(mixed, 16) ^ np.uint32(4)  # the length in bytes
+    mixed = unrotate((mixed - np.uint32(0xE6546B64)) * inverse(5), 13) ^ np.uint32(42)
+    mixed = unrotate(mixed * inverse(0x1B873593), 15) * inverse(0xCC9E2D51)
+    return mixed.view(np.int32)  # type: ignore[no-any-return]
 
 
 def _size_bytes(trees: int, open_trees: int) -> int:

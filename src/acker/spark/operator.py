@@ -1,0 +1,158 @@
+"""The stateful operator as Spark calls it: rows of blocks in, completions and a report out, a shard at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+from pyspark import TaskContext
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+
+from acker.spark.guards import check_worker
+from acker.spark.resident import residents
+from acker.spark.shard import Batch, Options, update
+from acker.spark.state import CHUNK_KEY_DDL, HEAD_VARIABLE, LOG_VARIABLE, VALUE_DDL, StateError, decode_head
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from acker.columns import Completions
+    from acker.spark.reports import Report
+
+# What comes in: blocks, and rows without one that only say what time it is.
+INPUT_DDL: Final = "place int, shard int, block binary, clock_ms long"
+# What goes out: completions, the last column null; and reports, the others 0.
+OUTPUT_DDL: Final = "root_id long, message_id long, task_id int, outcome tinyint, elapsed_ms long, report array<long>"
+
+
+class SparkStore:
+    """A shard's state in Spark's state store; good while its key is being handled."""
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._head = handle.getValueState(HEAD_VARIABLE, VALUE_DDL)
+        self._log = handle.getMapState(LOG_VARIABLE, CHUNK_KEY_DDL, VALUE_DDL)
+
+    def head(self) -> bytes | None:
+        """Return the head, None when there is no state yet."""
+        row = self._head.get()
+        return None if row is None else row[0]
+
+    def put_head(self, data: bytes) -> None:
+        """Write the head."""
+        self._head.update((data,))
+
+    def chunk(self, number: int) -> bytes | None:
+        """Return a chunk of the log."""
+        row = self._log.getValue((number,))
+        return None if row is None else row[0]
+
+    def put_chunk(self, number: int, data: bytes) -> None:
+        """Write a chunk."""
+        self._log.updateValue((number,), (data,))
+
+    def remove_chunk(self, number: int) -> None:
+        """Remove a chunk."""
+        self._log.removeKey((number,))
+
+
+class AckerProcessor(StatefulProcessor):
+    """Settles the blocks of each shard with `acker.spark.shard.update`.
+
+    Parameters
+    ----------
+    options : Options
+    name : str
+        Of the observation; tells the ackers of one query apart.
+    versions : tuple
+        Of the driver, which the workers must match.
+    """
+
+    def __init__(self, options: Options, name: str, versions: tuple[str, ...]) -> None:
+        self._options = options
+        self._name = name
+        self._versions = versions
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state variables; on the driver too, which wants to know their names and types."""
+        check_worker(self._versions)
+        self._handle = handle
+        self._store = SparkStore(handle)
+
+    def handleInputRows(  # noqa: N802  Spark's names.
+        self,
+        key: Any,
+        rows: Iterator[Any],
+        timerValues: TimerValues,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """Settle one micro-batch of one shard."""
+        shards = set()
+        blocks: list[Any] = []
+        clock_ms = None
+        for frame in rows:
+            shards.update(frame["shard"].tolist())
+            blocks += [block for block in frame["block"] if block is not None]
+            clock_ms = int(frame["clock_ms"].iloc[0])
+        if len(shards) != 1 or clock_ms is None:
+            raise StateError(f"shard: expected one shard at place {key[0]}, got {sorted(shards)}")
+        if self._options.event_time:
+            clock_ms = max(timerValues.getCurrentWatermarkInMs(), 0)
+        yield from self._update(int(shards.pop()), blocks, clock_ms)
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,  # noqa: ARG002
+        timerValues: TimerValues,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803, ARG002
+    ) -> Iterator[pd.DataFrame]:
+        """Let trees time out by the watermark where no message came."""
+        data = self._store.head()
+        if data is None:
+            return
+        yield from self._update(decode_head(data).shard, [], timerValues.getCurrentWatermarkInMs())
+
+    def _update(self, shard: int, blocks: list[Any], clock_ms: int) -> Iterator[pd.DataFrame]:
+        context = TaskContext.get()
+        assert context is not None
+        batch = Batch(int(context.getLocalProperty("streaming.sql.batchId") or -1), blocks, clock_ms)
+        key = f"{context.getLocalProperty('sql.streaming.queryId')}-{self._name}-{shard}"
+        completions, report = update(self._store, residents(), key, shard, batch, self._options)
+        if self._options.event_time:
+            self._set_timer(report)
+        if len(completions):
+            yield completions_frame(completions)
+        yield report_frame(report)
+
+    def _set_timer(self, report: Report) -> None:
+        """Ask to be woken when the watermark reaches the next rotation, if anything is held by then."""
+        due_ms = self._options.next_rotation_ms(report.time_ms)
+        if not report.pending or due_ms is None:
+            return
+        timers = list(self._handle.listTimers())
+        if timers != [due_ms]:
+            for timer in timers:
+                self._handle.deleteTimer(timer)
+            self._handle.registerTimer(due_ms)
+
+    def close(self) -> None:
+        """Nothing is left to close: tables stay for the next micro-batch."""
+
+
+def completions_frame(done: Completions) -> pd.DataFrame:
+    """Return completions as rows of the operator's output."""
+    columns = {name: getattr(done, name) for name in ("root_id", "message_id", "task_id", "outcome", "elapsed_ms")}
+    return pd.DataFrame({**columns, "report": np.full(len(done), None, object)})
+
+
+def report_frame(report: Report) -> pd.DataFrame:
+    """Return a report as a row of the operator's output."""
+    return pd.DataFrame(
+        {
+            "root_id": np.zeros(1, np.int64),
+            "message_id": np.zeros(1, np.int64),
+            "task_id": np.zeros(1, np.int32),
+            "outcome": np.zeros(1, np.int8),
+            "elapsed_ms": np.zeros(1, np.int64),
+            "report": [list(report)],
+        }
+    )

@@ -1,0 +1,202 @@
+"""Completions of a stream: the plan around the stateful operator.
+
+    messages -> blocks, combined by the task that has them -> one row a shard -> the operator -> completions
+    ticks ------------------------------------------------------^
+
+The operator's reports leave among its completions, are observed, and end there.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
+
+from acker.combiner import SHARDS_MAX
+from acker.errors import ArgumentValueError
+from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, HIGH_WATER_MAX, PROTOCOLS, check_integer
+from acker.spark.blocks import placements
+from acker.spark.guards import check_streaming_session, versions
+from acker.spark.messages import check_options, check_timeout
+from acker.spark.reports import SHARDS, Report
+from acker.spark.rows import blocks_of_rows
+from acker.spark.shard import Options
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_DEFAULT_PARTITIONS: Final = "200"
+DEFAULT_NAME: Final = "acker"
+DEFAULT_DELAY: Final = "0 seconds"
+
+
+def completions_of_stream(
+    messages: DataFrame,
+    types: dict[str, str],
+    *,
+    shards: int | None,
+    timeout: str | float | None,
+    protocol: str,
+    buckets: int,
+    high_water: int | None,
+    event_time: str | None,
+    watermark_delay: str,
+    name: str,
+) -> DataFrame:
+    """Settle the messages of a streaming DataFrame whose columns have been checked; `acker.spark.completions`."""
+    if event_time is not None:
+        found = dict(messages.dtypes).get(event_time)
+        if found is None or not (found.startswith("timestamp") or found == "bigint"):
+            got = f"the columns {', '.join(messages.columns)}" if found is None else found
+            raise ArgumentValueError(
+                f"event_time: expected a column of timestamps or of bigint milliseconds, got {got}"
+            )
+    split = shards or state_partitions(messages.sparkSession)
+    return completions_from_block_stream(
+        blocks_of_rows(messages, types, split, event_time),
+        shards=split,
+        timeout=timeout,
+        protocol=protocol,
+        buckets=buckets,
+        high_water=high_water,
+        event_time=event_time is not None,
+        watermark_delay=watermark_delay,
+        name=name,
+    )
+
+
+def state_partitions(session: SparkSession) -> int:
+    """Return into how many partitions Spark puts the state of a query that begins now."""
+    return int(session.conf.get("spark.sql.shuffle.partitions") or _DEFAULT_PARTITIONS)
+
+
+def completions_from_block_stream(
+    blocks: DataFrame,
+    *,
+    shards: int,
+    timeout: str | float | None = None,
+    protocol: str = "storm",
+    buckets: int = 3,
+    high_water: int | None = None,
+    event_time: bool = False,
+    watermark_delay: str = DEFAULT_DELAY,
+    name: str = DEFAULT_NAME,
+) -> DataFrame:
+    """Settle the blocks of a stream.
+
+    Parameters
+    ----------
+    blocks : DataFrame
+        A streaming one of ``shard int, block binary``, as `acker.spark.rows.block_batches` makes them; with
+        ``event_ms long`` where `event_time` is true.
+    shards : int
+        Into how many the blocks were split.
+    timeout, protocol, buckets, high_water, watermark_delay, name
+        As in `acker.spark.completions`.
+    event_time : bool
+        Let trees expire by the watermark of ``event_ms``.
+    """
+    session = blocks.sparkSession
+    check_streaming_session(session)
+    options = stream_options(
+        shards=shards,
+        partitions=state_partitions(session),
+        timeout=timeout,
+        protocol=protocol,
+        buckets=buckets,
+        high_water=high_water,
+        event_time=event_time,
+    )
+    # Imported here, since it imports pandas, which a worker that only combines does not need.
+    from acker.spark.operator import OUTPUT_DDL, AckerProcessor
+
+    if event_time:
+        blocks = blocks.withColumn("event_time", F.timestamp_millis("event_ms")).withWatermark(
+            "event_time", watermark_delay
+        )
+    rows = blocks.select("shard", "block")
+    if options.timeout_ms is not None and not event_time:
+        rows = rows.union(_ticks(session, shards))
+    processor = AckerProcessor(options, name, versions())
+    produced = (
+        rows.select(_place(shards), "shard", "block", F.unix_millis(F.current_timestamp()).alias("clock_ms"))
+        .groupBy("place")
+        .transformWithStateInPandas(processor, OUTPUT_DDL, "Append", "EventTime" if event_time else "None")
+    )
+    return (
+        produced.observe(name, _reports().alias(SHARDS))
+        .where(F.col("report").isNull())
+        .select("root_id", "message_id", "task_id", "outcome", "elapsed_ms")
+    )
+
+
+def stream_options(
+    *,
+    shards: int,
+    partitions: int,
+    timeout: str | float | None,
+    protocol: str,
+    buckets: int,
+    high_water: int | None,
+    event_time: bool,
+) -> Options:
+    """Check what a streaming acker was asked for."""
+    shards = check_options(protocol, timeout, shards) or shards
+    if shards > SHARDS_MAX or shards < 1:
+        raise ArgumentValueError(f"shards: expected 1 to {SHARDS_MAX}, got {shards}")
+    buckets = check_integer("buckets", buckets, BUCKETS_MIN, BUCKETS_MAX)
+    if high_water is not None:
+        high_water = -(-check_integer("high_water", high_water, 0, HIGH_WATER_MAX) // shards)
+    seconds = check_timeout(timeout)
+    if seconds is None:
+        _warn_of_no_timeout()
+    return Options(
+        shards=shards,
+        partitions=partitions,
+        timeout_ms=None if seconds is None else Fraction(seconds).limit_denominator(10**9) * 1000,
+        buckets=buckets,
+        high_water=high_water,
+        every_message_refreshes=protocol == PROTOCOLS[1],
+        event_time=event_time,
+    )
+
+
+@functools.cache
+def _warn_of_no_timeout() -> None:
+    """Warn once."""
+    warnings.warn(
+        "timeout: there is none, so a tree of which a message was lost is held for ever; give one, such as"
+        " timeout='90 seconds'",
+        UserWarning,
+        stacklevel=5,
+    )
+
+
+def _place(shards: int) -> Column:
+    """Return the key of a shard's state: an int that Spark's hash puts into partition shard modulo partitions."""
+    places = F.array(*map(F.lit, placements(shards).tolist()))
+    return F.element_at(places, F.col("shard") + 1).alias("place")
+
+
+def _ticks(session: SparkSession, shards: int) -> DataFrame:
+    """Return a row for each shard in every micro-batch, so that trees time out where no message comes.
+
+    A source of Spark's that has one row more whenever it is asked, so every trigger runs a micro-batch. Its trigger
+    AvailableNow ends, which processing-time timers would not let it do, and takes what other sources have in as many
+    micro-batches as they ask for, which the "rate" source would not let it do.
+    """
+    ticks = session.readStream.format("rate-micro-batch").options(rowsPerBatch=1, numPartitions=1).load()
+    every = F.explode(F.sequence(F.lit(0), F.lit(shards - 1)))
+    return ticks.select(every.alias("shard"), F.lit(None).cast("binary").alias("block"))
+
+
+def _reports() -> Column:
+    """Return the reports of a micro-batch as an array of rows with names."""
+
+    def named(report: Column) -> Column:
+        return F.struct(*(report[place].alias(field) for place, field in enumerate(Report._fields)))
+
+    return F.transform(F.collect_list("report"), named)
