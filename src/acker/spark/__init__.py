@@ -19,12 +19,15 @@ from acker.spark.files import completions_from_files  # noqa: E402
 from acker.spark.functions import Outputs  # noqa: E402
 
 if TYPE_CHECKING:
+    from acker.spark.listener import AckerListener, batch_report
     from acker.spark.pipeline import Tracked, completions_of, spout
     from acker.spark.sinks import for_each_completion
 
 __all__ = [
+    "AckerListener",
     "Outputs",
     "Tracked",
+    "batch_report",
     "completions",
     "completions_from_blocks",
     "completions_from_files",
@@ -35,7 +38,9 @@ __all__ = [
 
 
 _LAZY = {
+    "AckerListener": "listener",
     "Tracked": "pipeline",
+    "batch_report": "listener",
     "completions_of": "pipeline",
     "for_each_completion": "sinks",
     "spout": "pipeline",
