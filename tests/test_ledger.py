@@ -1,16 +1,15 @@
-"""The ledger against a model that says the rules in Python, and against the acker that takes messages one by one."""
+"""The ledger against the rules in Python, and against the acker that takes messages one by one."""
 
 import random
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from acker import Acker, Kind, Outcome
+from acker import Acker, Kind
 from acker.combiner import Combiner, Partials
 from acker.ledger import Counts, Entries, Ledger, PrivateMemory
+from acker.testing.microbatches import TRACKED, Gathered, MicroBatches, Track
 
-TRACKED, FAILED, RESET = 1, 2, 4
 COLUMNS = ("i8", "i8", "u1", "i8", "i4", "i8")
 
 
@@ -24,111 +23,6 @@ def rows_of(done):
     """Return completions as sorted tuples."""
     columns = (done.root_id, done.message_id, done.task_id, done.outcome, done.elapsed_ms)
     return sorted(zip(*(column.tolist() for column in columns), strict=True))
-
-
-@dataclass
-class Entry:
-    """What the model holds of a root."""
-
-    start: int
-    since: int
-    value: int = 0
-    task_id: int | None = None
-    message_id: int = 0
-    failed: bool = False
-
-
-class Model:
-    """The rules of docs/protocol.md for sets of messages, one root at a time."""
-
-    def __init__(self, high_water=None, every_message_refreshes=False):
-        self.entries = {}
-        self.counts = dict.fromkeys(Counts._fields, 0)
-        self.high_water = high_water
-        self.every_message_refreshes = every_message_refreshes
-
-    def count(self, name):
-        self.counts[name] += 1
-
-    def open(self):
-        return sum(entry.task_id is not None for entry in self.entries.values())
-
-    def full(self, held, times):
-        return self.high_water is not None and held > times * self.high_water
-
-    def merge(self, rows, now):
-        done = []
-        for root, value, flags, track_value, task_id, message_id in rows:
-            done += self.merge_root(root, value, flags, (track_value, task_id, message_id), now)
-        return sorted(done)
-
-    def merge_root(self, root, value, flags, track, now):
-        tracked, failed = bool(flags & TRACKED), bool(flags & FAILED)
-        entry = self.entries.get(root)
-        if entry is None and flags == RESET and value == 0:
-            self.count("unknown")
-            return []
-        if flags & RESET:
-            self.count("resets")
-            if entry:
-                entry.since = now
-        if entry is None and tracked and value == track[0]:
-            self.count("tracked")
-            self.count("acked")
-            return [(root, track[2], track[1], Outcome.ACKED, 0)]
-        others = not tracked or failed or value != 0
-        if entry is None and others and self.full(len(self.entries), 4):
-            self.count("dropped")
-            others = failed = False
-            value = 0
-        if entry is None and others:
-            entry = self.entries[root] = Entry(now, now)
-        if entry is not None:
-            entry.value ^= value
-            entry.failed |= failed
-            if failed or (self.every_message_refreshes and value):
-                entry.since = now
-        done = self.take_track(root, track, now) if tracked else []
-        return done + self.settle(root, now)
-
-    def take_track(self, root, track, now):
-        value, task_id, message_id = track
-        entry = self.entries.get(root)
-        if entry is not None and entry.task_id is not None:
-            self.count("duplicates")
-            return []
-        if self.full(self.open(), 2):
-            self.count("rejected")
-            return [(root, message_id, task_id, Outcome.REJECTED, 0)]
-        self.count("tracked")
-        entry = self.entries.setdefault(root, Entry(now, now))
-        entry.value ^= value
-        entry.task_id, entry.message_id = task_id, message_id
-        if self.every_message_refreshes:
-            entry.since = now
-        return []
-
-    def settle(self, root, now):
-        entry = self.entries.get(root)
-        if entry is None or entry.task_id is None or (entry.value != 0 and not entry.failed):
-            return []
-        del self.entries[root]
-        outcome = Outcome.FAILED if entry.value else Outcome.ACKED
-        self.count("failed" if entry.value else "acked")
-        return [(root, entry.message_id, entry.task_id, outcome, now - entry.start)]
-
-    def expire(self, before, now):
-        done = []
-        for root, entry in list(self.entries.items()):
-            if entry.since >= before:
-                continue
-            del self.entries[root]
-            if entry.task_id is None:
-                self.count("orphans")
-            else:
-                self.count("timed_out")
-                done.append((root, entry.message_id, entry.task_id, Outcome.TIMED_OUT, now - entry.start))
-        return sorted(done)
 
 
 class Log:
@@ -170,7 +64,7 @@ def random_batch(rng, roots):
 @pytest.mark.parametrize("seed", range(6))
 def test_it_does_what_the_model_does_and_the_log_gives_it_back(seed, every_message_refreshes, high_water):
     rng = random.Random(seed)
-    model = Model(high_water, every_message_refreshes)
+    model = MicroBatches(high_water=high_water, every_message_refreshes=every_message_refreshes)
     ledger, log = Ledger(seed=seed), Log()
     counts, horizon = Counts(), 0
     for now in range(0, 1200, 10):
@@ -179,21 +73,26 @@ def test_it_does_what_the_model_does_and_the_log_gives_it_back(seed, every_messa
         merged = ledger.merge(
             partials(rows), time_ms=now, high_water=high_water, every_message_refreshes=every_message_refreshes
         )
-        assert rows_of(merged.completions) == model.merge(rows, now)
+        expected = [
+            done
+            for root, value, flags, *track in rows
+            for done in model.merge(root, Gathered(value, flags, Track(*track)), now)
+        ]
+        assert rows_of(merged.completions) == sorted(expected)
         counts = counts.plus(merged.counts)
         log.write(ledger, merged.changed, merged.gone)
         if rng.random() < 0.3:
             horizon = max(horizon, now - rng.randrange(50))
             expired = ledger.expire(horizon, now)
-            assert rows_of(expired.completions) == model.expire(horizon, now)
-            assert expired.oldest_ms == min((entry.start for entry in model.entries.values()), default=now)
+            assert rows_of(expired.completions) == sorted(model.expire(horizon, now))
+            assert expired.oldest_ms == min((entry.start_ms for entry in model.entries.values()), default=now)
             counts = counts.plus(expired.counts)
         if rng.random() < 0.7:
             log.clean(ledger)
         if rng.random() < 0.2:
             ledger = log.read(horizon)
         ledger.check_invariants()
-        assert (len(ledger), ledger.open) == (len(model.entries), model.open())
+        assert (len(ledger), ledger.open) == (len(model.entries), model.open)
         assert counts._asdict() == model.counts
     assert counts.acked > 100
     assert all(root in ledger for root in model.entries)

@@ -299,7 +299,12 @@ class _Work:
             self._native_ns += combiner.native_ns
             parts = combiner.partials()
         self._counts = self._counts.plus(Counts(duplicates=duplicates))
-        return parts[0], latest_ms
+        partials = parts[0]
+        if self._options.high_water is not None:
+            # Who is refused depends on the order, and that of blocks is another one when the micro-batch is run again.
+            order = np.argsort(partials.root_id)
+            partials = Partials(*(column[order] for column in partials))  # type: ignore[arg-type]
+        return partials, latest_ms
 
     def _expire(self, completions: Completions) -> Completions:
         """Remove what is due, where there was a rotation since the last time."""

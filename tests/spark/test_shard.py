@@ -1,0 +1,277 @@
+"""One shard of a stream without Spark: its completions, its log, and what becomes of both when it is cut off."""
+
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from acker.combiner import Combiner, shard_of
+from acker.errors import ArgumentValueError
+from acker.protocol import Kind
+from acker.spark.blocks import encode_blocks
+from acker.spark.resident import Residents
+from acker.spark.shard import Batch, Options, update
+from acker.spark.state import CHUNK_ROWS_MAX, StateError, decode_chunk, decode_head, encode_head
+from acker.testing.microbatches import Message, MicroBatches
+
+KINDS = (Kind.TRACK, Kind.TRACK, Kind.ANCHOR, Kind.OK, Kind.OK, Kind.OK, Kind.FAIL, Kind.RESET_TIMEOUT)
+
+
+class Store:
+    """Spark's state of one key: what a batch wrote counts once the batch is committed."""
+
+    def __init__(self):
+        self.committed = {}
+        self.written = {}
+
+    def head(self):
+        return self.written.get("head")
+
+    def put_head(self, data):
+        self.written["head"] = data
+
+    def chunk(self, number):
+        return self.written.get(number)
+
+    def put_chunk(self, number, data):
+        self.written[number] = data
+
+    def remove_chunk(self, number):
+        del self.written[number]
+
+    def commit(self):
+        self.committed = dict(self.written)
+
+    def roll_back(self):
+        self.written = dict(self.committed)
+
+
+def blocks_of(messages, tasks=1, shards=1):
+    """Combine messages as so many tasks would, and return the blocks of shard 0."""
+    found = []
+    for task in range(tasks):
+        part = messages[task::tasks]
+        combiner = Combiner(resets=True)
+        if part:
+            combiner.add(*map(np.array, zip(*part, strict=True)))
+        found += [block for shard, block in encode_blocks(combiner, shards) if shard == 0]
+    return found
+
+
+def random_messages(rng, roots=40, most=60):
+    return [
+        Message(rng.choice(KINDS), rng.randrange(roots), rng.randrange(4), rng.randrange(3), rng.randrange(5))
+        for _ in range(rng.randrange(most))
+    ]
+
+
+def rows_of(done):
+    return sorted(done.rows())
+
+
+@pytest.fixture(params=["shared", "private"])
+def residents(request, tmp_path):
+    return Residents(tmp_path / "residents" if request.param == "shared" else None)
+
+
+@pytest.mark.parametrize("high_water", [None, 3])
+@pytest.mark.parametrize("protocol", ["storm", "storm-0.9"])
+@pytest.mark.parametrize("seed", range(4))
+def test_any_stream_that_is_cut_off_anywhere_ends_as_the_rules_say(seed, protocol, high_water, residents, tmp_path):
+    rng = random.Random(f"{seed} {protocol} {high_water}")
+    refreshes = protocol == "storm-0.9"
+    timeout_ms, buckets = Fraction(rng.randrange(50, 500), rng.choice((1, 3, 7))), rng.randrange(2, 6)
+    model = MicroBatches(
+        timeout_ms=timeout_ms, buckets=buckets, high_water=high_water, every_message_refreshes=refreshes
+    )
+    options = Options(1, 2, timeout_ms, buckets, high_water, refreshes)
+    store = Store()
+    time_ms, rebuilt, resident = 1000, 0, 0
+    for batch_id in range(150):
+        messages = random_messages(rng)
+        time_ms += rng.choice((0, 1, 10, 30, 300))
+        batch = Batch(batch_id, blocks_of(messages, rng.randrange(1, 4)), time_ms)
+        for _ in range(rng.choice((0, 0, 0, 1, 2))):  # attempts whose writes are lost, as when a task dies late
+            update(store, residents, "key", 0, batch, options)
+            store.roll_back()
+        if rng.random() < 0.1:
+            residents = Residents(tmp_path / f"worker {batch_id}")
+        done, report = update(store, residents, "key", 0, batch, options)
+        store.commit()
+        assert rows_of(done) == sorted(model.update(messages, time_ms))
+        assert (report.pending, report.open) == (len(model.entries), model.open)
+        assert report.messages == len(messages)
+        head = decode_head(store.head())
+        assert head.counts._asdict() == model.counts
+        assert head.next_chunk - head.first_chunk == len(store.committed) - 1
+        rebuilt, resident = rebuilt + report.rebuilt, resident + report.resident
+    assert rebuilt > 20
+    assert resident > 20
+    assert model.counts["timed_out"] > 20
+    assert model.counts["rejected"] > 5 or high_water is None
+
+
+def test_a_table_that_is_of_another_version_of_the_state_is_not_used(residents):
+    store, options = Store(), Options(1, 2)
+    batch = Batch(0, blocks_of([Message(Kind.TRACK, 7, 5, 1, 42)]), 0)
+    update(store, residents, "key", 0, batch, options)
+    store.commit()
+    # The micro-batch runs twice; the table of the first time knows what the state does not.
+    finish = Batch(1, blocks_of([Message(Kind.OK, 7, 5)]), 1)
+    for _ in range(2):
+        store.roll_back()
+        done, report = update(store, residents, "key", 0, finish, options)
+        assert done.message_id.tolist() == [42]
+    assert (report.resident, report.rebuilt) == (0, 1)
+
+
+def test_an_error_on_the_way_gives_the_table_up(residents):
+    store, options = Store(), Options(1, 2)
+    update(store, residents, "key", 0, Batch(0, blocks_of([Message(Kind.TRACK, 7, 5, 1, 42)]), 0), options)
+    store.commit()
+
+    def refuse(_):
+        raise OSError("the store is gone")
+
+    store.put_head = refuse
+    finish = Batch(1, blocks_of([Message(Kind.OK, 7, 5)]), 1)
+    with pytest.raises(OSError, match="the store is gone"):
+        update(store, residents, "key", 0, finish, options)
+    del store.put_head
+    store.roll_back()
+    done, report = update(store, residents, "key", 0, finish, options)
+    assert done.message_id.tolist() == [42]
+    assert report.rebuilt == 1
+
+
+def test_the_clock(residents):
+    """Downtime, a clock that jumps back, and no message at all: in (T, T * B / (B - 1)] plus a trigger."""
+    timeout_ms, buckets = 1000, 3
+    options = Options(1, 2, Fraction(timeout_ms), buckets)
+    store = Store()
+
+    def at(batch_id, clock_ms, *messages):
+        done, report = update(store, residents, "key", 0, Batch(batch_id, blocks_of(list(messages)), clock_ms), options)
+        return done, report
+
+    at(0, 10_000, Message(Kind.TRACK, 1, 5, 0, 1))
+    done, report = at(1, 9_000, Message(Kind.TRACK, 2, 5, 0, 2))  # set back by a second: no time has passed
+    assert (len(done), report.time_ms) == (0, 10_000)
+    done, report = at(2, 10_000)
+    assert (len(done), report.time_ms) == (0, 11_000)
+    done, report = at(3, 10_499)
+    assert len(done) == 0
+    done, report = at(4, 10_500)
+    assert (sorted(done.message_id.tolist()), done.elapsed_ms.tolist()) == ([1, 2], [1500, 1500])
+    # Down for a day. What is there when it comes back is heard first; new trees get all of their time.
+    at(5, 10_600, Message(Kind.TRACK, 3, 5, 0, 3), Message(Kind.TRACK, 4, 5, 0, 4))
+    day = 86_400_000
+    done, report = at(6, day, Message(Kind.OK, 3, 5), Message(Kind.TRACK, 5, 5, 0, 5))
+    assert sorted(zip(done.message_id.tolist(), done.outcome.tolist(), strict=True)) == [(3, 0), (4, 2)]
+    assert report.pending == 1
+    done, report = at(7, day + timeout_ms)
+    assert len(done) == 0
+    done, report = at(8, day + timeout_ms * buckets // (buckets - 1))
+    assert done.message_id.tolist() == [5]
+    assert report.oldest_age_ms == 0
+
+
+def test_the_log_is_as_long_as_what_is_held_and_its_work_is_bounded(residents):
+    """Trees that stay below ones that come and go: what a micro-batch writes and cleans depends on its own size."""
+    options, store = Options(1, 2), Store()
+    rng = np.random.default_rng(7)
+    stay, each = 200_000, 3000
+
+    def run(batch_id, kind, roots, value):
+        combiner = Combiner()
+        combiner.add(np.full(len(roots), kind, np.int8), roots, np.full(len(roots), value), np.zeros(len(roots), int))
+        batch = Batch(batch_id, [block for _, block in encode_blocks(combiner, 1)], batch_id)
+        return update(store, residents, "key", 0, batch, options)
+
+    _, first = run(0, Kind.TRACK, np.arange(stay), 5)
+    assert first.pending == stay
+    passing = np.empty(0, np.int64)
+    bytes_written, rows = [], []
+    for batch_id in range(1, 400, 2):
+        run(batch_id, Kind.OK, passing, 5)
+        passing = rng.integers(stay, 2**62, each)
+        _, report = run(batch_id + 1, Kind.TRACK, passing, 5)
+        bytes_written.append(report.bytes_written)
+        rows.append(decode_head(store.head()).log_rows)
+    assert report.pending == stay + each
+    assert max(rows) < 3 * stay + 4 * CHUNK_ROWS_MAX
+    assert report.state_bytes < 2.5 * first.state_bytes
+    # Four rows are looked at for each that is written, and each takes 44 bytes; a chunk is done away with in one piece.
+    assert max(bytes_written) < 44 * (5 * each + CHUNK_ROWS_MAX) + 1000
+    assert max(bytes_written[100:]) <= 1.5 * max(bytes_written[:100])
+    # And the log still tells all.
+    _, report = update(store, Residents(None), "key", 0, Batch(401, [], 401), options)
+    assert (report.rebuilt, report.pending) == (1, stay + each)
+
+
+def test_small_micro_batches_do_not_leave_small_chunks(residents):
+    options, store = Options(1, 2), Store()
+    for batch_id in range(600):
+        messages = [Message(Kind.TRACK, batch_id * 10 + i, 5, 0, 0) for i in range(10)]
+        _, report = update(store, residents, "key", 0, Batch(batch_id, blocks_of(messages), batch_id), options)
+    assert report.pending == 6000
+    assert report.chunks < 70
+    assert (
+        sum(len(decode_chunk(store.chunk(number))[0].root_id) for number in store.written if number != "head") < 12_000
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"shards": 2}, "shards: the checkpoint was made with 1, the query asks for 2"),
+        ({"partitions": 3}, "spark.sql.shuffle.partitions: the checkpoint was made with 2, the query asks for 3"),
+        (
+            {"event_time": True},
+            "event_time: trees of the checkpoint expire by the clock, the query asks for the waterm",
+        ),
+    ],
+)
+def test_what_the_checkpoint_fixes_cannot_be_changed(change, text, residents):
+    store = Store()
+    update(store, residents, "key", 0, Batch(0, [], 0), Options(1, 2))
+    with pytest.raises(StateError, match=text):
+        update(store, residents, "key", 0, Batch(1, [], 1), Options(**{"shards": 1, "partitions": 2} | change))
+
+
+def test_damage_is_refused():
+    options, store = Options(1, 2), Store()
+    update(store, Residents(None), "key", 0, Batch(0, blocks_of([Message(Kind.TRACK, 7, 5, 1, 42)]), 0), options)
+    good = dict(store.written)
+    head = decode_head(good["head"])
+
+    def expect(text):
+        with pytest.raises(StateError, match=text):
+            update(store, Residents(None), "key", 0, Batch(1, [], 1), options)
+        store.written = dict(good)
+
+    for name in ("head", 1):
+        for place in range(0, len(good[name]), 7):
+            damaged = bytearray(good[name])
+            damaged[place] ^= 4
+            store.written[name] = bytes(damaged)
+            expect("head|chunk")
+        store.written[name] = good[name][:-9]
+        expect("bytes|checksum")
+    del store.written[1]
+    expect("chunk 1 of the log is missing")
+    store.written["head"] = encode_head(head._replace(entries=2))
+    expect("the log holds 1 entries, 1 of them tracked, and the head says 2 and 1")
+    store.written["head"] = encode_head(head._replace(shard=3))
+    expect("expected the state of shard 0, got that of shard 3")
+
+
+def test_a_block_of_another_shard_is_refused(residents):
+    roots = np.arange(100)
+    other = int(roots[shard_of(roots, 2) == 1][0])
+    combiner = Combiner()
+    combiner.add([Kind.OK], [other], [5])
+    block = next(encode_blocks(combiner, 1))[1]
+    with pytest.raises(ArgumentValueError, match="a block of shard 0 holds trees of others"):
+        update(Store(), residents, "key", 0, Batch(0, [block], 0), Options(2, 2))
