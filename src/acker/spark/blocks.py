@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from acker.columns import Completions
 
@@ -255,10 +255,7 @@ def completions_from_blocks(
         placed = rows.repartition("shard")
     else:
         shards = check_integer("shards", shards, 1, SHARDS_MAX)
-        place = F.col("shard")
-        if shards <= _PLACED_SHARDS_MAX:
-            place = F.element_at(F.array(*map(F.lit, placements(shards).tolist())), place + 1)
-        placed = rows.repartition(shards, place)
+        placed = rows.repartition(shards, place_of(F.col("shard"), shards))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return settle_blocks(batches, shards, include_pending)
@@ -287,6 +284,15 @@ def completion_batches(done: Completions) -> Iterator[pa.RecordBatch]:
     batch = done.to_arrow()
     for first in range(0, len(done), _COMPLETION_BATCH_ROWS):
         yield batch.slice(first, _COMPLETION_BATCH_ROWS)
+
+
+def place_of(number: Column, partitions: int) -> Column:
+    """Return what Spark's hash partitioning puts into the partition of that number."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if partitions > _PLACED_SHARDS_MAX:
+        return number
+    return F.element_at(F.array(*map(F.lit, placements(partitions).tolist())), number + 1)
 
 
 def placements(shards: int) -> npt.NDArray[np.int32]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.errors import PySparkException
@@ -35,10 +36,15 @@ if TYPE_CHECKING:
 _BATCH_ROWS: Final = 131_072
 # A task of more messages than this would need more memory than a worker should take; more tasks than cores do no harm.
 _TASK_MESSAGES_MAX: Final = 16_000_000
+# What a combiner may hold before it leaves as blocks.
+_TASK_ROOTS_MAX: Final = 4_000_000
 _FOOTER_THREADS: Final = 8
 # What a message takes in Arrow's memory, to guess the messages of a file that does not say.
 _MESSAGE_BYTES: Final = 29
+_NANOSECONDS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _MAGIC: Final = re.compile(r"[*?\[]")
+# Hadoop's names of what pyarrow calls s3.
+_HADOOP_S3: Final = re.compile(r"^s3[an]:")
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 PARQUET: Final = "parquet"
@@ -83,11 +89,23 @@ def completions_from_files(
     timeout: str | float | None = None,
     protocol: str = "storm",
     include_pending: bool = False,
+    streaming: bool = False,
+    max_files_per_trigger: int | None = None,
+    buckets: int | None = None,
+    high_water: int | None = None,
+    event_time: str | None = None,
+    watermark_delay: str | None = None,
+    name: str | None = None,
 ) -> DataFrame:
-    """Settle the messages in Parquet and Arrow IPC files, all of them taken as one set.
+    """Settle the messages in Parquet and Arrow IPC files, all of them taken as one set; or those that keep coming.
 
     The workers read the files themselves, so these must be reachable from every executor. This is the fast way: no
     message becomes a row of Spark's.
+
+    With ``streaming=True`` the files are those of one directory, present and future, and the DataFrame is a streaming
+    one: the messages of the files of each micro-batch are one set, and trees stay open from one to the next. A file
+    must appear whole, as one that is moved in does, and must not change. Its format and columns are looked at when it
+    comes: one that is not as expected fails the query.
 
     Parameters
     ----------
@@ -95,23 +113,32 @@ def completions_from_files(
     paths : path or paths
         Files, directories (searched to the bottom; names that begin with "_" or "." are left out) and patterns with
         ``*``, ``?``, ``[...]`` and ``**``; local, or URIs of a filesystem that pyarrow knows. The first bytes of a file
-        tell its format. Columns as in `acker.MESSAGE_SCHEMA`, found by name, further ones ignored; integers of
-        another width are converted when no value changes; task_id and message_id may be null where no row is a TRACK.
+        tell its format. With `streaming` one directory that exists, without patterns. Columns as in
+        `acker.MESSAGE_SCHEMA`, found by name, further ones ignored; integers of another width are converted when no
+        value changes; task_id and message_id may be null where no row is a TRACK.
     shards : int, 1 to 65536, optional
         Into how many parts the trees are split before they are settled, each by one task. By default the larger of the
         session's parallelism and one shard for 16 million messages.
     timeout : str or number, optional
-        "90 seconds", or seconds above 0. Checked and of no effect: in a batch nothing times out.
+        "90 seconds", or seconds above 0. In a batch checked and of no effect: there nothing times out.
     protocol : {"storm", "storm-0.9"}
         The same for a set of messages. "fsshelter" needs an order.
     include_pending : bool
-        Report the trees that are still open too, with outcome PENDING.
+        Report the trees that are still open too, with outcome PENDING. Not with `streaming`.
+    streaming : bool
+        Watch one directory. The options that follow are refused without it.
+    max_files_per_trigger : int, optional
+        The most files that one micro-batch takes. By default all that are there.
+    event_time : str, optional
+        A column of the files, of timestamps or of integers in milliseconds since 1970, by which trees time out.
+    buckets, high_water, watermark_delay, name : optional
+        As in `completions` of a streaming DataFrame.
 
     Returns
     -------
     DataFrame
-        Columns of `acker.COMPLETION_SCHEMA`, one row a tree that had a TRACK and is finished; `elapsed_ms` is 0.
-        Evaluating it again reads the files again.
+        Columns of `acker.COMPLETION_SCHEMA`, one row a tree that had a TRACK and is finished; `elapsed_ms` is 0 in a
+        batch. Evaluating a batch again reads the files again.
 
     Raises
     ------
@@ -127,11 +154,28 @@ def completions_from_files(
     >>> aspark.completions_from_files(spark, "messages/*.parquet").groupBy("outcome").count().show()    # doctest: +SKIP
     """
     shards = check_options(protocol, timeout, shards)
+    options = {
+        "max_files_per_trigger": max_files_per_trigger,
+        "buckets": buckets,
+        "high_water": high_water,
+        "event_time": event_time,
+        "watermark_delay": watermark_delay,
+        "name": name,
+    }
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if streaming:
+        from acker.spark.filestream import completions_from_directory
+
+        if include_pending:
+            raise ArgumentValueError("include_pending: expected False with streaming=True: what is open stays so")
+        return completions_from_directory(spark, paths, shards=shards, timeout=timeout, protocol=protocol, **given)
+    if given:
+        raise ArgumentValueError(f"{next(iter(given))}: expected nothing without streaming=True")
     files = list_files(paths)
     with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
         units = [unit for found in pool.map(lambda file: inspect_file(*file), files) for unit in found]
     messages = sum(unit.messages for unit in units)
-    parallelism = _parallelism(spark)
+    parallelism = parallelism_of(spark)
     needed = max(parallelism, math.ceil(messages / _TASK_MESSAGES_MAX))
     split = shards or min(needed, SHARDS_MAX)
     work = deal(units, needed)
@@ -159,7 +203,7 @@ def list_files(
         if not isinstance(path, (str, os.PathLike)):
             raise ArgumentTypeError(f"paths: expected a path or several, got {type(path).__name__} among them")
         asked += 1
-        filesystem, base, pattern = _resolve(os.fspath(path))
+        filesystem, base, pattern = resolve(os.fspath(path))
         files = sorted(_expand(filesystem, base, pattern))
         if not files:
             raise ArgumentValueError(f"paths: {os.fspath(path)!r} names no file")
@@ -170,21 +214,23 @@ def list_files(
     return list(found.values())
 
 
-def _resolve(path: str) -> tuple[fs.FileSystem, str, list[str]]:
+def resolve(path: str) -> tuple[fs.FileSystem, str, list[str]]:
     """Return a filesystem, a path on it, and the pattern's segments below that path."""
     is_uri = _URI.match(path) is not None
     segments = path.split("/") if is_uri or os.sep == "/" else re.split(r"[\\/]", path)
     plain = next((i for i, segment in enumerate(segments) if _MAGIC.search(segment)), len(segments))
     base = "/".join(segments[:plain])
-    if is_uri:
-        filesystem, root = fs.FileSystem.from_uri(base)
-    else:
-        filesystem = fs.LocalFileSystem()
-        # The workers may have another working directory.
-        root = str(Path(base or ("/" if path.startswith("/") else ".")).absolute())
-    if isinstance(filesystem, fs.LocalFileSystem):
-        filesystem = fs.LocalFileSystem(use_mmap=True)
-    return filesystem, root, segments[plain:]
+    # The workers may have another working directory.
+    whole = base if is_uri else str(Path(base or ("/" if path.startswith("/") else ".")).absolute())
+    return *locate(whole), segments[plain:]
+
+
+def locate(path: str) -> tuple[fs.FileSystem, str]:
+    """Return the filesystem of an absolute path or a URI, and the path on it."""
+    if _URI.match(path) is None:
+        return fs.LocalFileSystem(use_mmap=True), path
+    filesystem, root = fs.FileSystem.from_uri(_HADOOP_S3.sub("s3:", path))
+    return fs.LocalFileSystem(use_mmap=True) if isinstance(filesystem, fs.LocalFileSystem) else filesystem, root
 
 
 def _expand(filesystem: fs.FileSystem, base: str, pattern: list[str]) -> Iterator[str]:
@@ -212,8 +258,8 @@ def _expand(filesystem: fs.FileSystem, base: str, pattern: list[str]) -> Iterato
             yield from _expand(filesystem, entry.path, rest)
 
 
-def inspect_file(filesystem: fs.FileSystem, path: str) -> list[Unit]:
-    """Look at a file's footer: check its columns and return its units.
+def inspect_file(filesystem: fs.FileSystem, path: str, event_time: str | None = None) -> list[Unit]:
+    """Look at a file's footer: check its columns, and that of event times if there is to be one; return its units.
 
     Raises
     ------
@@ -225,21 +271,21 @@ def inspect_file(filesystem: fs.FileSystem, path: str) -> list[Unit]:
         source.seek(0)
         try:
             if start[:4] == b"PAR1":
-                return _inspect_parquet(filesystem, path, source)
+                return _inspect_parquet(filesystem, path, source, event_time)
             if start[:6] == b"ARROW1":
-                return _inspect_arrow(filesystem, path, source)
+                return _inspect_arrow(filesystem, path, source, event_time)
             if start[:4] == b"\xff\xff\xff\xff":
                 with pa.ipc.open_stream(source) as stream:
-                    _check_schema(path, stream.schema)
+                    _check_schema(path, stream.schema, event_time)
                 return [Unit(filesystem, path, ARROW_STREAM, 0, 1, 0, source.size() // _MESSAGE_BYTES)]
         except (pa.ArrowInvalid, OSError) as error:
             raise ArgumentValueError(f"{path}: damaged: {error}") from error
     raise ArgumentValueError(f"{path}: expected a Parquet or Arrow IPC file, got one that begins with {start!r}")
 
 
-def _inspect_parquet(filesystem: fs.FileSystem, path: str, source: Any) -> list[Unit]:
+def _inspect_parquet(filesystem: fs.FileSystem, path: str, source: Any, event_time: str | None) -> list[Unit]:
     with pq.ParquetFile(source) as file:
-        _check_schema(path, file.schema_arrow)
+        _check_schema(path, file.schema_arrow, event_time)
         groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     units = []
     first_row = 0
@@ -249,25 +295,26 @@ def _inspect_parquet(filesystem: fs.FileSystem, path: str, source: Any) -> list[
     return units
 
 
-def _inspect_arrow(filesystem: fs.FileSystem, path: str, source: Any) -> list[Unit]:
+def _inspect_arrow(filesystem: fs.FileSystem, path: str, source: Any, event_time: str | None) -> list[Unit]:
     with pa.ipc.open_file(source) as file:
-        _check_schema(path, file.schema)
+        _check_schema(path, file.schema, event_time)
         pieces = file.num_record_batches
     each = source.size() // _MESSAGE_BYTES // max(pieces, 1)
     return [Unit(filesystem, path, ARROW_FILE, i, pieces, 0, each) for i in range(pieces)]
 
 
-def _check_schema(path: str, schema: pa.Schema) -> None:
-    for field in FIELDS:
-        indices = schema.get_all_field_indices(field.name)
+def _check_schema(path: str, schema: pa.Schema, event_time: str | None) -> None:
+    expected = {field.name: str(field.arrow_type) for field in FIELDS}
+    if event_time is not None:
+        expected.setdefault(event_time, "timestamps or integers in milliseconds")
+    for name, type_ in expected.items():
+        indices = schema.get_all_field_indices(name)
         if len(indices) != 1:
             found = f"{len(indices)} columns" if indices else "no column"
-            raise ColumnValueError(
-                f"{path}: {field.name}: expected a column of {field.arrow_type}, got {found} of that name"
-            )
+            raise ColumnValueError(f"{path}: {name}: expected a column of {type_}, got {found} of that name")
         found_type = schema.field(indices[0]).type
-        if not pa.types.is_integer(found_type):
-            raise ColumnTypeError(f"{path}: {field.name}: expected {field.arrow_type}, got {found_type}")
+        if not pa.types.is_integer(found_type) and not (name == event_time and pa.types.is_timestamp(found_type)):
+            raise ColumnTypeError(f"{path}: {name}: expected {type_}, got {found_type}")
 
 
 def deal(units: list[Unit], tasks: int) -> list[list[Unit]]:
@@ -284,12 +331,37 @@ def deal(units: list[Unit], tasks: int) -> list[list[Unit]]:
 
 def combine_units(units: list[Unit], shards: int) -> Iterator[pa.RecordBatch]:
     """Read some units, combine their messages, and yield one block a row; runs in Spark's Python workers."""
-    combiner = Combiner()
+    for combiner, _ in gather_units(units):
+        for shard, block in encode_blocks(combiner, shards):
+            yield pa.RecordBatch.from_arrays([pa.array([shard], pa.int32()), _binary(block)], schema=_BLOCK_ARROW)
+
+
+def gather_units(
+    units: Iterable[Unit], *, resets: bool = False, event_time: str | None = None
+) -> Iterator[tuple[Combiner, int | None]]:
+    """Read some units and yield what was gathered, with the latest event time so far: once in the end, or oftener.
+
+    Nothing but the number of roots says when, so that a task that is dealt many files stays within its memory.
+    """
+    combiner = Combiner(resets=resets)
+    latest_ms: int | None = None
     for unit in units:
-        for batch, place in read_unit(unit):
+        for batch, place in read_unit(unit, event_time):
             combiner.add_unchecked(columns_of(batch, place))
-    for shard, block in encode_blocks(combiner, shards):
-        yield pa.RecordBatch.from_arrays([pa.array([shard], pa.int32()), _binary(block)], schema=_BLOCK_ARROW)
+            found_ms = None if event_time is None else _latest_ms(batch.column(event_time))
+            if found_ms is not None:
+                latest_ms = found_ms if latest_ms is None else max(latest_ms, found_ms)
+        if len(combiner) > _TASK_ROOTS_MAX:
+            yield combiner, latest_ms
+            combiner = Combiner(resets=resets)
+    yield combiner, latest_ms
+
+
+def _latest_ms(column: pa.Array[Any]) -> int | None:
+    """Return the greatest of some event times, in whole milliseconds; None where all are null."""
+    latest = pc.max(column).cast(pa.int64()).as_py()
+    nanoseconds = _NANOSECONDS[column.type.unit if pa.types.is_timestamp(column.type) else "ms"]
+    return None if latest is None else latest * nanoseconds // _NANOSECONDS["ms"]
 
 
 def _binary(value: bytes) -> pa.Array[Any]:
@@ -298,12 +370,13 @@ def _binary(value: bytes) -> pa.Array[Any]:
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
 
 
-def read_unit(unit: Unit) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:
+def read_unit(unit: Unit, event_time: str | None = None) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:
     """Yield the batches of a unit, each with a function that says where one of its rows stands."""
+    names = list(dict.fromkeys([field.name for field in FIELDS] + ([event_time] if event_time is not None else [])))
     with unit.filesystem.open_input_file(unit.path) as source:
         first_row = unit.first_row
         unit_name = f", record batch {unit.number}" if unit.kind == ARROW_FILE else ""
-        for batch in _BATCHES[unit.kind](unit, source):
+        for batch in _BATCHES[unit.kind](unit, source, names):
 
             def place(row: int, first_row: int = first_row) -> str:
                 return f"{unit.path}{unit_name}, row {first_row + row}"
@@ -312,26 +385,25 @@ def read_unit(unit: Unit) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]
             first_row += batch.num_rows
 
 
-def _parquet_batches(unit: Unit, source: Any) -> Iterator[pa.RecordBatch]:
+def _parquet_batches(unit: Unit, source: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
     # One core a task: threads would take those of other tasks. Only reads from afar gain from being bundled.
     is_local = isinstance(unit.filesystem, fs.LocalFileSystem)
     with pq.ParquetFile(source, pre_buffer=not is_local) as file:
         _check_pieces(unit, file.num_row_groups)
-        names = [field.name for field in FIELDS]
         yield from file.iter_batches(_BATCH_ROWS, row_groups=[unit.number], columns=names, use_threads=False)
 
 
-def _arrow_file_batches(unit: Unit, source: Any) -> Iterator[pa.RecordBatch]:
+def _arrow_file_batches(unit: Unit, source: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
     with pa.ipc.open_file(source) as file:
-        options = _ipc_options(file.schema)
+        options = _ipc_options(file.schema, names)
     with pa.ipc.open_file(source, options=options) as file:
         _check_pieces(unit, file.num_record_batches)
         yield file.get_batch(unit.number)
 
 
-def _arrow_stream_batches(_: Unit, source: Any) -> Iterator[pa.RecordBatch]:
+def _arrow_stream_batches(_: Unit, source: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
     with pa.ipc.open_stream(source) as stream:
-        options = _ipc_options(stream.schema)
+        options = _ipc_options(stream.schema, names)
     source.seek(0)
     with pa.ipc.open_stream(source, options=options) as stream:
         yield from stream
@@ -344,8 +416,8 @@ _BATCHES: Final = {
 }
 
 
-def _ipc_options(schema: pa.Schema) -> pa.ipc.IpcReadOptions:
-    fields = [schema.get_field_index(field.name) for field in FIELDS]
+def _ipc_options(schema: pa.Schema, names: list[str]) -> pa.ipc.IpcReadOptions:
+    fields = [schema.get_field_index(name) for name in names]
     return pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
 
 
@@ -354,7 +426,8 @@ def _check_pieces(unit: Unit, pieces: int) -> None:
         raise ArgumentValueError(f"{unit.path}: changed while it was read: {unit.pieces} pieces before, now {pieces}")
 
 
-def _parallelism(spark: SparkSession) -> int:
+def parallelism_of(spark: SparkSession) -> int:
+    """Return how many tasks run at once."""
     try:
         return max(int(spark.sparkContext.defaultParallelism), 1)
     except PySparkException:  # Spark Connect has no context.
