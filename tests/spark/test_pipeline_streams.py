@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from dataclasses import asdict
 
 import pytest
 from pyspark import cloudpickle
 
+from acker import Outcome
 from acker.combiner import Combiner
-from acker.errors import ArgumentValueError
+from acker.errors import AckerError
 from acker.spark.blocks import decode_block
 from acker.spark.pipeline import completions_of, spout
 
@@ -122,6 +124,35 @@ def test_two_queries_over_one_source_agree_about_every_tree(stream, tmp_path) ->
     assert sorted(row.word for row in found["words"]) == ["a", "a", "b", "b", "c", "d", "e", "f", "ünï", "☃"]
 
 
+@pytest.fixture
+def rocksdb(spark):
+    """What the state of an acker needs."""
+    name = "spark.sql.streaming.stateStore.providerClass"
+    spark.conf.set(name, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    yield
+    spark.conf.unset(name)
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_trees_of_a_stream_end_once_and_lost_ones_in_time(stream, tmp_path) -> None:
+    done = counted(stream).completions(timeout="1 second")
+    found, all_ended = [], threading.Event()
+
+    def write(frame, _batch_id):
+        found.extend((row.message_id, Outcome(row.outcome)) for row in frame.collect())
+        if len(found) == sum(map(len, LOTS)):
+            all_ended.set()
+
+    query = done.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path)).start()
+    while query.isActive and not all_ended.wait(1):
+        pass
+    query.stop()
+    assert query.exception() is None
+    failed, lost = {3: Outcome.FAILED, 7: Outcome.FAILED}, {5: Outcome.TIMED_OUT}
+    assert dict(found) == {line: Outcome.ACKED for lot in LOTS for line, _ in lot} | failed | lost
+    assert len(found) == 8 and found[-1] == (5, Outcome.TIMED_OUT)
+
+
 def test_what_needs_the_end_of_the_data_is_refused(spark, stream) -> None:
     pipeline = counted(stream)
     batch = spout(spark.createDataFrame(LOTS[0], SCHEMA), message_id="line", component="others", shards=2)
@@ -132,6 +163,7 @@ def test_what_needs_the_end_of_the_data_is_refused(spark, stream) -> None:
         (pipeline.acked, r"acked: expected a pipeline on a batch DataFrame"),
         (pipeline.counters, r"counters: expected a pipeline on a batch DataFrame"),
         (lambda: pipeline.completions(include_pending=True), r"include_pending: expected False for a streaming"),
+        (lambda: pipeline.completions(timeout=5), r"RocksDB"),
         (lambda: pipeline.completions(timeout=0), r"timeout: expected a duration"),
         (lambda: pipeline.completions(protocol="fsshelter"), r"protocol: 'fsshelter' needs the order of messages"),
         (lambda: pipeline.micro_batch(pipeline.dataframe), r"frame: expected what foreachBatch hands over"),
@@ -140,6 +172,6 @@ def test_what_needs_the_end_of_the_data_is_refused(spark, stream) -> None:
         (lambda: completions_of(pipeline, batch), r"all streaming or all batch, got both"),
     ]
     for make, text in bad:
-        with pytest.raises(ArgumentValueError, match=text):
+        with pytest.raises(AckerError, match=text):
             make()
     assert batch.completions(timeout="5 seconds").count() == 0  # Checked, and of no effect.

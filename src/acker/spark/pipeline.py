@@ -474,6 +474,8 @@ class Tracked:
         timeout: str | float | None = None,
         protocol: str = "storm",
         include_pending: bool = False,
+        buckets: int = 3,
+        high_water: int | None = None,
     ) -> DataFrame:
         """Return one row a finished tree, columns of `acker.COMPLETION_SCHEMA`; parameters as `completions_of`."""
         return completions_of(
@@ -481,6 +483,8 @@ class Tracked:
             timeout=timeout,
             protocol=protocol,
             include_pending=include_pending,
+            buckets=buckets,
+            high_water=high_water,
         )
 
     def blocks(self) -> DataFrame:
@@ -500,20 +504,7 @@ class Tracked:
             json.loads(bytes(row[0]))
             for row in self.dataframe.where(F.col(SHARD) == steps.COUNTERS_SHARD).select(BLOCK).collect()
         ]
-        totals: dict[str, dict[str, Any]] = {}
-        for report in reports:
-            for name, counters in report["components"].items():
-                total = totals.setdefault(name, {"fanout": {}})
-                fanout = counters.pop("fanout")
-                for key, value in counters.items():
-                    total[key] = total.get(key, 0) + value
-                for outputs, inputs in fanout.items():
-                    total["fanout"][int(outputs)] = total["fanout"].get(int(outputs), 0) + inputs
-        return Counters(
-            sum(report["messages"] for report in reports),
-            sum(report["native_ns"] for report in reports),
-            {name: ComponentCounters(**total) for name, total in totals.items()},
-        )
+        return sum_counters(reports)
 
     def _refuse_streaming(self, method: str, hint: str) -> None:
         if self._frame.isStreaming:
@@ -525,11 +516,31 @@ class Tracked:
                 raise ArgumentValueError(f"columns: there is no {name!r}; there are {', '.join(self._schema.names)}")
 
 
+def sum_counters(reports: Sequence[dict[str, Any]]) -> Counters:
+    """Add up what the tasks report of their components, see `acker.spark.steps.COUNTERS_SHARD`."""
+    totals: dict[str, dict[str, Any]] = {}
+    for report in reports:
+        for name, counters in report["components"].items():
+            total = totals.setdefault(name, {"fanout": {}})
+            fanout = counters.pop("fanout")
+            for key, value in counters.items():
+                total[key] = total.get(key, 0) + value
+            for outputs, inputs in fanout.items():
+                total["fanout"][int(outputs)] = total["fanout"].get(int(outputs), 0) + inputs
+    return Counters(
+        sum(report["messages"] for report in reports),
+        sum(report["native_ns"] for report in reports),
+        {name: ComponentCounters(**total) for name, total in totals.items()},
+    )
+
+
 def completions_of(
     *pipelines: Tracked,
     timeout: str | float | None = None,
     protocol: str = "storm",
     include_pending: bool = False,
+    buckets: int = 3,
+    high_water: int | None = None,
 ) -> DataFrame:
     """Settle the messages of one pipeline, or of several that share trees (`Tracked.branches`).
 
@@ -543,6 +554,8 @@ def completions_of(
     protocol : {"storm", "storm-0.9"}
     include_pending : bool
         The trees that are still open too, with outcome PENDING. For batches only.
+    buckets, high_water
+        As for `acker.spark.completions`, for streams; of no effect in a batch.
 
     Returns
     -------
@@ -566,7 +579,11 @@ def completions_of(
         raise ArgumentValueError(
             "include_pending: expected False for a streaming pipeline, whose open trees end later, got True"
         )
-    raise ArgumentValueError("completions: streaming is not supported in this version; expected a batch pipeline")
+    from acker.spark.streaming import completions_from_block_stream
+
+    return completions_from_block_stream(
+        blocks, shards=shards, timeout=timeout, protocol=protocol, buckets=buckets, high_water=high_water
+    )
 
 
 def _check_disjoint(pipelines: Sequence[Tracked]) -> None:
