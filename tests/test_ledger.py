@@ -40,7 +40,9 @@ class Log:
         """Drop the oldest chunk, and write what only it showed once more."""
         number = min(self.chunks)
         entries, _ = self.chunks.pop(number)
-        self.write(ledger, ledger.still_in(entries.root_id, number), np.empty(0, np.int64))
+        kept = ledger.logged_before(number + 1, len(entries.root_id))
+        assert ledger.logged_before(number + 1, len(ledger) + 1).tolist() == kept.tolist()
+        self.write(ledger, kept, np.empty(0, np.int64))
 
     def read(self, before):
         ledger = Ledger(seed=9)

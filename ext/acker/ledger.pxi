@@ -62,7 +62,7 @@ cdef extern from "ledger.h" namespace "acker" nogil:
             int64_t before_ms, int64_t now_ms, c_LedgerCompletions* done, c_LedgerCounts* counts
         ) noexcept
         void take(const uint32_t* position, size_t rows, uint32_t chunk, const c_LedgerColumns& out) noexcept
-        size_t still_in(const int64_t* root_id, size_t rows, uint32_t chunk, uint32_t* position) noexcept
+        size_t logged_before(uint32_t chunk, uint32_t* position, size_t most) noexcept
         void put(const c_LedgerColumns& columns, size_t rows, uint32_t chunk) noexcept
         void erase(const int64_t* root_id, size_t rows) noexcept
         void copy_to(c_Ledger* other) noexcept
@@ -227,15 +227,14 @@ cdef class LedgerTable:
                 self.table.take(&position[0], <size_t> rows, chunk, columns)
         return longs[0], longs[1], longs[2], longs[3], longs[4], task_id
 
-    def still_in(self, const int64_t[::1] root_id, uint32_t chunk):
-        """Return the positions of those entries that no later chunk than this holds."""
-        cdef Py_ssize_t rows = root_id.shape[0]
+    def logged_before(self, uint32_t chunk, Py_ssize_t most):
+        """Return the positions of the entries that are in no chunk from this one on; not more than so many."""
         cdef size_t found = 0
-        position = np.empty(rows, np.uint32)
+        position = np.empty(most, np.uint32)
         cdef uint32_t[::1] positions = position
-        if rows > 0:
+        if most > 0:
             with nogil:
-                found = self.table.still_in(&root_id[0], <size_t> rows, chunk, &positions[0])
+                found = self.table.logged_before(chunk, &positions[0], <size_t> most)
         return position[:<Py_ssize_t> found]
 
     def put(

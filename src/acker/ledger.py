@@ -255,9 +255,9 @@ class Ledger:
         """Return the entries at these positions for a chunk of the log, numbered from 1, and note that it has them."""
         return Entries(*self._table.take(position, chunk))
 
-    def still_in(self, root_id: npt.NDArray[np.int64], chunk: int) -> npt.NDArray[np.uint32]:
-        """Return the positions of those entries that no later chunk than this one shows."""
-        return self._table.still_in(root_id, chunk)
+    def logged_before(self, chunk: int, most: int) -> npt.NDArray[np.uint32]:
+        """Return the positions of the entries that are in no chunk of the log from this one on, not more than `most`."""
+        return self._table.logged_before(chunk, most)
 
     def put(self, entries: Entries, chunk: int) -> None:
         """Take entries as a chunk of the log shows them, over what is held."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 # What comes in: blocks, and rows without one that only say what time it is.
 INPUT_DDL: Final = "place int, shard int, block binary, clock_ms long"
 # What goes out: completions, the last column null; and reports, the others 0.
-OUTPUT_DDL: Final = "root_id long, message_id long, task_id int, outcome tinyint, elapsed_ms long, report array<long>"
+OUTPUT_DDL: Final = "root_id long, message_id long, task_id int, outcome tinyint, elapsed_ms long, report string"
 
 
 class SparkStore:
@@ -153,6 +154,6 @@ def report_frame(report: Report) -> pd.DataFrame:
             "task_id": np.zeros(1, np.int32),
             "outcome": np.zeros(1, np.int8),
             "elapsed_ms": np.zeros(1, np.int64),
-            "report": [list(report)],
+            "report": [json.dumps(report._asdict())],
         }
     )

@@ -21,7 +21,16 @@ from acker.protocol import INT64_MIN
 from acker.spark.blocks import decode_block
 from acker.spark.reports import Report
 from acker.spark.resident import Residents, borrowed
-from acker.spark.state import CHUNK_ROWS_MAX, Head, StateError, decode_chunk, decode_head, encode_chunk, encode_head
+from acker.spark.state import (
+    CHUNK_ROWS_MAX,
+    ChunkSize,
+    Head,
+    StateError,
+    decode_chunk,
+    decode_head,
+    encode_chunk,
+    encode_head,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -181,15 +190,13 @@ def _first_head(shard: int, batch: Batch, options: Options) -> Head:
         expired_ms=INT64_MIN,
         rotation=options.rotation_at(batch.clock_ms),
         oldest_ms=batch.clock_ms,
-        first_chunk=1,
-        next_chunk=1,
-        log_rows=0,
-        log_bytes=0,
         # Shards that get as much each would all clean in the same micro-batch.
         credit_rows=shard * CHUNK_ROWS_MAX // options.shards,
         entries=0,
         open=0,
+        first_chunk=1,
         counts=Counts(),
+        chunks=(),
     )
 
 
@@ -214,7 +221,10 @@ def _rebuild(store: Store, residents: Residents, head: Head) -> Ledger:
     with borrowed(ledger):
         ledger.reserve(head.entries + CHUNK_ROWS_MAX)
         for number in range(head.first_chunk, head.next_chunk):
-            entries, gone = _read_chunk(store, number)
+            data = store.chunk(number)
+            if data is None:
+                raise StateError(f"chunk {number} of the log is missing: the checkpoint is damaged")
+            entries, gone = decode_chunk(data)
             ledger.erase(gone)
             ledger.put(entries, number)
         ledger.expire(head.expired_ms, head.time_ms)
@@ -224,13 +234,6 @@ def _rebuild(store: Store, residents: Residents, head: Head) -> Ledger:
                 f" says {head.entries} and {head.open}: the checkpoint is damaged"
             )
     return ledger
-
-
-def _read_chunk(store: Store, number: int) -> tuple[Entries, npt.NDArray[np.int64]]:
-    data = store.chunk(number)
-    if data is None:
-        raise StateError(f"chunk {number} of the log is missing: the checkpoint is damaged")
-    return decode_chunk(data)
 
 
 class _Work:
@@ -328,46 +331,36 @@ class _Work:
             data = encode_chunk(entries, part)
             self._store.put_chunk(number, data)
             self._bytes_written += len(data)
-            self.head = self.head._replace(
-                next_chunk=number + 1,
-                log_rows=self.head.log_rows + len(entries.root_id) + len(part),
-                log_bytes=self.head.log_bytes + len(data),
-            )
+            size = ChunkSize(len(entries.root_id) + len(part), len(data))
+            self.head = self.head._replace(chunks=(*self.head.chunks, size))
         credit = self.head.credit_rows + _CREDIT_PER_ROW * (len(changed) + len(gone)) + _CREDIT_PER_BATCH
         self.head = self.head._replace(credit_rows=min(credit, max(_CREDIT_MAX, _CREDIT_PER_ROW * rows)))
 
     def _clean(self) -> None:
-        """Do away with the oldest chunks while the log is too long; what only they showed is written once more."""
-        kept = []
-        while self._is_log_long():
-            head = self.head
-            data = self._store.chunk(head.first_chunk)
-            if data is None:
-                raise StateError(f"chunk {head.first_chunk} of the log is missing: the checkpoint is damaged")
-            entries, gone = decode_chunk(data)
-            rows = len(entries.root_id) + len(gone)
-            if rows > head.credit_rows:
-                break
-            kept.append(self._ledger.still_in(entries.root_id, head.first_chunk))
-            self._store.remove_chunk(head.first_chunk)
-            self._chunks_cleaned += 1
-            self.head = head._replace(
-                first_chunk=head.first_chunk + 1,
-                log_rows=head.log_rows - rows,
-                log_bytes=head.log_bytes - len(data),
-                credit_rows=head.credit_rows - rows,
-            )
-        if kept:
-            credit_rows = self.head.credit_rows
-            self._write(np.concatenate(kept), np.empty(0, np.int64))
-            self.head = self.head._replace(credit_rows=credit_rows)
+        """Do away with the oldest chunks while the log is too long; what only they show is written once more."""
+        head = self.head
+        chunks, credit_rows = list(head.chunks), head.credit_rows
+        rows = head.log_rows
+        cleaned = 0
+        # What this micro-batch wrote stays.
+        while len(chunks) > 1 and self._is_log_long(len(chunks), rows) and chunks[0].rows <= credit_rows:
+            size = chunks.pop(0)
+            rows -= size.rows
+            credit_rows -= size.rows
+            self._store.remove_chunk(head.first_chunk + cleaned)
+            cleaned += 1
+        if not cleaned:
+            return
+        first_chunk = head.first_chunk + cleaned
+        self.head = head._replace(first_chunk=first_chunk, chunks=tuple(chunks))
+        self._write(self._ledger.logged_before(first_chunk, head.log_rows - rows), np.empty(0, np.int64))
+        self.head = self.head._replace(credit_rows=credit_rows)
+        self._chunks_cleaned = cleaned
 
-    def _is_log_long(self) -> bool:
-        head, entries = self.head, len(self._ledger)
-        chunks = head.next_chunk - head.first_chunk
-        # What this micro-batch wrote is not looked at again.
-        return chunks > 1 and (
-            head.log_rows > _LOG_ROWS_PER_ENTRY * entries + _LOG_ROWS_SPARE
+    def _is_log_long(self, chunks: int, rows: int) -> bool:
+        entries = len(self._ledger)
+        return (
+            rows > _LOG_ROWS_PER_ENTRY * entries + _LOG_ROWS_SPARE
             or chunks > 2 * _LOG_ROWS_PER_ENTRY * entries // CHUNK_ROWS_MAX + _CHUNKS_SPARE
         )
 
@@ -384,7 +377,7 @@ class _Work:
             open=head.open,
             oldest_age_ms=max(0, head.time_ms - head.oldest_ms) if head.entries else 0,
             state_bytes=head.log_bytes,
-            chunks=head.next_chunk - head.first_chunk,
+            chunks=len(head.chunks),
             bytes_written=self._bytes_written,
             chunks_cleaned=self._chunks_cleaned,
             resident=int(resident),

@@ -39,6 +39,13 @@ class StateError(ArgumentValueError):
     """The state in a checkpoint cannot be read, or belongs to another query. Nothing was changed."""
 
 
+class ChunkSize(NamedTuple):
+    """How many rows a chunk has, root ids of entries that are gone among them, and how many bytes."""
+
+    rows: int
+    size_bytes: int
+
+
 class Head(NamedTuple):
     """What is known of a shard beside its trees. All but the token are int64.
 
@@ -62,16 +69,16 @@ class Head(NamedTuple):
         Number of the last rotation, ``time_ms`` divided by the time between two.
     oldest_ms : int
         Start of the oldest entry when it was last looked for, which each rotation does.
-    first_chunk, next_chunk : int
-        The log has the chunks from the one up to before the other.
-    log_rows, log_bytes : int
-        In those chunks.
     credit_rows : int
-        So many rows of old chunks may be looked at.
+        So many rows of old chunks may be done away with.
     entries, open : int
         Entries held, and those of them with a TRACK.
+    first_chunk : int
+        Number of the oldest chunk of the log; the others follow without a gap.
     counts : Counts
         Since the beginning.
+    chunks : tuple of ChunkSize
+        Of each chunk of the log, the oldest first.
     """
 
     token: bytes
@@ -85,27 +92,47 @@ class Head(NamedTuple):
     expired_ms: int
     rotation: int
     oldest_ms: int
-    first_chunk: int
-    next_chunk: int
-    log_rows: int
-    log_bytes: int
     credit_rows: int
     entries: int
     open: int
+    first_chunk: int
     counts: Counts
+    chunks: tuple[ChunkSize, ...]
+
+    @property
+    def next_chunk(self) -> int:
+        """Number of the chunk that comes next."""
+        return self.first_chunk + len(self.chunks)
+
+    @property
+    def log_rows(self) -> int:
+        """Rows in all chunks."""
+        return sum(chunk.rows for chunk in self.chunks)
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of all chunks."""
+        return sum(chunk.size_bytes for chunk in self.chunks)
 
 
-_HEAD: Final = struct.Struct(f"<{TOKEN_BYTES}s{len(Head._fields) - 2 + len(Counts._fields)}q")
-_HEAD_BYTES: Final = _PREFIX.size + _HEAD.size + _CHECKSUM.size
+_NUMBERS: Final = len(Head._fields) - 3
+_HEAD: Final = struct.Struct(f"<{TOKEN_BYTES}s{_NUMBERS + len(Counts._fields)}q")
 # The columns of a chunk; the widest come first, so that each is aligned.
 _COLUMNS: Final = tuple((name, np.dtype("<i4" if name == "task_id" else "<i8")) for name in Entries._fields)
 _ENTRY_BYTES: Final = sum(dtype.itemsize for _, dtype in _COLUMNS)
 _GONE: Final = np.dtype("<i8")
+_CHUNK_SIZE: Final = np.dtype("<u4")
 
 
 def encode_head(head: Head) -> bytes:
     """Pack a head."""
-    content = _PREFIX.pack(_HEAD_MAGIC, VERSION, _HEAD_BYTES) + _HEAD.pack(*head[:-1], *head.counts)
+    content = b"".join(
+        [
+            _PREFIX.pack(_HEAD_MAGIC, VERSION, _PREFIX.size + _HEAD.size),
+            _HEAD.pack(*head[: 1 + _NUMBERS], *head.counts),
+            np.array(head.chunks, _CHUNK_SIZE).tobytes(),
+        ]
+    )
     return content + _CHECKSUM.pack(_checksum(content))
 
 
@@ -117,11 +144,13 @@ def decode_head(data: Any) -> Head:
     StateError   the bytes are not an undamaged head of a version that this release reads.
     """
     content = _checked(data, _HEAD_MAGIC, "head")
-    if len(content) != _PREFIX.size + _HEAD.size:
-        raise StateError(f"head: expected {_HEAD_BYTES} bytes, got {len(content) + _CHECKSUM.size}")
+    sizes = len(content) - _PREFIX.size - _HEAD.size
+    if sizes < 0 or sizes % (2 * _CHUNK_SIZE.itemsize):
+        raise StateError(f"head: {len(content)} bytes do not hold one")
     values = _HEAD.unpack_from(content, _PREFIX.size)
-    numbers = len(Head._fields) - 1
-    return Head._make([*values[:numbers], Counts(*values[numbers:])])
+    chunks = np.frombuffer(content, _CHUNK_SIZE, offset=_PREFIX.size + _HEAD.size).reshape(-1, 2).tolist()
+    counts = Counts(*values[1 + _NUMBERS :])
+    return Head._make([*values[: 1 + _NUMBERS], counts, tuple(ChunkSize(*chunk) for chunk in chunks)])
 
 
 def encode_chunk(entries: Entries, gone: npt.NDArray[np.int64]) -> bytes:

@@ -195,8 +195,5 @@ def _ticks(session: SparkSession, shards: int) -> DataFrame:
 
 def _reports() -> Column:
     """Return the reports of a micro-batch as an array of rows with names."""
-
-    def named(report: Column) -> Column:
-        return F.struct(*(report[place].alias(field) for place, field in enumerate(Report._fields)))
-
-    return F.transform(F.collect_list("report"), named)
+    schema = ", ".join(f"{field} bigint" for field in Report._fields)
+    return F.transform(F.collect_list("report"), lambda report: F.from_json(report, schema))
