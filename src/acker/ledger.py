@@ -256,7 +256,7 @@ class Ledger:
         return Entries(*self._table.take(position, chunk))
 
     def logged_before(self, chunk: int, most: int) -> npt.NDArray[np.uint32]:
-        """Return the positions of the entries that are in no chunk of the log from this one on, not more than `most`."""
+        """Return the positions of the entries that are in no chunk from this one on, not more than `most`."""
         return self._table.logged_before(chunk, most)
 
     def put(self, entries: Entries, chunk: int) -> None:

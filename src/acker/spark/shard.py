@@ -16,7 +16,7 @@ import numpy as np
 from acker.columns import Completions
 from acker.combiner import Combiner, Partials, shard_of
 from acker.errors import ArgumentValueError
-from acker.ledger import TOKEN_BYTES, Counts, Entries, Ledger
+from acker.ledger import TOKEN_BYTES, Counts, Ledger
 from acker.protocol import INT64_MIN
 from acker.spark.blocks import decode_block
 from acker.spark.reports import Report
