@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +35,7 @@ class Worker:
         return self.pipe.recv()
 
     def kill(self):
-        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.kill()
         self.process.join()
 
 

@@ -31,8 +31,7 @@ class SharedMemory:
     def __init__(self, size_bytes: int) -> None:
         self.number = os.memfd_create("acker", os.MFD_CLOEXEC)
         try:
-            # Reserved now: a page that cannot be had later would kill the process.
-            os.posix_fallocate(self.number, 0, size_bytes)
+            os.ftruncate(self.number, size_bytes)
             self.view = mmap.mmap(self.number, size_bytes)
         except BaseException:
             os.close(self.number)
