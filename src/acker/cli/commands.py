@@ -59,6 +59,16 @@ Exit codes:
   130  interrupted: a second Ctrl-C stopped it without draining
 """
 
+INSPECT_EXIT_CODES = """
+\b
+Exit codes:
+    0  fine
+    1  the state of a shard is damaged, contradicts itself, or was written by another release
+    2  usage: no checkpoint, no acker in it, an unknown option
+    4  something is missing: a package, a JDK, Spark did not start
+  130  interrupted
+"""
+
 GRAPH_EXIT_CODES = """
 \b
 Exit codes:
@@ -242,6 +252,28 @@ def wordcount(**options: Any) -> None:
     from acker.cli.wordcount import main
 
     sys.exit(main(**options))
+
+
+@cli.group(epilog=EXIT_CODES)
+def state() -> None:
+    """Look at what a streaming acker on Spark keeps."""
+
+
+@state.command(epilog=INSPECT_EXIT_CODES)
+@click.argument("checkpoint")
+@click.option("--operator", type=click.IntRange(0), metavar="N", help="Of this stateful operator only.  [default: all]")
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+@click.option("--master", default="local[2]", show_default=True, help="Spark master that reads the state.")
+@click.option("--driver-memory", default="2g", show_default=True, help="Memory of the Spark that is started here.")
+@guarded
+def inspect(**options: Any) -> None:
+    """Read the state in the CHECKPOINT of a query, which may run meanwhile: pending trees, their ages, bytes.
+
+    CHECKPOINT is the query's checkpointLocation. Each shard's log is read and compared with what the shard says of it.
+    """
+    from acker.cli.state import inspect
+
+    sys.exit(inspect(**options))
 
 
 @cli.command(epilog=DOCTOR_EXIT_CODES)
