@@ -200,17 +200,16 @@ def test_a_shard_whose_state_cannot_be_read_is_named_and_the_others_are_shown(ro
 
 
 def written(spark, folder, heads, chunks):
-    """A query whose state has the variables of an acker, and in them what it is told."""
+    """A query whose state has the variable of an acker, and in it what it is told."""
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     class Writer(StatefulProcessor):
         def init(self, handle):
-            self.head = handle.getValueState("head", "bytes binary")
             self.log = handle.getMapState("log", "chunk int", "bytes binary")
 
         def handleInputRows(self, key, rows, timerValues):  # noqa: N802, N803
             yield from ()
-            self.head.update((heads[key[0]],))
+            self.log.updateValue((0,), (heads[key[0]],))
             if key[0] in chunks:
                 self.log.updateValue((1,), (chunks[key[0]],))
 

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
 from acker.errors import ArgumentValueError
 from acker.ledger import UNTRACKED_FAILED, Counts
 from acker.protocol import INT64_MIN
-from acker.spark.state import HEAD_VARIABLE, LOG_VARIABLE, VERSION, Head, StateError, decode_chunk, decode_head
+from acker.spark.state import HEAD_KEY, VARIABLE, VERSION, Head, StateError, decode_chunk, decode_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # Upper ends of the groups in which ages are counted, exclusive; behind the last one is a group without end.
 AGE_BOUNDS_MS: Final = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 
-_VARIABLES: Final = {HEAD_VARIABLE: "ValueState", LOG_VARIABLE: "MapState"}
+_VARIABLES: Final = {VARIABLE: "MapState"}
 # Stands for the task id of an entry that is gone; entries have greater ones.
 _GONE: Final = UNTRACKED_FAILED - 1
 _LOG_DDL: Final = "place int, oldest_ms long, ages array<long>, fault string"
@@ -159,22 +160,24 @@ def _listed(rows: Mapping[int, Any]) -> str:
 
 
 def _read(spark: SparkSession, path: str, operator: int, row: Any) -> AckerState:
-    def load(variable: str) -> DataFrame:
-        # The same micro-batch for both: the query may be writing the next one.
-        options = {"operatorId": operator, "batchId": row.maxBatchId, "stateVarName": variable}
-        return spark.read.format("statestore").options(**options).load(path)
+    def load(which: Column) -> DataFrame:
+        # The same micro-batch both times: the query may be writing the next one.
+        options = {"operatorId": operator, "batchId": row.maxBatchId, "stateVarName": VARIABLE}
+        return spark.read.format("statestore").options(**options).load(path).where(which)
+
+    number = F.col("user_map_key.chunk")
 
     heads: dict[int, Head] = {}
     states: list[ShardState] = []
-    columns = ("key.place", "partition_id", "value.bytes")
+    columns = ("key.place", "partition_id", "user_map_value.bytes")
     partition_of: dict[int, int] = {}
-    for place, partition, data in _collected(lambda _: load(HEAD_VARIABLE).select(*columns), path):
+    for place, partition, data in _collected(lambda _: load(number == HEAD_KEY).select(*columns), path):
         partition_of[place] = partition
         try:
             heads[place] = decode_head(bytes(data))
         except StateError as unreadable:
             states.append(ShardState(shard=-1, partition=partition, fault=str(unreadable)))
-    logs = _collected(lambda _: _read_logs(load(LOG_VARIABLE), heads), path)
+    logs = _collected(lambda _: _read_logs(load(number != HEAD_KEY), heads), path)
     found = {log.place: log for log in logs}
     empty = _summary(-1, {}, None)
     for place, head in heads.items():

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from acker.spark.guards import check_worker
 from acker.spark.resident import residents
 from acker.spark.shard import Batch, Options, update
-from acker.spark.state import CHUNK_KEY_DDL, HEAD_VARIABLE, LOG_VARIABLE, VALUE_DDL, StateError, decode_head
+from acker.spark.state import HEAD_KEY, KEY_DDL, VALUE_DDL, VARIABLE, StateError, decode_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,17 +31,15 @@ class SparkStore:
     """A shard's state in Spark's state store; good while its key is being handled."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
-        self._head = handle.getValueState(HEAD_VARIABLE, VALUE_DDL)
-        self._log = handle.getMapState(LOG_VARIABLE, CHUNK_KEY_DDL, VALUE_DDL)
+        self._log = handle.getMapState(VARIABLE, KEY_DDL, VALUE_DDL)
 
     def head(self) -> bytes | None:
         """Return the head, None when there is no state yet."""
-        row = self._head.get()
-        return None if row is None else row[0]
+        return self.chunk(HEAD_KEY)
 
     def put_head(self, data: bytes) -> None:
         """Write the head."""
-        self._head.update((data,))
+        self.put_chunk(HEAD_KEY, data)
 
     def chunk(self, number: int) -> bytes | None:
         """Return a chunk of the log."""
@@ -75,7 +73,7 @@ class AckerProcessor(StatefulProcessor):
         self._versions = versions
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state variables; on the driver too, which wants to know their names and types."""
+        """Open the state variable; on the driver too, which wants to know its name and type."""
         check_worker(self._versions)
         self._handle = handle
         self._store = SparkStore(handle)
