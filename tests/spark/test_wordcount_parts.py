@@ -15,7 +15,7 @@ import pytest
 from acker.wordcount import components as module
 from acker.wordcount.corpus import find
 from acker.wordcount.job import DeadLetter, Result, Round, write_dead_letters
-from acker.wordcount.report import _COLOURS, to_html
+from acker.wordcount.report import COLOURS, to_html
 
 
 def write(folder: Path, **files: bytes) -> Path:
@@ -146,7 +146,7 @@ def test_the_report_stands_alone_and_follows_light_and_dark(changes, verdict) ->
     assert len(plots) == 3
     for plot in plots:
         assert ET.fromstring(plot).tag == "{http://www.w3.org/2000/svg}svg"
-        assert "var(--ink)" in plot and not any(colour in plot for colour in _COLOURS.values())
+        assert "var(--ink)" in plot and not any(colour in plot for colour in COLOURS.values())
     assert "var(--acked)" in plots[0] and "var(--failed)" in plots[0] and "var(--late)" in plots[0]
     assert "start Spark" in plots[2] and "1.00 s" in plots[2]
     ids = re.findall(r'\bid="([^"]+)"', page)

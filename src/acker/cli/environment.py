@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -129,7 +129,9 @@ def _version(home: Path) -> str | None:
 
 
 @contextlib.contextmanager
-def spark_session(name: str, master: str, *, driver_memory: str, log: Path | None = None) -> Iterator[SparkSession]:
+def spark_session(
+    name: str, master: str, *, driver_memory: str, log: Path | None = None, conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
     """Start Spark for one command, and stop it whatever happens.
 
     The workers run the interpreter that runs now: Spark would otherwise start the first `python3` of PATH.
@@ -141,6 +143,8 @@ def spark_session(name: str, master: str, *, driver_memory: str, log: Path | Non
         Of the JVM that is started here, such as "2g".
     log : Path, optional
         What that JVM and the Python workers write to the standard error goes to this file.
+    conf : mapping, optional
+        Settings of Spark that the command needs.
 
     Raises
     ------
@@ -189,9 +193,17 @@ def spark_session(name: str, master: str, *, driver_memory: str, log: Path | Non
         try:
             if local:  # Spark's 200 are for clusters.
                 session.conf.set("spark.sql.shuffle.partitions", str(2 * session.sparkContext.defaultParallelism))
+            for key, value in (conf or {}).items():
+                session.conf.set(key, value)
             yield session
         finally:
             session.stop()
+
+
+def last_line(fault: BaseException) -> str:
+    """Return the line of a Python or Java trace that says what went wrong."""
+    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
+    return lines[-1] if lines else type(fault).__name__
 
 
 def was_interrupted(fault: BaseException | None) -> bool:

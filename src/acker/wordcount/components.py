@@ -33,7 +33,7 @@ COUNTS: Final = "word string, n long"
 
 INJECTED: Final = "injected by --fail-rate"
 
-_BATCH_ROWS: Final = 20_000
+BATCH_ROWS: Final = 20_000
 
 
 class InjectedFault(Exception):  # noqa: N818  It is no error of anybody.
@@ -71,14 +71,15 @@ def read(
                 if replays is not None:
                     number = replays[file][replays[file] <= len(texts)]
                     texts = [texts[place] for place in (number - 1).tolist()]
-                held.append(_drawn(file, number, texts, faults, attempt))
-                if sum(part.num_rows for part in held) >= _BATCH_ROWS:
-                    yield from _joined(held)
+                held.append(drawn(file, number, texts, faults, attempt))
+                if sum(part.num_rows for part in held) >= BATCH_ROWS:
+                    yield from joined(held)
                     held = []
-            yield from _joined(held)
+            yield from joined(held)
 
 
-def _drawn(file: int, line: NDArray[np.int64], texts: list[str], faults: Faults, attempt: int) -> pa.RecordBatch:
+def drawn(file: int, line: NDArray[np.int64], texts: list[str], faults: Faults, attempt: int) -> pa.RecordBatch:
+    """Draw the fate of some lines of a file, as LINES."""
     fails = draw(faults.seed, "fail", file, line, attempt) < faults.fail_rate
     drops = draw(faults.seed, "drop", file, line, attempt) < faults.drop_rate
     where = draw(faults.seed, "lose", file, line, attempt)
@@ -94,7 +95,8 @@ def _drawn(file: int, line: NDArray[np.int64], texts: list[str], faults: Faults,
     )
 
 
-def _joined(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def joined(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of small batches as one of a size that Spark takes well; nothing for none."""
     if parts:
         yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
 
@@ -129,7 +131,7 @@ def tally(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts.append(pa.RecordBatch.from_arrays(counts.flatten(), ["word", "n"]))
     if parts:
         total = pa.Table.from_batches(parts).group_by("word").aggregate([("n", "sum")])
-        yield from total.select(["word", "n_sum"]).rename_columns(["word", "n"]).to_batches(_BATCH_ROWS)
+        yield from total.select(["word", "n_sum"]).rename_columns(["word", "n"]).to_batches(BATCH_ROWS)
 
 
 def pipeline(
@@ -157,5 +159,10 @@ def pipeline(
         run_seed=faults.seed,
         component="lines",
     )
-    words = spouted.bolt(split, schema="word string, kept boolean").lossy(arrives).select("word")
+    return counted(spouted)
+
+
+def counted(lines: Tracked) -> Tracked:
+    """Build what follows the spout: split -> fields grouping on the word -> count."""
+    words = lines.bolt(split, schema="word string, kept boolean").lossy(arrives).select("word")
     return words.grouped("word").bolt(count, schema="word string", by="batch", sink=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from acker.spark.pipeline import ComponentCounters, Counters, Tracked
+    from acker.spark.pipeline import Counters, Tracked
 
 TIMED_OUT: Final = "timed out: still open at the end of the round"
 
@@ -70,7 +70,7 @@ class DeadLetter:
 
 
 @dataclass
-class Result:
+class Totals:
     """What a run did; `trees == acked + failed + timed_out` and `lines == acked + dead_lettered`."""
 
     input: str
@@ -97,7 +97,6 @@ class Result:
     wall_seconds: float = 0.0
     verified: bool = False
     mismatches: list[str] = field(default_factory=list)
-    rounds: list[Round] = field(default_factory=list)
     tree_sizes: dict[int, int] = field(default_factory=dict)
     stages: dict[str, float] = field(default_factory=dict)
     components: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -114,6 +113,55 @@ class Result:
         """Return everything but the dead letters, which have a file of their own."""
         values = {name: value for name, value in asdict(self).items() if name != "dead_letters"}
         return {**values, "exit_code": self.exit_code}
+
+    def add_counters(self, counters: Counters) -> None:
+        """Take what an evaluation of the pipeline counted."""
+        self.messages += counters.messages
+        self.acker_seconds += counters.native_ns / 1e9
+        self.acker_messages_per_second = self.messages / self.acker_seconds if self.acker_seconds else 0.0
+        # A component that saw no row has no counters.
+        for name, component in counters.components.items():
+            total = self.components.setdefault(name, {})
+            for key in ("executed", "emitted", "failed", "messages"):
+                total[key] = total.get(key, 0) + getattr(component, key)
+            total["function_seconds"] = total.get("function_seconds", 0.0) + component.function_ns / 1e9
+        if "split" in counters.components:
+            for words, trees in counters.components["split"].fanout.items():
+                self.tree_sizes[words + 1] = self.tree_sizes.get(words + 1, 0) + trees
+
+    def dead_letter(self, corpus: Corpus, lines: Iterable[tuple[int, int, str]]) -> None:
+        """Take the lines that were given up, (file, line, reason) each."""
+        texts: dict[int, list[str]] = {}
+        for file, line, reason in sorted(lines):
+            if file not in texts:
+                texts = {file: read_lines(corpus.path(file))}  # In order of files: one is held at a time.
+            text = texts[file][line - 1]
+            self.dead_letters.append(DeadLetter(corpus.paths[file], line, text, self.max_attempts, reason))
+        self.dead_lettered = len(self.dead_letters)
+
+    def verify(self, corpus: Corpus, counts: Counter[str]) -> None:
+        """Compare with a plain count of the same files. Mismatches that were noted before stay."""
+        expected, lines = expected_counts(corpus, (letter.text for letter in self.dead_letters))
+        self.words, self.distinct_words = counts.total(), len(counts)
+        if counts != expected:
+            wrong = sorted(word for word in counts.keys() | expected.keys() if counts[word] != expected[word])
+            self.mismatches += [
+                f"{word!r}: counted {counts[word]}, expected {expected[word]}" for word in wrong[:_MISMATCHES_SHOWN]
+            ]
+        for name, found in (
+            ("lines sent", self.lines),
+            ("acked and dead-lettered", self.acked + self.dead_lettered),
+        ):
+            if found != lines:
+                self.mismatches.append(f"{name}: {found}, but the files have {lines} lines")
+        self.verified = not self.mismatches
+
+
+@dataclass
+class Result(Totals):
+    """What a run in rounds did."""
+
+    rounds: list[Round] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -182,8 +230,9 @@ class WordCount:
             if not left.root_id.size:
                 break
             replays = left.replays()
-        self._dead_letter(left)
-        self._verify()
+        self.result.dead_letter(self._corpus, zip(left.file.tolist(), left.line.tolist(), left.reason, strict=True))
+        with self._phase("verify", "comparing with a plain count of the same files"):
+            self.result.verify(self._corpus, self.counts)
         self.result.wall_seconds = time.perf_counter() - start
         return self.result
 
@@ -237,11 +286,10 @@ class WordCount:
     ) -> None:
         by_reason = Counter(settled.reason)
         timed_out = by_reason.pop(TIMED_OUT, 0)
-        # A component that saw no row has no counters.
         components = counters.components
-        native_seconds = counters.native_ns / 1e9
         this = Round(
             attempt=attempt,
+            # A component that saw no row has no counters.
             trees=components["lines"].messages if "lines" in components else 0,
             messages=counters.messages,
             acked=settled.acked,
@@ -249,69 +297,23 @@ class WordCount:
             timed_out=timed_out,
             failed_by_reason=dict(by_reason.most_common()),
             words_counted=counted,
-            native_seconds=native_seconds,
+            native_seconds=counters.native_ns / 1e9,
             wall_seconds=wall_seconds,
         )
         result = self.result
         result.rounds.append(this)
         result.lines = result.rounds[0].trees
         result.trees += this.trees
-        result.messages += this.messages
         result.acked += this.acked
         result.failed += this.failed
         result.timed_out += this.timed_out
         result.failed_by_reason = dict((Counter(result.failed_by_reason) + by_reason).most_common())
         result.replayed = result.trees - result.lines
-        result.acker_seconds += native_seconds
-        result.acker_messages_per_second = result.messages / result.acker_seconds if result.acker_seconds else 0.0
-        for name, component in components.items():
-            _add(result.components.setdefault(name, {}), component)
-        if "split" in components:
-            for words, trees in components["split"].fanout.items():
-                result.tree_sizes[words + 1] = result.tree_sizes.get(words + 1, 0) + trees
+        result.add_counters(counters)
         self._progress.note(
             f"round {attempt + 1}: {this.trees:,} trees, {this.acked:,} acked, {this.failed:,} failed, "
             f"{this.timed_out:,} timed out, {wall_seconds:.1f} s"
         )
-
-    def _dead_letter(self, left: _Settled) -> None:
-        texts: dict[int, list[str]] = {}
-        order = np.lexsort((left.line, left.file)).tolist()
-        for place in order:
-            file, line = int(left.file[place]), int(left.line[place])
-            if file not in texts:
-                texts = {file: read_lines(self._corpus.path(file))}  # In order of files: one is held at a time.
-            self.result.dead_letters.append(
-                DeadLetter(
-                    self._corpus.paths[file],
-                    line,
-                    texts[file][line - 1],
-                    self.result.max_attempts,
-                    left.reason[place],
-                )
-            )
-        self.result.dead_lettered = len(self.result.dead_letters)
-
-    def _verify(self) -> None:
-        result = self.result
-        with self._phase("verify", "comparing with a plain count of the same files"):
-            expected, lines = expected_counts(self._corpus, (letter.text for letter in result.dead_letters))
-            result.words, result.distinct_words = self.counts.total(), len(self.counts)
-            if self.counts != expected:
-                wrong = sorted(
-                    word for word in self.counts.keys() | expected.keys() if self.counts[word] != expected[word]
-                )
-                result.mismatches = [
-                    f"{word!r}: counted {self.counts[word]}, expected {expected[word]}"
-                    for word in wrong[:_MISMATCHES_SHOWN]
-                ]
-            for name, found in (
-                ("lines sent", result.lines),
-                ("acked and dead-lettered", result.acked + result.dead_lettered),
-            ):
-                if found != lines:
-                    result.mismatches.append(f"{name}: {found}, but the files have {lines} lines")
-        result.verified = not result.mismatches
 
     @contextmanager
     def _phase(self, stage: str, text: str) -> Iterator[None]:
@@ -320,12 +322,6 @@ class WordCount:
             yield
         stages = self.result.stages
         stages[stage] = stages.get(stage, 0.0) + time.perf_counter() - start
-
-
-def _add(total: dict[str, float], component: ComponentCounters) -> None:
-    for name in ("executed", "emitted", "failed", "messages"):
-        total[name] = total.get(name, 0) + getattr(component, name)
-    total["function_seconds"] = total.get("function_seconds", 0.0) + component.function_ns / 1e9
 
 
 def _settled(acked: int, left: pa.Table, failures: pa.Table) -> _Settled:

@@ -7,7 +7,7 @@ import io
 import itertools
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,11 +17,11 @@ from acker import __version__, page
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from acker.wordcount.job import Result
+    from acker.wordcount.job import Result, Totals
 
 # Matplotlib draws with these colours, and each becomes the style sheet's variable of the same name, which has one value
 # for light and one for dark. So one drawing is readable in both.
-_COLOURS: Final = {
+COLOURS: Final = {
     "ink": "#010203",
     "faint": "#040506",
     "acked": "#070809",
@@ -30,22 +30,42 @@ _COLOURS: Final = {
     "bar": "#101112",
 }
 
-_HEAD: Final = """<h1>Word count, tracked by the acker</h1>
+_HEAD: Final = """<h1>{title}</h1>
 <p class="dim">{files:,} text files, {megabytes:.1f} MB, under <code>{input}</code></p>
 <p class="dim">--seed {seed} &middot; --fail-rate {fail_rate:g} &middot; --drop-rate {drop_rate:g} &middot;
---max-attempts {max_attempts} &middot; acker {version} &middot; Python {python} on {machine}</p>"""
+--max-attempts {max_attempts}{more} &middot; acker {version} &middot; Python {python} on {machine}</p>"""
 _SIZES: Final = '<p class="dim">The line itself and its words; failed trees are not among them.</p>'
 
 
 def to_html(result: Result) -> str:
     """Return the page."""
+    return page.document(
+        "acker run wordcount",
+        head("Word count, tracked by the acker", result, ""),
+        verdict(result),
+        page.tiles(tiles(result)),
+        page.section(
+            "How the trees of each round ended",
+            plot("rounds", 3.1, lambda axes: draw_ends(axes, result.rounds, "round")),
+            _rounds_table(result),
+        ),
+        *details(result),
+    )
+
+
+def verdict(result: Totals) -> str:
+    """Return the line that is read first."""
     if not result.verified:
-        tone, verdict = "bad", "NOT verified: " + "; ".join(result.mismatches[:3])
-    elif result.dead_lettered:
-        tone, verdict = "fair", f"verified, with {result.dead_lettered:,} lines dead-lettered"
-    else:
-        tone, verdict = "good", "verified: equal to a plain count of the same files"
-    head = _HEAD.format(
+        return page.verdict("bad", "NOT verified: " + "; ".join(result.mismatches[:3]))
+    if result.dead_lettered:
+        return page.verdict("fair", f"verified, with {result.dead_lettered:,} lines dead-lettered")
+    return page.verdict("good", "verified: equal to a plain count of the same files")
+
+
+def head(title: str, result: Totals, more: str) -> str:
+    """Return what was run, with which options."""
+    return _HEAD.format(
+        title=html.escape(title),
         files=result.files,
         megabytes=result.bytes / 1e6,
         input=html.escape(result.input),
@@ -53,26 +73,28 @@ def to_html(result: Result) -> str:
         fail_rate=result.fail_rate,
         drop_rate=result.drop_rate,
         max_attempts=result.max_attempts,
+        more=html.escape(more),
         version=__version__,
         python=platform.python_version(),
         machine=html.escape(f"{platform.system()} {platform.machine()}"),
     )
-    rounds = _plot("rounds", 3.1, lambda axes: _draw_rounds(axes, result))
-    sizes = _plot("sizes", 2.6, lambda axes: _draw_sizes(axes, result))
-    stages = _plot("stages", 2.3, lambda axes: _draw_stages(axes, result))
-    return page.document(
-        "acker run wordcount",
-        head,
-        page.verdict(tone, verdict),
-        page.tiles(_tiles(result)),
-        page.section("How the trees of each round ended", rounds, _rounds_table(result)),
-        page.section("Tuples in a tree", sizes, _SIZES),
-        page.section("Where the time went", stages, _components_table(result)),
+
+
+def details(result: Totals) -> list[str]:
+    """Return the sections that every run has."""
+    return [
+        page.section("Tuples in a tree", plot("sizes", 2.6, lambda axes: _draw_sizes(axes, result)), _SIZES),
+        page.section(
+            "Where the time went",
+            plot("stages", 2.3, lambda axes: _draw_stages(axes, result)),
+            _components_table(result),
+        ),
         _failures(result),
-    )
+    ]
 
 
-def _tiles(result: Result) -> list[tuple[str, str]]:
+def tiles(result: Totals) -> list[tuple[str, str]]:
+    """Return the numbers that every run has."""
     return [
         ("lines", f"{result.lines:,}"),
         ("trees", f"{result.trees:,}"),
@@ -101,7 +123,7 @@ def _rounds_table(result: Result) -> str:
     return page.table(["round", "trees", "messages", "acked", "failed", "timed out", "time"], body)
 
 
-def _components_table(result: Result) -> str:
+def _components_table(result: Totals) -> str:
     body = [
         [
             name,
@@ -113,34 +135,35 @@ def _components_table(result: Result) -> str:
     return page.table(["component", "executed", "emitted", "failed", "messages", "in its function, all tasks"], body)
 
 
-def _failures(result: Result) -> str:
+def _failures(result: Totals) -> str:
     if not result.failed_by_reason:
         return ""
     body = [[reason, f"{count:,}"] for reason, count in result.failed_by_reason.items()]
     return page.section("Why trees failed", page.table(["reason", "trees"], body))
 
 
-def _draw_rounds(axes: Axes, result: Result) -> None:
-    rounds = [str(this.attempt + 1) for this in result.rounds]
+def draw_ends(axes: Axes, ends: Sequence[Any], name: str) -> None:
+    """Draw how the trees of each round or attempt ended."""
+    rounds = [str(this.attempt + 1) for this in ends]
     place = np.arange(len(rounds))
     series = (("acked", "acked"), ("failed", "failed"), ("timed_out", "late"))
-    for offset, (name, colour) in zip((-0.27, 0, 0.27), series, strict=True):
-        values = [getattr(this, name) for this in result.rounds]
-        bars = axes.bar(place + offset, values, 0.25, color=_COLOURS[colour], label=name.replace("_", " "))
+    for offset, (outcome, colour) in zip((-0.27, 0, 0.27), series, strict=True):
+        values = [getattr(this, outcome) for this in ends]
+        bars = axes.bar(place + offset, values, 0.25, color=COLOURS[colour], label=outcome.replace("_", " "))
         axes.bar_label(
-            bars, [f"{value:,}" if value else "" for value in values], color=_COLOURS["ink"], fontsize=8, padding=2
+            bars, [f"{value:,}" if value else "" for value in values], color=COLOURS["ink"], fontsize=8, padding=2
         )
     axes.set_yscale("symlog", linthresh=1)
-    axes.set_ylim(0, 8 * max(1, *(this.trees for this in result.rounds)))
+    axes.set_ylim(0, 8 * max(1, 1, *(this.trees for this in ends)))
     axes.set_xticks(place, rounds)
     axes.set_xlim(-0.6, max(3, len(rounds)) - 0.4)
     axes.grid(visible=False, axis="x")
-    axes.set_xlabel("round")
+    axes.set_xlabel(name)
     axes.set_ylabel("trees")
-    axes.legend(frameon=False, ncols=3, loc="upper right", labelcolor=_COLOURS["ink"], fontsize=9)
+    axes.legend(frameon=False, ncols=3, loc="upper right", labelcolor=COLOURS["ink"], fontsize=9)
 
 
-def _draw_sizes(axes: Axes, result: Result) -> None:
+def _draw_sizes(axes: Axes, result: Totals) -> None:
     sizes = np.array(sorted(result.tree_sizes) or [1])
     trees = np.array([result.tree_sizes.get(int(size), 0) for size in sizes])
     # Single sizes up to 32, then bins that grow by a quarter: a few very long lines would flatten everything else.
@@ -150,7 +173,7 @@ def _draw_sizes(axes: Axes, result: Result) -> None:
     heights, _ = np.histogram(sizes, edges, weights=trees)
     last = int(np.flatnonzero(heights)[-1]) + 1 if heights.any() else 1
     names = [str(low) if high == low + 1 else f"{low}+" for low, high in itertools.pairwise(edges)][:last]
-    axes.bar(np.arange(last), heights[:last], 0.85, color=_COLOURS["bar"])
+    axes.bar(np.arange(last), heights[:last], 0.85, color=COLOURS["bar"])
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(0)
     step = max(1, last // 16)
@@ -160,23 +183,23 @@ def _draw_sizes(axes: Axes, result: Result) -> None:
     axes.set_ylabel("trees")
 
 
-def _draw_stages(axes: Axes, result: Result) -> None:
+def _draw_stages(axes: Axes, result: Totals) -> None:
     names = [*result.stages, "(in the native acker)"]
     seconds = [*result.stages.values(), result.acker_seconds]
-    bars = axes.barh(names, seconds, 0.7, color=_COLOURS["bar"])
-    axes.bar_label(bars, [f"{value:.2f} s" for value in seconds], color=_COLOURS["ink"], fontsize=9, padding=4)
+    bars = axes.barh(names, seconds, 0.7, color=COLOURS["bar"])
+    axes.bar_label(bars, [f"{value:.2f} s" for value in seconds], color=COLOURS["ink"], fontsize=9, padding=4)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.15 * max(seconds))
     axes.set_xlabel("seconds")
     axes.grid(visible=False, axis="y")
 
 
-def _plot(name: str, height: float, draw: Callable[[Any], None]) -> str:
+def plot(name: str, height: float, draw: Callable[[Any], None]) -> str:
     """Draw with Matplotlib, and return SVG that takes its colours from the page."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    ink, faint = _COLOURS["ink"], _COLOURS["faint"]
+    ink, faint = COLOURS["ink"], COLOURS["faint"]
     settings: Any = {
         "svg.fonttype": "none",
         "svg.hashsalt": "acker",
@@ -203,7 +226,7 @@ def _plot(name: str, height: float, draw: Callable[[Any], None]) -> str:
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = stream.getvalue()
     svg = svg[svg.index("<svg") :]
-    for variable, colour in _COLOURS.items():
+    for variable, colour in COLOURS.items():
         svg = svg.replace(colour, f"var(--{variable})")
     # Several plots in one page: their ids must differ.
     return re.sub(r'(id="|url\(#|href="#)', rf"\1{name}-", svg)
