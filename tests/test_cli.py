@@ -34,6 +34,7 @@ def invoke(tmp_path, monkeypatch):
         ("", "0 2 4 130"),
         ("run", "0 2 4 130"),
         ("run wordcount", "0 1 2 3 4 5 130"),
+        ("run stream-wordcount", "0 1 2 3 4 5 130"),
         ("run module:Topology", "0 1 2 3 4 130"),
         ("graph", "0 2"),
         ("doctor", "0 1 2 4 130"),
@@ -47,7 +48,11 @@ def test_each_command_has_help_with_its_own_exit_codes(invoke, command, codes) -
         assert "MODULE:TOPOLOGY" in answer.output and "wordcount" in answer.output
     told = dict(re.findall(r"^ +(\d+)  (\S.*)$", answer.output.partition("Exit codes")[2], re.MULTILINE))
     assert " ".join(told) == codes and told["0"].startswith("fine")
-    third = {"run wordcount": "verified, with dead-lettered lines", "run module:Topology": "a task did not come back"}
+    third = {
+        "run wordcount": "verified, with dead-lettered lines",
+        "run stream-wordcount": "verified, with dead-lettered lines",
+        "run module:Topology": "a task did not come back",
+    }
     assert told.get("3", "").startswith(third.get(command, ""))
 
 
@@ -77,8 +82,27 @@ def test_what_cannot_be_is_a_usage_error(invoke, tmp_path, arguments, text) -> N
 
 
 @pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--timeout", "0"], "0.0 is not in the range x>0"),
+        (["--kills", "-1"], "-1 is not in the range x>=0"),
+        (["--master", "yarn"], "--master: expected a local one, such as local[2,4], got 'yarn'"),
+        (["--work", "."], "--work: expected a new or an empty folder, . has something in it"),
+        (["--input", "nowhere"], "nowhere is not a folder"),
+    ],
+)
+def test_what_a_stream_cannot_be_is_a_usage_error(invoke, tmp_path, arguments, text) -> None:
+    (tmp_path / "file").touch()
+    answer = invoke("run", "stream-wordcount", *arguments)
+    assert answer.exit_code == 2 and text in answer.output
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
     ("command", "module", "hint"),
     [
+        ("run stream-wordcount", "pyspark", "pyspark is not installed: pip install 'acker[spark]'"),
+        ("run stream-wordcount", "pyarrow", "pyarrow is not installed: pip install 'acker[spark]'"),
         ("run wordcount", "pyspark", "pyspark is not installed: pip install 'acker[spark]'"),
         ("run wordcount", "pyarrow", "pyarrow is not installed: pip install 'acker[spark]'"),
         ("run wordcount", "rich", "rich is not installed: pip install 'acker[cli]'"),
