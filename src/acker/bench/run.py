@@ -64,7 +64,8 @@ def select(cases: Sequence[Case], only: Iterable[str]) -> list[Case]:
 
 
 def _selects(name: str, case: Case) -> bool:
-    return case.name == name or case.name.startswith(name.rstrip("/") + "/")
+    path = name.rstrip("/").replace("-", "/")  # `spark-streaming` can be typed without thinking of folders
+    return case.name == path or case.name.startswith(path + "/")
 
 
 def run_apart(case: Case, scale: Scale) -> Outcome:

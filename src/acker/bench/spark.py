@@ -152,7 +152,7 @@ def batch(scale: Scale) -> Result:
             "pyspark": importlib.metadata.version("pyspark"),
             "seed": SEED,
         }
-    goals = (Goal(at_most=1.3), Goal(at_least=2.0))
+    goals = (Goal(at_most=1.18), Goal(at_least=3.0))
     ratios = [Ratio(ROWS, BIT_XOR, scale.goal(goals[0])), Ratio(BIT_XOR, FILES_SIDE, scale.goal(goals[1]))]
     return Result("ns/message", per(taken, messages), ratios, parameters, expected._asdict())
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from acker.bench import calls, ingest, memory, report, rotate, sharded, snapshot, spark, topology
+from acker.bench import calls, ingest, memory, report, rotate, sharded, snapshot, spark, streaming, topology
 from acker.bench.measure import FULL, QUICK, Case, Scale
 from acker.bench.run import Outcome, run_all, run_apart, select
 
@@ -25,6 +25,7 @@ CASES: Final[list[Case]] = [
     *memory.CASES,
     *topology.CASES,
     *spark.CASES,
+    *streaming.CASES,
 ]
 
 
