@@ -3,11 +3,13 @@
 #   ARGS=...     passed on to the program that the target runs
 #   BUDGET_S=... seconds that `make soak` lets the fuzz body run, and then the simulation
 #   TREES=...    trees that `make soak` lets come and go
+#   KILLS=...    processes that `make soak` kills under a streaming acker on Spark
 
 PYTHON ?=
 ARGS ?=
 BUDGET_S ?= 600
 TREES ?= 20000000
+KILLS ?= 20
 SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
 IN_ENV = sh scripts/in_env.sh
 
@@ -34,11 +36,12 @@ sanitize:  ## the quick tests with the native module under AddressSanitizer and 
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick
 	@ACKER_SANITIZE=address,undefined $(IN_ENV) sh scripts/sanitize.sh $(ARGS)
 
-soak:  ## memory that stays flat over TREES=20000000; then the model and simulated topologies, BUDGET_S=600 seconds each
-	@$(SETUP) build
+soak:  ## flat memory over TREES=20000000; fuzz body and simulation, BUDGET_S=600 seconds each; KILLS=20 on Spark
+	@$(SETUP) run
 	@$(IN_ENV) python scripts/flat_memory.py --trees $(TREES)
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)
 	@$(IN_ENV) python -m acker.testing.simulation --seconds $(BUDGET_S)
+	@$(IN_ENV) python -m acker.testing.kills --kills $(KILLS)
 
 mutants:  ## put plausible bugs into copies of the native headers: the tests must catch each (ARGS="part of a name")
 	@$(SETUP) build

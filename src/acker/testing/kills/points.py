@@ -1,0 +1,101 @@
+"""The processes under kills: they tell the killer which point of a micro-batch they reached, and wait for an answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+
+from acker.spark.operator import AckerProcessor
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+
+    from acker.spark.shard import Options, Store
+
+# Points of the driver; all others are of workers.
+SINK, KEPT = "sink", "kept"
+DRIVER_POINTS: Final = (SINK, KEPT)
+
+_HOST: Final = "127.0.0.1"
+
+
+def reach(port: int, point: str, batch_id: int | None = None) -> None:
+    """Stand still at a point until the killer, which listens at a port of this machine, lets this process go on."""
+    if batch_id is None:
+        context = TaskContext.get()
+        batch_id = int((context and context.getLocalProperty("streaming.sql.batchId")) or -1)
+    tell(port, {"point": point, "process": os.getpid(), "session": os.getsid(0), "batch": batch_id})
+
+
+def tell(port: int, what: dict[str, Any]) -> None:
+    """Send something to the killer, and wait until it has taken note."""
+    try:
+        with socket.create_connection((_HOST, port)) as connection:
+            connection.sendall(json.dumps(what).encode() + b"\n")
+            connection.recv(1)
+    except OSError:
+        return  # The run is over.
+
+
+def pass_on(port: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield messages as they come; one point for each Arrow batch."""
+    for batch in batches:
+        reach(port, "read")
+        yield batch
+
+
+class WatchedStore:
+    """A store with a point before and after each thing that it is asked for in every micro-batch."""
+
+    def __init__(self, store: Store, port: int) -> None:
+        self._store = store
+        self._port = port
+
+    def head(self) -> bytes | None:
+        """Return the head."""
+        reach(self._port, "before the head is read")
+        return self._store.head()
+
+    def put_head(self, data: bytes) -> None:
+        """Write the head."""
+        reach(self._port, "before the head is written")
+        self._store.put_head(data)
+        reach(self._port, "after the head was written")
+
+    def chunk(self, number: int) -> bytes | None:
+        """Return a chunk."""
+        return self._store.chunk(number)
+
+    def put_chunk(self, number: int, data: bytes) -> None:
+        """Write a chunk."""
+        self._store.put_chunk(number, data)
+        reach(self._port, "after a chunk was written")
+
+    def remove_chunk(self, number: int) -> None:
+        """Remove a chunk."""
+        self._store.remove_chunk(number)
+
+
+class WatchedProcessor(AckerProcessor):
+    """The operator with points in it."""
+
+    def __init__(self, port: int, options: Options, name: str, versions: tuple[str, ...]) -> None:
+        super().__init__(options, name, versions)
+        self._port = port
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Put the points into the store."""
+        super().init(handle)
+        self._store = WatchedStore(self._store, self._port)  # type: ignore[assignment]
+
+    def _update(self, shard: int, blocks: list[Any], clock_ms: int) -> Iterator[pd.DataFrame]:
+        for frame in super()._update(shard, blocks, clock_ms):
+            reach(self._port, "before rows are given out, the table being left for others")
+            yield frame
