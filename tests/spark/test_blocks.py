@@ -57,8 +57,8 @@ def test_a_block_is_what_the_text_says_byte_by_byte():
     failed = (-1, 9, 3, 9, 6, INT64_MIN)
     both = zip(failed, finished, PARTIALS, strict=True)
     part = Partials(*(np.array([one, other], old.dtype) for one, other, old in both))
-    block = encode_block(part, messages=258, native_ns=3, duplicates=4, event_ms=-5)
-    header = struct.pack("<8sIIQQQQQq", b"ACKERBLK", 2, 72, 2, 1, 258, 3, 4, -5)
+    block = encode_block(part, messages=258, duplicates=4, event_ms=-5)
+    header = struct.pack("<8sIIQQQQq", b"ACKERBLK", 2, 64, 2, 1, 258, 4, -5)
     pairs = [(INT64_MAX, -1), (9, 9), (-3, INT64_MIN)]
     columns = [struct.pack("<qq", *pair) for pair in pairs]
     columns += [struct.pack("<q", 9), struct.pack("<ii", 5, 6), b"\x03"]
@@ -75,10 +75,10 @@ def test_what_goes_in_comes_out():
         (PARTIALS.rows(4, 5), 1, INT64_MIN + 1),
         (PARTIALS.rows(1, 4), 0, INT64_MAX),
     ):
-        block = encode_block(part, messages=11, native_ns=12, duplicates=2**63, event_ms=event_ms)
+        block = encode_block(part, messages=11, duplicates=2**63, event_ms=event_ms)
         decoded, header = decode_block(block)
         trees = len(part.root_id)
-        assert header == read_header(block) == BlockHeader(trees, trees - finished, 11, 12, 2**63, event_ms)
+        assert header == read_header(block) == BlockHeader(trees, trees - finished, 11, 2**63, event_ms)
         assert [column.dtype for column in decoded] == [column.dtype for column in part]
         rows, expected = (list(zip(*(column.tolist() for column in one), strict=True)) for one in (decoded, part))
         assert rows == [*expected[trees - finished :], *expected[: trees - finished]]  # the finished tree is the last
@@ -116,8 +116,8 @@ def test_what_no_combiner_writes_is_refused_though_the_checksum_fits():
     with pytest.raises(ArgumentValueError, match="block: expected version 2, got 3"):
         read_header(later)
     for trees, open_trees in ((2**63, 0), (0, 1), (2**64 - 1, 2**64 - 1)):
-        huge = struct.pack("<8sIIQQQQQqQ", b"ACKERBLK", 2, 72, trees, open_trees, 0, 0, 0, 0, 0)
-        with pytest.raises(ArgumentValueError, match="got 72"):
+        huge = struct.pack("<8sIIQQQQqQ", b"ACKERBLK", 2, 64, trees, open_trees, 0, 0, 0, 0)
+        with pytest.raises(ArgumentValueError, match="got 64"):
             decode_block(huge)
 
 
@@ -134,7 +134,6 @@ def test_a_combiner_becomes_blocks_that_count_its_messages_once(monkeypatch):
         merged.merge(part)
     assert len(headers) > 8
     assert [header.messages for header in headers] == [1000] + [0] * (len(headers) - 1)
-    assert headers[0].native_ns == combiner.native_ns > 0
     assert [header.duplicates for header in headers] == [combiner.duplicates] + [0] * (len(headers) - 1)
     assert combiner.duplicates > 0 and {header.event_ms for header in headers} == {77}
     expected = combined(*messages, include_pending=True).rows()

@@ -61,6 +61,14 @@ def test_every_task_is_heard_by_shard_0_and_by_all_of_its_event_time():
     assert [row["shard"] for batch in combine_batches(iter([]), 5) for row in batch.to_pylist()] == [0]
 
 
+def test_a_task_that_is_run_again_puts_out_the_same_bytes():
+    rows = [(0, root, 5, 1, 2) for root in range(500)]
+    first, second = (
+        [row for batch in combine_batches(iter([batch_of(rows)]), 3) for row in batch.to_pylist()] for _ in range(2)
+    )
+    assert first == second
+
+
 @pytest.mark.parametrize(
     ("row", "text"),
     [

@@ -6,15 +6,14 @@ by root, and many trees in one row. All numbers are little-endian:
     offset  bytes
          0      8    magic, "ACKERBLK"
          8      4    version, 2
-        12      4    size of this header, 72
+        12      4    size of this header, 64
         16      8    trees, n
         24      8    how many of them, m, are open; the first n - m look finished
         32      8    messages that were combined into the block, or 0 where another block counts them
-        40      8    nanoseconds spent in the native table on them, likewise
-        48      8    TRACKs among them of roots that had one already, likewise
-        56      8    latest event time among all of them, in ms (signed); -2**63 where there is none
-        64      8    checksum: XXH64 of the first 64 bytes (seed 0), then of each column (seed: the checksum so far)
-        72     8n    root ids
+        40      8    TRACKs among them of roots that had one already, likewise
+        48      8    latest event time among all of them, in ms (signed); -2**63 where there is none
+        56      8    checksum: XXH64 of the first 56 bytes (seed 0), then of each column (seed: the checksum so far)
+        64     8n    root ids
                8n    xor of the OK and ANCHOR values
                8n    the TRACK's message id
                8m    the TRACK's value
@@ -24,6 +23,9 @@ by root, and many trees in one row. All numbers are little-endian:
 
 A tree looks finished when of the flags its TRACK's is set alone, and the xor equals the TRACK's value, which therefore
 is not written twice. Most trees do, where the messages of a tree are near each other.
+
+The same messages in the same order give the same bytes, and nothing in them says when or how fast they were made: Spark
+does not go on where a task that is run again puts out something else.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 MAGIC: Final = b"ACKERBLK"
 VERSION: Final = 2
 
-_HEADER: Final = struct.Struct("<8sIIQQQQQq")
+_HEADER: Final = struct.Struct("<8sIIQQQQq")
 _CHECKSUM: Final = struct.Struct("<Q")
 HEADER_BYTES: Final = _HEADER.size + _CHECKSUM.size
 _NO_EVENT: Final = INT64_MIN
@@ -87,8 +89,6 @@ class BlockHeader(NamedTuple):
         Of the trees, those that do not look finished.
     messages : int
         Messages combined into it. Where one combiner made several blocks the first one counts for all.
-    native_ns : int
-        Nanoseconds in the native table, counted likewise.
     duplicates : int
         TRACKs of roots that had one, counted likewise.
     event_ms : int or None
@@ -98,14 +98,11 @@ class BlockHeader(NamedTuple):
     trees: int
     open: int
     messages: int
-    native_ns: int
     duplicates: int
     event_ms: int | None
 
 
-def encode_block(
-    partials: Partials, *, messages: int = 0, native_ns: int = 0, duplicates: int = 0, event_ms: int | None = None
-) -> bytes:
+def encode_block(partials: Partials, *, messages: int = 0, duplicates: int = 0, event_ms: int | None = None) -> bytes:
     """Pack partials into a block; see the module's text for the format."""
     trees = len(partials.root_id)
     is_open = (partials.flags != TRACKED) | (partials.value != partials.track_value)
@@ -113,7 +110,7 @@ def encode_block(
     if is_open[:first_open].any():  # not as a combiner gives them
         order = np.argsort(is_open, kind="stable")
         partials = Partials(*(column[order] for column in partials))  # type: ignore[arg-type]
-    counts = (trees, trees - first_open, messages, native_ns, duplicates)
+    counts = (trees, trees - first_open, messages, duplicates)
     header = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, *counts, _NO_EVENT if event_ms is None else event_ms)
     columns = [
         np.ascontiguousarray(getattr(partials, name)[first_open if of_open else 0 :], dtype)
@@ -127,10 +124,10 @@ def encode_block(
 def encode_blocks(combiner: Combiner, shards: int, event_ms: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Yield (shard, block) of everything a combiner holds; shards that hold nothing are left out.
 
-    The messages, nanoseconds and duplicates of the combiner stand in its first block, `event_ms` in each.
+    The messages and duplicates of the combiner stand in its first block, `event_ms` in each.
     """
     parts = combiner.partials(shards)
-    counts = {"messages": combiner.messages, "native_ns": combiner.native_ns, "duplicates": combiner.duplicates}
+    counts = {"messages": combiner.messages, "duplicates": combiner.duplicates}
     for shard, part in enumerate(parts):
         for first in range(0, len(part.root_id), BLOCK_TREES_MAX):
             piece = part.rows(first, first + BLOCK_TREES_MAX)
@@ -149,7 +146,7 @@ def read_header(block: Any) -> BlockHeader:
     if len(view) < HEADER_BYTES:
         raise ArgumentValueError(f"block: expected at least {HEADER_BYTES} bytes, got {len(view)}")
     fields = _HEADER.unpack_from(view)
-    magic, version, header_bytes, trees, open_trees, messages, native_ns, duplicates, event_ms = fields
+    magic, version, header_bytes, trees, open_trees, messages, duplicates, event_ms = fields
     if magic != MAGIC:
         raise ArgumentValueError(f"block: expected it to begin with {MAGIC!r}, got {magic!r}")
     if version != VERSION or header_bytes != HEADER_BYTES:
@@ -160,7 +157,7 @@ def read_header(block: Any) -> BlockHeader:
             f"block: expected {expected} bytes for {trees} trees, {open_trees} of them open, got {len(view)}"
         )
     event = None if event_ms == _NO_EVENT else event_ms
-    return BlockHeader(trees, open_trees, messages, native_ns, duplicates, event)
+    return BlockHeader(trees, open_trees, messages, duplicates, event)
 
 
 def decode_block(block: Any) -> tuple[Partials, BlockHeader]:

@@ -102,11 +102,12 @@ def _slices(files: DataFrame, tasks: int) -> DataFrame:
 
 def _units(batches: Iterator[pa.RecordBatch], event_time: str | None) -> Iterator[Unit]:
     """Yield the units of the slices in rows of (path, slices, slice); runs in Spark's Python workers."""
-    for batch in batches:
-        for path, slices, number in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            # A file of fewer pieces than slices leaves some of them empty.
-            runs = deal(inspect_file(*_located(path), event_time), slices)
-            yield from runs[number] if number < len(runs) else []
+    rows = [row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+    # Sorted, since they come in any order, and a task that is run again has to put out the same blocks.
+    for path, slices, number in sorted(rows):
+        # A file of fewer pieces than slices leaves some of them empty.
+        runs = deal(inspect_file(*_located(path), event_time), slices)
+        yield from runs[number] if number < len(runs) else []
 
 
 def _located(path: str) -> tuple[fs.FileSystem, str]:

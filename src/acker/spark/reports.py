@@ -21,7 +21,7 @@ class Report(NamedTuple):
     pending, open : int
         Entries held after it, and those of them that have a TRACK.
     oldest_age_ms : int
-        Age of the oldest entry, or up to a rotation more; 0 when nothing is held.
+        Age of the oldest entry that there was at the last rotation; 0 when nothing is held.
     state_bytes, chunks : int
         The live part of the log in Spark's state store, and in how many values it lies.
     bytes_written, chunks_cleaned : int
@@ -29,7 +29,7 @@ class Report(NamedTuple):
     resident, rebuilt : int
         1 where the native table was found in the worker's memory, or built from the state. 0 and 0: a shard's first.
     native_ns : int
-        Nanoseconds in native code, those of the map side included.
+        Nanoseconds in native code, those of the map side left out.
     table_bytes : int
         Memory of the native table.
     time_ms : int

@@ -291,7 +291,6 @@ class _Work:
                 raise ArgumentValueError(f"blocks: a block of shard {self.head.shard} holds trees of others")
             parts.append(partials)
             self._messages += header.messages
-            self._native_ns += header.native_ns
             duplicates += header.duplicates
             latest_ms = max(latest_ms, INT64_MIN if header.event_ms is None else header.event_ms)
         if len(parts) != 1:
