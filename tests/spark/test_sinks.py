@@ -1,5 +1,6 @@
 """Completions of a real stream in a user's function, and what a crash between the two makes of it."""
 
+import contextlib
 import json
 import sqlite3
 
@@ -68,10 +69,15 @@ def test_nothing_is_called_without_completions_unless_asked(stream, options, cal
     assert seen == {batch_id: 3 * batch_id for batch_id in called}
 
 
-def test_a_rerun_after_the_effect_is_told_by_the_batch_id(stream):
+@pytest.fixture
+def database():
+    with contextlib.closing(sqlite3.connect(":memory:", check_same_thread=False)) as made:
+        made.executescript("CREATE TABLE done (id INTEGER); CREATE TABLE progress (batch_id INTEGER)")
+        yield made
+
+
+def test_a_rerun_after_the_effect_is_told_by_the_batch_id(stream, database):
     """The recipe of the docstring: the effect and the batch id in one transaction."""
-    database = sqlite3.connect(":memory:", check_same_thread=False)
-    database.executescript("CREATE TABLE done (id INTEGER); CREATE TABLE progress (batch_id INTEGER)")
     crashes, seen = [1], []
 
     def settle(done, batch_id):
