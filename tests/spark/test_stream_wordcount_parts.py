@@ -256,6 +256,17 @@ def test_a_stream_that_ends_by_itself_is_told(corpus, folder) -> None:
     assert caught.value.code == 5
 
 
+def test_an_interrupt_kills_the_stream(corpus, folder) -> None:
+    def interrupt(_seconds) -> None:
+        raise KeyboardInterrupt
+
+    stand_in = StandIn(folder, SETTINGS)
+    job = StreamWordCount(corpus, SETTINGS, folder, stand_in, Plan(2.0), Silent(), wait=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        job.run()
+    assert stand_in.calls == ["start", "kill"]
+
+
 def test_a_corpus_without_lines_is_done_at_once(tmp_path, folder) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "empty").write_bytes(b"")
