@@ -109,7 +109,8 @@ def store(folder: Folder, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     if words or failures or counters:
         context = TaskContext.get()
         assert context is not None
-        table = pa.Table.from_batches(words, _WORDS).unify_dictionaries()
+        # One batch, so that who reads it meets each different word once.
+        table = pa.Table.from_batches(words, _WORDS).unify_dictionaries().combine_chunks()
         table = table.replace_schema_metadata({"failures": json.dumps(failures), "counters": json.dumps(counters)})
         folder.write_results(int(str(context.getLocalProperty("streaming.sql.batchId"))), context.partitionId(), table)
 

@@ -47,11 +47,11 @@ def _draw_time(axes: Axes, result: StreamResult) -> None:
             kill.after_seconds, color=COLOURS["ink"], linestyle="-" if kill.what == "driver" else ":", linewidth=1
         )
     axes.set_yscale("symlog", linthresh=1)
-    axes.set_ylim(0)
+    axes.set_ylim(0, 8 * max(1, result.trees))
     axes.set_xlim(0)
     axes.set_xlabel("seconds")
     axes.set_ylabel("trees")
-    axes.legend(frameon=False, ncols=3, loc="lower right", labelcolor=COLOURS["ink"], fontsize=9)
+    axes.legend(frameon=False, ncols=3, loc="upper right", labelcolor=COLOURS["ink"], fontsize=9)
 
 
 def _kills(result: StreamResult) -> str:
