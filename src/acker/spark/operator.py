@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -71,6 +72,8 @@ class AckerProcessor(StatefulProcessor):
         self._options = options
         self._name = name
         self._versions = versions
+        # Instead of the query's id, which workers are not told where the query was started through Spark Connect.
+        self._plan = os.urandom(8).hex()
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variable; on the driver too, which wants to know its name and type."""
@@ -114,7 +117,8 @@ class AckerProcessor(StatefulProcessor):
         context = TaskContext.get()
         assert context is not None
         batch = Batch(int(context.getLocalProperty("streaming.sql.batchId") or -1), blocks, clock_ms)
-        key = f"{context.getLocalProperty('sql.streaming.queryId')}-{self._name}-{shard}"
+        query = context.getLocalProperty("sql.streaming.queryId") or self._plan
+        key = f"{query}-{self._name}-{shard}"
         completions, report = update(self._store, residents(), key, shard, batch, self._options)
         if self._options.event_time:
             self._set_timer(report)

@@ -14,6 +14,7 @@ class Report(NamedTuple):
     Attributes
     ----------
     batch_id, shard, shards : int
+        Through Spark Connect the batch id is -1: workers are not told it.
     messages : int
         Acker messages that came in, RESET_TIMEOUTs included.
     tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets : int
