@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from acker.columns import Completions
     from acker.spark.reports import Report
 
-# What comes in: blocks, and rows without one that only say what time it is.
-INPUT_DDL: Final = "place int, shard int, block binary, clock_ms long"
 # What goes out: completions, the last column null; and reports, the others 0.
 OUTPUT_DDL: Final = "root_id long, message_id long, task_id int, outcome tinyint, elapsed_ms long, report string"
 
