@@ -152,12 +152,15 @@ def _gather(messages: DataFrame, types: dict[str, str]) -> DataFrame:
         message_id.alias("message_id"),
         (kind == int(Kind.FAIL)).alias("failed"),
     )
+    # Without the filters every row would write all numbers of its tree anew, and most rows change but one of them. The
+    # xor has none: it evaluates the value of every row, and so the checks.
+    track, fail = "filter (where rank is not null)", "filter (where failed)"
     return rows.groupBy("root_id").agg(
         F.bit_xor("value").alias("value"),
-        F.min("rank").alias("rank"),
-        F.min_by("task_id", "rank").alias("task_id"),
-        F.min_by("message_id", "rank").alias("message_id"),
-        F.max("failed").alias("failed"),
+        F.expr(f"min(rank) {track}").alias("rank"),
+        F.expr(f"min_by(task_id, rank) {track}").alias("task_id"),
+        F.expr(f"min_by(message_id, rank) {track}").alias("message_id"),
+        F.expr(f"max(failed) {fail}").alias("failed"),
     )
 
 
