@@ -76,7 +76,11 @@ _PLACED_SHARDS_MAX: Final = 4_096
 
 # What the frames of blocks hold.
 BLOCKS_DDL: Final = "shard int, block binary"
-COMPLETIONS_DDL: Final = "root_id long, message_id long, task_id int, outcome tinyint, elapsed_ms long"
+# Columns that may be null would be asked for each value of each row whether it is one.
+COMPLETIONS_DDL: Final = (
+    "root_id long not null, message_id long not null, task_id int not null, outcome tinyint not null,"
+    " elapsed_ms long not null"
+)
 
 
 class BlockHeader(NamedTuple):
