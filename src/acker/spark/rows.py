@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
 from acker.combiner import Combiner
-from acker.protocol import INT64_MIN
 from acker.spark.blocks import encode_block, encode_blocks
 from acker.spark.messages import columns_of
 
@@ -81,7 +81,8 @@ def combine_batches(batches: Iterator[pa.RecordBatch], shards: int) -> Iterator[
     for batch in batches:
         timed = "event_ms" in batch.schema.names
         if timed and batch.num_rows > batch.column("event_ms").null_count:
-            event_ms = max(event_ms or INT64_MIN, pa.compute.max(batch.column("event_ms")).as_py())
+            latest_ms = pc.max(batch.column("event_ms")).as_py()
+            event_ms = latest_ms if event_ms is None else max(event_ms, latest_ms)
         combiner.add_unchecked(columns_of(_unpacked(batch), _nowhere))
     yield from block_batches(combiner, shards, timed=timed, event_ms=event_ms)
 

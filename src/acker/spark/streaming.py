@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 from acker.combiner import SHARDS_MAX
 from acker.errors import ArgumentValueError
 from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, HIGH_WATER_MAX, PROTOCOLS, check_integer
-from acker.spark.blocks import placements
+from acker.spark.blocks import place_of
 from acker.spark.guards import check_streaming_session, versions
 from acker.spark.messages import check_options, check_timeout
 from acker.spark.reports import SHARDS, Report
@@ -122,7 +122,12 @@ def completions_from_block_stream(
         rows = rows.union(_ticks(session, shards))
     processor = AckerProcessor(options, name, versions())
     produced = (
-        rows.select(_place(shards), "shard", "block", F.unix_millis(F.current_timestamp()).alias("clock_ms"))
+        rows.select(
+            place_of(F.col("shard"), shards).alias("place"),
+            "shard",
+            "block",
+            F.unix_millis(F.current_timestamp()).alias("clock_ms"),
+        )
         .groupBy("place")
         .transformWithStateInPandas(processor, OUTPUT_DDL, "Append", "EventTime" if event_time else "None")
     )
@@ -173,12 +178,6 @@ def _warn_of_no_timeout() -> None:
         UserWarning,
         stacklevel=5,
     )
-
-
-def _place(shards: int) -> Column:
-    """Return the key of a shard's state: an int that Spark's hash puts into partition shard modulo partitions."""
-    places = F.array(*map(F.lit, placements(shards).tolist()))
-    return F.element_at(places, F.col("shard") + 1).alias("place")
 
 
 def _ticks(session: SparkSession, shards: int) -> DataFrame:
