@@ -1,6 +1,7 @@
 """Checkpoints of real queries, read back: of an acker, of one whose state is broken, and of something else."""
 
 import json
+import os
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -56,7 +57,9 @@ def made(rocks, tmp_path_factory):
         table = pa.Table.from_arrays(
             [pa.array(list(column)) for column in zip(*batch, strict=True)], MESSAGE_SCHEMA.names
         )
-        pq.write_table(table.cast(MESSAGE_SCHEMA), folder / f"{number}.parquet")
+        path = folder / f"{number}.parquet"
+        pq.write_table(table.cast(MESSAGE_SCHEMA), path)
+        os.utime(path, (number, number))  # the order in which they are taken
     messages = rocks.readStream.schema(MESSAGES).option("maxFilesPerTrigger", 1).parquet(str(folder))
     checkpoint, progress = run(completions(messages, shards=SHARDS, timeout="1 hour"), folder)
     return SimpleNamespace(path=checkpoint, report=batch_report(progress), roots=roots[30:])

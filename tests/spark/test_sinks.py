@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import sqlite3
 
 import numpy as np
@@ -29,7 +30,9 @@ class Stream:
 
     def write(self, rows):
         table = pa.Table.from_pylist([dict(zip(COMPLETION_SCHEMA.names, row, strict=True)) for row in rows])
-        pq.write_table(table.cast(COMPLETION_SCHEMA), self._files / f"{self._written:03d}.parquet")
+        path = self._files / f"{self._written:03d}.parquet"
+        pq.write_table(table.cast(COMPLETION_SCHEMA), path)
+        os.utime(path, (self._written, self._written))  # the order in which they are taken
         self._written += 1
 
     def run(self, function, where="true"):
