@@ -34,6 +34,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from acker.combiner import FAILED, RESET, SHARDS_MAX, TRACKED, Combiner, Partials, shard_of, xxh64
 from acker.errors import ArgumentTypeError, ArgumentValueError
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
     from acker.columns import Completions
@@ -76,6 +76,7 @@ _PLACED_SHARDS_MAX: Final = 4_096
 
 # What the frames of blocks hold.
 BLOCKS_DDL: Final = "shard int, block binary"
+BLOCK_SCHEMA: Final = pa.schema({"shard": pa.int32(), "block": pa.binary()})  # type: ignore[arg-type]
 # Columns that may be null would be asked for each value of each row whether it is one.
 COMPLETIONS_DDL: Final = (
     "root_id long not null, message_id long not null, task_id int not null, outcome tinyint not null,"
@@ -137,6 +138,13 @@ def encode_blocks(combiner: Combiner, shards: int, event_ms: int | None = None) 
             piece = part.rows(first, first + BLOCK_TREES_MAX)
             yield shard, encode_block(piece, **counts, event_ms=event_ms)
             counts = {}
+
+
+def block_row(shard: int, block: bytes) -> pa.RecordBatch:
+    """Return a block as a row of `BLOCK_SCHEMA`, which borrows it."""
+    offsets = pa.py_buffer(np.array([0, len(block)], np.int32))
+    column: pa.Array[Any] = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(block)])
+    return pa.RecordBatch.from_arrays([pa.array([shard], pa.int32()), column], schema=BLOCK_SCHEMA)
 
 
 def read_header(block: Any) -> BlockHeader:

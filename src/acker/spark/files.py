@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,7 +24,7 @@ from pyspark.errors import PySparkException
 
 from acker.combiner import SHARDS_MAX, Combiner
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
-from acker.spark.blocks import BLOCKS_DDL, completions_from_blocks, encode_blocks
+from acker.spark.blocks import BLOCKS_DDL, block_row, completions_from_blocks, encode_blocks
 from acker.spark.messages import FIELDS, check_options, columns_of
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 PARQUET: Final = "parquet"
 ARROW_FILE: Final = "arrow file"
 ARROW_STREAM: Final = "arrow stream"
-_BLOCK_ARROW: Final = pa.schema({"shard": pa.int32(), "block": pa.binary()})  # type: ignore[arg-type]
 
 
 class Unit(NamedTuple):
@@ -117,8 +115,9 @@ def completions_from_files(
         `acker.MESSAGE_SCHEMA`, found by name, further ones ignored; integers of another width are converted when no
         value changes; task_id and message_id may be null where no row is a TRACK.
     shards : int, 1 to 65536, optional
-        Into how many parts the trees are split before they are settled, each by one task. By default the larger of the
-        session's parallelism and one shard for 16 million messages.
+        Into how many parts the trees are split before they are settled. By default the larger of the session's
+        parallelism and one shard for 16 million messages, each by one task; with `streaming` as many as Spark's shuffle
+        partitions.
     timeout : str or number, optional
         "90 seconds", or seconds above 0. In a batch checked and of no effect: there nothing times out.
     protocol : {"storm", "storm-0.9"}
@@ -333,7 +332,7 @@ def combine_units(units: list[Unit], shards: int) -> Iterator[pa.RecordBatch]:
     """Read some units, combine their messages, and yield one block a row; runs in Spark's Python workers."""
     for combiner, _ in gather_units(units):
         for shard, block in encode_blocks(combiner, shards):
-            yield pa.RecordBatch.from_arrays([pa.array([shard], pa.int32()), _binary(block)], schema=_BLOCK_ARROW)
+            yield block_row(shard, block)
 
 
 def gather_units(
@@ -362,12 +361,6 @@ def _latest_ms(column: pa.Array[Any]) -> int | None:
     latest = pc.max(column).cast(pa.int64()).as_py()
     nanoseconds = _NANOSECONDS[column.type.unit if pa.types.is_timestamp(column.type) else "ms"]
     return None if latest is None else latest * nanoseconds // _NANOSECONDS["ms"]
-
-
-def _binary(value: bytes) -> pa.Array[Any]:
-    """Return an array of one binary value, which it borrows."""
-    offsets = pa.py_buffer(np.array([0, len(value)], np.int32))
-    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
 
 
 def read_unit(unit: Unit, event_time: str | None = None) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:

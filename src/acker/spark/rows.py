@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
 from acker.combiner import Combiner
-from acker.spark.blocks import encode_block, encode_blocks
+from acker.spark.blocks import BLOCKS_DDL, block_row, encode_block, encode_blocks
 from acker.spark.messages import columns_of
 
 if TYPE_CHECKING:
@@ -28,10 +28,7 @@ _TASK_IS_NULL: Final = 1 << 9
 _KIND_IS_NULL: Final = 1 << 8
 _KIND_MASK: Final = 0xFF
 
-BLOCK_SCHEMA: Final = pa.schema({"shard": pa.int32(), "block": pa.binary()})  # type: ignore[arg-type]
-# With the latest event time in the block's task, for the watermark.
-TIMED_BLOCK_SCHEMA: Final = BLOCK_SCHEMA.append(pa.field("event_ms", pa.int64()))
-BLOCKS_DDL: Final = "shard int, block binary"
+# Blocks with the latest event time in their task, for the watermark.
 TIMED_BLOCKS_DDL: Final = f"{BLOCKS_DDL}, event_ms long"
 
 
@@ -106,16 +103,8 @@ def block_batches(
 
 
 def _row(shard: int, block: bytes, *, timed: bool, event_ms: int | None) -> pa.RecordBatch:
-    columns: list[Any] = [pa.array([shard], pa.int32()), binary(block)]
-    if timed:
-        columns.append(pa.array([event_ms], pa.int64()))
-    return pa.RecordBatch.from_arrays(columns, schema=TIMED_BLOCK_SCHEMA if timed else BLOCK_SCHEMA)
-
-
-def binary(value: bytes) -> pa.Array[Any]:
-    """Return an array of one binary value, which it borrows."""
-    offsets = pa.py_buffer(np.array([0, len(value)], np.int32))
-    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
+    row = block_row(shard, block)
+    return row.append_column("event_ms", pa.array([event_ms], pa.int64())) if timed else row
 
 
 def _unpacked(batch: pa.RecordBatch) -> pa.RecordBatch:
