@@ -16,9 +16,9 @@ from pyarrow import fs
 
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.protocol import INT64_MAX, check_integer
-from acker.spark.blocks import place_of
+from acker.spark.blocks import BLOCKS_DDL, place_of
 from acker.spark.files import deal, gather_units, inspect_file, locate, parallelism_of, resolve
-from acker.spark.rows import BLOCKS_DDL, TIMED_BLOCKS_DDL, block_batches
+from acker.spark.rows import TIMED_BLOCKS_DDL, block_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from acker.spark.files import Unit
 
-_BINARY_FILES_DDL: Final = "path string, modificationTime timestamp, length long, content binary"
+BINARY_FILES_DDL: Final = "path string, modificationTime timestamp, length long, content binary"
 # About 200,000 messages in Parquet: less is not worth a task of its own.
 _SLICE_BYTES: Final = 4 << 20
 
@@ -63,7 +63,7 @@ def blocks_from_directory(
     path = _check_directory(directory)
     if event_time is not None and not isinstance(event_time, str):
         raise ArgumentTypeError(f"event_time: expected the name of a column, got {type(event_time).__name__}")
-    reader = spark.readStream.format("binaryFile").schema(_BINARY_FILES_DDL).option("recursiveFileLookup", "true")
+    reader = spark.readStream.format("binaryFile").schema(BINARY_FILES_DDL).option("recursiveFileLookup", "true")
     if max_files_per_trigger is not None:
         limit = check_integer("max_files_per_trigger", max_files_per_trigger, 1, INT64_MAX)
         reader = reader.option("maxFilesPerTrigger", limit)
@@ -96,7 +96,8 @@ def _slices(files: DataFrame, tasks: int) -> DataFrame:
     cut = files.select("path", F.greatest(slices, F.lit(1)).cast("int").alias("slices"))
     dealt = cut.select("path", "slices", F.explode(F.sequence(F.lit(0), F.col("slices") - 1)).alias("slice"))
     # The slices of one file go to different tasks, and files of one slice to any.
-    task = F.pmod(F.hash("path") + F.col("slice"), F.lit(tasks))
+    # As long: the sum of an int and a slice may be none, which Spark takes for an error.
+    task = F.pmod(F.hash("path").cast("long") + F.col("slice"), F.lit(tasks)).cast("int")
     return dealt.repartition(tasks, place_of(task, tasks))
 
 
