@@ -17,9 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
 from acker.combiner import SHARDS_MAX
 from acker.errors import ArgumentValueError
-from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, HIGH_WATER_MAX, PROTOCOLS, check_integer
+from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, COMPLETION_SCHEMA, HIGH_WATER_MAX, PROTOCOLS, check_integer
 from acker.spark.blocks import place_of
-from acker.spark.guards import check_streaming_session, versions
+from acker.spark.guards import PARTITIONS_CONF, check_streaming_session, versions
 from acker.spark.messages import check_options, check_timeout
 from acker.spark.reports import SHARDS, Report
 from acker.spark.rows import blocks_of_rows
@@ -70,7 +70,7 @@ def completions_of_stream(
 
 def state_partitions(session: SparkSession) -> int:
     """Return into how many partitions Spark puts the state of a query that begins now."""
-    return int(session.conf.get("spark.sql.shuffle.partitions") or _DEFAULT_PARTITIONS)
+    return int(session.conf.get(PARTITIONS_CONF) or _DEFAULT_PARTITIONS)
 
 
 def completions_from_block_stream(
@@ -134,7 +134,7 @@ def completions_from_block_stream(
     return (
         produced.observe(name, _reports().alias(SHARDS))
         .where(F.col("report").isNull())
-        .select("root_id", "message_id", "task_id", "outcome", "elapsed_ms")
+        .select(*COMPLETION_SCHEMA.names)
     )
 
 
@@ -149,9 +149,8 @@ def stream_options(
     event_time: bool,
 ) -> Options:
     """Check what a streaming acker was asked for."""
-    shards = check_options(protocol, timeout, shards) or shards
-    if shards > SHARDS_MAX or shards < 1:
-        raise ArgumentValueError(f"shards: expected 1 to {SHARDS_MAX}, got {shards}")
+    check_options(protocol, timeout, None)
+    shards = check_integer("shards", shards, 1, SHARDS_MAX)
     buckets = check_integer("buckets", buckets, BUCKETS_MIN, BUCKETS_MAX)
     if high_water is not None:
         high_water = -(-check_integer("high_water", high_water, 0, HIGH_WATER_MAX) // shards)

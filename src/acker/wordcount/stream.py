@@ -23,6 +23,8 @@ import pyarrow as pa
 from acker.protocol import Outcome
 from acker.spark import anchors as trees
 from acker.spark.blocks import BLOCKS_DDL
+from acker.spark.filestream import BINARY_FILES_DDL
+from acker.spark.guards import PARTITIONS_CONF, PROVIDER, PROVIDER_CONF
 from acker.spark.pipeline import spout
 from acker.spark.sinks import for_each_completion
 from acker.spark.steps import ANCHORS, BLOCK, COUNTERS_SHARD, FAILURES_SHARD, SHARD, decode_failures
@@ -43,9 +45,6 @@ _TRIGGER: Final = "1 second"
 # So much text at most goes into one micro-batch, which bounds what a worker holds of it.
 _BATCH_BYTES: Final = 64_000_000
 
-# What Spark says of a dropped file. Its content is not asked for: the workers read the files themselves.
-_DROPPED: Final = "path string, modificationTime timestamp, length long, content binary"
-
 _MESSAGE: Final = "message"
 _WORDS: Final = pa.schema({"root_id": pa.int64(), "word": pa.dictionary(pa.int32(), pa.string())})
 
@@ -53,10 +52,8 @@ _WORDS: Final = pa.schema({"root_id": pa.int64(), "word": pa.dictionary(pa.int32
 def session_conf(partitions: int) -> dict[str, str]:
     """Return what the session of the stream needs to be told."""
     return {
-        "spark.sql.shuffle.partitions": str(partitions),
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
+        PARTITIONS_CONF: str(partitions),
+        PROVIDER_CONF: PROVIDER,
         # Files are shared out to the cores by their sizes: without this a file counts as 4 MB more than it has.
         "spark.sql.files.openCostInBytes": "4096",
     }
@@ -158,8 +155,9 @@ def completions(spark: SparkSession, folder: Folder, settings: Settings) -> Data
     """Build the stream of trees that ended."""
     faults = Faults(settings.seed, settings.fail_rate, settings.drop_rate)
     dropped = (
+        # Paths, and no contents: the workers read the files themselves.
         spark.readStream.format("binaryFile")
-        .schema(_DROPPED)
+        .schema(BINARY_FILES_DDL)
         .option("maxBytesPerTrigger", _BATCH_BYTES)
         .load(str(folder.drop))
     ).select("path")
