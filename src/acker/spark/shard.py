@@ -106,13 +106,17 @@ class Options:
         if self.timeout_ms is None:
             return INT64_MIN
         # Placed in cohort c, gone with rotation c + buckets; so gone are those before cohort rotation - buckets + 1.
-        return -int(-(rotation - self.buckets + 1) * self.timeout_ms // (self.buckets - 1))
+        return self._begin_ms(rotation - self.buckets + 1, self.timeout_ms)
 
     def next_rotation_ms(self, time_ms: int) -> int | None:
         """Return the moment of the first rotation after `time_ms`; None where there are none."""
         if self.timeout_ms is None:
             return None
-        return -int(-(self.rotation_at(time_ms) + 1) * self.timeout_ms // (self.buckets - 1))
+        return self._begin_ms(self.rotation_at(time_ms) + 1, self.timeout_ms)
+
+    def _begin_ms(self, rotation: int, timeout_ms: Fraction) -> int:
+        """Return the first whole millisecond of a cohort, which is that of the rotation with its number."""
+        return -int(-rotation * timeout_ms // (self.buckets - 1))
 
 
 class Batch(NamedTuple):
@@ -132,7 +136,9 @@ class Batch(NamedTuple):
     clock_ms: int
 
 
-def update(store: Store, residents: Residents, key: str, shard: int, batch: Batch, options: Options) -> _Result:
+def update(
+    store: Store, residents: Residents, key: str, shard: int, batch: Batch, options: Options
+) -> tuple[Completions, Report]:
     """Apply one micro-batch to one shard and write its state.
 
     Parameters
@@ -169,12 +175,9 @@ def update(store: Store, residents: Residents, key: str, shard: int, batch: Batc
         work = _Work(store, ledger, head, options)
         completions = work.run(batch)
         store.put_head(encode_head(work.head))
-        report = work.report(batch, resident=resident, rebuilt=rebuilt)
+        report = work.report(resident=resident, rebuilt=rebuilt)
     residents.leave(key, work.head.token, ledger)
     return completions, report
-
-
-_Result = tuple[Completions, Report]
 
 
 def _first_head(shard: int, batch: Batch, options: Options) -> Head:
@@ -270,6 +273,7 @@ class _Work:
         self.head = head._replace(clock_ms=clock_ms, time_ms=time_ms, batch_id=batch.batch_id)
         # Before anything expires: positions are good until the ledger changes again.
         self._write(merged.changed, merged.gone)
+        self._earn(len(merged.changed), len(merged.gone))
         completions = self._expire(merged.completions)
         self._clean()
         self.head = self.head._replace(
@@ -322,8 +326,7 @@ class _Work:
 
     def _write(self, changed: npt.NDArray[np.uint32], gone: npt.NDArray[np.int64]) -> None:
         """Append what changed to the log."""
-        rows = max(len(changed), len(gone))
-        for first in range(0, rows, CHUNK_ROWS_MAX):
+        for first in range(0, max(len(changed), len(gone)), CHUNK_ROWS_MAX):
             number = self.head.next_chunk
             entries = self._ledger.take(changed[first : first + CHUNK_ROWS_MAX], number)
             part = gone[first : first + CHUNK_ROWS_MAX]
@@ -332,8 +335,11 @@ class _Work:
             self._bytes_written += len(data)
             size = ChunkSize(len(entries.root_id) + len(part), len(data))
             self.head = self.head._replace(chunks=(*self.head.chunks, size))
-        credit = self.head.credit_rows + _CREDIT_PER_ROW * (len(changed) + len(gone)) + _CREDIT_PER_BATCH
-        self.head = self.head._replace(credit_rows=min(credit, max(_CREDIT_MAX, _CREDIT_PER_ROW * rows)))
+
+    def _earn(self, changed: int, gone: int) -> None:
+        """Allow so much cleaning as suits what was written."""
+        credit = self.head.credit_rows + _CREDIT_PER_ROW * (changed + gone) + _CREDIT_PER_BATCH
+        self.head = self.head._replace(credit_rows=min(credit, max(_CREDIT_MAX, _CREDIT_PER_ROW * max(changed, gone))))
 
     def _clean(self) -> None:
         """Do away with the oldest chunks while the log is too long; what only they show is written once more."""
@@ -351,9 +357,8 @@ class _Work:
         if not cleaned:
             return
         first_chunk = head.first_chunk + cleaned
-        self.head = head._replace(first_chunk=first_chunk, chunks=tuple(chunks))
+        self.head = head._replace(first_chunk=first_chunk, chunks=tuple(chunks), credit_rows=credit_rows)
         self._write(self._ledger.logged_before(first_chunk, head.log_rows - rows), np.empty(0, np.int64))
-        self.head = self.head._replace(credit_rows=credit_rows)
         self._chunks_cleaned = cleaned
 
     def _is_log_long(self, chunks: int, rows: int) -> bool:
@@ -363,11 +368,11 @@ class _Work:
             or chunks > 2 * _LOG_ROWS_PER_ENTRY * entries // CHUNK_ROWS_MAX + _CHUNKS_SPARE
         )
 
-    def report(self, batch: Batch, *, resident: bool, rebuilt: bool) -> Report:
+    def report(self, *, resident: bool, rebuilt: bool) -> Report:
         """Return what this micro-batch did, once the head is written."""
         head = self.head
         return Report(
-            batch_id=batch.batch_id,
+            batch_id=head.batch_id,
             shard=head.shard,
             shards=head.shards,
             messages=self._messages,
