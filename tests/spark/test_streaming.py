@@ -1,5 +1,6 @@
 """Completions of streaming DataFrames, on Spark: any stream, cut anywhere, stopped and started again."""
 
+import os
 import random
 import warnings
 
@@ -30,6 +31,11 @@ def session(spark):
     spark.conf.unset(PROVIDER_CONF)
 
 
+def take_in_order(path, number):
+    """Let Spark take a file after those of lower numbers: it goes by their times, which may be too close to tell."""
+    os.utime(path, (10**9 + number, 10**9 + number))
+
+
 class Stream:
     """Files of messages that come in one by one, and the query that settles them."""
 
@@ -47,6 +53,7 @@ class Stream:
         table = pa.table(arrays, schema=MESSAGE_SCHEMA)
         hidden = self.folder / "in" / f".{self.files}"
         pq.write_table(table, hidden)
+        take_in_order(hidden, self.files)
         hidden.rename(self.folder / "in" / f"{self.files:04}.parquet")
         self.files += 1
 
@@ -193,6 +200,16 @@ def test_a_stop_that_is_longer_than_the_timeout(session, tmp_path):
     assert sum(report["pending"] for report in reports[max(reports)]) == 1
 
 
+def test_the_observation_may_be_called_anything(session, tmp_path):
+    stream = Stream(session, tmp_path, shards=2, timeout=None, name="orders/eu: ü")
+    stream.drop([Message(Kind.TRACK, 1, 5, 0, 7), Message(Kind.OK, 1, 5, 0, 0)])
+    with pytest.warns(UserWarning, match="timeout"), stream.started(availableNow=True) as query:
+        query.awaitTermination(TIMEOUT_S)
+        reports = query.lastProgress["observedMetrics"]["orders/eu: ü"]["shards"]
+    assert stream.done() == [(1, 7, 0, 0)]
+    assert sum(report["acked"] for report in reports) == 1
+
+
 def test_event_time_expires_by_the_watermark_and_in_the_same_way_again(session, tmp_path):
     schema = "kind tinyint, root_id bigint, value bigint, task_id int, message_id bigint, at bigint"
     folder = tmp_path / "in"
@@ -211,7 +228,9 @@ def test_event_time_expires_by_the_watermark_and_in_the_same_way_again(session, 
     for number, batch in enumerate(batches):
         rows = [(*row[:5], begin + row[5] * second) for row in batch]
         columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
-        pq.write_table(pa.table(columns, names=[*MESSAGE_SCHEMA.names, "at"]), folder / f"{number}.parquet")
+        path = folder / f"{number}.parquet"
+        pq.write_table(pa.table(columns, names=[*MESSAGE_SCHEMA.names, "at"]), path)
+        take_in_order(path, number)
     found = []
     for name in ("once", "again"):
         messages = session.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))

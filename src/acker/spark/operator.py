@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +12,8 @@ import pandas as pd
 from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
+from acker.columns import Completions
+from acker.protocol import COMPLETION_SCHEMA
 from acker.spark.guards import check_worker
 from acker.spark.resident import residents
 from acker.spark.shard import Batch, Options, update
@@ -19,11 +22,12 @@ from acker.spark.state import HEAD_KEY, KEY_DDL, VALUE_DDL, VARIABLE, StateError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from acker.columns import Completions
     from acker.spark.reports import Report
 
 # What goes out: completions, the last column null; and reports, the others 0.
 OUTPUT_DDL: Final = "root_id long, message_id long, task_id int, outcome tinyint, elapsed_ms long, report string"
+# What stands beside a report.
+_NO_COMPLETION: Final = Completions.from_rows([(0, 0, 0, 0, 0)])
 
 
 class SparkStore:
@@ -68,7 +72,8 @@ class AckerProcessor(StatefulProcessor):
 
     def __init__(self, options: Options, name: str, versions: tuple[str, ...]) -> None:
         self._options = options
-        self._name = name
+        # Goes into the names of files, and users may call an observation anything.
+        self._name = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
         self._versions = versions
         # Instead of the query's id, which workers are not told where the query was started through Spark Connect.
         self._plan = os.urandom(8).hex()
@@ -121,8 +126,8 @@ class AckerProcessor(StatefulProcessor):
         if self._options.event_time:
             self._set_timer(report)
         if len(completions):
-            yield completions_frame(completions)
-        yield report_frame(report)
+            yield frame_of(completions)
+        yield frame_of(_NO_COMPLETION, json.dumps(report._asdict()))
 
     def _set_timer(self, report: Report) -> None:
         """Ask to be woken when the watermark reaches the next rotation, if anything is held by then."""
@@ -139,21 +144,7 @@ class AckerProcessor(StatefulProcessor):
         """Nothing is left to close: tables stay for the next micro-batch."""
 
 
-def completions_frame(done: Completions) -> pd.DataFrame:
-    """Return completions as rows of the operator's output."""
-    columns = {name: getattr(done, name) for name in ("root_id", "message_id", "task_id", "outcome", "elapsed_ms")}
-    return pd.DataFrame({**columns, "report": np.full(len(done), None, object)})
-
-
-def report_frame(report: Report) -> pd.DataFrame:
-    """Return a report as a row of the operator's output."""
-    return pd.DataFrame(
-        {
-            "root_id": np.zeros(1, np.int64),
-            "message_id": np.zeros(1, np.int64),
-            "task_id": np.zeros(1, np.int32),
-            "outcome": np.zeros(1, np.int8),
-            "elapsed_ms": np.zeros(1, np.int64),
-            "report": [json.dumps(report._asdict())],
-        }
-    )
+def frame_of(done: Completions, report: str | None = None) -> pd.DataFrame:
+    """Return rows of the operator's output."""
+    columns = {name: getattr(done, name) for name in COMPLETION_SCHEMA.names}
+    return pd.DataFrame({**columns, "report": np.full(len(done), report, object)})
