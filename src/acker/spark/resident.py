@@ -16,7 +16,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -112,8 +112,10 @@ class Residents:
         self._held[name] = ledger
         if self._folder is not None and isinstance(ledger.memory, SharedMemory):
             note = self._folder / f".{name}.{os.getpid()}"
-            note.write_text(f"{os.getpid()} {ledger.memory.number}", "ascii")
-            note.replace(self._folder / name)
+            # Where no note can be left the table is built again: what was done with it is in the state already.
+            with suppress(OSError):
+                note.write_text(f"{os.getpid()} {ledger.memory.number}", "ascii")
+                note.replace(self._folder / name)
 
     def _claim(self, folder: Path, name: str) -> Ledger | None:
         mine = folder / f".{name}.{os.getpid()}"
