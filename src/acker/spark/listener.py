@@ -210,8 +210,9 @@ class AckerListener(StreamingQueryListener):
         with self._lock:
             found: dict[str, list[tuple[dict[str, str], float]]] = {metric.name: [] for metric in METRICS}
             for (query, name), acker in self._ackers.items():
+                held = total(list(acker.latest.values())) if acker.latest else None
                 for metric in METRICS:
-                    value = _value(metric, acker)
+                    value = _value(metric, acker, held)
                     if value is not None:
                         found[metric.name].append(({"query": query, "acker": name}, value))
         return found
@@ -260,13 +261,12 @@ class AckerListener(StreamingQueryListener):
             )
 
 
-def _value(metric: Metric, acker: _Acker) -> float | None:
+def _value(metric: Metric, acker: _Acker, held: Report | None) -> float | None:
     if metric.kind == "counter":
         value = acker.sums[metric.field]
-    elif not acker.latest:
+    elif held is None:
         return None
     else:
-        held = total(list(acker.latest.values()))
         if metric.field == "oldest_age_ms" and not held.pending:
             return None
         value = getattr(held, metric.field)
