@@ -56,7 +56,7 @@ bench:  ## times by pytest-benchmark, then ratios as a table and in build/bench.
 build:  ## .venv with the package in it, editable, and its native module compiled
 	@$(SETUP) build
 
-lint:  ## ruff, mypy, cython-lint, clang-format, codespell
+lint:  ## ruff, mypy, stubtest, cython-lint, clang-format, codespell, zizmor, actionlint
 	@$(SETUP) lint
 	@$(IN_ENV) sh scripts/lint.sh
 

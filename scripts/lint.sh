@@ -4,6 +4,7 @@ set -u
 
 cd "$(dirname "$0")/.." || exit
 failed=""
+ACTIONLINT=v1.7.12
 
 check() {
     name=$1
@@ -14,6 +15,16 @@ check() {
         echo "lint: $name FAILED"
         failed="$failed $name"
     fi
+}
+
+# Prints where actionlint is. PyPI has none that brings its program along, so it is built where there is a Go.
+find_actionlint() {
+    command -v actionlint && return
+    command -v go >/dev/null && [ -d .venv ] || return 1
+    built=$PWD/.venv/actionlint-$ACTIONLINT
+    [ -x "$built/actionlint" ] ||
+        GOBIN=$built go install "github.com/rhysd/actionlint/cmd/actionlint@$ACTIONLINT" >/dev/null 2>&1 || return 1
+    echo "$built/actionlint"
 }
 
 # A linter that is given nothing passes, so the lists must not be empty.
@@ -42,6 +53,12 @@ check cython-lint cython-lint $cython_sources
 # shellcheck disable=SC2086 # a list
 check clang-format clang-format --dry-run --Werror $native_sources
 check codespell codespell
+check zizmor zizmor --offline --quiet --no-progress .github
+if actionlint=$(find_actionlint); then
+    check actionlint "$actionlint"
+else
+    echo "lint: actionlint not run: it is not on PATH, and could not be built (that needs Go)"
+fi
 for script in $shell_scripts; do
     sh -n "$script" || failed="$failed $script"
 done

@@ -201,9 +201,9 @@ def test_a_stop_that_is_longer_than_the_timeout(session, tmp_path):
 
 
 def test_the_observation_may_be_called_anything(session, tmp_path):
-    stream = Stream(session, tmp_path, shards=2, timeout=None, name="orders/eu: ü")
+    stream = Stream(session, tmp_path, shards=2, timeout="1 hour", name="orders/eu: ü")
     stream.drop([Message(Kind.TRACK, 1, 5, 0, 7), Message(Kind.OK, 1, 5, 0, 0)])
-    with pytest.warns(UserWarning, match="timeout"), stream.started(availableNow=True) as query:
+    with stream.started(availableNow=True) as query:
         query.awaitTermination(TIMEOUT_S)
         reports = query.lastProgress["observedMetrics"]["orders/eu: ü"]["shards"]
     assert stream.done() == [(1, 7, 0, 0)]
