@@ -14,7 +14,7 @@ SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
 IN_ENV = sh scripts/in_env.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick sanitize soak mutants bench build lint format doctor dist clean distclean
+.PHONY: help run test quick sanitize soak mutants bench build lint format doctor dist release-check clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,10 @@ doctor:  ## versions, native module, JDK, Spark, one task on each executor
 dist:  ## sdist, a wheel from that sdist, and the wheel's tests away from the source tree
 	@$(SETUP) release
 	@$(IN_ENV) sh scripts/dist.sh
+
+release-check:  ## all that a release needs: facts, wheel, docs, test, run, sanitize (ARGS="--tag v0.1.0")
+	@$(SETUP) release
+	@$(IN_ENV) python scripts/release.py check $(ARGS)
 
 clean:  ## remove what builds and tools left behind; .venv stays
 	rm -rf build dist wheelhouse spark-warehouse src/*.egg-info
