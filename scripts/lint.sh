@@ -53,7 +53,7 @@ check cython-lint cython-lint $cython_sources
 # shellcheck disable=SC2086 # a list
 check clang-format clang-format --dry-run --Werror $native_sources
 check codespell codespell
-check zizmor zizmor --offline --quiet --no-progress .github
+check zizmor zizmor --offline --quiet --no-progress --persona pedantic .github
 if actionlint=$(find_actionlint); then
     check actionlint "$actionlint"
 else

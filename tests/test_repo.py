@@ -247,6 +247,9 @@ def test_workflows_pin_actions_by_commit() -> None:
     ]
     assert len(uses) > 5
     for where, action in uses:
+        if action.startswith("./"):
+            assert (ROOT / action.split()[0]).is_file(), f"{where}: {action}"
+            continue
         assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), f"{where}: {action}"
 
 
