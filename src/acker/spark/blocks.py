@@ -31,7 +31,7 @@ does not go on where a task that is run again puts out something else.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,7 @@ from acker.protocol import INT64_MIN, check_integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Unpack
 
     import numpy.typing as npt
     from pyspark.sql import Column, DataFrame
@@ -202,6 +203,16 @@ def decode_block(block: Any) -> tuple[Partials, BlockHeader]:
     return Partials(**native), header
 
 
+class StreamOptions(TypedDict, total=False):
+    """What only a stream of blocks has; as in `acker.spark.completions`."""
+
+    timeout: str | float | None
+    protocol: str
+    buckets: int
+    high_water: int | None
+    name: str
+
+
 def completions_from_blocks(
     blocks: DataFrame,
     *,
@@ -209,7 +220,7 @@ def completions_from_blocks(
     shard: str = "shard",
     shards: int | None = None,
     include_pending: bool = False,
-    **streaming: Any,
+    **streaming: Unpack[StreamOptions],
 ) -> DataFrame:
     """Merge blocks and settle every tree: the last stage of `completions_from_files` and of tracked pipelines.
 
