@@ -6,6 +6,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import acker
+import acker.combiner
+import acker.ledger
+import acker.plain
 
 # The machine is shared and may be slow, so no deadline. In CI the same examples every time; elsewhere new ones, and
 # what failed is kept in .hypothesis.
@@ -20,6 +23,19 @@ settings.load_profile("ci" if os.environ.get("CI") else "acker")
 def acker_type(request):
     """Both implementations: whatever holds for the one holds for the other."""
     return request.param
+
+
+@pytest.fixture(params=[acker._core, acker.plain], ids=["compiled", "plain"], scope="module")
+def core(request):
+    """Both implementations of what `Combiner` and `Ledger` stand on, one after the other; returns the one in force."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(acker.combiner, "core", request.param)
+        patch.setattr(acker.ledger, "core", request.param)
+        yield request.param
+
+
+# For tests of what only compiled code has, in modules where all others run with both.
+COMPILED_ONLY = pytest.mark.parametrize("core", [acker._core], indirect=True, ids=["compiled"])
 
 
 @pytest.fixture

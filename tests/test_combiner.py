@@ -1,4 +1,4 @@
-"""The native combiner against the plain-Python oracle, and what must never change: shards and ranks."""
+"""The combiner against the plain-Python oracle, and what must never change: shards and ranks."""
 
 import threading
 
@@ -12,6 +12,10 @@ from acker.combiner import SHARDS_MAX, Combiner, Partials, shard_of
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.protocol import INT64_MAX, INT64_MIN, track_rank
 from acker.reference import combined
+
+# All of it with the compiled table and with its twin.
+pytestmark = pytest.mark.usefixtures("core")
+COMPILED_ONLY = pytest.mark.parametrize("core", [_core], indirect=True, ids=["compiled"])
 
 # Few, so that messages of one tree meet and TRACKs are doubled; the extremes by name.
 ROOTS = [0, -1, INT64_MIN, INT64_MAX, 1, 2, 1 << 40, 2 << 40]
@@ -190,12 +194,12 @@ def test_ranks_are_what_they_have_always_been():
     assert track_rank(5, 1, 2) ^ track_rank(0, 1, 2) == 5
 
 
-def test_xxh64_gives_the_published_hashes():
+def test_xxh64_gives_the_published_hashes(core):
     # The test vectors of the xxHash library: empty input, and texts shorter and longer than its 32-byte stripe.
-    assert _core.xxh64(b"", 0) == 0xEF46DB3751D8E999
-    assert _core.xxh64(b"a", 0) == 0xD24EC4F1A98C6E5B
-    assert _core.xxh64(b"abc", 0) == 0x44BC2CF5AD770999
-    assert _core.xxh64(b"The quick brown fox jumps over the lazy dog", 0) == 0x0B242D361FDA71BC
+    assert core.xxh64(b"", 0) == 0xEF46DB3751D8E999
+    assert core.xxh64(b"a", 0) == 0xD24EC4F1A98C6E5B
+    assert core.xxh64(b"abc", 0) == 0x44BC2CF5AD770999
+    assert core.xxh64(b"The quick brown fox jumps over the lazy dog", 0) == 0x0B242D361FDA71BC
 
 
 def test_in_partials_the_finished_trees_come_first():
@@ -286,6 +290,7 @@ def failing_allocations():
     _core.fail_allocations_after(-1)
 
 
+@COMPILED_ONLY
 @pytest.mark.parametrize("successes", range(6))
 def test_out_of_memory_says_how_far_it_came_and_harms_nothing(failing_allocations, successes):
     root_id = np.arange(20_000)
@@ -303,6 +308,7 @@ def test_out_of_memory_says_how_far_it_came_and_harms_nothing(failing_allocation
     assert len(combiner) == 20_000
 
 
+@COMPILED_ONLY
 def test_out_of_memory_in_merge(failing_allocations):
     partials = combiner_of([(2, root, 1, 0, 0) for root in range(3000)]).partials()[0]
     combiner = Combiner()

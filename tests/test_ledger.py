@@ -5,10 +5,14 @@ import random
 import numpy as np
 import pytest
 
-from acker import Acker, Kind
+from acker import Acker, Kind, _core
 from acker.combiner import Combiner, Partials
 from acker.ledger import Counts, Entries, Ledger, PrivateMemory
 from acker.testing.microbatches import TRACKED, Gathered, MicroBatches, Track
+
+# All of it with the compiled table and with its twin.
+pytestmark = pytest.mark.usefixtures("core")
+COMPILED_ONLY = pytest.mark.parametrize("core", [_core], indirect=True, ids=["compiled"])
 
 COLUMNS = ("i8", "i8", "u1", "i8", "i4", "i8")
 
@@ -143,6 +147,7 @@ def test_a_table_grows_shrinks_never_and_keeps_everything():
     assert (len(ledger), ledger.nbytes) == (0, grown)
 
 
+@COMPILED_ONLY
 def test_memory_can_be_handed_on():
     handed = PrivateMemory(10)
     with pytest.raises(ValueError, match="no table"):
@@ -156,6 +161,7 @@ def test_memory_can_be_handed_on():
     assert len(again) == 1
 
 
+@COMPILED_ONLY
 def test_no_memory_leaves_it_as_it_was():
     def refuse(size_bytes):
         if size_bytes > 1_000_000:

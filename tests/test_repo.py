@@ -21,7 +21,8 @@ PACKAGE = ROOT / "src/acker"
 LAYERS = (
     ("errors", "xxh64", "protocol", "ids"),
     ("columns", "storage", "snapshot"),
-    ("engine", "reference", "combiner", "ledger"),
+    ("reference", "plain", "implementation"),
+    ("engine", "combiner", "ledger"),
     ("sharded",),
     ("tupletree", "offsets"),
     ("topology",),
@@ -31,7 +32,7 @@ LAYERS = (
     ("cli", "__main__"),
 )
 # Who may import the compiled modules.
-NATIVE = {"_core": {"engine", "sharded", "combiner", "ledger", "bench"}, "_flow": {"topology", "local"}}
+NATIVE = {"_core": {"implementation", "bench"}, "_flow": {"topology", "local"}}
 SIDEWAYS = {("local", "spark"), ("spark", "local")}
 HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib", "prometheus_client", "opentelemetry"}
 

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from acker import protocol
+from acker import implementation, protocol
 from acker.columns import Completions
-from acker.engine import Acker, build_info
 from acker.errors import AckerError, AckerMemoryError, BusyError, SnapshotError, UnusableError
 from acker.ids import IdGenerator
+from acker.implementation import build_info
 from acker.protocol import Kind, Outcome, Stats, acker_of, encode_tuple_id, parse_tuple_id
 from acker.reference import ReferenceAcker
-from acker.sharded import ShardedAcker
 from acker.tupletree import TupleTree
+
+if TYPE_CHECKING or implementation.NAME == "native":
+    from acker.engine import Acker
+    from acker.sharded import ShardedAcker
+else:
+    from acker.plain import ShardedAcker
+
+    Acker = ReferenceAcker
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Combiner: the messages of each root taken as a set, natively.
+"""Combiner: the messages of each root taken as a set, in a native table.
 
 Spark has no order to give, so there a tree is judged by everything that was said of it (see *Combined messages* in the
 protocol): the xor of its OK and ANCHOR values, its TRACK, and whether any message was a FAIL. A `Combiner` gathers that
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from acker import _core
 from acker.columns import Columns, Completions, check_columns
 from acker.errors import AckerMemoryError, BusyError, ColumnTypeError, ColumnValueError
+from acker.implementation import core
 from acker.protocol import UINT64_MAX, check_integer
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def shard_of(root_id: npt.ArrayLike, shards: int) -> npt.NDArray[np.uint32]:
     (n,) uint32, each below `shards`
     """
     shards = check_integer("shards", shards, 1, SHARDS_MAX)
-    return _core.shards_of(np.ascontiguousarray(root_id, np.int64), shards)
+    return core.shards_of(np.ascontiguousarray(root_id, np.int64), shards)
 
 
 class Combiner:
@@ -123,7 +123,7 @@ class Combiner:
     def __init__(self, *, seed: int | None = None, resets: bool = False) -> None:
         if seed is None:
             seed = int.from_bytes(os.urandom(8), "little")
-        self._table = _core.CombineTable(check_integer("seed", seed, 0, UINT64_MAX), bool(resets))
+        self._table = core.CombineTable(check_integer("seed", seed, 0, UINT64_MAX), bool(resets))
         self._entered = threading.Lock()
         self.messages = 0
         self.native_ns = 0
@@ -263,7 +263,7 @@ class Combiner:
 
 def xxh64(data: npt.NDArray[np.uint8], seed: int = 0) -> int:
     """Return the XXH64 of some bytes: what tells whether a block of partials arrived as it was sent."""
-    return _core.xxh64(data, seed)
+    return core.xxh64(data, seed)
 
 
 def _check_partials(partials: Partials) -> Partials:

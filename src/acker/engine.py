@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 import os
-import platform
 from abc import ABC, abstractmethod
 from itertools import chain
 from typing import Self, SupportsIndex
 
 import numpy.typing as npt
 
-from acker import _core
 from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
-from acker.errors import ArgumentValueError, ColumnValueError
+from acker.errors import ColumnValueError
+from acker.implementation import core, kernel
 from acker.protocol import PROTOCOLS, Options, Stats, check_options
 from acker.snapshot import Header, Reading, checksum_at_end, source_of
 from acker.storage import Readable, Writable, opened, write
-
-
-def kernel() -> str:
-    """Return the kernel of new ackers: the fastest that this machine has, or the one that ACKER_KERNEL asks for."""
-    available = _core.kernels()
-    asked = os.environ.get("ACKER_KERNEL", "")
-    if asked and asked not in available:
-        raise ArgumentValueError(f"ACKER_KERNEL: expected one of {', '.join(available)}, got {asked!r}")
-    return asked or available[0]
-
-
-def build_info() -> dict[str, str]:
-    """Return how the native core was built and which kernel it uses: for reports, and for bug reports.
-
-    The environment variable ``ACKER_KERNEL`` forces one of ``kernels``; it is read whenever an acker is made.
-
-    Raises
-    ------
-    ArgumentValueError
-        ``ACKER_KERNEL`` asks for a kernel that this machine does not have.
-    """
-    return {
-        "kernel": kernel(),
-        "kernels": ", ".join(_core.kernels()),
-        "compiler": _core.compiled_with(),
-        "machine": platform.machine(),
-    }
 
 
 class NativeAcker(ABC):
@@ -51,7 +23,7 @@ class NativeAcker(ABC):
     __slots__ = ("_core", "_options")
 
     @abstractmethod
-    def _make_core(self, options: Options) -> _core.Core | _core.ShardedCore:
+    def _make_core(self, options: Options) -> core.Core | core.ShardedCore:
         """Return a new core."""
 
     def _open(self, options: Options) -> None:
@@ -234,7 +206,7 @@ class NativeAcker(ABC):
             header = self._header(writer)
             return write(target, chain([header], iter(writer.next_block, b"")))
 
-    def _header(self, writer: _core.SnapshotWriter) -> bytes:
+    def _header(self, writer: core.SnapshotWriter) -> bytes:
         header = Header(self._options, writer.counters, writer.entries).pack()
         writer.begin(checksum_at_end(header))
         return header
@@ -307,9 +279,9 @@ class Acker(NativeAcker):
     ) -> None:
         self._open(check_options(protocol, buckets, high_water, seed))
 
-    def _make_core(self, options: Options) -> _core.Core:
+    def _make_core(self, options: Options) -> core.Core:
         protocol = PROTOCOLS.index(options.protocol)
-        return _core.Core(protocol, options.buckets, options.high_water, options.seed, kernel())
+        return core.Core(protocol, options.buckets, options.high_water, options.seed, kernel())
 
     @classmethod
     def restore(cls, blob: bytes | bytearray | memoryview) -> Acker:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from acker import _core
 from acker.columns import Completions
+from acker.implementation import core
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,8 +156,8 @@ class Ledger:
         self._open(_CAPACITY_MIN, seed)
 
     def _open(self, capacity: int, seed: int) -> None:
-        self.memory = self._allocate(_core.ledger_bytes(capacity))
-        self._table = _core.LedgerTable(self.memory.view, capacity, seed)
+        self.memory = self._allocate(core.ledger_bytes(capacity))
+        self._table = core.LedgerTable(self.memory.view, capacity, seed)
 
     @classmethod
     def attach(cls, memory: Memory, allocate: Callable[[int], Memory] = PrivateMemory) -> Ledger:
@@ -170,7 +170,7 @@ class Ledger:
         ledger = cls.__new__(cls)
         ledger._allocate = allocate
         ledger.memory = memory
-        ledger._table = _core.LedgerTable(memory.view)
+        ledger._table = core.LedgerTable(memory.view)
         return ledger
 
     def close(self) -> None:

@@ -296,9 +296,21 @@ class ReferenceAcker:
     def __repr__(self) -> str:
         options = self._options
         return (
-            f"ReferenceAcker(protocol={options.protocol!r}, buckets={options.buckets}, "
+            f"{type(self).__name__}(protocol={options.protocol!r}, buckets={options.buckets}, "
             f"high_water={options.high_water}): {len(self)} pending"
         )
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the buckets contradict the counts or each other."""
+        with self._alone():
+            entries = [(root, entry) for bucket in self._buckets for root, entry in bucket.items()]
+            ended = sum(self._counts[name] for name in ("acked", "failed", "timed_out"))
+            if (
+                len({root for root, _ in entries}) < len(entries)
+                or sum(entry.task_id is not None for _, entry in entries) != self._open
+                or self._counts["tracked"] != ended + self._open
+            ):
+                raise AssertionError("the buckets of this acker contradict themselves")
 
     @property
     def nbytes(self) -> int:

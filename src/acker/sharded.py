@@ -7,9 +7,9 @@ from typing import Self, SupportsIndex
 
 import numpy.typing as npt
 
-from acker import _core
 from acker.columns import Completions
-from acker.engine import NativeAcker, kernel
+from acker.engine import NativeAcker
+from acker.implementation import core, kernel
 from acker.protocol import PROTOCOLS, Options, check_integer, check_options
 from acker.snapshot import Reading, source_of
 from acker.storage import Readable, opened
@@ -78,14 +78,14 @@ class ShardedAcker(NativeAcker):
         self._open(check_options(protocol, buckets, high_water, seed))
 
     def _divide(self, shards: SupportsIndex, threads: SupportsIndex | None) -> None:
-        self._shards = check_integer("shards", shards, 1, _core.SHARDS_MAX)
+        self._shards = check_integer("shards", shards, 1, core.SHARDS_MAX)
         most = min(self._shards, _cores()) if threads is None else threads
         self._threads = check_integer("threads", most, 1, self._shards)
 
-    def _make_core(self, options: Options) -> _core.ShardedCore:
+    def _make_core(self, options: Options) -> core.ShardedCore:
         protocol, buckets, high_water, seed = options
         code = PROTOCOLS.index(protocol)
-        return _core.ShardedCore(self._shards, self._threads, code, buckets, high_water, seed, kernel())
+        return core.ShardedCore(self._shards, self._threads, code, buckets, high_water, seed, kernel())
 
     @property
     def shards(self) -> int:

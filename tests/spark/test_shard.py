@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from acker import _core
 from acker.combiner import Combiner, shard_of
 from acker.errors import ArgumentValueError
 from acker.protocol import Kind
@@ -14,6 +15,9 @@ from acker.spark.resident import Residents
 from acker.spark.shard import Batch, Options, update
 from acker.spark.state import CHUNK_ROWS_MAX, StateError, decode_chunk, decode_head, encode_head
 from acker.testing.microbatches import Message, MicroBatches
+
+# All of it with the compiled tables and with their twins.
+pytestmark = pytest.mark.usefixtures("core")
 
 KINDS = (Kind.TRACK, Kind.TRACK, Kind.ANCHOR, Kind.OK, Kind.OK, Kind.OK, Kind.FAIL, Kind.RESET_TIMEOUT)
 
@@ -177,6 +181,7 @@ def test_the_clock(residents):
     assert report.oldest_age_ms == 0
 
 
+@pytest.mark.parametrize("core", [_core], indirect=True, ids=["compiled"])  # the twin takes 30 times as long
 def test_the_log_is_as_long_as_what_is_held_and_its_work_is_bounded(residents):
     """Trees that stay below ones that come and go: what a micro-batch writes and cleans depends on its own size."""
     options, store = Options(1, 2), Store()

@@ -14,7 +14,7 @@ import click
 from acker import __version__
 from acker.cli.environment import SetupError
 from acker.cli.load import UsageError
-from acker.topology import TopologyError
+from acker.errors import TopologyError
 
 EXIT_CODES = """
 \b

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeGuard
 
-from acker.errors import AckerError
-from acker.topology import TopologyError
+from acker.errors import AckerError, TopologyError
 
 if TYPE_CHECKING:
     from acker.topology import Graph, Topology

@@ -3,6 +3,11 @@
 `run` is for scripts, `LocalRuntime` for programs and tests.
 """
 
+from acker.implementation import NAME, compiled_only
+
+if NAME == "python":
+    raise compiled_only("acker.local")
+
 from acker.local.clock import Clock, SystemClock
 from acker.local.hooks import Hook
 from acker.local.metrics import Report, RuntimeStats

@@ -1,6 +1,11 @@
 """What a topology is: components, streams, groupings, options. The one door; it knows no runtime."""
 
 from acker.errors import ConfError, TopologyError, TupleStateError
+from acker.implementation import NAME, compiled_only
+
+if NAME == "python":
+    raise compiled_only("acker.topology")
+
 from acker.topology.builder import ComponentSpec, StreamId, Topology
 from acker.topology.components import (
     BatchingBolt,

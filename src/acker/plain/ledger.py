@@ -1,0 +1,333 @@
+"""LedgerTable as a dict: the trees of one shard that are open across micro-batches.
+
+The memory that it is given stays empty, so no other process can take the table up: whoever attaches to it finds none,
+and a shard that goes on elsewhere is read back from its log.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from acker.protocol import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    _Int64 = npt.NDArray[np.int64]
+    _Int32 = npt.NDArray[np.int32]
+    _Int8 = npt.NDArray[np.int8]
+    _UInt8 = npt.NDArray[np.uint8]
+    _UInt32 = npt.NDArray[np.uint32]
+    # root id, message id, task id, outcome, elapsed ms
+    _Completions = tuple[_Int64, _Int64, _Int32, _Int8, _Int64]
+    # root id, value, message id, start, since, task id
+    _EntryColumns = tuple[_Int64, _Int64, _Int64, _Int64, _Int64, _Int32]
+
+_TRACKED, _FAILED, _RESET = 1, 2, 4
+_UNTRACKED, _UNTRACKED_FAILED = -1, -2  # task ids of entries that have no TRACK
+_UNLOGGED: Final = 0  # the chunk of an entry that the log does not know
+# In the order of acker.ledger.Counts.
+_COUNTS: Final = (
+    *("tracked", "acked", "failed", "timed_out", "rejected"),
+    *("duplicates", "unknown", "orphans", "dropped", "resets"),
+)
+_MEMORY_BYTES: Final = 4096
+_TOKEN_BYTES: Final = 16
+
+
+def ledger_bytes(capacity: int) -> int:
+    """Return how much memory a table asks for: one page whatever its capacity, since it puts nothing there."""
+    del capacity
+    return _MEMORY_BYTES
+
+
+class _Row(NamedTuple):
+    """One row of partials."""
+
+    root_id: int
+    value: int
+    flags: int
+    track_value: int
+    task_id: int
+    message_id: int
+
+
+class _Rules(NamedTuple):
+    """What holds for a micro-batch."""
+
+    time_ms: int
+    high_water: int | None
+    every_message_refreshes: bool
+
+    def beyond(self, held: int, times: int) -> bool:
+        return self.high_water is not None and held > times * self.high_water
+
+
+class _Entry:
+    """What is known of one tree."""
+
+    __slots__ = ("chunk", "message_id", "position", "root_id", "since_ms", "start_ms", "task_id", "value")
+
+    def __init__(self, root_id: int, value: int, time_ms: int) -> None:
+        self.root_id = root_id
+        self.value = value
+        self.message_id = 0
+        self.start_ms = self.since_ms = time_ms
+        self.task_id = _UNTRACKED
+        self.chunk = _UNLOGGED
+        self.position = -1
+
+    def set_track(self, row: _Row) -> None:
+        self.value ^= row.track_value
+        self.task_id = row.task_id
+        self.message_id = row.message_id
+
+
+class _Changes:
+    """What a call leaves behind: completions, positions that changed, roots that left the log, counts."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[int, int, int, int, int]] = []
+        self.changed: list[int] = []
+        self.gone: list[int] = []
+        self.counts = dict.fromkeys(_COUNTS, 0)
+
+    def report(self, entry: _Entry, outcome: Outcome, now_ms: int) -> None:
+        """Note that a tree ended; the counters have the names of the outcomes."""
+        elapsed = max(now_ms - entry.start_ms, 0)
+        self.counts[outcome.name.lower()] += 1
+        self.done.append((entry.root_id, entry.message_id, entry.task_id, int(outcome), elapsed))
+
+    def completions(self) -> _Completions:
+        root_id, message_id, task_id, outcome, elapsed_ms = _columns(self.done, 5)
+        return root_id, message_id, task_id.astype(np.int32), outcome.astype(np.int8), elapsed_ms
+
+
+class LedgerTable:
+    """The table of an `acker.ledger.Ledger`: the same calls and the same results as the compiled one."""
+
+    def __init__(self, memory: Any, capacity: int | None = None, seed: int = 0) -> None:
+        if capacity is None:
+            raise ValueError("the memory holds no table")
+        self._memory = memory
+        self.capacity, self.seed = capacity, seed
+        self.open = 0
+        self._token = bytes(_TOKEN_BYTES)
+        self._by_root: dict[int, _Entry] = {}
+        self._by_position: list[_Entry | None] = []
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._by_root)
+
+    @property
+    def token(self) -> bytes:
+        """16 bytes of the holder's; zeros at first."""
+        return self._token
+
+    @token.setter
+    def token(self, token: bytes) -> None:
+        if len(token) != _TOKEN_BYTES:
+            raise ValueError(f"a token has {_TOKEN_BYTES} bytes")
+        self._token = bytes(token)
+
+    def contains(self, root_id: int) -> bool:
+        """Return whether a root is held."""
+        return root_id in self._by_root
+
+    def merge(
+        self,
+        root_id: _Int64,
+        value: _Int64,
+        flags: _UInt8,
+        track_value: _Int64,
+        task_id: _Int32,
+        message_id: _Int64,
+        time_ms: int,
+        high_water: int | None,
+        every_message_refreshes: bool,
+    ) -> tuple[_Completions, _UInt32, _Int64, tuple[int, ...]]:
+        """Apply partials; return completions, positions that changed, roots that left the log, and the counts."""
+        rules, changes = _Rules(time_ms, high_water, every_message_refreshes), _Changes()
+        columns = (root_id, value, flags, track_value, task_id, message_id)
+        for row in map(_Row, *(column.tolist() for column in columns)):
+            entry = self._by_root.get(row.root_id)
+            if entry is None:
+                self._merge_unknown(row, rules, changes)
+            else:
+                self._merge_known(row, entry, rules, changes)
+        changed, gone = np.array(changes.changed, np.uint32), np.array(changes.gone, np.int64)
+        return changes.completions(), changed, gone, tuple(changes.counts.values())
+
+    def _merge_unknown(self, row: _Row, rules: _Rules, changes: _Changes) -> None:
+        counts = changes.counts
+        if row.flags == _RESET and row.value == 0:
+            counts["unknown"] += 1
+            return
+        counts["resets"] += (row.flags & _RESET) != 0
+        tracked, failed = (row.flags & _TRACKED) != 0, (row.flags & _FAILED) != 0
+        entry = _Entry(row.root_id, row.value, rules.time_ms)
+        if tracked:
+            entry.set_track(row)
+            # All of it is here, so there is nothing to hold, whatever the limit.
+            if entry.value == 0:
+                counts["tracked"] += 1
+                changes.report(entry, Outcome.ACKED, rules.time_ms)
+                return
+        # The TRACK is taken as the last of its messages: the others meet the limits first.
+        others = not tracked or failed or row.value != 0
+        if others and rules.beyond(len(self), 4):
+            counts["dropped"] += 1
+            entry.value ^= row.value
+            others = failed = False
+        if tracked and rules.beyond(self.open, 2):
+            changes.report(entry, Outcome.REJECTED, rules.time_ms)
+            entry = _Entry(row.root_id, row.value, rules.time_ms)
+            tracked = False
+        elif tracked:
+            counts["tracked"] += 1
+            if failed or entry.value == 0:
+                changes.report(entry, Outcome.FAILED if failed else Outcome.ACKED, rules.time_ms)
+                return
+        if not tracked:
+            if not others:
+                return
+            entry.task_id = _UNTRACKED_FAILED if failed else _UNTRACKED
+        self._insert(entry)
+        changes.changed.append(entry.position)
+
+    def _merge_known(self, row: _Row, entry: _Entry, rules: _Rules, changes: _Changes) -> None:
+        counts = changes.counts
+        changed = row.value != 0 or (row.flags & (_FAILED | _RESET)) != 0
+        refreshed = (row.flags & (_FAILED | _RESET)) != 0 or (rules.every_message_refreshes and row.value != 0)
+        failed = (row.flags & _FAILED) != 0 or entry.task_id == _UNTRACKED_FAILED
+        counts["resets"] += (row.flags & _RESET) != 0
+        entry.value ^= row.value
+        if row.flags & _TRACKED:
+            if entry.task_id >= 0:
+                counts["duplicates"] += 1
+            elif rules.beyond(self.open, 2):
+                refused = _Entry(row.root_id, entry.value, rules.time_ms)
+                refused.set_track(row)
+                changes.report(refused, Outcome.REJECTED, rules.time_ms)
+            else:
+                entry.set_track(row)
+                counts["tracked"] += 1
+                self.open += 1
+                changed = True
+                refreshed = refreshed or rules.every_message_refreshes
+        if entry.task_id < 0 and failed:
+            entry.task_id = _UNTRACKED_FAILED
+        if refreshed:
+            entry.since_ms = rules.time_ms
+        if entry.task_id >= 0 and (entry.value == 0 or failed):
+            changes.report(entry, Outcome.ACKED if entry.value == 0 else Outcome.FAILED, rules.time_ms)
+            if entry.chunk != _UNLOGGED:
+                changes.gone.append(row.root_id)
+            self._remove(entry)
+        elif changed:
+            changes.changed.append(entry.position)
+
+    def expire(self, before_ms: int, now_ms: int) -> tuple[_Completions, int, tuple[int, ...]]:
+        """Remove what was placed before a moment; return completions, the start of the oldest left, and the counts."""
+        changes, oldest_ms = _Changes(), now_ms
+        for entry in list(self._in_order()):
+            if entry.since_ms >= before_ms:
+                oldest_ms = min(oldest_ms, entry.start_ms)
+                continue
+            if entry.task_id >= 0:
+                changes.report(entry, Outcome.TIMED_OUT, now_ms)
+            else:
+                changes.counts["orphans"] += 1
+            self._remove(entry)
+        return changes.completions(), oldest_ms, tuple(changes.counts.values())
+
+    def take(self, position: _UInt32, chunk: int) -> _EntryColumns:
+        """Return the columns of some entries and note the chunk that they go to."""
+        rows = []
+        for place in position.tolist():
+            entry = self._by_position[place]
+            assert entry is not None, "positions are those of entries"
+            entry.chunk = chunk
+            rows.append((entry.root_id, entry.value, entry.message_id, entry.start_ms, entry.since_ms, entry.task_id))
+        root_id, value, message_id, start_ms, since_ms, task_id = _columns(rows, 6)
+        return root_id, value, message_id, start_ms, since_ms, task_id.astype(np.int32)
+
+    def logged_before(self, chunk: int, most: int) -> _UInt32:
+        """Return the positions of the entries that are in no chunk from this one on; not more than so many."""
+        found = (entry.position for entry in self._in_order() if entry.chunk < chunk)
+        return np.array(list(islice(found, most)), np.uint32)
+
+    def put(
+        self,
+        root_id: _Int64,
+        value: _Int64,
+        message_id: _Int64,
+        start_ms: _Int64,
+        since_ms: _Int64,
+        task_id: _Int32,
+        chunk: int,
+    ) -> None:
+        """Put entries over what is there."""
+        columns = (root_id, value, message_id, start_ms, since_ms, task_id)
+        for root, its_value, message, start, since, task in zip(*(column.tolist() for column in columns), strict=True):
+            entry = self._by_root.get(root)
+            if entry is None:
+                entry = _Entry(root, 0, 0)
+                self._insert(entry)
+            self.open += (task >= 0) - (entry.task_id >= 0)
+            entry.value, entry.message_id, entry.task_id = its_value, message, task
+            entry.start_ms, entry.since_ms, entry.chunk = start, since, chunk
+
+    def erase(self, root_id: _Int64) -> None:
+        """Remove entries; unknown ones do not matter."""
+        for root in root_id.tolist():
+            entry = self._by_root.get(root)
+            if entry is not None:
+                self._remove(entry)
+
+    def copy_to(self, other: LedgerTable) -> None:
+        """Copy everything into an empty table. The entries themselves move, since this table is given up then."""
+        if len(other) > 0 or other.capacity < len(self):
+            raise ValueError("expected an empty table with room for all")
+        for entry in self._in_order():
+            other._insert(entry)
+
+    def check_invariants(self) -> bool:
+        """Return whether the dict, the positions and the counts agree."""
+        standing = list(self._in_order())
+        return (
+            len(standing) == len(self._by_root)
+            and all(self._by_root.get(entry.root_id) is entry for entry in standing)
+            and all(self._by_position[entry.position] is entry for entry in standing)
+            and sum(entry.task_id >= 0 for entry in standing) == self.open
+            and len(self._free) + len(standing) == len(self._by_position)
+        )
+
+    def _in_order(self) -> Iterable[_Entry]:
+        return (entry for entry in self._by_position if entry is not None)
+
+    def _insert(self, entry: _Entry) -> None:
+        if self._free:
+            entry.position = self._free.pop()
+            self._by_position[entry.position] = entry
+        else:
+            entry.position = len(self._by_position)
+            self._by_position.append(entry)
+        self._by_root[entry.root_id] = entry
+        self.open += entry.task_id >= 0
+
+    def _remove(self, entry: _Entry) -> None:
+        self.open -= entry.task_id >= 0
+        del self._by_root[entry.root_id]
+        self._by_position[entry.position] = None
+        self._free.append(entry.position)
+
+
+def _columns(rows: list[Any], columns: int) -> list[_Int64]:
+    """Return rows of integers as int64 columns."""
+    return list(np.array(rows, np.int64).reshape(len(rows), columns).T.copy())
