@@ -250,7 +250,7 @@ def test_the_picture_shows_each_workload(measured, tmp_path):
     [(3028.4, "3,028"), (30.26, "30.3"), (0.0547, "0.0547"), (0, "0"), (-0.25, "-0.250"), (2e-6, "2e-06")],
 )
 def test_figures_have_three_digits(value, text):
-    assert report._digits(value) == text
+    assert report.digits(value) == text
 
 
 def test_the_command_lists_runs_and_refuses(capsys, tmp_path):

@@ -31,19 +31,19 @@ def lines(result: dict[str, Any]) -> Iterator[Line]:
         yield Line(name, "failed", "", "", result["error"].strip().splitlines()[-1], "")
         return
     figures, unit = result["figures"], result["unit"]
-    medians = ", ".join(f"{side} {_digits(spread['median'])}" for side, spread in figures.items()) + f" {unit}"
+    medians = ", ".join(f"{side} {digits(spread['median'])}" for side, spread in figures.items()) + f" {unit}"
     for ratio in result["ratios"]:
         what, goal = f"{ratio['of']} / {ratio['to']}", _goal(ratio["goal"], ratio["met"])
-        yield Line(name, what, _digits(ratio["median"]), _quartiles(ratio), medians, goal)
+        yield Line(name, what, digits(ratio["median"]), _quartiles(ratio), medians, goal)
         name = medians = ""
     for side, spread in figures.items():
         goal = result["goals"].get(side)
         if goal or not result["ratios"]:
-            median = f"{_digits(spread['median'])} {unit}"
+            median = f"{digits(spread['median'])} {unit}"
             yield Line(name, side, median, _quartiles(spread), "", _goal(goal, goal and goal["met"]))
             name = ""
-    for other in result["published"]:
-        figure = f"{_digits(other['figure'])} {unit}"
+    for other in result.get("published", ()):  # runs that are older than the field have none
+        figure = f"{digits(other['figure'])} {unit}"
         yield Line("", other["name"], figure, "", f"published, not measured here: {other['source']}", "")
 
 
@@ -103,7 +103,7 @@ def picture(report: dict[str, Any], path: Path) -> bool:
         ]
         heights = [figures[side] for figures in bars.values() if side in figures]
         drawn = axes.bar(places, heights, width, label=side, color=_SIDES[side])
-        axes.bar_label(drawn, [_digits(height) for height in heights], fontsize=8)
+        axes.bar_label(drawn, [digits(height) for height in heights], fontsize=8)
     axes.set_yscale("log")
     axes.margins(y=0.15)
     axes.set_ylabel("ns a message (logarithmic)")
@@ -138,7 +138,7 @@ def _megabytes(size: float) -> str:
     return f"{size / 1e6:.3g} MB"
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
     """Write with three digits that count, without an exponent."""
     if value == 0:
         return "0"
@@ -149,7 +149,7 @@ def _digits(value: float) -> str:
 
 
 def _quartiles(spread: dict[str, float]) -> str:
-    return f"{_digits(spread['low'])} to {_digits(spread['high'])}" if spread["low"] != spread["high"] else ""
+    return f"{digits(spread['low'])} to {digits(spread['high'])}" if spread["low"] != spread["high"] else ""
 
 
 def _goal(goal: dict[str, Any] | None, met: bool | None) -> str:

@@ -46,19 +46,7 @@ def main(arguments: Sequence[str] | None = None, *, cases: Sequence[Case] = CASE
     int
         The exit code: 0, 1 when a case failed, 2 when a name selects nothing.
     """
-    parser = argparse.ArgumentParser(
-        program, description="Run the benchmarks and show the ratios: median and quartiles of paired runs."
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="as --only: acker bench topology")
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="NAME", help="ingest, or ingest/m1/10k; repeatable"
-    )
-    parser.add_argument("--quick", action="store_true", help="an eighth of the sizes: for a look, not for publishing")
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write everything measured, with .md and .svg beside it"
-    )
-    parser.add_argument("--list", action="store_true", help="list the cases and what they answer")
-    options = parser.parse_args(arguments)
+    options = parser(program).parse_args(arguments)
     options.only += options.names
     if options.list:
         sys.stdout.writelines(f"{case.name:22} {case.question}\n" for case in cases)
@@ -74,6 +62,29 @@ def main(arguments: Sequence[str] | None = None, *, cases: Sequence[Case] = CASE
             chosen.remove(case)
     typed = " ".join([program, *(f"--only {name}" for name in options.only), *(["--quick"] if options.quick else [])])
     return _run(chosen, QUICK if options.quick else FULL, options.json, typed)
+
+
+def parser(program: str) -> argparse.ArgumentParser:
+    """Return what reads the command line.
+
+    Parameters
+    ----------
+    program : str
+        What the user typed to come here.
+    """
+    made = argparse.ArgumentParser(
+        program, description="Run the benchmarks and show the ratios: median and quartiles of paired runs."
+    )
+    made.add_argument("names", nargs="*", metavar="NAME", help="as --only: acker bench topology")
+    made.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="ingest, or ingest/m1/10k; repeatable"
+    )
+    made.add_argument("--quick", action="store_true", help="an eighth of the sizes: for a look, not for publishing")
+    made.add_argument(
+        "--json", type=Path, metavar="FILE", help="write everything measured, with .md and .svg beside it"
+    )
+    made.add_argument("--list", action="store_true", help="list the cases and what they answer")
+    return made
 
 
 def _run(cases: list[Case], scale: Scale, path: Path | None, command: str) -> int:
