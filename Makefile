@@ -14,7 +14,7 @@ SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
 IN_ENV = sh scripts/in_env.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick sanitize soak mutants bench build lint format doctor dist release-check clean distclean
+.PHONY: help run test quick sanitize soak mutants bench docs build lint format doctor dist release-check clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,12 @@ bench:  ## times by pytest-benchmark, then ratios as a table and in build/bench.
 	@$(IN_ENV) python -m pytest benchmarks --quiet --benchmark-enable --benchmark-timer=time.process_time \
 	    --benchmark-columns=median,iqr,rounds --benchmark-sort=name
 	@$(IN_ENV) acker bench --json build/bench.json $(ARGS)
+
+docs:  ## the site, in build/docs: drawings and tables of results brought up to date, warnings are errors
+	@$(SETUP) docs
+	@$(IN_ENV) python docs/tools/generate.py
+	@$(IN_ENV) python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs build/docs
+	@echo "file://$(CURDIR)/build/docs/index.html"
 
 build:  ## .venv with the package in it, editable, and its native module compiled
 	@$(SETUP) build

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Bring .venv to the state that a make target needs: scripts/setup.sh build|run|quick|lint|test|bench|release
+# Bring .venv to the state that a make target needs: scripts/setup.sh build|run|quick|lint|test|docs|bench|release
 #
 # The shell part only finds a Python to start with: the one in .venv if that one runs, else the newest suitable one.
 # PYTHON=... names it instead, and .venv is made anew where it was made from another one.

@@ -360,7 +360,7 @@ def test_every_level_resolves_its_requirements(environment: ModuleType) -> None:
     assert names["run"] == names["build"] | {"click", "matplotlib", "pandas", "protobuf", "pyarrow", "pyspark", "rich"}
     assert names["test"] > names["run"] | {"hypothesis", "mypy", "pytest", "ruff"}
     assert environment.group(pyproject, "dev") == [
-        item for name in ("test", "lint", "release") for item in environment.group(pyproject, name)
+        item for name in ("test", "lint", "docs", "release") for item in environment.group(pyproject, name)
     ]
 
 
