@@ -1,15 +1,13 @@
-"""Every example in the docstrings of the core and in the documents runs and prints what it says."""
+"""Every example in the docstrings of the core runs and prints what it says."""
 
 import doctest
 import importlib
 import pkgutil
-from pathlib import Path
 
 import pytest
 
 import acker
 
-DOCS = Path(__file__).parents[1] / "docs"
 NATIVE_OR_COMMAND = {"_core", "__main__"}
 CORE = sorted(
     f"acker.{module.name}"
@@ -33,13 +31,3 @@ def test_there_are_examples():
         if any(test.examples for test in doctest.DocTestFinder().find(importlib.import_module(name)))
     }
     assert found >= WITH_EXAMPLES
-
-
-@pytest.mark.repository
-def test_documents():
-    attempted = {}
-    for path in sorted(DOCS.glob("**/*.md")):
-        result = doctest.testfile(str(path), module_relative=False, encoding="utf-8")
-        assert result.failed == 0, path
-        attempted[path.name] = result.attempted
-    assert attempted["tuple-trees.md"] > 20

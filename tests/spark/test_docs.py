@@ -1,42 +1,48 @@
-"""The examples of the pages on Spark run, one after the other, and print what stands below them."""
+"""The pages on Spark: their examples run one after the other, and print what stands below them."""
 
-import contextlib
-import io
 import re
-from pathlib import Path
 
 import pytest
 
+from acker.local.names import METRICS as LOCAL_METRICS
 from acker.spark import guards
 from acker.spark.listener import METRICS
+from blocks import ON_SPARK, ROOT, blocks_of, mode_of, pages, spans_of
+from running import is_example, run_blocks
 
-PAGES = Path(__file__).parents[2] / "docs"
-EXAMPLE = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<output>.*?)```)?", re.DOTALL)
+PAGES = [page for page in pages() if mode_of(page) == ON_SPARK]
 
 pytestmark = [pytest.mark.spark, pytest.mark.repository]
 
 
 METRIC = re.compile(r"\| `(acker\.[a-z_.]+)` \| (\w+) \| (\S+) \| (.*) \|")
+# What begins like a metric, and has a part more than a module's name.
+LIKE_METRIC = re.compile(r"acker\.(?:messages|trees|state|table|queue|task|execute|complete|user|native)\.[a-z_]+")
 
 
-@pytest.mark.parametrize(("name", "examples"), [("spark.md", 4), ("streaming.md", 6)])
-def test_examples_run_and_print_what_the_page_says(spark, tmp_path, name, examples):
-    names = {"spark": spark, "folder": str(tmp_path), "__name__": "docs"}
-    ran = 0
+def test_there_are_pages():
+    assert {"spark.md", "streaming.md"} <= {page.name for page in PAGES}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_run_and_print_what_the_page_says(spark, tmp_path, monkeypatch, page):
+    examples = list(filter(is_example, blocks_of(page)))
     before = spark.conf.get(guards.PROVIDER_CONF)
+    monkeypatch.chdir(tmp_path)
     try:
-        for match in EXAMPLE.finditer((PAGES / name).read_text(encoding="utf-8")):
-            printed = io.StringIO()
-            with contextlib.redirect_stdout(printed):
-                exec(compile(match["code"], f"{name}-{ran}", "exec"), names)
-            if match["output"] is not None:
-                assert printed.getvalue() == match["output"]
-            ran += 1
+        ran = run_blocks(examples, {"spark": spark, "folder": str(tmp_path), "__name__": "docs"})
     finally:
         spark.conf.set(guards.PROVIDER_CONF, before)
-    assert ran == examples
+    assert ran == len(examples) > 0
 
 
 def test_the_table_of_metrics_is_the_one_of_the_module():
-    found = METRIC.findall((PAGES / "streaming.md").read_text(encoding="utf-8"))
+    found = METRIC.findall((ROOT / "docs/streaming.md").read_text(encoding="utf-8"))
     assert found == [(metric.name, metric.kind, metric.unit, metric.text) for metric in METRICS]
+
+
+def test_metrics_that_pages_name_are_there():
+    known = {metric.name for metric in (*METRICS, *LOCAL_METRICS)}
+    named = {span for page in pages() for span in spans_of(page) if LIKE_METRIC.fullmatch(span)}
+    assert len(named) > 40
+    assert named <= known

@@ -1,0 +1,91 @@
+"""Results of benchmarks as Markdown, out of benchmarks/results/*.json, so that no page can hold a number of its own."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from acker.bench import report
+
+RESULTS: Final = Path(__file__).resolve().parents[2] / "benchmarks/results"
+
+
+@cache
+def measured(name: str) -> dict[str, Any]:
+    """Return a file of results.
+
+    Raises
+    ------
+    LookupError
+        There is none of that name.
+    """
+    path = RESULTS / f"{name}.json"
+    if not path.exists():
+        raise LookupError(
+            f"no results {name!r}; there are {', '.join(sorted(each.stem for each in RESULTS.glob('*.json')))}"
+        )
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def selected(name: str, cases: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the results of cases, named as for `acker bench --only`; all of the file where none is named.
+
+    Raises
+    ------
+    LookupError
+        A name selects nothing.
+    """
+    found = measured(name)["results"]
+    for case in cases:
+        if not any(_is(case, result) for result in found):
+            raise LookupError(f"{name}.json has no case {case!r}")
+    return [result for result in found if not cases or any(_is(case, result) for case in cases)]
+
+
+def _is(case: str, result: dict[str, Any]) -> bool:
+    return bool(result["case"] == case or result["case"].startswith(case + "/"))
+
+
+def table(name: str, *cases: str) -> str:
+    """Return the table of some cases; without the column of goals where none has one."""
+    rows = [line for result in selected(name, cases) for line in report.lines(result)]
+    width = 6 if any(row.goal for row in rows) else 5
+    head = ["case", "", "median", "quartiles", "medians of the sides", "goal"]
+    rules = ["---", "---", "--:", "--:", "---", "---"]
+    return "\n".join("| " + " | ".join(row[:width]) + " |" for row in [head, rules, *rows])
+
+
+def machine(name: str) -> str:
+    """Return a sentence on when and where a file was measured."""
+    found = measured(name)
+    processor, versions, system = found["machine"], found["versions"], found["system"]
+    caches = ", ".join(f"{level} {size}" for level, size in processor["cache_bytes"].items())
+    used = ("python", "compiler", "cython", "numpy", "pyarrow", "pyspark")
+    load = ", ".join(f"{each:.1f}" for each in processor["load_average"])
+    return (
+        f"Commit {found['commit']}, {found['time'][:10]}: "
+        f"{processor['processor']}, {processor['usable_cores']} cores ({caches}), "
+        f"{processor['memory_bytes'] / 2**30:.0f} GiB; {system['kernel']}; "
+        + ", ".join(versions[each] if each in ("python", "compiler") else f"{each} {versions[each]}" for each in used)
+        + f". Load average before the run {load}. [All of it, raw samples included](../benchmarks/results/{name}.json)."
+    )
+
+
+def value(name: str, case: str, side: str, decimals: str | None = None) -> str:
+    """Return the median of a ratio, "of/to", or of a side of a case.
+
+    Raises
+    ------
+    LookupError
+        The case has no such ratio and no such side.
+    """
+    (result,) = [each for each in selected(name, (case,)) if each["case"] == case]
+    ratios = {f"{ratio['of']}/{ratio['to']}": ratio["median"] for ratio in result["ratios"]}
+    sides = {each: spread["median"] for each, spread in result["figures"].items()}
+    found = (ratios | sides).get(side)
+    if found is None:
+        raise LookupError(f"{case} has no {side!r}; there are {', '.join(ratios | sides)}")
+    return report.digits(found) if decimals is None else f"{found:,.{int(decimals)}f}"

@@ -1,0 +1,35 @@
+"""Runs the programs on the pages, for the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterable
+from typing import Any
+
+from blocks import Block
+
+
+def is_example(block: Block) -> bool:
+    """Return whether a block is a program that is to be run here."""
+    return block.language == "python" and not block.is_session and not block.note
+
+
+def run_blocks(code: Iterable[Block], names: dict[str, Any]) -> int:
+    """Run blocks with common names, compare what they print, and return how many there were.
+
+    Raises
+    ------
+    AssertionError
+        A block prints something else than the page says.
+    """
+    ran = 0
+    for block in code:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            # Lines are numbered as on the page.
+            exec(compile("\n" * block.line + block.body, str(block.page), "exec"), names)
+        if block.prints is not None and printed.getvalue() != block.prints:
+            raise AssertionError(f"{block.where} prints\n{printed.getvalue()}and not\n{block.prints}")
+        ran += 1
+    return ran
