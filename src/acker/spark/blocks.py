@@ -39,6 +39,7 @@ import pyarrow as pa
 from acker.combiner import FAILED, RESET, SHARDS_MAX, TRACKED, Combiner, Partials, shard_of, xxh64
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.protocol import INT64_MIN, check_integer
+from acker.spark.guards import carried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -280,7 +281,7 @@ def completions_from_blocks(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return settle_blocks(batches, shards, include_pending)
 
-    return placed.mapInArrow(run, COMPLETIONS_DDL)
+    return placed.mapInArrow(carried(run), COMPLETIONS_DDL)
 
 
 def settle_blocks(

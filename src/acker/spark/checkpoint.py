@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 from acker.errors import ArgumentValueError
 from acker.ledger import UNTRACKED_FAILED, Counts
 from acker.protocol import INT64_MIN
+from acker.spark.guards import carried
 from acker.spark.state import HEAD_KEY, VARIABLE, VERSION, Head, StateError, decode_chunk, decode_head
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def _read_logs(log: DataFrame, heads: Mapping[int, Head]) -> DataFrame:
         yield pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=_LOG_SCHEMA)
 
     columns = ("key.place", "user_map_key.chunk", "user_map_value.bytes")
-    return log.select(*columns).mapInArrow(run, _LOG_DDL)
+    return log.select(*columns).mapInArrow(carried(run), _LOG_DDL)
 
 
 class _Summary(NamedTuple):

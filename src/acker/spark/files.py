@@ -25,6 +25,7 @@ from pyspark.errors import PySparkException
 from acker.combiner import SHARDS_MAX, Combiner
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark.blocks import BLOCKS_DDL, block_row, completions_from_blocks, encode_blocks
+from acker.spark.guards import carried
 from acker.spark.messages import FIELDS, check_options, columns_of
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def completions_from_files(
             for task in batch.column(0).to_numpy():
                 yield from combine_units(work[task], split)
 
-    blocks = spark.range(0, len(work), 1, len(work)).mapInArrow(run, BLOCKS_DDL)
+    blocks = spark.range(0, len(work), 1, len(work)).mapInArrow(carried(run), BLOCKS_DDL)
     return completions_from_blocks(blocks, shards=split, include_pending=include_pending)
 
 

@@ -18,6 +18,7 @@ from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.protocol import INT64_MAX, check_integer
 from acker.spark.blocks import BLOCKS_DDL, place_of
 from acker.spark.files import deal, gather_units, inspect_file, locate, parallelism_of, resolve
+from acker.spark.guards import carried
 from acker.spark.rows import TIMED_BLOCKS_DDL, block_batches
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def blocks_from_directory(
         for combiner, event_ms in gather_units(_units(batches, event_time), resets=True, event_time=event_time):
             yield from block_batches(combiner, shards, timed=event_time is not None, event_ms=event_ms)
 
-    return slices.mapInArrow(run, BLOCKS_DDL if event_time is None else TIMED_BLOCKS_DDL)
+    return slices.mapInArrow(carried(run), BLOCKS_DDL if event_time is None else TIMED_BLOCKS_DDL)
 
 
 def _check_directory(directory: Any) -> str:

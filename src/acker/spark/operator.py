@@ -14,7 +14,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from acker.columns import Completions
 from acker.protocol import COMPLETION_SCHEMA
-from acker.spark.guards import check_worker
+from acker.spark.guards import Parcel, check_worker
 from acker.spark.resident import residents
 from acker.spark.shard import Batch, Options, update
 from acker.spark.state import HEAD_KEY, KEY_DDL, VALUE_DDL, VARIABLE, StateError, decode_head
@@ -77,6 +77,10 @@ class AckerProcessor(StatefulProcessor):
         self._versions = versions
         # Instead of the query's id, which workers are not told where the query was started through Spark Connect.
         self._plan = os.urandom(8).hex()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as a parcel: the driver's helper process and the workers open it."""
+        return Parcel(_Bare(self)).__reduce__()
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variable; on the driver too, which wants to know its name and type."""
@@ -142,6 +146,22 @@ class AckerProcessor(StatefulProcessor):
 
     def close(self) -> None:
         """Nothing is left to close: tables stay for the next micro-batch."""
+
+
+class _Bare:
+    """A processor as it is pickled within its parcel."""
+
+    def __init__(self, processor: AckerProcessor) -> None:
+        self._processor = processor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revived, (type(self._processor), vars(self._processor))
+
+
+def _revived(kind: type[AckerProcessor], fields: dict[str, Any]) -> AckerProcessor:
+    processor = kind.__new__(kind)
+    vars(processor).update(fields)
+    return processor
 
 
 def frame_of(done: Completions, report: str | None = None) -> pd.DataFrame:

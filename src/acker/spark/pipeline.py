@@ -29,6 +29,7 @@ from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Outcome, check_integer
 from acker.spark import steps
 from acker.spark.blocks import completions_from_blocks
+from acker.spark.guards import carried
 from acker.spark.messages import check_options
 from acker.spark.steps import BLOCK, HIDDEN, SHARD
 
@@ -229,7 +230,7 @@ class Tracked:
             return stage.run(batches)
 
         hidden = [StructField(name, dtype) for name, dtype in zip(HIDDEN, _hidden_types(), strict=True)]
-        return self._frame.mapInArrow(run, StructType([*self._schema.fields, *hidden]))
+        return self._frame.mapInArrow(carried(run), StructType([*self._schema.fields, *hidden]))
 
     def bolt(
         self,
@@ -455,7 +456,7 @@ class Tracked:
             kept = keep(batches)
             return kept if through is None else through(kept)
 
-        return self.dataframe.mapInArrow(run, struct)
+        return self.dataframe.mapInArrow(carried(run), struct)
 
     def acked(self) -> DataFrame:
         """Return the data rows all of whose trees ended ACKED; unanchored rows too.
@@ -495,7 +496,7 @@ class Tracked:
     def failures(self) -> DataFrame:
         """Return the texts of failures: root_id, tuple_id long; component, reason string. One row a FAIL message."""
         carriers = self.dataframe.where(F.col(SHARD) == steps.FAILURES_SHARD).select(BLOCK)
-        return carriers.mapInArrow(steps.decode_failures, _FAILURES)
+        return carriers.mapInArrow(carried(steps.decode_failures), _FAILURES)
 
     def counters(self) -> Counters:
         """Compute what each component did; evaluates the pipeline."""
@@ -570,7 +571,7 @@ def completions_of(
     if not pipelines:
         raise ArgumentValueError("completions_of: expected at least one pipeline")
     _check_disjoint(pipelines)
-    blocks = functools.reduce(DataFrame.union, [pipeline.blocks() for pipeline in pipelines])
+    blocks = functools.reduce(lambda one, other: one.union(other), [pipeline.blocks() for pipeline in pipelines])
     shards = pipelines[0]._shards
     check_options(protocol, timeout, shards)
     if not blocks.isStreaming:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
 from acker.combiner import Combiner
 from acker.spark.blocks import BLOCKS_DDL, block_row, encode_block, encode_blocks
+from acker.spark.guards import carried
 from acker.spark.messages import columns_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def blocks_of_rows(messages: DataFrame, types: dict[str, str], shards: int, even
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return combine_batches(batches, shards)
 
-    return messages.select(*columns).mapInArrow(run, TIMED_BLOCKS_DDL if event_time else BLOCKS_DDL)
+    return messages.select(*columns).mapInArrow(carried(run), TIMED_BLOCKS_DDL if event_time else BLOCKS_DDL)
 
 
 def _packed(kind: Column, task: Column) -> Column:

@@ -24,7 +24,7 @@ from acker.protocol import Outcome
 from acker.spark import anchors as trees
 from acker.spark.blocks import BLOCKS_DDL
 from acker.spark.filestream import BINARY_FILES_DDL
-from acker.spark.guards import PARTITIONS_CONF, PROVIDER, PROVIDER_CONF
+from acker.spark.guards import PARTITIONS_CONF, PROVIDER, PROVIDER_CONF, carried
 from acker.spark.pipeline import spout
 from acker.spark.sinks import for_each_completion
 from acker.spark.steps import ANCHORS, BLOCK, COUNTERS_SHARD, FAILURES_SHARD, SHARD, decode_failures
@@ -172,7 +172,7 @@ def completions(spark: SparkSession, folder: Folder, settings: Settings) -> Data
         shards=settings.partitions,
         component="lines",
     )
-    blocks = counted(spouted).dataframe.mapInArrow(functools.partial(store, folder), BLOCKS_DDL)
+    blocks = counted(spouted).dataframe.mapInArrow(carried(functools.partial(store, folder)), BLOCKS_DDL)
     return completions_from_block_stream(blocks, shards=settings.partitions, timeout=settings.timeout_seconds)
 
 
