@@ -21,6 +21,7 @@ from acker.spark.functions import Outputs  # noqa: E402
 if TYPE_CHECKING:
     from acker.spark.listener import AckerListener, batch_report
     from acker.spark.pipeline import Tracked, completions_of, spout
+    from acker.spark.shipping import ship
     from acker.spark.sinks import for_each_completion
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "completions_from_files",
     "completions_of",
     "for_each_completion",
+    "ship",
     "spout",
 ]
 
@@ -43,6 +45,7 @@ _LAZY = {
     "batch_report": "listener",
     "completions_of": "pipeline",
     "for_each_completion": "sinks",
+    "ship": "shipping",
     "spout": "pipeline",
 }
 
