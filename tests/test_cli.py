@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from acker import ReferenceAcker, __version__
 from acker.cli import environment
 from acker.cli.commands import cli
+from acker.probe import prober
 
 
 @pytest.fixture
@@ -215,21 +217,20 @@ def test_the_doctor_says_what_is_missing(invoke, machine, monkeypatch) -> None:
     lines = [" ".join(line.split()) for line in answer.output.splitlines()]
     assert "NO protobuf not installed: pip install 'acker[spark]'" in lines
     assert any(line.startswith("NO spark Spark needs a JDK 17 or newer, and there is none") for line in lines)
-    assert any(line.startswith("ok acker ") and "_core" in line for line in lines)
+    assert any(line.startswith("ok driver ") and f"acker {__version__}" in line for line in lines)
     assert lines[-1] == "not everything is fine"
 
 
 def test_the_doctor_notices_a_native_module_that_counts_wrong(monkeypatch) -> None:
-    from acker.cli import doctor
-
-    assert doctor.native_works()
-    real = doctor.acker.ReferenceAcker.ingest
+    look = prober()
+    assert look()["fault"] is None
+    real = ReferenceAcker.ingest
     monkeypatch.setattr(
-        doctor.acker.ReferenceAcker,
+        ReferenceAcker,
         "ingest",
         lambda self, kind, root_id, value, *rest, **now: real(self, kind, root_id, value ^ 1, *rest, **now),
     )
-    assert not doctor.native_works()
+    assert look()["fault"] == "its results are not those of the reference"
 
 
 def test_an_interrupt_is_known_behind_what_spark_raises() -> None:

@@ -27,7 +27,7 @@ LAYERS = (
     ("tupletree", "offsets"),
     ("topology",),
     ("local", "spark"),
-    ("page",),
+    ("page", "probe"),
     ("testing", "bench", "wordcount"),
     ("cli", "__main__"),
 )

@@ -359,14 +359,38 @@ def inspect(**options: Any) -> None:
     sys.exit(inspect(**options))
 
 
+def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Read KEY=VALUE options."""
+    pairs = [value.partition("=") for value in values]
+    for key, equals, _value in pairs:
+        if not key or not equals:
+            raise click.BadParameter(f"expected KEY=VALUE, got {key}{equals}")
+    return {key: value for key, _, value in pairs}
+
+
 @cli.command(epilog=DOCTOR_EXIT_CODES)
 @click.option("--master", default="local[*]", show_default=True, help="Spark master to look at.")
+@click.option(
+    "--conf", multiple=True, callback=_settings, metavar="KEY=VALUE", help="Setting of Spark, as often as needed."
+)
+@click.option("--archives", metavar="A,B#NAME", help="As of spark-submit: archives that executors unpack.")
+@click.option("--py-files", metavar="A,B", help="As of spark-submit: what comes onto the path of Python workers.")
+@click.option("--python", metavar="PROGRAM", help="Of the workers.  [default: PYSPARK_PYTHON, else this one]")
+@click.option("--ship", is_flag=True, help="Send acker to the executors first, as acker.spark.ship does.")
 @guarded
-def doctor(master: str) -> None:
-    """Show versions, and run one task on each core of each executor."""
+def doctor(
+    master: str, conf: dict[str, str], archives: str | None, py_files: str | None, python: str | None, ship: bool
+) -> None:
+    """Show versions, and look at acker on each executor: one task on each core.
+
+    Where an executor has no acker, or one that does not fit, the answer names what mends it. The options are those with
+    which the job will be started: what they bring to the executors is looked at too.
+    """
     from acker.cli.doctor import main
 
-    sys.exit(main(master))
+    names = {"spark.archives": archives, "spark.pyspark.python": python}
+    given = {key: value for key, value in names.items() if value is not None}
+    sys.exit(main(master, {**conf, **given}, py_files=py_files.split(",") if py_files else (), ship=ship))
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})

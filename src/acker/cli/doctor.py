@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import platform
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import click
-import numpy as np
 
-import acker
-from acker.cli.environment import SetupError, find_jdk, spark_session
+from acker.cli.environment import SetupError, find_jdk, last_line, spark_session
+from acker.probe import probe, prober
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_PACKAGES = ("numpy", "pyarrow", "pandas", "pyspark", "protobuf", "click", "rich", "matplotlib")
-_REPORT = "host string, pid long, python string, acker string, works boolean"
+_PACKAGES: Final = ("numpy", "pyarrow", "pandas", "pyspark", "protobuf", "click", "rich", "matplotlib")
+# What a process says of its acker, in the order in which it is shown.
+_FIELDS: Final = ("acker", "implementation", "kernel", "abi")
+_WAYS: Final = "docs/shipping.md has the ways to do so"
 
 
 class _Sheet:
@@ -35,35 +34,61 @@ class _Sheet:
         click.echo(f"  {mark}  {name:<11} {value}")
 
 
-def main(master: str) -> int:
-    """Look at everything; return 0 only when all of it is fine."""
+def main(
+    master: str, conf: Mapping[str, str] | None = None, *, py_files: Sequence[str] = (), ship: bool = False
+) -> int:
+    """Look at everything; return 0 only when all of it is fine.
+
+    Parameters
+    ----------
+    master : str
+    conf : mapping, optional
+        Settings of Spark for the session, such as spark.archives.
+    py_files : sequence of str
+        What is to come onto the path of the Python workers, as with `SparkContext.addPyFile`.
+    ship : bool
+        Look at executors to which acker was sent with `acker.spark.ship`.
+    """
     sheet = _Sheet()
-    sheet.line("python", f"{platform.python_version()} at {sys.executable}")
     sheet.line("machine", f"{platform.machine()}, {platform.system()} {platform.release()}")
     for package in _PACKAGES:
         _package(sheet, package)
-    works = native_works()
-    core = sys.modules.get("acker._core")
-    sheet.line("acker", f"{acker.__version__}, native module at {getattr(core, '__file__', 'nowhere')}", works)
+    driver = prober()()
+    sheet.line("driver", _text(driver), driver["fault"] is None)
     try:
         jdk = find_jdk()
         sheet.line("jdk", f"{jdk.version} at {jdk.home}")
-        _spark(sheet, master)
+        _spark(sheet, driver, master, conf or {}, py_files, ship=ship)
     except SetupError as fault:
         sheet.line("spark", str(fault), fine=False)
     click.echo("all fine" if sheet.fine else "not everything is fine")
     return 0 if sheet.fine else 1
 
 
-def native_works() -> bool:
-    """Compare the native acker with the reference on a tree that finishes, one that fails and one that stays open."""
-    kind = np.array([0, 2, 2, 0, 3, 0], np.int8)
-    root_id = np.array([7, 7, 7, -1, -1, 2**62])
-    value = np.array([5, 5 ^ 9, 9, 3, 0, 4])
-    task_id, message_id = np.arange(6, dtype=np.int32), np.arange(6) - 3
-    ackers = acker.Acker(seed=1), acker.ReferenceAcker(seed=1)
-    native, reference = (one.ingest(kind, root_id, value, task_id, message_id, now_ms=5) for one in ackers)
-    return bool(native == reference) and len(native) == 2
+def _text(found: Mapping[str, Any]) -> str:
+    """Say in one line what a process found."""
+    python = f"python {found['python']} at {found['executable']}"
+    if found["acker"] is None:
+        return f"{python}; {found['fault']}"
+    about = ", ".join(f"{found[field]}" if field != "acker" else f"acker {found[field]}" for field in _FIELDS)
+    return f"{python}; {about}; at {found['at']}" + (f"; {found['fault']}" if found["fault"] else "")
+
+
+def _fix(driver: Mapping[str, Any], worker: Mapping[str, Any]) -> str | None:
+    """Return what mends a worker that does not fit the driver; None where it does.
+
+    Another kernel, and an ABI that differs by the processor, give the same results.
+    """
+    if worker["acker"] is None:
+        return f"acker cannot be imported there: send it along; {_WAYS}"
+    if worker["fault"] is not None:
+        return "acker gives wrong results there: install it anew, from a wheel for that platform"
+    if worker["acker"] != driver["acker"]:
+        return f"the driver has acker {driver['acker']}: install the same release in both; {_WAYS}"
+    if worker["implementation"] != driver["implementation"]:
+        slow = "the driver" if driver["implementation"] == "python" else "the executor"
+        return f"{slow} has the slow implementation in Python: send compiled modules, not a zip; {_WAYS}"
+    return None
 
 
 def _package(sheet: _Sheet, package: str) -> None:
@@ -76,43 +101,54 @@ def _package(sheet: _Sheet, package: str) -> None:
     sheet.line(package, version)
 
 
-def _spark(sheet: _Sheet, master: str) -> None:
+def _spark(
+    sheet: _Sheet,
+    driver: Mapping[str, Any],
+    master: str,
+    conf: Mapping[str, str],
+    py_files: Sequence[str],
+    *,
+    ship: bool,
+) -> None:
     from pyspark.errors import PySparkException
 
     with (
         tempfile.TemporaryDirectory(prefix="acker-doctor-") as scratch,
-        spark_session("acker doctor", master, driver_memory="1g", log=Path(scratch, "spark.log")) as spark,
+        spark_session(
+            "acker doctor", master, driver_memory="1g", log=Path(scratch, "spark.log"), start_conf=conf
+        ) as spark,
     ):
         tasks = spark.sparkContext.defaultParallelism
         sheet.line("spark", f"{spark.version} at {master}, {tasks} cores")
         try:
-            # As a barrier stage all tasks run at once, so each core gets one of them.
-            frame = spark.range(0, tasks, 1, numPartitions=tasks).mapInArrow(_look, _REPORT, barrier=True)
-            found = frame.collect()
+            for path in py_files:
+                spark.sparkContext.addPyFile(path)
+            if ship:
+                from acker.spark import ship as send
+
+                send(spark)
+            found = probe(spark, tasks)
         except PySparkException as fault:
-            lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-            sheet.line("tasks", lines[-1] if lines else type(fault).__name__, fine=False)
+            sheet.line("tasks", _what_failed(fault), fine=False)
             return
-    for row in sorted(found, key=lambda row: (row.host, row.pid)):
-        text = f"{row.host} pid {row.pid}: python {row.python}, acker {row.acker}"
-        sheet.line("task", text, row.works and row.acker == acker.__version__)
+    if driver["acker"] is not None:
+        _executors(sheet, driver, found)
     sheet.line("tasks", f"{len(found)} of {tasks} answered", len(found) == tasks)
 
 
-def _look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Report from where a task runs."""
-    import os
-    import socket
+def _executors(sheet: _Sheet, driver: Mapping[str, Any], found: list[dict[str, Any]]) -> None:
+    """Print a line for each executor: its Python workers see the same, but for their process ids."""
+    alike = Counter(json.dumps({**worker, "pid": 0}, sort_keys=True) for worker in found)
+    for text, count in sorted(alike.items()):
+        worker = json.loads(text)
+        fix = _fix(driver, worker)
+        sheet.line("executor", f"{worker['host']}, {worker['folder']}, tasks: {count}; {_text(worker)}", fix is None)
+        if fix is not None:
+            sheet.line("fix", fix, fine=False)
 
-    import pyarrow as pa
 
-    for batch in batches:
-        row: dict[str, list[Any]] = {
-            "host": [socket.gethostname()],
-            "pid": [os.getpid()],
-            "python": [platform.python_version()],
-            "acker": [acker.__version__],
-            "works": [native_works()],
-        }
-        for _ in range(batch.num_rows):
-            yield pa.RecordBatch.from_pydict(row)
+def _what_failed(fault: BaseException) -> str:
+    """Return the line of an error that tells what to do, or its last one."""
+    lines = [line.strip() for line in str(fault).splitlines()]
+    telling = [line for line in lines if "PYTHON_VERSION_MISMATCH" in line or "ModuleNotFoundError" in line]
+    return telling[0] if telling else last_line(fault)

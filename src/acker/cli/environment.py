@@ -130,11 +130,18 @@ def _version(home: Path) -> str | None:
 
 @contextlib.contextmanager
 def spark_session(
-    name: str, master: str, *, driver_memory: str, log: Path | None = None, conf: Mapping[str, str] | None = None
+    name: str,
+    master: str,
+    *,
+    driver_memory: str,
+    log: Path | None = None,
+    conf: Mapping[str, str] | None = None,
+    start_conf: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """Start Spark for one command, and stop it whatever happens.
 
-    The workers run the interpreter that runs now: Spark would otherwise start the first `python3` of PATH.
+    The workers run the interpreter that runs now, unless spark.pyspark.python or, for a cluster, PYSPARK_PYTHON names
+    theirs: Spark would otherwise start the first `python3` of PATH.
 
     Parameters
     ----------
@@ -144,7 +151,9 @@ def spark_session(
     log : Path, optional
         What that JVM and the Python workers write to the standard error goes to this file.
     conf : mapping, optional
-        Settings of Spark that the command needs.
+        Settings of the session that the command needs.
+    start_conf : mapping, optional
+        Settings with which Spark is started; they win over those that stand here.
 
     Raises
     ------
@@ -155,10 +164,13 @@ def spark_session(
     jdk = find_jdk()
     os.environ["JAVA_HOME"] = str(jdk.home)
     local = master.startswith("local")
-    if local:
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    else:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    workers = dict(start_conf or {}).get("spark.pyspark.python")
+    if workers is not None:  # which PySpark heeds only where spark-submit started it
+        os.environ["PYSPARK_PYTHON"] = workers
+    elif local and not master.startswith("local-cluster"):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -181,6 +193,8 @@ def spark_session(
         if local:
             # No look-up of this machine's name, which fails on laptops between networks.
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+        for key, value in (start_conf or {}).items():
+            builder = builder.config(key, value)
         try:
             with contextlib.nullcontext() if log is None else _stderr_to(log):
                 session = builder.getOrCreate()
