@@ -42,6 +42,7 @@ soak:  ## flat memory over TREES=20000000; fuzz body and simulation, BUDGET_S=60
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)
 	@$(IN_ENV) python -m acker.testing.simulation --seconds $(BUDGET_S)
 	@$(IN_ENV) python -m acker.testing.kills --kills $(KILLS)
+	@$(IN_ENV) python -m acker.testing.shipping
 
 mutants:  ## put plausible bugs into copies of the native headers: the tests must catch each (ARGS="part of a name")
 	@$(SETUP) build
