@@ -20,9 +20,12 @@ def test_the_doctor_runs_a_task_on_each_core() -> None:
     assert (answer.returncode, answer.stderr) == (0, "")
     lines = [" ".join(line.split()) for line in answer.stdout.splitlines()]
     assert lines[-1] == "all fine" and all(line.startswith("ok ") for line in lines[:-1])
-    tasks = [line for line in lines if line.startswith("ok task ")]
-    assert len(tasks) == 2 and "ok tasks 2 of 2 answered" in lines
-    assert all(line.endswith(f"python {platform.python_version()}, acker {acker.__version__}") for line in tasks)
+    (executor,) = [line for line in lines if line.startswith("ok executor ")]
+    assert "tasks: 2; " in executor and "ok tasks 2 of 2 answered" in lines
+    info = acker.build_info()
+    about = f"acker {acker.__version__}, {info['implementation']}, {info['kernel']}, {info['abi']}; at "
+    for line in (executor, *[line for line in lines if line.startswith("ok driver ")]):
+        assert f"python {platform.python_version()} at {sys.executable}; {about}" in line
 
 
 def test_a_spark_that_does_not_start_is_one_line_of_the_report(tmp_path) -> None:
