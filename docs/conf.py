@@ -28,7 +28,7 @@ project_copyright = "the acker authors"
 release = acker.__version__
 version = release
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["tools"]
 nitpicky = True
 default_role = "code"  # `name` in docstrings

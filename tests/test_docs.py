@@ -262,3 +262,31 @@ def test_a_number_that_is_typed_is_noticed() -> None:
         generate.generated("table engine ingest/m9")
     with pytest.raises(LookupError, match="has no"):
         generate.generated("value engine ingest/m1/10k nativ")
+
+
+def test_names_that_stand_for_theirs_are_there() -> None:
+    """The right columns of the maps of names, on the pages for those who come from elsewhere."""
+    import acker
+    import acker.local
+    import acker.testing
+    import acker.topology
+    from acker.topology.conf import ALIASES, OPTIONS
+
+    names = {**vars(acker.topology), **vars(acker.local), **vars(acker), "acker": acker}
+    seen = 0
+    for page in sorted((ROOT / "docs").glob("from-*.md")):
+        rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        maps = [ours for theirs, ours in rows if not theirs.startswith("---")]
+        assert len(maps) > 10, page.name
+        for span in re.findall(r"`([^`]+)`", " ".join(maps)):
+            seen += 1
+            if span.startswith("acker run "):
+                continue  # a command, looked at above
+            if span.startswith("topology."):
+                assert span in OPTIONS or span in ALIASES, f"{page.name}: {span}"
+                continue
+            thing: object = names
+            for part in span.split("."):
+                assert part in names if thing is names else hasattr(thing, part), f"{page.name}: {span}"
+                thing = names[part] if thing is names else getattr(thing, part)
+    assert seen > 100

@@ -173,7 +173,8 @@ def _xor(number: int, step: Step) -> str:
         )
     else:
         left = " ^ ".join(map(str, step.open))
-        parts.append(_text(268, 214, f"What is left in it: {left} = {step.after}", of="dim"))
+        text = f"What is left in it: {left}" + (f" = {step.after}" if len(step.open) > 1 else "")
+        parts.append(_text(268, 214, text, of="dim"))
     return _svg(760, 236, _alternative(step), parts)
 
 
