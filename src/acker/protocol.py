@@ -219,8 +219,10 @@ def acker_of(root_id: npt.ArrayLike | SupportsIndex, n: SupportsIndex) -> Any:
 
     Raises
     ------
-    ArgumentValueError   `n` < 1, or a root id outside int64.
-    ArgumentTypeError    either is not an integer.
+    ArgumentValueError
+        `n` < 1, or a root id outside int64.
+    ArgumentTypeError
+        Either is not an integer.
 
     Examples
     --------

@@ -85,7 +85,8 @@ class ReferenceAcker:
 
     Raises
     ------
-    ArgumentTypeError, ArgumentValueError   an option of the wrong type or out of range.
+    ArgumentTypeError, ArgumentValueError
+        An option of the wrong type or out of range.
 
     Examples
     --------
@@ -208,8 +209,10 @@ class ReferenceAcker:
 
         Raises
         ------
-        ArgumentTypeError, ArgumentValueError   `now_ms` is no int64; nothing done.
-        BusyError                               another thread is inside this acker; nothing done.
+        ArgumentTypeError, ArgumentValueError
+            `now_ms` is no int64; nothing done.
+        BusyError
+            Another thread is inside this acker; nothing done.
         """
         now = check_now_ms(now_ms)
         with self._alone():
@@ -232,7 +235,8 @@ class ReferenceAcker:
 
         Raises
         ------
-        BusyError   another thread is inside this acker.
+        BusyError
+            Another thread is inside this acker.
         """
         with self._alone():
             return b"".join(self._pieces())
@@ -245,9 +249,12 @@ class ReferenceAcker:
 
         Raises
         ------
-        BusyError           another thread is inside this acker.
-        ArgumentTypeError   `target` is neither.
-        OSError             it cannot be written to.
+        BusyError
+            Another thread is inside this acker.
+        ArgumentTypeError
+            `target` is neither.
+        OSError
+            It cannot be written to.
         """
         with self._alone():
             return write(target, self._pieces())
@@ -258,8 +265,10 @@ class ReferenceAcker:
 
         Raises
         ------
-        SnapshotError       the bytes are damaged.
-        ArgumentTypeError   `blob` is not bytes.
+        SnapshotError
+            The bytes are damaged.
+        ArgumentTypeError
+            `blob` is not bytes.
         """
         return cls._read(Reading(source_of(blob)))
 
@@ -269,9 +278,12 @@ class ReferenceAcker:
 
         Raises
         ------
-        SnapshotError       the bytes are damaged.
-        ArgumentTypeError   `source` is neither a path nor a binary file object.
-        OSError             it cannot be read.
+        SnapshotError
+            The bytes are damaged.
+        ArgumentTypeError
+            `source` is neither a path nor a binary file object.
+        OSError
+            It cannot be read.
         """
         with opened(source) as bytes_of:
             return cls._read(Reading(bytes_of))

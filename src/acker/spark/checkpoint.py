@@ -263,7 +263,8 @@ def _starts(chunks: Mapping[int, bytes], head: Head) -> npt.NDArray[np.int64]:
 
     Raises
     ------
-    StateError   it is damaged, of another version, or contradicts the head.
+    StateError
+        It is damaged, of another version, or contradicts the head.
     """
     numbers = range(head.first_chunk, head.next_chunk)
     if sorted(chunks) != list(numbers):
