@@ -34,6 +34,7 @@ nitpicky = True
 default_role = "code"  # `name` in docstrings
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = f"acker {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
