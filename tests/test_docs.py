@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import importlib
 import re
 import shlex
 import subprocess
@@ -12,7 +11,6 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -219,22 +217,6 @@ def test_tests_that_pages_name_are_there() -> None:
                     text = path.read_text(encoding="utf-8")
                     assert re.search(rf"^\s*(?:def|class) {found[2]}\b", text, re.MULTILINE), f"{page.name}: {span}"
     assert seen > 3
-
-
-def is_name(dotted: str) -> bool:
-    """Return whether a dotted name can be imported, as a module or as what a module holds."""
-    parts = dotted.split(".")
-    for length in range(len(parts), 0, -1):
-        try:
-            thing: Any = importlib.import_module(".".join(parts[:length]))
-        except ImportError:
-            continue
-        for part in parts[length:]:
-            if not hasattr(thing, part):
-                return False
-            thing = getattr(thing, part)
-        return True
-    return False
 
 
 def test_generated_parts_are_as_their_generator_leaves_them() -> None:

@@ -1,8 +1,9 @@
-"""Runs the programs on the pages, for the tests."""
+"""Runs the programs on the pages, and looks up what pages name, for the tests."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 from collections.abc import Iterable
 from typing import Any
@@ -33,3 +34,19 @@ def run_blocks(code: Iterable[Block], names: dict[str, Any]) -> int:
             raise AssertionError(f"{block.where} prints\n{printed.getvalue()}and not\n{block.prints}")
         ran += 1
     return ran
+
+
+def is_name(dotted: str) -> bool:
+    """Return whether a dotted name can be imported, as a module or as what a module holds."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            thing: Any = importlib.import_module(".".join(parts[:length]))
+        except ImportError:
+            continue
+        for part in parts[length:]:
+            if not hasattr(thing, part):
+                return False
+            thing = getattr(thing, part)
+        return True
+    return False
