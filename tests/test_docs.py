@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import blocks
 from blocks import ALONE, ON_SPARK, ROOT, blocks_of, mode_of, pages, spans_of
 from running import is_example, run_blocks
 
@@ -272,3 +273,24 @@ def test_names_that_stand_for_theirs_are_there() -> None:
                 assert part in names if thing is names else hasattr(thing, part), f"{page.name}: {span}"
                 thing = names[part] if thing is names else getattr(thing, part)
     assert seen > 100
+
+
+def test_what_a_page_says_wrongly_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n\n"
+        "<!-- not run: it would take a week -->\n```python\nraise SystemExit\n```\n\n"
+        "- in a list\n\n  ```python\n  >>> 1\n  1\n\n  ```\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(blocks, "ROOT", tmp_path)
+    first, output, left_out, session = blocks_of(page)
+    assert (first.prints, output.language, left_out.note) == ("3\n", "text", "not run: it would take a week")
+    assert [is_example(block) for block in (first, output, left_out, session)] == [True, False, False, False]
+    assert session.is_session and session.body.startswith(">>> 1\n")
+    with pytest.raises(AssertionError, match=r"page\.md:1 prints\n2\nand not\n3"):
+        run_blocks([first], {})
+    assert mode_of(page) == ALONE
+    page.write_text("<!-- examples: as you like -->\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="as you like"):
+        mode_of(page)
