@@ -135,3 +135,18 @@ def test_the_abi_is_that_of_this_python():
     info = acker.build_info()
     assert info["implementation"] == "native"
     assert EXTENSION_SUFFIXES[0].startswith(f".{info['abi']}.")
+
+
+def test_importing_acker_loads_little_besides_itself():
+    """What takes long to import is left to those who need it: an import that creeps in shows here, not on a clock."""
+
+    def loaded(code):
+        done = run(f"{code}; import sys; print(*sys.modules)")
+        assert done.returncode == 0, done.stderr
+        return set(done.stdout.split())
+
+    added = loaded("import numpy, acker") - loaded("import numpy")
+    others = {name for name in added if name.partition(".")[0] not in {"acker", "__future__", "cython_runtime"}}
+    assert "acker._core" in added
+    assert {name for name in others if not name.startswith("_")} <= {"copy", "dataclasses", "errno", "threading"}
+    assert not added & {"acker.combiner", "acker.ledger", "acker.plain", "acker.spark", "acker.topology"}

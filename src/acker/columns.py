@@ -12,18 +12,18 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, SupportsIndex
 
 import numpy as np
-import numpy.typing as npt
 
 from acker import protocol
 from acker.errors import ArgumentTypeError, ColumnTypeError, ColumnValueError
 from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Kind, check_integer
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
 
-Int8Column = npt.NDArray[np.int8]
-Int32Column = npt.NDArray[np.int32]
-Int64Column = npt.NDArray[np.int64]
+    Int8Column = npt.NDArray[np.int8]
+    Int32Column = npt.NDArray[np.int32]
+    Int64Column = npt.NDArray[np.int64]
 
 
 class Columns(NamedTuple):

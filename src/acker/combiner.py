@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from acker.columns import Columns, Completions, check_columns
 from acker.errors import AckerMemoryError, BusyError, ColumnTypeError, ColumnValueError
@@ -25,6 +24,8 @@ from acker.protocol import UINT64_MAX, check_integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    import numpy.typing as npt
 
 SHARDS_MAX: Final = 65_536
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from itertools import chain
-from typing import Self, SupportsIndex
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Self, SupportsIndex
 
 from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
 from acker.errors import ColumnValueError
@@ -15,6 +13,9 @@ from acker.implementation import core, kernel
 from acker.protocol import PROTOCOLS, Options, Stats, check_options
 from acker.snapshot import Header, Reading, checksum_at_end, source_of
 from acker.storage import Readable, Writable, opened, write
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class NativeAcker(ABC):

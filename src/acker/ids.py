@@ -11,15 +11,16 @@ injected faults are decided the same way (`draw`).
 
 from __future__ import annotations
 
-import hashlib
 import os
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from acker.errors import ArgumentTypeError, ColumnTypeError
 from acker.protocol import INT64_MAX, UINT64_MAX, check_integer
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["IdGenerator", "draw", "root_ids", "tuple_ids"]
 
@@ -157,6 +158,8 @@ def _keyed(run_seed: int, purpose: tuple[str, ...], columns: dict[str, ArrayLike
     Each round is a bijection of one column's word while the others stand still, so rows that differ in one column only
     never collide.
     """
+    import hashlib  # it loads OpenSSL, which would be a good part of importing acker
+
     if isinstance(run_seed, bool) or not isinstance(run_seed, (int, np.integer)):
         raise ArgumentTypeError(f"run_seed: expected an integer, got {type(run_seed).__name__}")
     text = b"".join(

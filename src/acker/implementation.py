@@ -11,7 +11,6 @@ import os
 import platform
 import warnings
 from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from acker.errors import ArgumentValueError
@@ -50,19 +49,21 @@ def _load(name: str) -> Any:
     try:
         return importlib.import_module("acker._core")
     except ImportError as fault:
-        folder = Path(__file__).parent
-        raise ImportError(_explain(folder, fault), name="acker._core", path=str(folder)) from fault
+        folder = os.path.dirname(__file__)  # noqa: PTH120  pathlib takes longer to import than all of this module
+        raise ImportError(_explain(folder, fault), name="acker._core", path=folder) from fault
 
 
-def _explain(folder: Path, fault: ImportError) -> str:
+def _explain(folder: str, fault: ImportError) -> str:
     """Say in one sentence what is missing, what is there instead, and what to do."""
+    from pathlib import Path
+
     wanted = f"_core{EXTENSION_SUFFIXES[0]}"
-    if not folder.is_dir():
+    if not Path(folder).is_dir():
         found = f"the package lies in an archive ({folder}), and Python cannot load compiled modules from one"
-    elif (folder / wanted).exists():
+    elif Path(folder, wanted).exists():
         found = f"it lies in {folder} but cannot be loaded ({fault})"
     else:
-        others = sorted(path.name for kind in ("so", "pyd") for path in folder.glob(f"_core*.{kind}"))
+        others = sorted(path.name for kind in ("so", "pyd") for path in Path(folder).glob(f"_core*.{kind}"))
         found = f"{folder} holds {', '.join(others) or 'no compiled module at all'}"
     return f"acker's compiled module {wanted} for Python {platform.python_version()} is missing: {found}; {_REMEDY}"
 
@@ -107,7 +108,7 @@ def build_info() -> dict[str, str]:
     """
     return {
         "implementation": NAME,
-        "abi": "none" if NAME == "python" else Path(str(core.__file__)).name.split(".")[1],
+        "abi": "none" if NAME == "python" else str(core.__file__).split(".")[-2],
         "kernel": kernel(),
         "kernels": ", ".join(core.kernels()),
         "compiler": core.compiled_with(),

@@ -12,13 +12,14 @@ import os
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from acker.columns import Completions
 from acker.implementation import core
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy.typing as npt
 
     from acker.combiner import Partials
 

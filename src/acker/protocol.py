@@ -13,12 +13,12 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.xxh64 import xxh64
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
 
     MESSAGE_SCHEMA: pa.Schema

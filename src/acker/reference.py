@@ -13,9 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice, repeat
-from typing import SupportsIndex
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, SupportsIndex
 
 from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
 from acker.errors import BusyError
@@ -33,6 +31,9 @@ from acker.snapshot import (
     source_of,
 )
 from acker.storage import Readable, Writable, opened, write
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 # Plain integers: comparing with the members of an IntEnum, row by row, would make the baseline slower than it need be.
 _TRACK, _ANCHOR, _OK, _FAIL, _RESET_TIMEOUT = (

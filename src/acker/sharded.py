@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Self, SupportsIndex
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Self, SupportsIndex
 
 from acker.columns import Completions
 from acker.engine import NativeAcker
@@ -13,6 +11,9 @@ from acker.implementation import core, kernel
 from acker.protocol import PROTOCOLS, Options, check_integer, check_options
 from acker.snapshot import Reading, source_of
 from acker.storage import Readable, opened
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class ShardedAcker(NativeAcker):

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from acker.errors import ArgumentTypeError, SnapshotError
 from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, COUNTERS, HIGH_WATER_MAX, INT64_MAX, PROTOCOLS, Options
 from acker.storage import BytesSource, Source
 from acker.xxh64 import xxh64
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 MAGIC: Final = b"ACKERSNP"
 VERSION: Final = 2

@@ -10,13 +10,14 @@ import errno
 import io
 import os
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from acker.errors import ArgumentTypeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Writable(Protocol):
@@ -51,7 +52,7 @@ def write(target: str | os.PathLike[str] | Writable, pieces: Iterable[bytes]) ->
     OSError             what the system or the file object says.
     """
     if isinstance(target, (str, os.PathLike)):
-        return _write_path(Path(target).resolve(), pieces)
+        return _write_path(target, pieces)
     if not callable(getattr(target, "write", None)):
         raise ArgumentTypeError(f"target: expected a path or a binary file object, got {type(target).__name__}")
     return _write_file(target, pieces)
@@ -74,7 +75,12 @@ def _write_file(file: Writable, pieces: Iterable[bytes]) -> int:
     return size_bytes
 
 
-def _write_path(path: Path, pieces: Iterable[bytes]) -> int:
+def _write_path(target: str | os.PathLike[str], pieces: Iterable[bytes]) -> int:
+    # Both take long to import, next to the rest of acker.
+    import tempfile
+    from pathlib import Path
+
+    path = Path(target).resolve()
     mode = path.stat().st_mode if path.exists() else None
     if mode is not None and not stat.S_ISREG(mode):
         with path.open("wb", buffering=0) as file:
@@ -187,7 +193,7 @@ def opened(source: str | os.PathLike[str] | Readable) -> Iterator[Source]:
     OSError             what the system or the file object says.
     """
     if isinstance(source, (str, os.PathLike)):
-        with Path(source).open("rb", buffering=0) as file:
+        with open(source, "rb", buffering=0) as file:  # noqa: PTH123  pathlib is imported where it is needed
             state = os.fstat(file.fileno())
             yield FileSource(file, state.st_size if stat.S_ISREG(state.st_mode) else None)
         return

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial, reduce
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from acker.bench.ingest import Checker, Window, cut, feed, fill, windows
 from acker.bench.measure import Alternation, Case, Goal, Ratio, Result, Scale, expect, per
 from acker.bench.workloads import SEED, WORKLOADS
-from acker.columns import Int64Column
 from acker.engine import Acker
 from acker.reference import ReferenceAcker
 from acker.testing.streams import Checksum
+
+if TYPE_CHECKING:
+    from acker.columns import Int64Column
 
 _ONE_ROW_CALLS: Final = 20_000
 _SMALL_ROWS: Final = 1000

@@ -9,16 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, reduce
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from acker import _core
 from acker.bench.measure import Alternation, Case, Goal, Ratio, Result, Scale, expect, per
 from acker.bench.workloads import SEED, WORKLOADS, Workload
-from acker.columns import Columns, Int64Column
+from acker.columns import Columns
 from acker.engine import Acker
 from acker.reference import ReferenceAcker
 from acker.sharded import ShardedAcker
 from acker.testing.streams import Checksum, TreeStream, xor_of
+
+if TYPE_CHECKING:
+    from acker.columns import Int64Column
 
 AnyAcker = TypeVar("AnyAcker", Acker, ShardedAcker, ReferenceAcker)
 

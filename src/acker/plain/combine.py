@@ -10,13 +10,14 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from acker import xxh64 as _xxh64
 from acker.protocol import Kind, Outcome, track_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     _Int64 = npt.NDArray[np.int64]
     _Int32 = npt.NDArray[np.int32]

@@ -10,12 +10,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from acker.protocol import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import numpy.typing as npt
 
     _Int64 = npt.NDArray[np.int64]
     _Int32 = npt.NDArray[np.int32]
