@@ -27,7 +27,8 @@ inline unsigned acker_lowest_bit(unsigned bits) noexcept {
 #define ACKER_LOWEST_BIT(bits) static_cast<unsigned>(__builtin_ctz(bits))
 #endif
 
-#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__)
+// ACKER_PORTABLE leaves out what is for one processor, to show on any machine that the rest stands alone.
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(ACKER_PORTABLE)
 #define ACKER_HAS_AVX2 1
 #include <immintrin.h>
 #define ACKER_TARGET_AVX2 __attribute__((target("avx2,bmi")))
