@@ -5,8 +5,7 @@ All of it runs with the GIL, between two calls of a user's Python; what is rare 
 Python classes that inherit from these. Each object belongs to one executor; a tuple changes hands with its queue.
 """
 
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_SET_ITEM
+from cpython.ref cimport Py_INCREF, PyObject
 from libc.stdint cimport int8_t, int32_t, int64_t
 from libcpp.vector cimport vector
 
@@ -14,11 +13,22 @@ import numpy as np
 
 cdef extern from *:
     """
+    #ifdef Py_LIMITED_API  /* ACKER_ABI3=1: calls in the place of what is read directly otherwise */
+    #define acker_new_of(type) ((newfunc)PyType_GetSlot(type, Py_tp_new))
+    #define acker_tuple_get PyTuple_GetItem
+    #define acker_tuple_set PyTuple_SetItem
+    #else
+    #define acker_new_of(type) ((type)->tp_new)
+    #define acker_tuple_get PyTuple_GET_ITEM
+    #define acker_tuple_set PyTuple_SET_ITEM
+    #endif
     /* An instance of a class of Python's that inherits from one of here, without a call of its __init__. */
     static inline PyObject* acker_blank(PyObject* type, PyObject* no_arguments) {
-        return ((PyTypeObject*)type)->tp_new((PyTypeObject*)type, no_arguments, NULL);
+        return acker_new_of((PyTypeObject*)type)((PyTypeObject*)type, no_arguments, NULL);
     }
     """
+    PyObject* PyTuple_GET_ITEM "acker_tuple_get"(object values, Py_ssize_t position)
+    void PyTuple_SET_ITEM "acker_tuple_set"(object values, Py_ssize_t position, object value)
     object blank "acker_blank"(object type, object no_arguments)
     object blank_tuple "PyType_GenericAlloc"(type kind, Py_ssize_t items)
 

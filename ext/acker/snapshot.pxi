@@ -1,6 +1,6 @@
 """SnapshotWriter and SnapshotReader: the native halves of acker.snapshot, which knows the format around the blocks."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
@@ -102,7 +102,7 @@ cdef class SnapshotWriter:
         if entries == 0:
             return b""
         block = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>block_bytes(entries))
-        cdef uint8_t* data = <uint8_t*>PyBytes_AS_STRING(block)
+        cdef uint8_t* data = <uint8_t*>PyBytes_AsString(block)
         with nogil:
             self.blocks.write(data)
         return block
@@ -114,9 +114,9 @@ cdef class SnapshotWriter:
         cdef size_t size = at + self.blocks.bytes()
         cdef size_t entries
         snapshot = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
-        cdef uint8_t* data = <uint8_t*>PyBytes_AS_STRING(snapshot)
+        cdef uint8_t* data = <uint8_t*>PyBytes_AsString(snapshot)
         prefer_huge_pages(data, size)
-        memcpy(data, PyBytes_AS_STRING(header), at)
+        memcpy(data, PyBytes_AsString(header), at)
         with nogil:
             entries = self.blocks.next_entries()
             while entries > 0:
