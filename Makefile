@@ -14,10 +14,11 @@ SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
 IN_ENV = sh scripts/in_env.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick sanitize soak mutants bench docs build lint format doctor dist release-check clean distclean
+.PHONY: help run test quick sanitize soak mutants bench docs build lint format doctor wheel
+.PHONY: release-check clean distclean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run:  ## word count on Spark, tracked by the acker, until every line is acked (ARGS="--input DIR", see acker run --help)
 	@$(SETUP) run
@@ -75,9 +76,9 @@ doctor:  ## versions, native module, JDK, Spark, one task on each executor
 	@$(SETUP) run
 	@$(IN_ENV) acker doctor $(ARGS)
 
-dist:  ## sdist, a wheel from that sdist, and the wheel's tests away from the source tree
+wheel:  ## sdist, a wheel from it for every Python that is here, checks and tests of each (ARGS="--no-tests", "config")
 	@$(SETUP) release
-	@$(IN_ENV) sh scripts/dist.sh
+	@PYTHON="$(PYTHON)" $(IN_ENV) python scripts/wheel.py $(ARGS)
 
 release-check:  ## all that a release needs: facts, wheel, docs, test, run, sanitize (ARGS="--tag v0.1.0")
 	@$(SETUP) release

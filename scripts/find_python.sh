@@ -1,5 +1,6 @@
 #!/bin/sh
-# Print the path of the newest Python that can build and run acker, or one sentence that says what is missing.
+# Print the path of the newest Python that can build and run acker, or one sentence that says what is missing;
+# with --all the paths of one Python for each version (3.13, 3.12, ...) that is here.
 #
 # Suitable: CPython 3.11 to 3.14 (what PySpark supports), 64 bits, with a GIL, with venv, ensurepip and Python.h.
 # Looked at: $PYTHON and nothing else if it is set; else python3.14 .. python3.11 on PATH, pyenv's versions, python3 and
@@ -35,13 +36,24 @@ if not os.path.isfile(os.path.join(include, "Python.h")):
 '
 
 refusals=""
+all=no
+[ "${1:-}" != --all ] || all=yes
+printed=" "
 
-# Prints the interpreter's own path and ends the script if the interpreter named by $1 is suitable.
+# Prints the interpreter's own path if the interpreter named by $1 is suitable, and ends the script unless all are
+# wanted; of all, those of a version that was printed before are passed over.
 try() {
     [ -x "$1" ] || return 0
     if reason=$("$1" -I -c "$judge" "$oldest" "$newest" 2>/dev/null); then
+        if [ $all = no ]; then
+            "$1" -I -c 'import sys; print(sys.executable)'
+            exit 0
+        fi
+        version=$("$1" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+        case $printed in *" $version "*) return 0 ;; esac
+        printed="$printed$version "
         "$1" -I -c 'import sys; print(sys.executable)'
-        exit 0
+        return 0
     fi
     refusals="$refusals
   $1 ${reason:-does not run}"
@@ -62,6 +74,7 @@ if [ -n "${PYTHON:-}" ]; then
         exit 1
     }
     try "$named"
+    [ "$printed" = " " ] || exit 0
     echo "PYTHON=$PYTHON cannot be used:$refusals" >&2
     exit 1
 fi
@@ -79,6 +92,7 @@ while [ "$minor" -ge "$oldest" ]; do
 done
 try_on_path python3
 try_on_path python
+[ "$printed" = " " ] || exit 0
 
 {
     echo "No suitable Python: acker needs CPython 3.$oldest to 3.$newest with venv and headers" \

@@ -83,6 +83,29 @@ def test_the_newest_python_wins_wherever_it_is(machine: Path, tmp_path: Path) ->
     assert done.stdout.strip() == str(newest)
 
 
+def test_all_of_them_are_one_for_each_version_the_newest_first(machine: Path, tmp_path: Path) -> None:
+    def python(path: Path, version: str) -> str:
+        script = f'case "$*" in *sys.executable*) echo "$0" ;; *version_info*) echo {version} ;; esac\n'
+        return str(write_program(path, script))
+
+    pyenv = tmp_path / "pyenv/versions"
+    wanted = [
+        python(pyenv / "3.13.2/bin/python3.13", "3.13"),
+        python(machine / "python3.12", "3.12"),
+        python(pyenv / "3.11.10/bin/python3.11", "3.11"),
+    ]
+    python(pyenv / "3.11.9/bin/python3.11", "3.11")
+    python(machine / "python3", "3.12")
+    command: list[str | Path] = ["/bin/sh", SCRIPTS / "find_python.sh", "--all"]
+    done = run(command, machine, PYENV_ROOT=str(tmp_path / "pyenv"))
+    assert (done.returncode, done.stdout.split()) == (0, wanted), done.stderr
+    named = run(command, machine, PYENV_ROOT=str(tmp_path / "pyenv"), PYTHON=wanted[1])
+    assert named.stdout.split() == wanted[1:2]
+    (machine / "python3").unlink()
+    (machine / "python3.12").unlink()
+    assert run(command, machine).returncode == 1
+
+
 def test_pyenv_patch_releases_are_ordered_by_number(machine: Path, tmp_path: Path) -> None:
     for patch in ("3.12.9", "3.12.10", "3.12.1"):
         suitable(tmp_path / f"pyenv/versions/{patch}/bin/python3.12")
@@ -420,10 +443,9 @@ def make(*arguments: str) -> str:
 
 
 def test_help_lists_every_target() -> None:
-    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert phony is not None
-    listed = re.findall(r"^  make (\w+) ", make("--no-print-directory", "help"), re.MULTILINE)
-    assert sorted(listed) == sorted(phony[1].split())
+    phony = " ".join(re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    listed = re.findall(r"^  make ([\w-]+) ", make("--no-print-directory", "help"), re.MULTILINE)
+    assert sorted(listed) == sorted(phony.split())
     assert {"run", "test", "help", "build", "lint", "bench", "clean"} <= set(listed)
 
 
