@@ -3,9 +3,12 @@
 #   ARGS=...     passed on to the program that the target runs
 #   BUDGET_S=... seconds that `make soak` lets the fuzz body run, and then the simulation
 #   TREES=...    trees that `make soak` lets come and go
+#   VERSIONS=... releases of Spark for `make spark-versions`
 #   KILLS=...    processes that `make soak` kills under a streaming acker on Spark
 
 PYTHON ?=
+VERSIONS ?= 4.0 4.1 4.2
+LOWEST_SPARK = 4.0
 ARGS ?=
 BUDGET_S ?= 600
 TREES ?= 20000000
@@ -14,11 +17,11 @@ SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
 IN_ENV = sh scripts/in_env.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick sanitize soak mutants bench docs build lint format doctor wheel
+.PHONY: help run test spark-versions quick sanitize soak mutants bench docs build lint format doctor wheel
 .PHONY: release-check clean distclean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run:  ## word count on Spark, tracked by the acker, until every line is acked (ARGS="--input DIR", see acker run --help)
 	@$(SETUP) run
@@ -28,6 +31,11 @@ test:  ## lint, types and all tests (ARGS="-k ids" is passed on to pytest)
 	@$(SETUP) test
 	@$(IN_ENV) sh scripts/lint.sh
 	@$(IN_ENV) python -m pytest $(ARGS)
+	@[ -n "$(ARGS)" ] || $(IN_ENV) python scripts/spark_versions.py $(LOWEST_SPARK)
+
+spark-versions:  ## a part of the tests of acker.spark on other releases of Spark, VERSIONS="4.0 4.1 4.2"
+	@$(SETUP) test
+	@$(IN_ENV) python scripts/spark_versions.py $(VERSIONS) $(ARGS)
 
 quick:  ## the tests that need neither Spark nor a JDK
 	@$(SETUP) quick
