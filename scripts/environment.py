@@ -44,7 +44,7 @@ LEVELS = {
     "run": Needs(extras=("spark", "cli"), jdk=True),
     "quick": Needs(extras=("arrow", "cli", *EXPORTERS), groups=("test", "bench")),
     "lint": Needs(extras=("spark", "cli", *EXPORTERS), groups=("lint", "test")),
-    "test": Needs(extras=("spark", "cli", *EXPORTERS), groups=("lint", "test", "bench", "docs"), jdk=True),
+    "test": Needs(extras=("spark", "connect", "cli", *EXPORTERS), groups=("lint", "test", "bench", "docs"), jdk=True),
     "docs": Needs(extras=("spark", "cli", *EXPORTERS), groups=("docs",)),
     "bench": Needs(extras=("spark", "cli"), groups=("test", "bench"), jdk=True),
     "release": Needs(groups=("release",)),

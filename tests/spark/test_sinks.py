@@ -63,6 +63,18 @@ def test_each_micro_batch_arrives_once_with_its_id(stream):
     assert all(getattr(done, name).flags.owndata for name in COMPLETION_SCHEMA.names)
 
 
+def test_the_function_may_run_in_another_process(stream, tmp_path):
+    """As with Spark Connect, where it runs beside the server: what it does shows outside of the process alone."""
+    stream.write(rows_of(0))
+    kept = tmp_path / "kept"
+
+    def keep(done, batch_id):
+        kept.write_text(json.dumps([batch_id, sorted(done.message_id.tolist())]))
+
+    stream.run(for_each_completion(keep))
+    assert json.loads(kept.read_text()) == [0, [-1, 0, 1]]
+
+
 @pytest.mark.parametrize(("options", "called"), [({}, [1]), ({"empty": True}, [0, 1])])
 def test_nothing_is_called_without_completions_unless_asked(stream, options, called):
     stream.write(rows_of(0))

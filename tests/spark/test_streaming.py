@@ -11,8 +11,9 @@ from pyspark.errors import StreamingQueryException
 
 from acker import MESSAGE_SCHEMA, Kind, Outcome
 from acker.errors import ArgumentValueError, SessionError
-from acker.spark import completions, completions_from_blocks
+from acker.spark import completions, completions_from_blocks, completions_from_files, spout
 from acker.spark.guards import PROVIDER, PROVIDER_CONF
+from acker.spark.listener import shard_reports
 from acker.spark.streaming import stream_options
 from acker.testing.microbatches import Message, MicroBatches
 
@@ -101,11 +102,8 @@ class Running:
 
 def reports_of(query):
     """Return {batch id: [report as a dict, ...]} of the query's micro-batches."""
-    return {
-        progress["batchId"]: progress["observedMetrics"]["acker"]["shards"]
-        for progress in query.recentProgress
-        if "acker" in progress["observedMetrics"]
-    }
+    found = {progress["batchId"]: shard_reports(progress) for progress in query.recentProgress}
+    return {batch: [report._asdict() for report in reports["acker"]] for batch, reports in found.items() if reports}
 
 
 def totals(reports, name):
@@ -205,9 +203,9 @@ def test_the_observation_may_be_called_anything(session, tmp_path):
     stream.drop([Message(Kind.TRACK, 1, 5, 0, 7), Message(Kind.OK, 1, 5, 0, 0)])
     with stream.started(availableNow=True) as query:
         query.awaitTermination(TIMEOUT_S)
-        reports = query.lastProgress["observedMetrics"]["orders/eu: ü"]["shards"]
+        reports = shard_reports(query.lastProgress)["orders/eu: ü"]
     assert stream.done() == [(1, 7, 0, 0)]
-    assert sum(report["acked"] for report in reports) == 1
+    assert sum(report.acked for report in reports) == 1
 
 
 def test_event_time_expires_by_the_watermark_and_in_the_same_way_again(session, tmp_path):
@@ -319,3 +317,28 @@ def test_options_warn_of_no_timeout_once():
         for _ in range(2):
             assert stream_options(timeout=None, **options).high_water == 3
     assert [str(warning.message)[:7] for warning in caught] in (["timeout"], [])
+
+
+@pytest.mark.parametrize("way", ["files", "pipeline"])
+def test_other_ways_into_a_stream_end_in_a_table(way, session, tmp_path):
+    """With nothing that runs in this process, so that it holds for Spark Connect too."""
+    (tmp_path / "in").mkdir()
+    if way == "files":
+        rows = [(Kind.TRACK, 7, 100, 0, 42), (Kind.OK, 7, 100, 0, 0), (Kind.TRACK, 8, 300, 0, 43)]
+        columns = [
+            pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), MESSAGE_SCHEMA, strict=True)
+        ]
+        pq.write_table(pa.table(columns, schema=MESSAGE_SCHEMA), tmp_path / "in/0.parquet")
+        done = completions_from_files(session, tmp_path / "in", streaming=True, timeout="1 hour", shards=2)
+    else:
+        pq.write_table(pa.table({"line": [42], "text": ["to be"]}), tmp_path / "in/0.parquet")
+        lines = session.readStream.schema("line long, text string").parquet(str(tmp_path / "in"))
+        words = spout(lines, message_id="line", run_seed=7).bolt(
+            lambda row: row.text.split(), schema="word string", component="split"
+        )
+        count = words.bolt(lambda row: [row.word], schema="word string", component="count", sink=True)
+        done = count.completions(timeout="1 hour")
+    writer = done.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    assert query.awaitTermination(TIMEOUT_S)
+    assert [(row.message_id, row.outcome) for row in session.read.parquet(str(tmp_path / "out")).collect()] == [(42, 0)]

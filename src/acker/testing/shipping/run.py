@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import venv
 from collections import Counter
@@ -95,7 +94,7 @@ def make_environment(folder: Path, *, linked: bool, with_acker: bool = False) ->
     python = folder / "bin/python"
     (site,) = folder.glob("lib/python*/site-packages")
     if linked:
-        for package in Path(sysconfig.get_path("purelib")).iterdir():
+        for package in _packages():
             if "acker" not in package.name.lower() and package.suffix != ".pth" and not (site / package.name).exists():
                 (site / package.name).symlink_to(package)
     else:
@@ -109,6 +108,12 @@ def make_environment(folder: Path, *, linked: bool, with_acker: bool = False) ->
     if with_acker:
         copy_package(site)
     return python
+
+
+def _packages() -> list[Path]:
+    """Return what lies in the folders of installed packages that this Python looks into."""
+    folders = [Path(path) for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    return [package for folder in folders if folder.is_dir() for package in folder.iterdir()]
 
 
 def copy_package(folder: Path) -> Path:

@@ -1,0 +1,112 @@
+"""acker through Spark Connect: tests of this folder once more, over a server that is started for them.
+
+In processes of their own: once PySpark has spoken to a server, its functions do so everywhere in the process.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import acker
+from acker.testing.shipping import CLUSTER, clean_environment, make_environment, spark_home
+
+HERE = Path(__file__).parent
+SERVER = "local[2,4]"  # tasks are retried, as on a cluster
+
+# Each way into Spark: rows, files, blocks, pipelines, streams of rows, of files and of pipelines, a sink.
+SELECTION = (
+    "test_completions.py::test_a_doubled_track_is_harmless_wherever_it_lies",
+    "test_completions.py::test_completions_have_the_schema",
+    "test_completions.py::test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice",
+    "test_blocks.py::test_blocks_that_are_wrong_fail_the_job_and_say_why",
+    "test_pipeline.py::test_each_tree_ends_as_its_rows_did",
+    "test_pipeline.py::test_a_tree_that_forks_and_meets_again_finishes",
+    "test_streaming.py::test_any_stream_cut_anywhere_ends_as_the_rules_say[well-formed]",
+    "test_streaming.py::test_trees_time_out_without_a_message_and_available_now_ends",
+    "test_streaming.py::test_other_ways_into_a_stream_end_in_a_table",
+    "test_sinks.py::test_the_function_may_run_in_another_process",
+)
+
+# On executors that lack acker: before it is sent, after, and a stream, whose first Python is the server's.
+SHIPPED = """
+import sys, warnings
+sys.path.insert(0, {package!r})
+warnings.simplefilter("ignore")
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+import acker.spark as aspark
+from acker.spark.guards import PROVIDER, PROVIDER_CONF
+
+spark = SparkSession.builder.remote({server!r}).config("spark.ui.enabled", "false").getOrCreate()
+rows = [(0, 7, 100, 0, 42), (2, 7, 100, None, None)]
+schema = "kind tinyint, root_id bigint, value bigint, task_id int, message_id bigint"
+spark.createDataFrame(rows, schema).coalesce(1).write.parquet("messages")
+
+def told(job):
+    try:
+        return job()
+    except PySparkException as fault:
+        return [line for line in str(fault).splitlines() if line.startswith("ImportError: ")][0]
+
+def batch():
+    return [row.message_id for row in aspark.completions_from_files(spark, "messages").collect()]
+
+def stream():
+    spark.conf.set(PROVIDER_CONF, PROVIDER)
+    done = aspark.completions_from_files(spark, "messages", streaming=True, timeout="1 hour", shards=2)
+    writer = done.writeStream.format("noop").option("checkpointLocation", "checkpoint").trigger(availableNow=True)
+    writer.start().awaitTermination()
+
+print("rows:", [row.message_id for row in aspark.completions(spark.read.parquet("messages")).collect()])
+print("before:", told(batch))
+aspark.ship(spark)
+aspark.ship(spark)
+print("after:", told(batch))
+print("stream:", told(stream))
+spark.stop()
+"""
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+def test_what_works_in_a_session_works_through_a_server() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *(str(HERE / name) for name in SELECTION),
+    ]
+    environment = {**os.environ, "ACKER_TESTS_REMOTE": SERVER}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=HERE.parents[1])
+    assert done.returncode == 0, done.stdout[-8000:]
+    passed = re.search(r"^(\d+) passed in", done.stdout, re.MULTILINE)
+    assert passed is not None and int(passed[1]) >= len(SELECTION)
+
+
+def test_acker_is_sent_to_the_executors_of_a_server(tmp_path) -> None:
+    lacking = make_environment(tmp_path / "lacking", linked=True)
+    code = SHIPPED.format(package=str(Path(acker.__file__).resolve().parents[1]), server=CLUSTER)
+    variables = {"PYSPARK_PYTHON": str(lacking), "SPARK_HOME": str(spark_home(tmp_path / "server"))}
+    variables["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**clean_environment(), **variables},
+        cwd=tmp_path,
+    )
+    said = dict(line.partition(": ")[::2] for line in done.stdout.splitlines() if line.partition(": ")[1])
+    assert done.returncode == 0, done.stderr[-8000:]
+    assert said["rows"] == "[42]", "in a batch of rows nothing runs in Python"
+    refusal = "ImportError: acker cannot be imported by the Python of this worker"
+    assert said["before"].startswith(refusal)
+    assert said["after"] == "[42]"
+    assert said["stream"].startswith(refusal)
