@@ -27,11 +27,11 @@ run:  ## word count on Spark, tracked by the acker, until every line is acked (A
 	@$(SETUP) run
 	@$(IN_ENV) acker run wordcount $(ARGS)
 
-test:  ## lint, types and all tests (ARGS="-k ids" is passed on to pytest)
+test:  ## lint, types and all tests, some of them on the lowest Spark too (ARGS="-k ids" is passed on to pytest)
 	@$(SETUP) test
 	@$(IN_ENV) sh scripts/lint.sh
 	@$(IN_ENV) python -m pytest $(ARGS)
-	@[ -n "$(ARGS)" ] || $(IN_ENV) python scripts/spark_versions.py $(LOWEST_SPARK)
+	@$(if $(ARGS),:,$(IN_ENV) python scripts/spark_versions.py $(LOWEST_SPARK))
 
 spark-versions:  ## a part of the tests of acker.spark on other releases of Spark, VERSIONS="4.0 4.1 4.2"
 	@$(SETUP) test
