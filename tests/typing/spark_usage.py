@@ -20,7 +20,7 @@ def batches(spark: SparkSession, messages: DataFrame) -> None:
     aspark.completions(messages, 8)  # type: ignore[call-arg]
     aspark.completions(messages, shards="8")  # type: ignore[arg-type]
     aspark.completions_from_files(spark, [1])  # type: ignore[list-item]
-    aspark.completions_from_blocks(messages, timout=1)  # type: ignore[call-arg]
+    aspark.completions_from_blocks(messages, deadline=1)  # type: ignore[call-arg]
     aspark.completions_from_blocks(messages, buckets="3")  # type: ignore[arg-type]
 
 
