@@ -32,9 +32,9 @@ def platform_of(wheel: Path) -> str:
 
 
 def names_in(wheel: Path) -> list[str]:
-    """Return the files in a wheel."""
+    """Return the files in a wheel; what auditwheel packs has entries for folders, too."""
     with zipfile.ZipFile(wheel) as archive:
-        return sorted(archive.namelist())
+        return sorted(name for name in archive.namelist() if not name.endswith("/"))
 
 
 def oversize(size_bytes: int) -> Iterator[str]:
