@@ -141,7 +141,8 @@ def test_commands_of_acker_have_their_options() -> None:
             select(CASES, [*options.only, *options.names])
             continue
         command: click.Command = cli
-        context = click.Context(cli, info_name="acker")
+        # With its settings: a command keeps what it was first asked for help by.
+        context = click.Context(cli, info_name="acker", **cli.context_settings)
         while isinstance(command, click.Group) and words and not words[0].startswith("-"):
             _, found, words = command.resolve_command(context, words)
             assert found is not None, where
