@@ -46,7 +46,7 @@ def test_the_files_of_this_checkout_agree(release):
         ("CITATION.cff", 'version: "', 'version: "9', "CITATION.cff: version is 9"),
         ("CITATION.cff", 'date-released: "2', 'date-released: "3', "CITATION.cff: date-released is 3"),
         ("CHANGELOG.md", "] - 2", "] - soon-2", "has no date"),
-        ("CHANGELOG.md", "\n## [", "\n## [Unreleased]\n\n- Something.\n\n## [", "[Unreleased] is not empty"),
+        ("CHANGELOG.md", "## [Unreleased]\n", "## [Unreleased]\n\n- Something.\n", "[Unreleased] is not empty"),
     ],
 )
 def test_what_contradicts_is_named(release, file, old, new, words):
