@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from follow import SHOW_EVERY_S, follow, last_lines
+
 ROOT = Path(__file__).resolve().parent.parent
 # Targets of make, what fails soonest first. `test` holds the linters, `sanitize` builds the native module anew.
 TARGETS = ("wheel", "docs", "test", "run", "sanitize")
-SHOW_EVERY_S = 30
 
 _VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 _SECTION = re.compile(
@@ -96,29 +97,13 @@ def facts(tag: str | None) -> Result:
     return Result("facts", not wrong, 0.0, f"{len(wrong)} contradictions" if wrong else f"acker {version(ROOT)}")
 
 
-def last_line(path: Path) -> str:
-    """Return the last line of a log that holds something."""
-    lines = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else ""
-
-
 def step(name: str, command: list[str], log: Path, show_every_s: float = SHOW_EVERY_S) -> Result:
     """Run a command, say now and then how far it is, and return how it ended."""
-    log.parent.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     environ = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}  # it holds ARGS
-    with (
-        log.open("wb") as out,
-        subprocess.Popen(command, cwd=ROOT, env=environ, stdout=out, stderr=subprocess.STDOUT) as process,
-    ):
-        while True:
-            try:
-                code = process.wait(show_every_s)
-                break
-            except subprocess.TimeoutExpired:
-                print(f"    {time.monotonic() - begin:5.0f} s  {last_line(log)[:100]}", flush=True)
+    code = follow(command, log, cwd=ROOT, environ=environ, show_every_s=show_every_s)
     return Result(
-        name, code == 0, time.monotonic() - begin, last_line(log) if code == 0 else f"exit code {code}: {log}"
+        name, code == 0, time.monotonic() - begin, last_lines(log) if code == 0 else f"exit code {code}: {log}"
     )
 
 

@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tarfile
-import time
 import tomllib
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -28,11 +27,11 @@ from typing import Any, NamedTuple
 
 import wheel_abi3
 import wheel_checks as checks
+from follow import SHOW_EVERY_S, follow, last_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build/wheel"
 DIST = ROOT / "dist"
-SHOW_EVERY_S = 30
 
 PAIRS = 31  # of `import numpy` and `import numpy, acker`, in turns
 IMPORT_MS_BAR = 30.0
@@ -98,27 +97,11 @@ def run(what: str, command: Sequence[str | Path], *, cwd: Path = ROOT, show_ever
     """
     say(what)
     log = WORK / "logs" / f"{re.sub(r'[^a-z0-9.]+', '-', what.lower())}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    begin = time.monotonic()
-    with (
-        log.open("wb") as out,
-        subprocess.Popen(command, cwd=cwd, env=environ(), stdout=out, stderr=subprocess.STDOUT) as process,
-    ):
-        while True:
-            try:
-                code = process.wait(show_every_s)
-                break
-            except subprocess.TimeoutExpired:
-                print(f"    {time.monotonic() - begin:5.0f} s  {_last_lines(log, 1)[:100]}", flush=True)
+    code = follow(command, log, cwd=cwd, environ=environ(), show_every_s=show_every_s)
     if code != 0:
-        print(_last_lines(log, 20), flush=True)
+        print(last_lines(log, 20), flush=True)
         raise WheelError(f"{what}: exit code {code}, see {log.relative_to(ROOT)}")
     return log.read_text(encoding="utf-8", errors="replace")
-
-
-def _last_lines(log: Path, count: int) -> str:
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return "\n".join(lines[-count:])
 
 
 def require(tools: Sequence[str]) -> None:

@@ -1,10 +1,8 @@
 """The check of a release: what has to agree, and how steps that fail are told."""
 
-import importlib.util
 import shutil
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -15,16 +13,15 @@ FILES = ("CHANGELOG.md", "CITATION.cff", "src/acker/__init__.py")
 
 
 @pytest.fixture
-def release(tmp_path):
+def release(monkeypatch, tmp_path):
     """The script, told that a copy of the checkout's facts is the checkout."""
-    spec = importlib.util.spec_from_file_location("release", ROOT / "scripts/release.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import release as module
+
+    monkeypatch.setattr(module, "ROOT", tmp_path)
     for name in FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    assert isinstance(module, ModuleType)
-    module.ROOT = tmp_path
     return module
 
 
@@ -66,24 +63,26 @@ def test_steps_go_on_after_one_that_failed(release, capsys):
     log = release.ROOT / "logs/step.log"
     bad = release.step("bad", [sys.executable, "-c", "print('so far'); raise SystemExit(3)"], log)
     assert (bad.passed, bad.remark) == (False, f"exit code 3: {log}")
-    assert release.last_line(log) == "so far"
+    assert release.last_lines(log) == "so far"
     good = release.step("good", [sys.executable, "-c", "print('all fine'); print()"], log)
     assert (good.passed, good.remark) == (True, "all fine")
     assert [line[:9] for line in release.table([bad, good]).splitlines()] == ["NO  bad  ", "ok  good "]
 
 
-def test_a_step_that_takes_long_says_how_far_it_is(release, capsys):
+def test_a_step_that_takes_long_says_how_far_it_is(release, monkeypatch, capsys):
+    import follow
+
     log, seen = release.ROOT / "step.log", release.ROOT / "seen"
     # Ends only once something was said of it.
     code = f"import pathlib, sys; print('half way', flush=True)\nwhile not pathlib.Path({str(seen)!r}).exists(): pass"
-    last_line = release.last_line
+    last_lines = follow.last_lines
 
     def told(path):
-        line = last_line(path)
+        line = last_lines(path)
         if line == "half way":
             seen.touch()
         return line
 
-    release.last_line = told
+    monkeypatch.setattr(follow, "last_lines", told)
     assert release.step("long", [sys.executable, "-c", code], log, show_every_s=0.05).passed
     assert "half way" in capsys.readouterr().out
