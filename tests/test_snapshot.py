@@ -1,6 +1,8 @@
 """Snapshots: what comes back, what is refused, and that nothing hostile gets through or takes memory."""
 
+import copy
 import io
+import pickle
 import struct
 import tracemalloc
 
@@ -473,3 +475,10 @@ def test_both_codecs_cut_blocks_alike():
     roots = np.arange(2 * BLOCK_ENTRIES + 3)
     a.ingest(Kind.TRACK, roots, roots + 1, roots % 3, roots)
     assert encode(decode(a.snapshot())) == a.snapshot()
+
+
+@pytest.mark.parametrize("made", [acker.Acker, lambda: acker.ShardedAcker(2)], ids=["Acker", "ShardedAcker"])
+@pytest.mark.parametrize("send", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_acker_is_copied_by_snapshots_only(made, send):
+    with pytest.raises(TypeError, match=r"Acker: copied and sent elsewhere by snapshot\(\) and restore\(\) only"):
+        send(made())

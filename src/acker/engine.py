@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from itertools import chain
-from typing import TYPE_CHECKING, Self, SupportsIndex
+from typing import TYPE_CHECKING, NoReturn, Self, SupportsIndex
 
 from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
 from acker.errors import ColumnValueError
@@ -228,6 +228,10 @@ class NativeAcker(ABC):
     def __contains__(self, root_id: object) -> bool:
         found = find_root_id(root_id)
         return found is not None and self._core.contains(found)
+
+    def __reduce_ex__(self, version: SupportsIndex) -> NoReturn:
+        """Refuse `copy` and `pickle`: a shallow copy would share the table with this one."""
+        raise TypeError(f"{type(self).__name__}: copied and sent elsewhere by snapshot() and restore() only")
 
     def __repr__(self) -> str:
         options = self._options
