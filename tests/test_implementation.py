@@ -137,6 +137,13 @@ def test_the_abi_is_that_of_this_python():
     assert EXTENSION_SUFFIXES[0].startswith(f".{info['abi']}.")
 
 
+def test_all_names_can_be_imported_without_arrow():
+    done = run("import sys; sys.modules['pyarrow'] = None; from acker import *; print(len(Acker()))")
+    assert done.stdout == "0\n", done.stderr
+    done = run("import sys; sys.modules['pyarrow'] = None; import acker; acker.MESSAGE_SCHEMA")
+    assert done.stderr.endswith("ImportError: the schemas of acker need pyarrow: pip install 'acker[arrow]'\n")
+
+
 def test_importing_acker_loads_little_besides_itself():
     """What takes long to import is left to those who need it: an import that creeps in shows here, not on a clock."""
 

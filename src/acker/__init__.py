@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Without the schemas, so that `from acker import *` needs no pyarrow.
 __all__ = [
-    "COMPLETION_SCHEMA",
-    "MESSAGE_SCHEMA",
     "Acker",
     "AckerError",
     "AckerMemoryError",
@@ -64,4 +63,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "COMPLETION_SCHEMA", "MESSAGE_SCHEMA"])

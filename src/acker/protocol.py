@@ -289,7 +289,10 @@ def parse_tuple_id(text: str) -> tuple[int, int] | None:
 
 def _schemas() -> dict[str, pa.Schema]:
     # Here and not above: the core needs NumPy only, pyarrow is imported on first use.
-    import pyarrow as pa
+    try:
+        import pyarrow as pa
+    except ImportError as fault:
+        raise ImportError("the schemas of acker need pyarrow: pip install 'acker[arrow]'") from fault
 
     message = pa.schema(
         [
