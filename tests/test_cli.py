@@ -221,6 +221,27 @@ def test_the_doctor_says_what_is_missing(invoke, machine, monkeypatch) -> None:
     assert lines[-1] == "not everything is fine"
 
 
+def test_the_doctor_says_that_spark_is_missing(invoke, machine, monkeypatch) -> None:
+    machine(jdk="17")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else importlib.util)
+    answer = invoke("doctor")
+    assert answer.exit_code == 1 and answer.exception.__class__ is SystemExit
+    assert "NO spark pyspark is not installed: pip install 'acker[spark]'" in " ".join(answer.output.split())
+
+
+def test_the_doctor_knows_which_python_jobs_would_run(invoke, machine, monkeypatch, tmp_path) -> None:
+    machine()
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\necho 3.9.1\n")
+    other.chmod(0o755)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    output = " ".join(invoke("doctor").output.split())
+    assert f"NO workers jobs would run {other}, Python 3.9.1, since PYSPARK_PYTHON is not set" in output
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert "workers" not in invoke("doctor").output
+
+
 def test_the_doctor_notices_a_native_module_that_counts_wrong(monkeypatch) -> None:
     look = prober()
     assert look()["fault"] is None

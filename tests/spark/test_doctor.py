@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +38,6 @@ def test_a_spark_that_does_not_start_is_one_line_of_the_report(tmp_path) -> None
     (line,) = [line for line in answer.stdout.splitlines() if line.startswith("  NO ")]
     assert "Spark did not start at local[x]: " in line and "Could not parse Master URL: 'local[x]'" in line
     assert answer.stdout.endswith("not everything is fine\n")
+    log = Path(line.rpartition("(see ")[2].rstrip(")"))
+    assert log.is_file()  # what the line names is there to be read
+    shutil.rmtree(log.parent)

@@ -41,9 +41,9 @@ DOCTOR_EXIT_CODES = """
 \b
 Exit codes:
     0  fine
-    1  something is not fine
+    1  something is not fine: a package or a JDK is missing, Spark did not start, an executor has another acker
     2  usage: an unknown option
-    4  something is missing: a package, a JDK, Spark did not start
+    4  click is missing, without which there is no command
   130  interrupted
 """
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
+import shutil
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +17,7 @@ from typing import Any, Final
 
 import click
 
-from acker.cli.environment import SetupError, find_jdk, last_line, spark_session
+from acker.cli.environment import SetupError, find_jdk, last_line, require, spark_session
 from acker.probe import probe, prober
 
 _PACKAGES: Final = ("numpy", "pyarrow", "pandas", "pyspark", "protobuf", "click", "rich", "matplotlib")
@@ -55,6 +59,7 @@ def main(
         _package(sheet, package)
     driver = prober()()
     sheet.line("driver", _text(driver), driver["fault"] is None)
+    _workers(sheet)
     try:
         jdk = find_jdk()
         sheet.line("jdk", f"{jdk.version} at {jdk.home}")
@@ -91,6 +96,22 @@ def _fix(driver: Mapping[str, Any], worker: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _workers(sheet: _Sheet) -> None:
+    """Look at the Python that Spark's workers run on this machine where nothing names one: the first on PATH."""
+    if "PYSPARK_PYTHON" in os.environ:
+        return
+    found = shutil.which("python3")
+    ask = "import platform; print(platform.python_version())"
+    answer = found and subprocess.run([found, "-c", ask], capture_output=True, check=False, text=True).stdout.strip()
+    if answer and answer.rpartition(".")[0] != platform.python_version().rpartition(".")[0]:
+        sheet.line(
+            "workers",
+            f"jobs would run {found}, Python {answer}, since PYSPARK_PYTHON is not set: export PYSPARK_PYTHON="
+            f"{sys.executable}, or activate the environment",
+            fine=False,
+        )
+
+
 def _package(sheet: _Sheet, package: str) -> None:
     try:
         version = importlib.metadata.version(package)
@@ -110,14 +131,13 @@ def _spark(
     *,
     ship: bool,
 ) -> None:
+    require("pyspark", "pyarrow", "pandas", extra="spark")
     from pyspark.errors import PySparkException
 
-    with (
-        tempfile.TemporaryDirectory(prefix="acker-doctor-") as scratch,
-        spark_session(
-            "acker doctor", master, driver_memory="1g", log=Path(scratch, "spark.log"), start_conf=conf
-        ) as spark,
-    ):
+    # Stays where Spark does not start, since the error names it.
+    scratch = Path(tempfile.mkdtemp(prefix="acker-doctor-"))
+    log = scratch / "spark.log"
+    with spark_session("acker doctor", master, driver_memory="1g", log=log, start_conf=conf) as spark:
         tasks = spark.sparkContext.defaultParallelism
         sheet.line("spark", f"{spark.version} at {master}, {tasks} cores")
         try:
@@ -131,6 +151,8 @@ def _spark(
         except PySparkException as fault:
             sheet.line("tasks", _what_failed(fault), fine=False)
             return
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
     if driver["acker"] is not None:
         _executors(sheet, driver, found)
     sheet.line("tasks", f"{len(found)} of {tasks} answered", len(found) == tasks)

@@ -65,7 +65,9 @@ def require(*modules: str, extra: str) -> None:
     """
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
-        raise SetupError(f"{', '.join(missing)} is not installed: pip install 'acker[{extra}]'")
+        raise SetupError(
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed: pip install 'acker[{extra}]'"
+        )
 
 
 def find_jdk() -> Jdk:
