@@ -170,7 +170,7 @@ def test_frames_of_another_shape_are_refused_before_a_job(spark):
         with pytest.raises(ColumnTypeError) as caught:
             completions(frame_of(spark, [], DDL.replace("task_id int", f"task_id {dtype}")))
         assert str(caught.value) == f"task_id: expected int, got {dtype}"
-    with pytest.raises(ArgumentTypeError, match="messages: expected a DataFrame, got list"):
+    with pytest.raises(ArgumentTypeError, match=r"messages: expected a DataFrame of PySpark, got builtins\.list"):
         completions([1])
 
 

@@ -89,7 +89,9 @@ def completions(
     """
     check_options(protocol, timeout, shards)
     if not hasattr(messages, "isStreaming") or not hasattr(messages, "schema"):
-        raise ArgumentTypeError(f"messages: expected a DataFrame, got {type(messages).__name__}")
+        raise ArgumentTypeError(
+            f"messages: expected a DataFrame of PySpark, got {type(messages).__module__}.{type(messages).__qualname__}"
+        )
     types = _check_schema(messages.schema)
     if messages.isStreaming:
         if include_pending:

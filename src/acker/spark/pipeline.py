@@ -142,7 +142,9 @@ def spout(
     >>> words.bolt(print, schema="word string", component="count", sink=True).completions().show()      # doctest: +SKIP
     """
     if not isinstance(frame, DataFrame):
-        raise ArgumentTypeError(f"frame: expected a DataFrame, got {type(frame).__name__}")
+        raise ArgumentTypeError(
+            f"frame: expected a DataFrame of PySpark, got {type(frame).__module__}.{type(frame).__qualname__}"
+        )
     if frame.isStreaming and run_seed is None:
         raise ArgumentValueError(
             "run_seed: expected a number for a streaming frame, got None; give the same one at each start, so that a"
