@@ -238,6 +238,8 @@ def test_the_doctor_knows_which_python_jobs_would_run(invoke, machine, monkeypat
     monkeypatch.setenv("PATH", str(tmp_path))
     output = " ".join(invoke("doctor").output.split())
     assert f"NO workers jobs would run {other}, Python 3.9.1, since PYSPARK_PYTHON is not set" in output
+    for named in (["--python", sys.executable], ["--master", "spark://head:7077"]):
+        assert "workers" not in invoke("doctor", *named).output
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     assert "workers" not in invoke("doctor").output
 

@@ -59,7 +59,9 @@ def main(
         _package(sheet, package)
     driver = prober()()
     sheet.line("driver", _text(driver), driver["fault"] is None)
-    _workers(sheet)
+    # What --python names is looked at below, and a cluster has a PATH of its own.
+    if master.startswith("local") and "spark.pyspark.python" not in (conf or {}):
+        _workers(sheet)
     try:
         jdk = find_jdk()
         sheet.line("jdk", f"{jdk.version} at {jdk.home}")
