@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import resource
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -85,8 +87,10 @@ def test_a_note_that_leads_to_something_else_is_not_believed(tmp_path):
         plain.write(bytes(4096))
         plain.flush()
         for number in (other.memory.number, plain.fileno(), 9999):
-            (tmp_path / f"shard.{FIRST.hex()}").write_text(f"{os.getpid()} {number}")
+            (tmp_path / "shard").write_text(f"{FIRST.hex()} {os.getpid()} {number}")
             assert Residents(tmp_path).take("shard", FIRST) is None
+    (tmp_path / "shard").write_text("nothing of ours")
+    assert Residents(tmp_path).take("shard", FIRST) is None
 
 
 def test_another_version_is_given_up(tmp_path):
@@ -113,3 +117,86 @@ def test_memory_that_cannot_be_had_is_refused_at_once():
 def test_workers_of_one_executor_know_one_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
     assert folder_of_executor() == tmp_path / f"acker-resident-{os.getuid()}"
+
+
+def descriptors():
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def left(residents, tables):
+    """Leave so many tables, each of a shard of its own."""
+    for number in range(tables):
+        residents.leave(f"shard-{number}", FIRST, residents.new())
+
+
+def close_all(residents, tables):
+    for number in range(tables):
+        ledger = residents.take(f"shard-{number}", FIRST)
+        if ledger is not None:
+            ledger.close()
+
+
+def calls_of_a_take(residents, key):
+    """How many functions are called to take a table and to leave it again."""
+    calls = 0
+
+    def count(frame, event, _):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        ledger = residents.take(key, FIRST)
+    finally:
+        sys.setprofile(None)
+    residents.leave(key, FIRST, ledger)
+    return calls
+
+
+def test_to_take_a_table_costs_the_same_however_many_there_are(tmp_path):
+    residents = Residents(tmp_path)
+    left(residents, 5)
+    few = max(calls_of_a_take(residents, f"shard-{number % 5}") for number in range(10))
+    left(residents, 200)
+    assert max(calls_of_a_take(residents, f"shard-{number}") for number in range(190)) <= few + 5
+    close_all(residents, 200)
+
+
+def test_a_table_that_is_kept_costs_one_descriptor(tmp_path):
+    residents = Residents(tmp_path)
+    left(residents, 1)
+    before = descriptors()
+    left(residents, 101)
+    assert descriptors() - before == 100 * (1 if sys.version_info >= (3, 13) else 2)
+    close_all(residents, 101)
+    assert descriptors() < before
+
+
+def test_more_tables_than_descriptors_stay_with_their_process(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    residents = Residents(tmp_path)
+    before = descriptors()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 60, hard))
+    try:
+        left(residents, 300)
+        assert descriptors() - before <= (before + 60) // 2
+        for number in range(300):
+            ledger = residents.take(f"shard-{number}", FIRST)
+            merge(ledger, *range(2000))  # more than fits
+            residents.leave(f"shard-{number}", SECOND, ledger)
+        assert [len(residents.take(f"shard-{number}", SECOND)) for number in range(300)] == [2000] * 300
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_tables_that_others_took_up_are_closed_in_passing(worker, tmp_path):
+    residents = Residents(tmp_path)
+    left(residents, 50)
+    ledger = residents.new()
+    residents.leave("shard", FIRST, ledger)
+    assert worker.ask("take", FIRST, SECOND) == 2000
+    for number in range(50):
+        residents.leave(f"shard-{number}", FIRST, residents.take(f"shard-{number}", FIRST))
+    with pytest.raises(ValueError, match="mmap closed"):
+        ledger.memory.view[0]
+    close_all(residents, 50)

@@ -2,11 +2,12 @@
 
 Which worker gets a shard is Spark's choice, anew in each micro-batch, so a table that belonged to one worker would be
 missed every other time. A table therefore lies in memory that has a file descriptor but no name (Linux, memfd): a
-worker that knows which process holds it, and under which number, opens it through ``/proc``. A small file says that.
-Its name is the shard's and the token's, so it is found by who has just read that token from Spark's state, and by
-nobody else; who takes it renames it first, which only one can. The memory goes with the last process that holds it.
+worker that knows which process holds it, and under which number, opens it through ``/proc``. A small file, the shard's
+note, says that, and which token the table has; so nobody takes up a table who has not just read that token from Spark's
+state. Who takes it renames the note first, which only one can. The memory goes with the last process that holds it.
 
-Elsewhere a table stays with the worker that made it.
+Each such table costs its process a descriptor, and tables never take more than half of those that the system allows.
+A table beyond that, and every table on other systems, stays with the worker that made it.
 """
 
 from __future__ import annotations
@@ -15,14 +16,19 @@ import mmap
 import os
 import sys
 import tempfile
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from acker.ledger import TOKEN_BYTES, Ledger, Memory, PrivateMemory
 
 _NO_TOKEN: Final = bytes(TOKEN_BYTES)
+_NO_NUMBER: Final = -1
+# Tables looked at in each call of `take`, to see whether others have them now.
+_LOOKS: Final = 2
 
 
 class SharedMemory:
@@ -32,7 +38,7 @@ class SharedMemory:
         self.number = os.memfd_create("acker", os.MFD_CLOEXEC)
         try:
             os.ftruncate(self.number, size_bytes)
-            self.view = mmap.mmap(self.number, size_bytes)
+            self.view = _mapped(self.number, size_bytes)
         except BaseException:
             os.close(self.number)
             raise
@@ -48,7 +54,7 @@ class SharedMemory:
         memory = cls.__new__(cls)
         memory.number = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            memory.view = mmap.mmap(memory.number, 0)
+            memory.view = _mapped(memory.number, 0)
         except BaseException:
             os.close(memory.number)
             raise
@@ -58,6 +64,27 @@ class SharedMemory:
         """Let go of it."""
         self.view.close()
         os.close(self.number)
+
+
+# Before Python 3.13 a mapping keeps a descriptor of its own.
+if sys.version_info >= (3, 13):
+    _DESCRIPTORS: Final = 1
+
+    def _mapped(number: int, size_bytes: int) -> mmap.mmap:
+        return mmap.mmap(number, size_bytes, trackfd=False)
+else:
+    _DESCRIPTORS: Final = 2
+
+    def _mapped(number: int, size_bytes: int) -> mmap.mmap:
+        return mmap.mmap(number, size_bytes)
+
+
+class _Note(NamedTuple):
+    """What is written down of a shard's table: its token, the process that holds it, and its descriptor there."""
+
+    token: str
+    process: int
+    number: int  # _NO_NUMBER where nobody else can open it
 
 
 class Residents:
@@ -71,7 +98,8 @@ class Residents:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._held: dict[str, Ledger] = {}
+        # By shard; first those that were not looked at for longest.
+        self._held: OrderedDict[str, Ledger] = OrderedDict()
         if folder is not None:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -80,23 +108,27 @@ class Residents:
         return Ledger(self._allocate)
 
     def _allocate(self, size_bytes: int) -> Memory:
-        return PrivateMemory(size_bytes) if self._folder is None else SharedMemory(size_bytes)
+        if self._folder is None or not self._may_share():
+            return PrivateMemory(size_bytes)
+        return SharedMemory(size_bytes)
+
+    def _may_share(self) -> bool:
+        """Tell whether one more descriptor leaves half of all to the rest of the process."""
+        import resource
+
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return most == resource.RLIM_INFINITY or 2 * _DESCRIPTORS * (len(self._held) + 2) <= most
 
     def take(self, key: str, token: bytes) -> Ledger | None:
         """Return the table of a shard that fits a token, or None. Nobody can take it again before it is left.
 
-        Whatever else is held of the shard is given up: it is of a version of the state that is no more.
+        Whatever else is held of the shard is given up: it is of a version of the state that is no more. The time that
+        this takes does not depend on how many tables there are.
         """
-        name = _name(key, token)
-        if self._folder is None:
-            ledger = self._held.pop(name, None)
-        else:
-            for note in self._folder.glob(f"{key}.*"):
-                if note.name != name:
-                    note.unlink(missing_ok=True)
-            ledger = self._claim(self._folder, name)
-        for other in [held for held in self._held if self._is_stale(held, key)]:
-            self._held.pop(other).close()
+        ledger = self._held.pop(key, None)
+        if self._folder is not None:
+            ledger = self._claim(self._folder, key, ledger)
+        self._let_go()
         if ledger is None or ledger.token != token:
             if ledger is not None:
                 ledger.close()
@@ -107,29 +139,36 @@ class Residents:
 
     def leave(self, key: str, token: bytes, ledger: Ledger) -> None:
         """Leave a table that is now what the state with this token says."""
-        name = _name(key, token)
         ledger.token = token
-        self._held[name] = ledger
-        if self._folder is not None and isinstance(ledger.memory, SharedMemory):
-            note = self._folder / f".{name}.{os.getpid()}"
+        before = self._held.pop(key, None)
+        if before is not None:
+            before.close()
+        self._held[key] = ledger
+        if self._folder is not None:
+            mine = self._folder / f".{key}.{os.getpid()}"
             # Where no note can be left the table is built again: what was done with it is in the state already.
             with suppress(OSError):
-                note.write_text(f"{os.getpid()} {ledger.memory.number}", "ascii")
-                note.replace(self._folder / name)
+                mine.write_text("{} {} {}".format(*_note_of(ledger)), "ascii")
+                mine.replace(self._folder / key)
 
-    def _claim(self, folder: Path, name: str) -> Ledger | None:
-        mine = folder / f".{name}.{os.getpid()}"
+    def _claim(self, folder: Path, key: str, held: Ledger | None) -> Ledger | None:
+        """Take a shard's note away, and return the table that it leads to; close the held one if that is another."""
+        mine = folder / f".{key}.{os.getpid()}"
         try:
-            (folder / name).rename(mine)
+            (folder / key).rename(mine)
+            note = _read_note(mine)
+            mine.unlink()
         except OSError:
-            return None
-        process, number = mine.read_text("ascii").split()
-        mine.unlink()
-        held = self._held.pop(name, None)
+            note = None
         if held is not None:
-            return held
+            if note == _note_of(held):
+                return held
+            held.close()
+        # There is nothing to open where the table is private, or would be one descriptor too many.
+        if note is None or note.number == _NO_NUMBER or not self._may_share():
+            return None
         try:
-            memory = SharedMemory.of(int(process), int(number))
+            memory = SharedMemory.of(note.process, note.number)
         except (OSError, ValueError):  # Its process is gone, and another may have the number.
             return None
         try:
@@ -138,13 +177,29 @@ class Residents:
             memory.close()
             return None
 
-    def _is_stale(self, name: str, key: str) -> bool:
-        """Tell whether a table that is held here is of no use: of a shard's other version, or taken up by others."""
-        return name.startswith(f"{key}.") or (self._folder is not None and not (self._folder / name).exists())
+    def _let_go(self) -> None:
+        """Close tables that others have taken up. Two are looked at each time, so that none is forgotten for long."""
+        if self._folder is None:
+            return
+        for key in list(islice(self._held, _LOOKS)):
+            if _read_note(self._folder / key) == _note_of(self._held[key]):
+                self._held.move_to_end(key)
+            else:
+                self._held.pop(key).close()
 
 
-def _name(key: str, token: bytes) -> str:
-    return f"{key}.{token.hex()}"
+def _note_of(ledger: Ledger) -> _Note:
+    memory = ledger.memory
+    return _Note(ledger.token.hex(), os.getpid(), memory.number if isinstance(memory, SharedMemory) else _NO_NUMBER)
+
+
+def _read_note(path: Path) -> _Note | None:
+    """Return what a note says; None where there is none, or one that nobody here wrote."""
+    try:
+        token, process, number = path.read_text("ascii").split()
+        return _Note(token, int(process), int(number))
+    except (OSError, ValueError):
+        return None
 
 
 def folder_of_executor() -> Path | None:
