@@ -40,8 +40,8 @@ def drained(a):
 def sealed(blob):
     """Return a snapshot with the right checksums, whatever its contents."""
     sealed_bytes, checksum = bytearray(blob), 0
-    (left,) = struct.unpack_from("<Q", blob, 112)
-    start, end = 0, 120
+    (left,) = struct.unpack_from("<Q", blob, HEADER_BYTES - 16)
+    start, end = 0, HEADER_BYTES - 8
     while end + 8 <= len(blob):
         checksum = _core.xxh64(sealed_bytes[start:end], checksum)
         struct.pack_into("<Q", sealed_bytes, end, checksum)
@@ -106,7 +106,7 @@ def test_a_snapshot_changes_nothing_and_is_the_same_again(acker_type):
 def test_an_empty_acker_comes_back(acker_type):
     a = acker_type(seed=5)
     blob = a.snapshot()
-    assert len(blob) == HEADER_BYTES == 128
+    assert len(blob) == HEADER_BYTES == 136
     b = acker_type.restore(blob)
     assert (len(b), b.snapshot()) == (0, blob)
 
@@ -144,8 +144,8 @@ def test_the_format_is_the_documented_one():
     a.ingest([0, 3, 2], [-2, 8, 9], [5, 0, 6], [3, 3, 3], [42, 42, 42], now_ms=-1)
     a.rotate()
     a.ingest(Kind.TRACK, [9], [1], [4], [43])
-    header = b"ACKERSNP" + struct.pack("<IBBHqQ", 2, 1, 4, 0, 6, 0x0123456789ABCDEF)
-    header += struct.pack("<10Q", 2, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    header = b"ACKERSNP" + struct.pack("<IBBHqQ", 3, 1, 4, 0, 6, 0x0123456789ABCDEF)
+    header += struct.pack("<11Q", 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     header += struct.pack("<Q", 3)
     block = struct.pack("<3q", 9, -2, 8)  # root_id: 9 in the nursery, the others one rotation older
     block += struct.pack("<3q", 7, 5, 0)  # ack_val
@@ -216,7 +216,8 @@ def test_trailing_bytes_are_refused(acker_type, blob):
 
 def test_swapped_entries_are_refused(acker_type, blob):
     damaged = bytearray(blob)
-    damaged[128:136], damaged[136:144] = blob[136:144], blob[128:136]
+    a, b = HEADER_BYTES, HEADER_BYTES + 8
+    damaged[a:b], damaged[b : b + 8] = blob[b : b + 8], blob[a:b]
     refused_both_ways(acker_type, bytes(damaged), "entries 0 to .*checksum")
 
 
@@ -225,7 +226,8 @@ def test_blocks_in_another_order_are_refused(acker_type):
     a = acker.Acker(seed=3)
     a.ingest(Kind.TRACK, np.arange(entries), np.full(entries, 5), np.zeros(entries, int))
     blob, size = a.snapshot(), block_bytes(BLOCK_ENTRIES)
-    head, blocks, last = blob[:128], [blob[128 + i * size :][:size] for i in range(3)], blob[128 + 3 * size :]
+    head, body = blob[:HEADER_BYTES], blob[HEADER_BYTES:]
+    blocks, last = [body[i * size :][:size] for i in range(3)], body[3 * size :]
     assert b"".join([head, *blocks, last]) == blob
     for order, bad in (([1, 0, 2], 0), ([0, 2, 1], 1), ([0, 0, 2], 1), ([0, 1, 1], 2)):
         damaged = b"".join([head, *(blocks[i] for i in order), last])
@@ -239,7 +241,7 @@ def test_blocks_in_another_order_are_refused(acker_type):
     # The same entries under another header.
     other = acker.Acker(seed=4)
     other.ingest(Kind.TRACK, np.arange(entries), np.full(entries, 5), np.zeros(entries, int))
-    refused_both_ways(acker_type, other.snapshot()[:128] + blob[128:], "entries 0 to .*checksum")
+    refused_both_ways(acker_type, other.snapshot()[:HEADER_BYTES] + blob[HEADER_BYTES:], "entries 0 to .*checksum")
 
 
 @pytest.mark.parametrize("junk", [b"", b"ACKERSNP", bytes(136), b"\xff" * 136, b"PK\x03\x04" * 60])
@@ -293,8 +295,8 @@ def test_the_helper_makes_legal_states():
     ("hostile", "text"),
     [
         (patched(0, "<8s", b"ACKERSNQ"), "expected to begin with b'ACKERSNP', got b'ACKERSNQ'"),
-        (patched(8, "<I", 1), "expected version 2, got version 1"),
-        (patched(8, "<I", 0), "expected version 2, got version 0"),
+        (patched(8, "<I", 2), "expected version 3, got version 2"),
+        (patched(8, "<I", 0), "expected version 3, got version 0"),
         (patched(12, "<B", 3), "expected a protocol below 3, got 3"),
         (patched(13, "<B", 1), "expected 2 to 15 buckets, got 1"),
         (patched(13, "<B", 16), "expected 2 to 15 buckets, got 16"),
@@ -305,7 +307,8 @@ def test_the_helper_makes_legal_states():
         (patched(32, "<Q", 0), "expected 1 TRACKs by the other counters, got 0"),
         (patched(40, "<Q", 1), "expected 2 TRACKs by the other counters, got 1"),
         (patched(32, "<2Q", 2**63 + 1, 2**63), f"expected a counter tracked that fits int64, got {2**63 + 1}"),
-        (patched(104, "<Q", 2**63), f"expected a counter resets that fits int64, got {2**63}"),
+        (patched(HEADER_BYTES - 24, "<Q", 2**63), f"expected a counter empty that fits int64, got {2**63}"),
+        (patched(HEADER_BYTES - 24, "<Q", 1), "expected no more empty trees than acked ones, got 1"),
         (encode(state([{"state": 3}])), "entry 0: expected a state from 0 to 2, got 3"),
         (encode(state([{}, {"root_id": 8, "age": 3}])), "entry 1: expected an age below 3, got 3"),
         (encode(state([{"task_id": -1}])), "entry 0: expected a task id >= 0, got -1"),
@@ -339,7 +342,7 @@ def test_well_formed_lies_are_refused(acker_type, hostile, text):
 @pytest.mark.parametrize(("column", "size"), [("message_id", 8), ("task_id", 4)])
 def test_ids_without_a_track_are_refused(acker_type, column, size):
     blob = bytearray(encode(state([UNTRACKED])))
-    offset = 128 + (16 if column == "message_id" else 24)
+    offset = HEADER_BYTES + (16 if column == "message_id" else 24)
     blob[offset : offset + size] = (1).to_bytes(size, "little")
     text = f"entry 0: expected {column.replace('_', ' ')} 0 without a TRACK, got 1"
     refused_both_ways(acker_type, sealed(bytes(blob)), text)
@@ -352,12 +355,12 @@ def test_an_fsshelter_entry_may_read_0(acker_type):
 
 @pytest.mark.parametrize("count", [2, 10**6, 2**31, 2**48, 2**60, 2**64 - 1])
 def test_a_huge_claimed_count_takes_no_memory(acker_type, count):
-    hostile = patched(112, "<Q", count)
-    size = 128 + 34 * count + 8 * -(-count // BLOCK_ENTRIES)
+    hostile = patched(HEADER_BYTES - 16, "<Q", count)
+    size = HEADER_BYTES + 34 * count + 8 * -(-count // BLOCK_ENTRIES)
     tracemalloc.start()
     try:
         for text in refused_both_ways(acker_type, hostile):
-            assert text == f"snapshot: expected {size} bytes for {count} entries, got {128 + 34 + 8}"
+            assert text == f"snapshot: expected {size} bytes for {count} entries, got {HEADER_BYTES + 34 + 8}"
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -370,7 +373,7 @@ def test_a_file_is_not_believed_how_many_entries_it_has(scarce_memory):
     roots = np.arange(3 * BLOCK_ENTRIES)
     a.ingest(Kind.TRACK, roots, roots + 1, np.zeros(len(roots), int))
     hostile = bytearray(a.snapshot())
-    struct.pack_into("<Q", hostile, 112, 2**40)
+    struct.pack_into("<Q", hostile, HEADER_BYTES - 16, 2**40)
     _core.fail_allocations_after(40)
     with pytest.raises(SnapshotError, match=rf"for {2**40} entries, got {len(hostile)}"):
         acker.Acker.restore_from(io.BytesIO(sealed(bytes(hostile))))
@@ -421,8 +424,8 @@ def encode_as_is(given):
     """Encode, without clearing what entries without a TRACK should not have."""
     blob = bytearray(encode(given))
     n = len(given.entries.root_id)
-    blob[128 + 16 * n : 128 + 24 * n] = given.entries.message_id.astype("<i8").tobytes()
-    blob[128 + 24 * n : 128 + 28 * n] = given.entries.task_id.astype("<i4").tobytes()
+    blob[HEADER_BYTES + 16 * n : HEADER_BYTES + 24 * n] = given.entries.message_id.astype("<i8").tobytes()
+    blob[HEADER_BYTES + 24 * n : HEADER_BYTES + 28 * n] = given.entries.task_id.astype("<i4").tobytes()
     return sealed(bytes(blob))
 
 
@@ -464,7 +467,7 @@ def test_encode_clears_ids_without_a_track_and_takes_any_layout():
     entries = state([{"state": 0, "task_id": 9, "message_id": 9}, {"root_id": 8}]).entries
     strided = Entries(*(np.repeat(column, 2)[::2] for column in entries))
     for given in (entries, strided):
-        taken = decode(encode(state()._replace(counters=(1,) + (0,) * 9, entries=given))).entries
+        taken = decode(encode(state()._replace(counters=(1,) + (0,) * 10, entries=given))).entries
         assert taken.task_id.tolist() == [0, 3]
         assert taken.message_id.tolist() == [0, 42]
     assert entries.task_id.tolist() == [9, 3]

@@ -19,7 +19,7 @@ import pytest
 import acker
 from acker import BusyError, Kind, SnapshotError
 from acker.errors import ArgumentTypeError
-from acker.snapshot import BLOCK_ENTRIES, block_bytes
+from acker.snapshot import BLOCK_ENTRIES, HEADER_BYTES, block_bytes
 
 POSIX = os.name == "posix"
 BLOCK_BYTES = block_bytes(BLOCK_ENTRIES)
@@ -64,7 +64,7 @@ def test_a_relative_path_is_that_of_the_working_folder(acker_type, path, monkeyp
     assert len(acker_type.restore_from(path.name)) == 5
 
 
-@pytest.mark.parametrize("size", [0, 5, 127, 128, 129, 400, 1000])
+@pytest.mark.parametrize("size", [0, 5, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, 400, 1000])
 def test_a_file_that_was_cut_is_refused(acker_type, size, path):
     a = tracking(acker_type, 30)
     a.snapshot_to(path)
@@ -450,7 +450,8 @@ class Full:
 def test_a_full_disk_leaves_the_acker_as_it_was(acker_type):
     a = tracking(acker_type)
     blob = a.snapshot()
-    for free in (0, 1, 127, 128, 129, BLOCK_BYTES, 128 + BLOCK_BYTES, 2 * BLOCK_BYTES, len(blob) - 1):
+    edges = (1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, BLOCK_BYTES, HEADER_BYTES + BLOCK_BYTES)
+    for free in (0, *edges, 2 * BLOCK_BYTES, len(blob) - 1):
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
             a.snapshot_to(Full(free))
         assert a.snapshot() == blob
@@ -462,8 +463,8 @@ def test_a_full_disk_leaves_the_acker_as_it_was(acker_type):
     ("answer", "error", "text"),
     [
         (0, BlockingIOError, "would have to be waited for"),
-        (-1, OSError, "expected write to return at most 128, got -1"),
-        (129, OSError, "expected write to return at most 128, got 129"),
+        (-1, OSError, f"expected write to return at most {HEADER_BYTES}, got -1"),
+        (HEADER_BYTES + 1, OSError, f"expected write to return at most {HEADER_BYTES}, got {HEADER_BYTES + 1}"),
     ],
 )
 def test_a_file_that_takes_nothing_or_more_than_there_is_is_an_error(acker_type, answer, error, text):
@@ -511,7 +512,7 @@ def test_a_file_that_reads_too_much_is_an_error(acker_type):
         def read(self, size):
             return bytes(size + 1)
 
-    with pytest.raises(OSError, match="expected read to return at most 128 bytes, got 129"):
+    with pytest.raises(OSError, match=f"expected read to return at most {HEADER_BYTES} bytes, got {HEADER_BYTES + 1}"):
         acker_type.restore_from(Generous())
 
 
@@ -520,7 +521,7 @@ def test_errors_of_a_source_pass_through(acker_type):
 
     class Broken(io.BytesIO):
         def read(self, size=-1):
-            if self.tell() >= 128 + BLOCK_BYTES:
+            if self.tell() >= HEADER_BYTES + BLOCK_BYTES:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return super().read(size)
 

@@ -72,7 +72,7 @@ cdef extern from "ingest.h" namespace "acker" nogil:
         size_t rows
 
     struct Counters:
-        int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets
+        int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets, empty
 
     cppclass Finished:
         int64_t* root_id
@@ -296,11 +296,11 @@ cdef class Core:
         self.gate.leave()
 
     cdef void publish(self) noexcept:
-        cdef int64_t[13] numbers
+        cdef int64_t[14] numbers
         memcpy(numbers, &self.core.counters, sizeof(Counters))
-        numbers[10] = <int64_t>self.core.arena.count()
-        numbers[11] = self.core.open()
-        numbers[12] = <int64_t>(sizeof(AckerCore) + self.core.arena.bytes() + self.core.finished.bytes())
+        numbers[11] = <int64_t>self.core.arena.count()
+        numbers[12] = self.core.open()
+        numbers[13] = <int64_t>(sizeof(AckerCore) + self.core.arena.bytes() + self.core.finished.bytes())
         self.published.write(numbers)
 
     def ingest(self, kind, root_id, value, task_id, message_id, now_ms):
@@ -352,10 +352,10 @@ cdef class Core:
             self.gate.leave()
 
     def numbers(self):
-        """The ten lifetime counters, entries held, open trees and bytes, as some recent call left them."""
-        cdef int64_t[13] numbers
+        """The eleven lifetime counters, entries held, open trees and bytes, as some recent call left them."""
+        cdef int64_t[14] numbers
         self.published.read(numbers)
-        return tuple([numbers[i] for i in range(13)])
+        return tuple([numbers[i] for i in range(14)])
 
     def writer(self):
         """What writes this core's entries into the blocks of a snapshot."""
@@ -366,7 +366,7 @@ cdef class Core:
         return _reader(self, &self.core, 1, checksum, entries)
 
     def set_counters(self, tuple counters):
-        """Count on from the ten lifetime counters of a snapshot."""
+        """Count on from the eleven lifetime counters of a snapshot."""
         self.enter()
         try:
             _set_counters(&self.core.counters, counters)

@@ -21,7 +21,7 @@ class Gate {
 // Numbers that belong together: whoever reads them sees them as one call left them, never half of the next.
 class Published {
   public:
-    static constexpr size_t NUMBERS = 13;  // the ten counters, entries held, open trees, bytes
+    static constexpr size_t NUMBERS = 14;  // the eleven counters, entries held, open trees, bytes
 
     void write(const int64_t* numbers) noexcept {
         std::lock_guard<std::mutex> lock(mutex_);

@@ -43,7 +43,7 @@ struct Messages {
 };
 
 struct Counters {
-    int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets;
+    int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets, empty;
 };
 
 // Finished trees, in the order in which they finished. Owned here until the caller has copied them.
@@ -416,6 +416,7 @@ class AckerCore {
         counters.duplicates += count(DUPLICATES);
         counters.unknown += count(UNKNOWN);
         counters.resets += count(RESETS);
+        counters.empty += count(EMPTY);
     }
 
     template <Protocol P>

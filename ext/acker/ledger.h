@@ -68,7 +68,7 @@ class Ledger {
 
     struct Counts {
         int64_t tracked = 0, acked = 0, failed = 0, timed_out = 0, rejected = 0;
-        int64_t duplicates = 0, unknown = 0, orphans = 0, dropped = 0, resets = 0;
+        int64_t duplicates = 0, unknown = 0, orphans = 0, dropped = 0, resets = 0, empty = 0;
     };
 
     static size_t bytes_for(size_t capacity) noexcept {
@@ -367,6 +367,7 @@ class Ledger {
             if (entry.value == 0) {
                 ++counts->tracked;
                 ++counts->acked;
+                counts->empty += !failed && in.track_value[row] == 0;
                 report(entry, OUTCOME_ACKED, rules.time_ms, done);
                 return;
             }

@@ -43,7 +43,7 @@ cdef extern from "ledger.h" namespace "acker" nogil:
         size_t roots
 
     cppclass c_LedgerCounts "acker::Ledger::Counts":
-        int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets
+        int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets, empty
 
     cppclass c_Ledger "acker::Ledger":
         void create(uint8_t* memory, size_t capacity, uint64_t seed) noexcept
@@ -79,7 +79,7 @@ def ledger_bytes(size_t capacity):
 cdef tuple _counts_of(const c_LedgerCounts& counts):
     return (
         counts.tracked, counts.acked, counts.failed, counts.timed_out, counts.rejected, counts.duplicates,
-        counts.unknown, counts.orphans, counts.dropped, counts.resets,
+        counts.unknown, counts.orphans, counts.dropped, counts.resets, counts.empty,
     )
 
 

@@ -36,7 +36,8 @@ enum Tally : unsigned {
     ENDED_FAILED = 24,
     DUPLICATES = 32,
     UNKNOWN = 40,
-    RESETS = 48
+    RESETS = 48,
+    EMPTY = 56
 };
 constexpr size_t TALLY_ROWS_MAX = 255;
 constexpr uint64_t one(Tally count) noexcept { return uint64_t{1} << count; }
@@ -134,6 +135,7 @@ constexpr Effect effect_of(Protocol protocol, Kind kind, unsigned found, bool ze
         effect.keep = OVERFLOWED;  // the slot is free again; whether others passed over the line is not this entry's
         effect.take = effect.set = effect.keep_val = 0;
         effect.tally += one(ENDED) + (failed ? one(ENDED_FAILED) : 0);
+        if (!known) effect.tally += one(EMPTY);  // acked by its TRACK alone: the spout's tuple went to nobody
         effect.event |= REPORT | static_cast<uint32_t>(failed ? FAILED_TREE : ACKED) << OUTCOME_SHIFT;
         effect.noted = 1;
     }

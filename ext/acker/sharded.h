@@ -164,6 +164,7 @@ class ShardedCore {
             sum.orphans += counters.orphans;
             sum.dropped += counters.dropped;
             sum.resets += counters.resets;
+            sum.empty += counters.empty;
         }
         return sum;
     }

@@ -90,12 +90,12 @@ cdef class ShardedCore:
         self.gate.leave()
 
     cdef void publish(self) noexcept:
-        cdef int64_t[13] numbers
+        cdef int64_t[14] numbers
         cdef Counters counters = self.core.counters()
         memcpy(numbers, &counters, sizeof(Counters))
-        numbers[10] = <int64_t>self.core.count()
-        numbers[11] = self.core.open()
-        numbers[12] = <int64_t>self.core.bytes()
+        numbers[11] = <int64_t>self.core.count()
+        numbers[12] = self.core.open()
+        numbers[13] = <int64_t>self.core.bytes()
         self.published.write(numbers)
 
     def ingest(self, kind, root_id, value, task_id, message_id, now_ms):
@@ -161,10 +161,10 @@ cdef class ShardedCore:
             self.gate.leave()
 
     def numbers(self):
-        """The ten lifetime counters, entries held, open trees and bytes, as some recent call left them."""
-        cdef int64_t[13] numbers
+        """The eleven lifetime counters, entries held, open trees and bytes, as some recent call left them."""
+        cdef int64_t[14] numbers
         self.published.read(numbers)
-        return tuple([numbers[i] for i in range(13)])
+        return tuple([numbers[i] for i in range(14)])
 
     def writer(self):
         """What writes the entries of all shards into the blocks of a snapshot."""
@@ -177,7 +177,7 @@ cdef class ShardedCore:
         return _reader(self, self.core.cores(), self.core.shards(), checksum, entries)
 
     def set_counters(self, tuple counters):
-        """Count on from the ten lifetime counters of a snapshot, whose entries the shards hold."""
+        """Count on from the eleven lifetime counters of a snapshot, whose entries the shards hold."""
         cdef Counters before
         _set_counters(&before, counters)
         self.enter()

@@ -31,8 +31,8 @@ cdef extern from "snapshot.h" namespace "acker" nogil:
 
 
 cdef void _set_counters(Counters* counters, tuple numbers) except *:
-    cdef int64_t[10] values
-    for i in range(10):
+    cdef int64_t[11] values
+    for i in range(11):
         values[i] = numbers[i]
     memcpy(counters, values, sizeof(Counters))
 
@@ -79,16 +79,16 @@ cdef class SnapshotWriter:
 
     @property
     def counters(self):
-        """The ten lifetime counters, added up over the cores."""
+        """The eleven lifetime counters, added up over the cores."""
         self.expect(self.inside)
-        cdef int64_t[10] numbers
-        cdef int64_t[10] sums
-        sums[:] = [0] * 10
+        cdef int64_t[11] numbers
+        cdef int64_t[11] sums
+        sums[:] = [0] * 11
         for core in range(self.count):
             memcpy(numbers, &self.cores[core].counters, sizeof(Counters))
-            for i in range(10):
+            for i in range(11):
                 sums[i] += numbers[i]
-        return tuple([sums[i] for i in range(10)])
+        return tuple([sums[i] for i in range(11)])
 
     def begin(self, uint64_t checksum):
         """Start with the first block; the checksum is that of the header."""

@@ -65,6 +65,7 @@ class Counts(NamedTuple):
     orphans: int = 0
     dropped: int = 0
     resets: int = 0
+    empty: int = 0
 
     def plus(self, other: Counts) -> Counts:
         """Return the sums."""

@@ -72,9 +72,9 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts since creation (the first ten) and now (the last two).
+    """Counts since creation (the first eleven) and now (the last two).
 
-    Always ``tracked == acked + failed + timed_out + open``.
+    Always ``tracked == acked + failed + timed_out + open`` and ``empty <= acked``.
 
     Attributes
     ----------
@@ -94,6 +94,9 @@ class Stats:
         Messages about an unknown root that were not stored because of ``high_water``.
     resets : int
         RESET_TIMEOUTs of known roots.
+    empty : int
+        Of those acked, the trees that their TRACK finished by itself: its value was 0 and nothing had been said of
+        them, so the spout's tuple went to nobody. Always 0 under "fsshelter", where a TRACK says nothing of tuples.
     pending : int
         Entries held now, those without a TRACK included.
     open : int
@@ -110,6 +113,7 @@ class Stats:
     orphans: int
     dropped: int
     resets: int
+    empty: int
     pending: int
     open: int
 
@@ -126,6 +130,7 @@ COUNTERS: Final = (
     "orphans",
     "dropped",
     "resets",
+    "empty",
 )
 
 

@@ -355,6 +355,7 @@ class ReferenceAcker:
             self._counts["dropped"] += 1
             return None
 
+        is_new = entry is None
         if entry is None:  # <storm 3>, and <storm 8> when the tree is finished already
             bucket, entry = self._buckets[0], _Entry(start_tick(now_ms))
             bucket[root] = entry
@@ -372,6 +373,7 @@ class ReferenceAcker:
             return None
         if entry.ack_val == 0:  # <storm 7>: 0 wins over failed
             outcome = _ACKED
+            self._counts["empty"] += is_new  # <storm 4>: by its TRACK alone
         elif entry.failed:
             outcome = _FAILED
         else:

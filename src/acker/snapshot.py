@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MAGIC: Final = b"ACKERSNP"
-VERSION: Final = 2
+VERSION: Final = 3
 BLOCK_ENTRIES: Final = 8192  # of every block but the last
 
 UNTRACKED: Final = 0
@@ -245,6 +245,7 @@ class Reading:
         counts = dict(zip(COUNTERS, header.counters, strict=True))
         expected = counts["acked"] + counts["failed"] + counts["timed_out"] + tracked
         _expect(counts["tracked"] == expected, f"{expected} TRACKs by the other counters", counts["tracked"])
+        _expect(counts["empty"] <= counts["acked"], "no more empty trees than acked ones", counts["empty"])
         high_water = header.options.high_water
         if high_water is not None:
             # protocol.md, Capacity: the last TRACK is accepted at 2h open trees, the last other new root at 4h entries.

@@ -5,6 +5,7 @@ import struct
 import pytest
 
 from acker import Kind, Outcome, TupleTree
+from acker.snapshot import HEADER_BYTES
 
 ROOT = 9
 LINEAR = [  # Spout -> Bolt A -> Bolt B: event, xor value after it
@@ -27,7 +28,7 @@ FAN_OUT = [  # Spout -> Bolt A -> (Bolt B, Bolt C)
 
 def ack_val(a):
     """Return the ack val of the only entry, from its place in the snapshot format."""
-    (value,) = struct.unpack_from("<q", a.snapshot(), 128 + 8)
+    (value,) = struct.unpack_from("<q", a.snapshot(), HEADER_BYTES + 8)
     return value
 
 

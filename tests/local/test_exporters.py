@@ -59,7 +59,7 @@ def test_points_name_topology_component_kind_task_and_stream(runtime) -> None:
     assert values["acker.messages.timed_out"] == [(LINES, 2)], "bolts know of no timeout"
     assert values["acker.queue.depth"] == [(LINES, 0), (SPLIT, 4), (ACKER, 2)]
     assert values["acker.topology.restarts"] == [({"topology": "WordCount"}, 1)]
-    assert values["acker.trees.tracked"] == [(ACKER, 0)] and values["acker.trees.open"] == [(ACKER, 11)]
+    assert values["acker.trees.tracked"] == [(ACKER, 0)] and values["acker.trees.open"] == [(ACKER, 12)]
 
 
 def scrape(url: str) -> dict[tuple[str, frozenset], float]:
@@ -87,7 +87,7 @@ def test_prometheus_scrapes_over_http(runtime) -> None:
         assert value("acker_messages_oldest_age_seconds", **LINES) == 2.5
         assert value("acker_task_capacity_ratio", **SPLIT) == 0.5
         assert value("acker_user_events_total", **LINES, name="files") == 3
-        assert value("acker_trees_open", **ACKER) == 11
+        assert value("acker_trees_open", **ACKER) == 12
         assert value("acker_topology_uptime_seconds", topology="WordCount") == 2
         duration = "acker_complete_duration_seconds"
         assert value(f"{duration}_count", **LINES) == 2

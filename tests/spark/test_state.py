@@ -1,4 +1,4 @@
-"""The format of the state: version 1 as it is written down, byte by byte, since old checkpoints must stay readable."""
+"""The format of the state: version 2 as it is written down, byte by byte, since old checkpoints must stay readable."""
 
 import struct
 
@@ -25,7 +25,7 @@ HEAD = Head(
     entries=2,
     open=1,
     first_chunk=3,
-    counts=Counts(*range(10, 20)),
+    counts=Counts(*range(10, 21)),
     chunks=(ChunkSize(3, 100), ChunkSize(1, 80)),
 )
 ENTRIES = Entries(
@@ -44,10 +44,10 @@ def checked(content):
 
 
 def golden_head():
-    numbers = [1, 2, 8, 4, 0, -5, 6, -(2**63), 7, 8, 9, 2, 1, 3, *range(10, 20)]
+    numbers = [1, 2, 8, 4, 0, -5, 6, -(2**63), 7, 8, 9, 2, 1, 3, *range(10, 21)]
     return checked(
         b"ACKERHED"
-        + struct.pack("<II", 1, 16 + 16 + 8 * len(numbers))
+        + struct.pack("<II", 2, 16 + 16 + 8 * len(numbers))
         + bytes(range(16))
         + struct.pack(f"<{len(numbers)}q", *numbers)
         + struct.pack("<4I", 3, 100, 1, 80)
@@ -57,7 +57,7 @@ def golden_head():
 def golden_chunk():
     return checked(
         b"ACKERLOG"
-        + struct.pack("<II", 1, 32)
+        + struct.pack("<II", 2, 32)
         + struct.pack("<QQ", 2, 2)
         + struct.pack("<2q", 11, -12)
         + struct.pack("<10q", 7, -(2**63), 5, 2**63 - 1, 42, 0, 1000, 2000, 1000, 3000)
@@ -65,7 +65,7 @@ def golden_chunk():
     )
 
 
-def test_version_1_is_what_it_was():
+def test_version_2_is_what_it_was():
     assert encode_head(HEAD) == golden_head()
     assert encode_chunk(ENTRIES, GONE) == golden_chunk()
     assert decode_head(golden_head()) == HEAD
@@ -89,9 +89,9 @@ def test_what_cannot_be_read_is_refused(data, decode):
             decode(data[:size])
     with pytest.raises(StateError):
         decode(data + b"\0")
-    later = checked(data[:8] + struct.pack("<I", 2) + data[12:-8])
+    later = checked(data[:8] + struct.pack("<I", 3) + data[12:-8])
     with pytest.raises(
-        StateError, match="expected format version 1, got 2: it was written by another release of acker;"
+        StateError, match="expected format version 2, got 3: it was written by another release of acker;"
     ):
         decode(later)
 

@@ -136,7 +136,7 @@ std::vector<std::unique_ptr<AckerCore>> restored(const std::vector<AckerCore*>& 
 inline bool same(const Counters& a, const Counters& b) {
     return a.tracked == b.tracked && a.acked == b.acked && a.failed == b.failed && a.timed_out == b.timed_out &&
            a.rejected == b.rejected && a.duplicates == b.duplicates && a.unknown == b.unknown &&
-           a.orphans == b.orphans && a.dropped == b.dropped && a.resets == b.resets;
+           a.orphans == b.orphans && a.dropped == b.dropped && a.resets == b.resets && a.empty == b.empty;
 }
 
 inline void check_numbers(const AckerCore& core, const Model& model) {

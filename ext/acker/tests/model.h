@@ -109,6 +109,7 @@ class Model {
         std::optional<Outcome> outcome =
             protocol_ == Protocol::fsshelter ? fsshelter(message, &found->second) : storm(message, &found->second);
         if (outcome) {
+            counters.empty += !known && *outcome == ACKED;  // storm 4: by its TRACK alone
             finished->push_back(end(found->first, found->second, *outcome, now));
             trees.erase(found);
         }

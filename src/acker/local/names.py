@@ -115,6 +115,7 @@ _TREES: Final = {
     "orphans": "trees of which messages came, but never the spout's",
     "dropped": "messages not kept because of topology.acker.high_water",
     "resets": "timeouts that were reset",
+    "empty": "trees acked at once, since the spout's tuple went to nobody",
 }
 
 METRICS: Final[tuple[Metric, ...]] = (

@@ -34,7 +34,7 @@ _UNLOGGED: Final = 0  # the chunk of an entry that the log does not know
 # In the order of acker.ledger.Counts.
 _COUNTS: Final = (
     *("tracked", "acked", "failed", "timed_out", "rejected"),
-    *("duplicates", "unknown", "orphans", "dropped", "resets"),
+    *("duplicates", "unknown", "orphans", "dropped", "resets", "empty"),
 )
 _MEMORY_BYTES: Final = 4096
 _TOKEN_BYTES: Final = 16
@@ -177,6 +177,7 @@ class LedgerTable:
             # All of it is here, so there is nothing to hold, whatever the limit.
             if entry.value == 0:
                 counts["tracked"] += 1
+                counts["empty"] += not failed and row.track_value == 0
                 changes.report(entry, Outcome.ACKED, rules.time_ms)
                 return
         # The TRACK is taken as the last of its messages: the others meet the limits first.

@@ -135,6 +135,7 @@ _TREES: Final = {
     "orphans": "trees of which messages came, but never a TRACK",
     "dropped": "messages not kept because of high_water",
     "resets": "timeouts that were reset",
+    "empty": "trees acked at once, since the spout's tuple went to nobody",
 }
 
 # Where the local runtime has the same figure it has the same name: see docs/observability.md.

@@ -17,7 +17,7 @@ class Report(NamedTuple):
         Through Spark Connect the batch id is -1: workers are not told it.
     messages : int
         Acker messages that came in, RESET_TIMEOUTs included.
-    tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets : int
+    tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets, empty : int
         As in `acker.Stats`.
     pending, open : int
         Entries held after it, and those of them that have a TRACK.
@@ -51,6 +51,7 @@ class Report(NamedTuple):
     orphans: int
     dropped: int
     resets: int
+    empty: int
     pending: int
     open: int
     oldest_age_ms: int

@@ -18,7 +18,7 @@ from acker.combiner import xxh64
 from acker.errors import ArgumentValueError
 from acker.ledger import TOKEN_BYTES, UNTRACKED_FAILED, Counts, Entries
 
-VERSION: Final = 1
+VERSION: Final = 2
 # The state variable, a map, and its types as Spark writes them. One for both: a second variable would make every commit
 # of Spark's about a tenth longer.
 VARIABLE: Final = "log"

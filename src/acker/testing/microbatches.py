@@ -134,6 +134,7 @@ class MicroBatches:
             # Finished within the set, so nothing has to be held.
             self.counts["tracked"] += 1
             self.counts["acked"] += 1
+            self.counts["empty"] += not failed and value == 0
             return [(root, what.track.message_id, what.track.task_id, Outcome.ACKED, 0)]
         others = not tracked or failed or value != 0
         if entry is None and others and self._is_beyond(len(self.entries), 4):
