@@ -15,6 +15,8 @@ TREES ?= 20000000
 KILLS ?= 20
 SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
 IN_ENV = sh scripts/in_env.sh
+# One process a core; tests/conftest.py says which tests stay together, and which begin first.
+PYTEST = python -m pytest -n logical --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help run test spark-versions quick sanitize soak mutants bench docs build lint format doctor wheel
@@ -30,7 +32,7 @@ run:  ## word count on Spark, tracked by the acker, until every line is acked (A
 test:  ## lint, types and all tests, some of them on the lowest Spark too (ARGS="-k ids" is passed on to pytest)
 	@$(SETUP) test
 	@$(IN_ENV) sh scripts/lint.sh
-	@$(IN_ENV) python -m pytest $(ARGS)
+	@$(IN_ENV) $(PYTEST) $(ARGS)
 	@$(if $(ARGS),:,$(IN_ENV) python scripts/spark_versions.py $(LOWEST_SPARK))
 
 spark-versions:  ## a part of the tests of acker.spark on other releases of Spark, VERSIONS="4.0 4.1 4.2"
@@ -39,7 +41,7 @@ spark-versions:  ## a part of the tests of acker.spark on other releases of Spar
 
 quick:  ## the tests that need neither Spark nor a JDK
 	@$(SETUP) quick
-	@$(IN_ENV) python -m pytest --ignore=tests/spark -m "not spark" $(ARGS)
+	@$(IN_ENV) $(PYTEST) --ignore=tests/spark -m "not spark" $(ARGS)
 
 sanitize:  ## the quick tests with the native module under AddressSanitizer and UBSan
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick

@@ -19,6 +19,26 @@ settings.register_profile("ci", parent=settings.get_profile("acker"), derandomiz
 settings.load_profile("ci" if os.environ.get("CI") else "acker")
 
 
+SPARK_SESSION = "the Spark session"
+
+
+def pytest_collection_modifyitems(items):
+    """Group the tests for `pytest -n`: one process runs all that share the Spark session, else each file is a group.
+
+    The longest groups begin first, so that no process is left with one of them at the end.
+    """
+
+    def group_of(item):
+        return SPARK_SESSION if "spark" in item.fixturenames else item.path.name
+
+    def start_order(item):
+        return group_of(item) != SPARK_SESSION, item.get_closest_marker("spark") is None
+
+    items.sort(key=start_order)  # stable: within a file the order stays
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+
+
 @pytest.fixture(params=[acker.Acker, acker.ReferenceAcker], ids=["native", "reference"])
 def acker_type(request):
     """Both implementations: whatever holds for the one holds for the other."""

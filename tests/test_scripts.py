@@ -451,7 +451,11 @@ def test_help_lists_every_target() -> None:
 
 @pytest.mark.parametrize(
     ("target", "program"),
-    [("run", "acker run wordcount"), ("test", "pytest"), ("bench", "acker bench --json build/bench.json")],
+    [
+        ("run", "acker run wordcount"),
+        ("test", "pytest -n logical --dist loadgroup --no-loadscope-reorder"),
+        ("bench", "acker bench --json build/bench.json"),
+    ],
 )
 def test_targets_pass_arguments_on(target: str, program: str) -> None:
     assert f"{program} --input some/folder\n" in make("-n", target, "ARGS=--input some/folder")
