@@ -141,11 +141,11 @@ class Drawings(SphinxPostTransform):
     formats = ("html",)
 
     def run(self) -> None:
-        """Replace each image of docs/figures by what the file holds."""
+        """Replace each image that is a drawing of ours by what the file holds."""
         for image in list(self.document.findall(nodes.image)):
             path = DOCS / image["uri"]
-            if path.parent == DOCS / "figures" and path.suffix == ".svg":
-                drawing = path.read_text(encoding="utf-8")
+            drawing = path.read_text(encoding="utf-8") if path.suffix == ".svg" and path.is_file() else ""
+            if "acker-drawing" in drawing:
                 image.replace_self(nodes.raw("", f'<div class="drawing">{drawing}</div>', format="html"))
 
 

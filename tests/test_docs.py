@@ -233,6 +233,48 @@ def test_generated_parts_are_as_their_generator_leaves_them() -> None:
     assert drawn == {path.name for path in made if path.suffix == ".svg"}, "a drawing that nobody makes any more"
 
 
+def test_a_value_stands_within_its_sentence() -> None:
+    """A line that begins with a comment ends the paragraph above it."""
+    seen = 0
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        seen += text.count("<!-- generated: value")
+        assert not re.search(r"^ *<!-- generated: value", text, re.MULTILINE), page.name
+    assert seen > 5
+
+
+def test_results_come_before_the_method() -> None:
+    page = ROOT / "docs/benchmarks.md"
+    headings = re.findall(r"^## (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings == ["Results", "The workloads", "What is compared with what", "How it is measured"]
+
+
+def colours(sheet: str) -> dict[str, str]:
+    return dict(re.findall(r"(--\w+):\s*(#\w+)", sheet))
+
+
+def test_drawings_have_the_same_colours_by_the_system_and_by_the_theme_of_the_site() -> None:
+    from acker.page import DRAWING_STYLE
+
+    light, dark = map(colours, DRAWING_STYLE.split("@media"))
+    assert len(light) > 5 and light.keys() == dark.keys() and not set(light.values()) & set(dark.values())
+    css = (ROOT / "docs/_static/site.css").read_text(encoding="utf-8")
+    for theme, expected in (("light", light), ("dark", dark)):
+        found = re.search(rf'body\[data-theme="{theme}"\] \.acker-drawing \{{([^}}]*)\}}', css)
+        assert found is not None and colours(found[1]) == expected
+
+
+def test_drawings_on_the_pages_follow_the_dark() -> None:
+    """Those that stand on a page and those that `acker bench` makes."""
+    drawn = [*(ROOT / "docs/figures").glob("*.svg"), *(ROOT / "benchmarks/results").glob("*.svg")]
+    assert len(drawn) >= 6
+    for path in drawn:
+        text = path.read_text(encoding="utf-8")
+        assert re.search(r"""<svg [^>]*class=['"]acker-drawing['"]""", text) and "prefers-color-scheme:dark" in text
+        own = text.split("</style>", 1)[1]
+        assert not re.search(r"(?:fill|stroke)[:=] *['\"]?#", own), f"{path.name}: a colour that the dark cannot change"
+
+
 def test_a_number_that_is_typed_is_noticed() -> None:
     import generate
 

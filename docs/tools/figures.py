@@ -11,24 +11,22 @@ from html import escape
 from typing import Final, NamedTuple
 
 from acker import Acker, Completions, Kind, Outcome
+from acker.page import DRAWING_STYLE
 
 BITS: Final = 9  # enough for the ids below
 FONT: Final = "font-family='system-ui,-apple-system,Segoe UI,sans-serif'"
 MONO: Final = "font-family='ui-monospace,SFMono-Regular,Consolas,monospace'"
 
 # A card of its own, so that it can be read on any page; colours after the system, and in the site after its theme.
-STYLE: Final = """<style>
-.acker-drawing{--card:#f6f8fa;--rim:#d5dbe1;--ink:#1f2933;--dim:#5f6c7b}
-.acker-drawing{--on:#0b6e4f;--seen:#fff;--off:#e4e9ee;--bad:#b23b1e}
-@media (prefers-color-scheme:dark){
-.acker-drawing{--card:#1b2127;--rim:#3a444e;--ink:#e6eaee;--dim:#a3afbb}
-.acker-drawing{--on:#3fbf8f;--seen:#0d1512;--off:#2c353e;--bad:#ff8a65}}
-.acker-drawing .card{fill:var(--card);stroke:var(--rim)}.acker-drawing text{fill:var(--ink)}
+STYLE: Final = DRAWING_STYLE.replace(
+    "</style>",
+    """.acker-drawing .card{fill:var(--card);stroke:var(--rim)}.acker-drawing text{fill:var(--ink)}
 .acker-drawing .dim{fill:var(--dim)}.acker-drawing .bad{fill:var(--bad)}.acker-drawing .good{fill:var(--on)}
 .acker-drawing .open{fill:var(--on)}.acker-drawing .on-open{fill:var(--seen)}
 .acker-drawing .done{fill:none;stroke:var(--dim);stroke-dasharray:3 3}.acker-drawing .off{fill:var(--off)}
 .acker-drawing .edge{stroke:var(--dim);stroke-width:1.5;fill:none}.acker-drawing .box{fill:none;stroke:var(--rim)}
-</style>"""
+</style>""",
+)
 
 
 class Step(NamedTuple):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -12,8 +14,8 @@ from rich.console import Console
 
 from acker.cli.table import HEADINGS, Row, drawn, duration, line, rate, rows
 from acker.cli.topology import exit_code
-from acker.cli.topology_report import OUTCOMES, to_html, verdict
-from acker.local.metrics import Abandoned, Ending, Report, RuntimeStats
+from acker.cli.topology_report import OUTCOMES, _bars, to_html, verdict
+from acker.local.metrics import Abandoned, Ending, Histogram, Report, RuntimeStats
 from acker.topology import Bolt, Spout, Topology, Tuple
 
 
@@ -160,6 +162,51 @@ def test_the_report_stands_alone_and_follows_light_and_dark(report) -> None:
     for absent in ("Stalls", "The error", "abandoned", "as traced", "Dead letters"):
         assert absent not in text, absent
     assert page.count("<svg") == 3, "the topology and two histograms"
+
+
+def histogram(counts: dict[int, int]) -> Histogram:
+    """Return latencies: how many by the place of their bucket, of which four are an octave."""
+    bounds = tuple(round(1_000 * 2 ** (place / 4)) for place in range(112))  # 1 microsecond to 4 minutes
+    held = [counts.get(place, 0) for place in range(len(bounds) + 1)]
+    return Histogram(bounds, tuple(held), sum(held), 1_000 * sum(held))
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [{45: 1}, {0: 1}, {112: 3}, {8: 7, 40: 1_234_567, 44: 3}, dict.fromkeys(range(0, 113, 4), 99), {36: 5, 108: 2}],
+    ids=["one", "first", "beyond the last bound", "many", "every octave", "far apart"],
+)
+def test_a_histogram_has_both_axes_and_fills_its_width_and_no_label_is_cut(counts) -> None:
+    svg = ET.fromstring(re.search(r"<svg.*</svg>", _bars("split", histogram(counts), "tuples"))[0])
+    _, _, width, height = map(float, svg.attrib["viewBox"].split())
+    places: dict[str, list[tuple[float, float]]] = {}
+    for text in svg.iter("text"):
+        assert text.text
+        long, x = 0.62 * 12 * len(text.text), float(text.attrib["x"])  # a digit is 0.62 em wide in the usual fonts
+        left = {"end": x - long, "middle": x - long / 2}.get(text.attrib.get("text-anchor", ""), x)
+        assert left >= 0 and left + long <= width, f"{text.text!r} is cut"
+        assert 12 <= float(text.attrib["y"]) <= height - 3, f"{text.text!r} is cut"
+        places.setdefault(text.attrib.get("class", ""), []).append((left, left + long))
+    names = sorted(places["x"])
+    assert names and all(one[1] <= other[0] for one, other in itertools.pairwise(names)), "names overlap"
+    ticks = [int(text.text.replace(",", "")) for text in svg.iter("text") if text.attrib.get("class") == "y"]
+    assert ticks[0] == 0 and 2 <= len(ticks) <= 6 and ticks == sorted(set(ticks))
+    assert max(counts.values()) <= ticks[-1] <= 2 * max(counts.values())
+    bars = [(float(bar.attrib["x"]), float(bar.attrib["width"])) for bar in svg.iter("rect")]
+    assert bars[-1][0] + bars[-1][1] - bars[0][0] > 0.8 * width
+
+
+def test_pictures_follow_the_dark_and_tables_scroll_where_the_page_is_narrow(report) -> None:
+    page = to_html(report, WordCount.graph())
+    assert "background: #fff" not in page
+    drawn = page[page.index('class="acker-topology"') :].split("</svg>")[0]
+    light, dark = drawn.split("prefers-color-scheme:dark")
+    for part in ("text", ".ground", ".label", ".spout", ".bolt", ".line", ".arrow"):
+        assert f".acker-topology {part}{{" in light and f".acker-topology {part}{{" in dark, part
+    assert "fill" not in re.sub(r"fill-opacity", "", dark.split("</style>")[1]), "a colour that the dark cannot change"
+    style = page.split("</style>")[0]
+    assert re.search(r"th, td \{[^}]*white-space: nowrap", style) and ".drawing, .plot { overflow-x: auto; }" in style
+    assert page.count('<div class="plot"><svg') == 2 and page.count('<div class="table"><table>') >= 3
 
 
 def test_the_report_tells_what_went_wrong(report, stats) -> None:

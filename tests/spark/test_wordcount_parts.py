@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from acker.page import COLOURS
 from acker.wordcount import components as module
 from acker.wordcount.corpus import find
 from acker.wordcount.job import DeadLetter, Result, Round, write_dead_letters
-from acker.wordcount.report import COLOURS, to_html
+from acker.wordcount.report import to_html
 
 
 def write(folder: Path, **files: bytes) -> Path:
@@ -154,6 +155,18 @@ def test_the_report_stands_alone_and_follows_light_and_dark(changes, verdict) ->
     variables = set(re.findall(r"var\(--(\w+)\)", page))
     light, dark = page.split("prefers-color-scheme: dark")
     assert variables and all(f"--{name}:" in light and f"--{name}:" in dark for name in variables)
+
+
+@pytest.mark.parametrize("largest", [3, 16, 31, 32, 150, 1025])
+def test_every_bar_of_the_sizes_of_trees_is_named(largest) -> None:
+    page = to_html(result_of(tree_sizes=dict.fromkeys(range(1, largest + 1), 2)))
+    section = page[page.index("Tuples in a tree") :].split("</section>")[0]
+    axis = re.findall(r'<g id="sizes-xtick_\d+">.*?<text[^>]*>([^<]+)</text>', section, re.DOTALL)
+    assert axis[:3] == ["1", "2", "3"]
+    covered = [int(number) for name in axis for number in (name.split(" to ") * 2)[:2]]
+    firsts, lasts = covered[::2], covered[1::2]
+    assert firsts[1:] == [last + 1 for last in lasts[:-1]], "a size is left out"
+    assert firsts[-1] <= largest <= lasts[-1]
 
 
 def test_dead_letters_are_written_as_json_lines(tmp_path) -> None:

@@ -23,8 +23,11 @@ OUTCOMES: Final = {
     "failed": "ended with an error",
 }
 
-# The latency figure: one bar an octave.
-_BAR, _GAP, _HEIGHT, _FOOT = 26, 4, 120, 22
+# The latency figure, one bar an octave: its size, the room that the axes take of it, and the width of a digit.
+_WIDTH, _HEIGHT = 860, 190
+_RIGHT, _TOP, _FOOT, _DIGIT = 30, 14, 36, 8
+# How many bars there are at least, empty ones too, and how many can be named without running together.
+_BARS_MIN, _NAMES_MAX = 5, 16
 
 
 def to_html(report: Report, graph: Graph, crash: str | None = None) -> str:
@@ -150,13 +153,14 @@ def _latencies(components: list[ComponentStats]) -> list[str]:
             ]
             for name, histogram in histograms.items()
         ]
-        figures = [_bars(name, histogram) for name, histogram in histograms.items()]
+        what = "trees" if kind == "spout" else "tuples"
+        figures = [_bars(name, histogram, what) for name, histogram in histograms.items()]
         found.append(page.section(heading, page.table(head, body), *figures))
     return found
 
 
-def _bars(name: str, histogram: Histogram) -> str:
-    """Draw a histogram: one bar an octave, from the first that holds something to the last."""
+def _octaves(histogram: Histogram) -> list[tuple[int, int]]:
+    """Return (bound in ns, count) of each octave, from the first that holds something to the last."""
     octaves, below = [], 0
     for bound, count in histogram.cumulated(4):
         octaves.append((bound, count - below))
@@ -164,24 +168,46 @@ def _bars(name: str, histogram: Histogram) -> str:
     if histogram.total > below:
         octaves.append((histogram.bounds_ns[-1], histogram.total - below))
     held = [place for place, (_, count) in enumerate(octaves) if count]
-    octaves = octaves[held[0] : held[-1] + 1]
-    most = max(count for _, count in octaves)
-    width = max(20, len(octaves)) * (_BAR + _GAP)
+    last = max(held[-1] + 1, min(_BARS_MIN, len(octaves)))
+    return octaves[min(held[0], last - _BARS_MIN) : last]
+
+
+def _ticks(most: int) -> list[int]:
+    """Return the numbers of an axis from 0 to at least `most`, at steps of 1, 2 or 5 times a power of ten."""
+    step = next(each * 10**power for power in range(20) for each in (1, 2, 5) if each * 10**power * 4 >= most)
+    return list(range(0, most + step, step))
+
+
+def _bars(name: str, histogram: Histogram, what: str) -> str:
+    """Draw a histogram over the whole width, with both axes; `what` is counted."""
+    octaves = _octaves(histogram)
+    ticks = _ticks(max(count for _, count in octaves))
+    left = 16 + _DIGIT * len(f"{ticks[-1]:,}")
+    wide, high = (_WIDTH - left - _RIGHT) / len(octaves), _HEIGHT - _TOP - _FOOT
+    floor = _HEIGHT - _FOOT
     parts = []
+    for tick in ticks:
+        y = floor - high * tick / ticks[-1]
+        parts.append(f'<path d="M{left} {y:.1f}H{_WIDTH - _RIGHT}" stroke="var(--faint)"/>')
+        parts.append(f'<text class="y" x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:,}</text>')
+    every = -(-len(octaves) // _NAMES_MAX)
     for place, (bound, count) in enumerate(octaves):
-        x, height = place * (_BAR + _GAP), max(1.0, _HEIGHT * count / most) if count else 0
+        x, height = left + place * wide, max(1.0, high * count / ticks[-1]) if count else 0
         told = html.escape(f"{count:,} in up to {duration(bound)}")
         parts.append(
-            f'<rect x="{x}" y="{_HEIGHT - height:.1f}" width="{_BAR}" height="{height:.1f}" fill="var(--bar)">'
-            f"<title>{told}</title></rect>"
+            f'<rect x="{x + 0.06 * wide:.1f}" y="{floor - height:.1f}" width="{0.88 * wide:.1f}" '
+            f'height="{height:.1f}" fill="var(--bar)"><title>{told}</title></rect>'
         )
-        if place % 2 == 0:
-            label = f'<text x="{x + _BAR}" y="{_HEIGHT + 15}" text-anchor="end">{html.escape(duration(bound))}</text>'
-            parts.append(label)
-    line = f'<path d="M0 {_HEIGHT}.5H{width}" stroke="var(--faint)"/>'
-    return (
-        f'<p class="dim">{html.escape(name)}</p><svg viewBox="0 0 {width} {_HEIGHT + _FOOT}" role="img" '
-        f'aria-label="latencies of {html.escape(name)}" font-size="11" fill="var(--dim)">{line}{"".join(parts)}</svg>'
+        # Below the right edge of a bar stands the time that is its bound; the last one always does.
+        if (len(octaves) - 1 - place) % every == 0:
+            label = html.escape(duration(bound))
+            parts.append(f'<text class="x" x="{x + wide:.1f}" y="{floor + 16}" text-anchor="middle">{label}</text>')
+    parts.append(
+        f'<text x="{left}" y="{_HEIGHT - 4}">each bar: {what} that took up to the time at its right edge</text>'
+    )
+    return f'<p class="dim">{html.escape(name)}</p>' + page.figure(
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="latencies of {html.escape(name)}" '
+        f'font-size="12" fill="var(--dim)">{"".join(parts)}</svg>'
     )
 
 

@@ -10,8 +10,22 @@ from acker.topology.graph import Graph
 from acker.topology.layout import LINE, LOOP_HEIGHT, Box, Edge, Point, box_lines, label_line, layout
 
 _ARROW = 8.0
-_INK, _LINE, _LOOP = "#1f2933", "#7b8794", "#c05621"
-_FILLS = {"spout": ("#d9f2e6", "#2f855a"), "bolt": ("#e3ecfa", "#3c6fb4")}
+_FILLS = {"spout": "#d9f2e6", "bolt": "#e3ecfa"}
+
+# A ground of its own, so that it can be read on any page; colours after the system. They are plain: programs other than
+# browsers do not know variables.
+_STYLE = f"""<style>
+.acker-topology text{{fill:#1f2933}} .acker-topology .ground{{fill:#fff}} .acker-topology .label{{fill:#fff}}
+.acker-topology .spout{{fill:{_FILLS["spout"]};stroke:#2f855a}}
+.acker-topology .bolt{{fill:{_FILLS["bolt"]};stroke:#3c6fb4}}
+.acker-topology .line{{fill:none;stroke:#7b8794}} .acker-topology .arrow{{fill:#7b8794}}
+.acker-topology .line.loop{{stroke:#c05621}} .acker-topology .arrow.loop{{fill:#c05621}}
+@media (prefers-color-scheme:dark){{
+.acker-topology text{{fill:#e6eaee}} .acker-topology .ground{{fill:#1b2127}} .acker-topology .label{{fill:#1b2127}}
+.acker-topology .spout{{fill:#173d2c;stroke:#58c48a}} .acker-topology .bolt{{fill:#1d3557;stroke:#79aeea}}
+.acker-topology .line{{stroke:#98a2ac}} .acker-topology .arrow{{fill:#98a2ac}}
+.acker-topology .line.loop{{stroke:#f0a060}} .acker-topology .arrow.loop{{fill:#f0a060}}}}
+</style>"""
 
 
 def dot(graph: Graph) -> str:
@@ -49,7 +63,7 @@ def dot(graph: Graph) -> str:
     for node in graph.nodes.values():
         shape = "ellipse" if node.kind == "spout" else "box"
         label = _quoted(*box_lines(node))
-        lines.append(f'  {_quoted(node.name)} [shape={shape}, fillcolor="{_FILLS[node.kind][0]}", label={label}];')
+        lines.append(f'  {_quoted(node.name)} [shape={shape}, fillcolor="{_FILLS[node.kind]}", label={label}];')
     for subscription in graph.subscriptions:
         style = ", style=dashed" if (subscription.source, subscription.consumer) in graph.loops else ""
         ends = f"{_quoted(subscription.source)} -> {_quoted(subscription.consumer)}"
@@ -87,16 +101,19 @@ def svg(graph: Graph) -> str:
     """Return a picture of a topology as SVG, laid out here, edges on a cycle dashed and orange.
 
     Pointing at a box shows what its component emits. The text is complete in itself and can also stand within HTML.
+    Colours follow the system's choice of light or dark.
     """
     placed = layout(graph)
     width, height = f"{placed.width:.0f}", f"{placed.height:.0f}"
     start = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img" font-family="Helvetica, Arial, sans-serif" text-anchor="middle">'
+        f'role="img" class="acker-topology" font-family="Helvetica, Arial, sans-serif" text-anchor="middle">'
     )
     parts = [
         start,
         f"<title>{html.escape(graph.name)}</title>",
+        _STYLE,
+        f'<rect class="ground" width="{width}" height="{height}" rx="6"/>',
         *map(_svg_line, placed.edges),
         *map(_svg_label, placed.edges),
         *map(_svg_box, placed.boxes),
@@ -107,12 +124,9 @@ def svg(graph: Graph) -> str:
 
 
 def _svg_line(edge: Edge) -> str:
-    colour, dashes = (_LOOP, ' stroke-dasharray="5 3"') if edge.on_cycle else (_LINE, "")
+    kind, dashes = (" loop", ' stroke-dasharray="5 3"') if edge.on_cycle else ("", "")
     way, arrow = _self_loop(edge.points) if edge.source == edge.consumer else _way(edge.points)
-    return (
-        f'<path d="{way}" fill="none" stroke="{colour}" stroke-width="1.5"{dashes}/>\n'
-        f'<path d="{arrow}" fill="{colour}"/>'
-    )
+    return f'<path class="line{kind}" d="{way}" stroke-width="1.5"{dashes}/>\n<path class="arrow{kind}" d="{arrow}"/>'
 
 
 def _way(points: tuple[Point, ...]) -> tuple[str, str]:
@@ -148,19 +162,18 @@ def _at(point: Point) -> str:
 def _svg_label(edge: Edge) -> str:
     x, y, width, height = edge.label
     return (
-        f'<rect x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" height="{height:.1f}" rx="4" '
-        f'fill="#ffffff" fill-opacity="0.92"/>\n{_svg_text(edge.lines, x, y, bold_first=False)}'
+        f'<rect class="label" x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" '
+        f'height="{height:.1f}" rx="4" fill-opacity="0.92"/>\n{_svg_text(edge.lines, x, y, bold_first=False)}'
     )
 
 
 def _svg_box(box: Box) -> str:
-    fill, stroke = _FILLS[box.node.kind]
     radius = box.height / 2 if box.node.kind == "spout" else 5.0
     emits = "\n".join(f"{s.name}: {', '.join(s.fields)}{' (direct)' * s.direct}" for s in box.node.streams.values())
     return (
         f"<g><title>{html.escape(emits or 'emits nothing')}</title>\n"
-        f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" '
-        f'rx="{min(radius, 24.0):.1f}" fill="{fill}" stroke="{stroke}" stroke-width="1.5"/>\n'
+        f'<rect class="{box.node.kind}" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" '
+        f'height="{box.height:.1f}" rx="{min(radius, 24.0):.1f}" stroke-width="1.5"/>\n'
         f"{_svg_text(box.lines, box.x + box.width / 2, box.y + box.height / 2, bold_first=True)}</g>"
     )
 
@@ -171,7 +184,5 @@ def _svg_text(lines: Iterable[str], x: float, y: float, *, bold_first: bool) -> 
     rows = []
     for number, text in enumerate(texts):
         style = 'font-size="13" font-weight="bold"' if bold_first and number == 0 else 'font-size="11"'
-        rows.append(
-            f'<text x="{x:.1f}" y="{first + number * LINE:.1f}" {style} fill="{_INK}">{html.escape(text)}</text>'
-        )
+        rows.append(f'<text x="{x:.1f}" y="{first + number * LINE:.1f}" {style}>{html.escape(text)}</text>')
     return "\n".join(rows)

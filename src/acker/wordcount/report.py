@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import html
-import io
 import itertools
 import platform
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from acker import __version__, page
+from acker.page import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from acker.wordcount.job import Result, Totals
-
-# Matplotlib draws with these colours, and each becomes the style sheet's variable of the same name, which has one value
-# for light and one for dark. So one drawing is readable in both.
-COLOURS: Final = {
-    "ink": "#010203",
-    "faint": "#040506",
-    "acked": "#070809",
-    "failed": "#0a0b0c",
-    "late": "#0d0e0f",
-    "bar": "#101112",
-}
 
 _HEAD: Final = """<h1>{title}</h1>
 <p class="dim">{files:,} text files, {megabytes:.1f} MB, under <code>{input}</code></p>
@@ -83,7 +71,7 @@ def head(title: str, result: Totals, more: str) -> str:
 def details(result: Totals) -> list[str]:
     """Return the sections that every run has."""
     return [
-        page.section("Tuples in a tree", plot("sizes", 2.6, lambda axes: _draw_sizes(axes, result)), _SIZES),
+        page.section("Tuples in a tree", plot("sizes", 3.0, lambda axes: _draw_sizes(axes, result)), _SIZES),
         page.section(
             "Where the time went",
             plot("stages", 2.3, lambda axes: _draw_stages(axes, result)),
@@ -142,6 +130,11 @@ def _failures(result: Totals) -> str:
     return page.section("Why trees failed", page.table(["reason", "trees"], body))
 
 
+def plot(name: str, height: float, draw: Callable[[Any], None]) -> str:
+    """Return a chart of the page, `height` inches high."""
+    return page.figure(page.plot(name, (8.6, height), draw))
+
+
 def draw_ends(axes: Axes, ends: Sequence[Any], name: str) -> None:
     """Draw how the trees of each round or attempt ended."""
     rounds = [str(this.attempt + 1) for this in ends]
@@ -172,12 +165,12 @@ def _draw_sizes(axes: Axes, result: Totals) -> None:
         edges.append(int(np.ceil(edges[-1] * 1.25)))
     heights, _ = np.histogram(sizes, edges, weights=trees)
     last = int(np.flatnonzero(heights)[-1]) + 1 if heights.any() else 1
-    names = [str(low) if high == low + 1 else f"{low}+" for low, high in itertools.pairwise(edges)][:last]
+    names = [str(low) if high == low + 1 else f"{low} to {high - 1}" for low, high in itertools.pairwise(edges)][:last]
     axes.bar(np.arange(last), heights[:last], 0.85, color=COLOURS["bar"])
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(0)
-    step = max(1, last // 16)
-    axes.set_xticks(np.arange(0, last, step), names[::step])
+    # Every bar is named. Upright names take the least room.
+    axes.set_xticks(np.arange(last), names, rotation=90 if last > 16 else 0, fontsize=8)
     axes.grid(visible=False, axis="x")
     axes.set_xlabel("tuples")
     axes.set_ylabel("trees")
@@ -192,41 +185,3 @@ def _draw_stages(axes: Axes, result: Totals) -> None:
     axes.set_xlim(0, 1.15 * max(seconds))
     axes.set_xlabel("seconds")
     axes.grid(visible=False, axis="y")
-
-
-def plot(name: str, height: float, draw: Callable[[Any], None]) -> str:
-    """Draw with Matplotlib, and return SVG that takes its colours from the page."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    ink, faint = COLOURS["ink"], COLOURS["faint"]
-    settings: Any = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "acker",
-        "font.family": "sans-serif",
-        "text.color": ink,
-        "axes.labelcolor": ink,
-        "axes.edgecolor": faint,
-        "xtick.color": faint,
-        "ytick.color": faint,
-        "xtick.labelcolor": ink,
-        "ytick.labelcolor": ink,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": faint,
-        "grid.linewidth": 0.5,
-        "axes.axisbelow": True,
-    }
-    with mpl.rc_context(settings):
-        figure = Figure(figsize=(8.6, height), layout="constrained")
-        axes = figure.add_subplot()
-        draw(axes)
-        stream = io.StringIO()
-        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    svg = stream.getvalue()
-    svg = svg[svg.index("<svg") :]
-    for variable, colour in COLOURS.items():
-        svg = svg.replace(colour, f"var(--{variable})")
-    # Several plots in one page: their ids must differ.
-    return re.sub(r'(id="|url\(#|href="#)', rf"\1{name}-", svg)

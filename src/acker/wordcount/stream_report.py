@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from acker import page
-from acker.wordcount.report import COLOURS, details, draw_ends, head, plot, tiles, verdict
+from acker.page import COLOURS
+from acker.wordcount.report import details, draw_ends, head, plot, tiles, verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
