@@ -649,7 +649,7 @@ cdef class BoltEmitter(Emitter):
                     since = self.now_ns()
                 try:
                     process(tup)
-                except Exception as error:
+                except BaseException as error:
                     on_error(tup, error)
                 else:
                     if auto_ack and tup._owner is self:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 import inspect
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from acker.local.ackers import Verdict
@@ -21,6 +24,8 @@ _ROUNDS = 8
 
 # How often a coroutine is cancelled before a halt goes on without it.
 _CANCELS = 16
+
+logger = logging.getLogger("acker.local")
 
 
 class ClockLoop(asyncio.SelectorEventLoop):
@@ -60,7 +65,9 @@ class ClockLoop(asyncio.SelectorEventLoop):
 
     def rounds(self) -> None:
         """Run what is ready, and what becomes ready by that, for some rounds."""
-        self.run_until_complete(self._rounds())
+        # Code that cancels all tasks of its loop cancels this one too, and has had its way.
+        with suppress(asyncio.CancelledError):
+            self.run_until_complete(self._rounds())
 
     async def _rounds(self) -> None:
         for _ in range(_ROUNDS):
@@ -101,7 +108,8 @@ class LoopSignal:
         """Run the loop until somebody sets or touches this, or the time is over."""
         self._future = self._loop.create_future()
         if not self._set:
-            self._loop.run_until_complete(asyncio.wait([self._future], timeout=timeout))
+            with suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(asyncio.wait([self._future], timeout=timeout))
         self._future = None
         return self._set
 
@@ -111,52 +119,63 @@ class AsyncBoltTask(BoltTask):
 
     running = 0
 
-    async def run_one(self, tup: Tuple) -> None:
-        """Process one tuple; ack it when the coroutine ends."""
+    def take_up(self, tup: Tuple) -> None:
+        """Make a tuple this task's. A coroutine may be cancelled before it has begun, and its tuple is failed too."""
+        tup._owner = self.collector
+        self.collector.executed += 1
+
+    async def run_one(self, tup: Tuple) -> BaseException | None:
+        """Process one tuple, which is acked when the coroutine ends; return what it raised, unless it was cancelled."""
         collector = self.collector
         assert isinstance(collector, AsyncBoltCollector)
-        collector.take_up(tup)
-        collector.executed += 1
+        collector.begin(tup)
         begin = self._clock.now_ns()
         try:
             await self.bolt.process(tup)
-        except Exception as error:  # noqa: BLE001  The reason of a failed tree, and logged.
-            self._failed(tup, error)
-        else:
             if self._auto_ack and tup._owner is collector:
                 collector.ack(tup)
-        collector.latency.record(self._clock.now_ns() - begin)
-        if collector.watched:
-            collector._on_execute(tup)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  The reason of a failed tree. The loop would stop at a SystemExit.
+            return error
+        finally:
+            collector.latency.record(self._clock.now_ns() - begin)
+            if collector.watched:
+                collector._on_execute(tup)
+        return None
+
+    def settle(self, tup: Tuple, coroutine: asyncio.Task[BaseException | None], *, halted: bool) -> None:
+        """Fail a tuple whose coroutine did not end well; raise what is more than that.
+
+        Parameters
+        ----------
+        halted : bool
+            Whether the runtime cancels what runs. The trees of those tuples fail with the topology.
+        """
+        error: BaseException | None
+        try:
+            error = coroutine.result()
+        except asyncio.CancelledError as cancelled:
+            error = None if halted else cancelled
+        if error is not None:
+            self._failed(tup, error)
 
 
 class _OnLoop:
     """What both executors share: a loop, and what escaped from its coroutines."""
 
+    name: str
     clock: Clock
     signal: Signal
     mode: Mode
     seen: Mode
-    escaped: BaseException | None = None
-    ended = 0  # Coroutines that ended, while the executor rested too, and were not counted.
+    _control: Signal
+    crash: BaseException | None
+    halted = False  # Whether what runs was cancelled by the runtime, and not by a user's code.
 
     def _new_signal(self) -> LoopSignal:
         self.loop = ClockLoop(self.clock)
-        self.running: set[asyncio.Task[None]] = set()
         return LoopSignal(self.loop)
-
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(coroutine)
-        self.running.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self.running.discard(task)
-        self.ended += 1
-        if not task.cancelled() and task.exception() is not None:
-            self.escaped = task.exception()
-        assert isinstance(self.signal, LoopSignal)
-        self.signal.touch()
 
     def step(self, limit: int = STEP_TUPLES) -> bool:
         """Do as any executor does. What runs is cancelled before it says that it has come to a halt.
@@ -168,21 +187,30 @@ class _OnLoop:
             self._cancel()
         return super().step(limit)  # type: ignore[misc,no-any-return]
 
-    def _coroutines(self) -> list[asyncio.Task[None]]:
-        return list(self.running)
+    def rest(self) -> None:
+        """Wait until there may be something to do; coroutines go on meanwhile."""
+        try:
+            super().rest()  # type: ignore[misc]
+        except BaseException as error:  # noqa: BLE001  A SystemExit of a task that a user's code has made leaves the loop.
+            self.crash = error
+            self._control.set()
 
     def _cancel(self) -> None:
+        """Cancel all that runs on the loop: tasks that a user's code has made, and what it shields, would go on too."""
+        self.halted = True
+        if self.loop.is_closed():
+            return
         for _ in range(_CANCELS):
-            for task in self._coroutines():
-                task.cancel()
-            if self.loop.is_closed() or not self._coroutines():
+            running = asyncio.all_tasks(self.loop)
+            if not running:
                 return
-            self.loop.rounds()
-
-    def _raise_what_escaped(self) -> None:
-        escaped, self.escaped = self.escaped, None
-        if escaped is not None:
-            raise escaped
+            for task in running:
+                task.cancel()
+            try:
+                self.loop.rounds()
+            except BaseException:
+                logger.exception("%s: a coroutine raised when it was cancelled", self.name)
+        logger.error("%s: %d coroutines go on though they were cancelled %d times", self.name, len(running), _CANCELS)
 
     def _shut_loop(self) -> None:
         self._cancel()
@@ -196,6 +224,9 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
     def __init__(self, *args: Any, at_once: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._at_once = at_once
+        self.running: set[asyncio.Task[BaseException | None]] = set()
+        self._escaped: BaseException | None = None
+        self._ended = 0  # Coroutines that ended, while the executor rested too, and were not counted.
 
     def deadline_ns(self) -> int | None:
         """Return when the next tick or timer is due."""
@@ -217,7 +248,7 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
             place, tuples = self._chunk
             task = self.tasks[place]
             assert isinstance(task, AsyncBoltTask)
-            self._start(task.run_one(tuples[self._position]))
+            self._start(task, tuples[self._position])
             started += 1
             self._position += 1
             if self._position >= len(tuples):
@@ -225,9 +256,27 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
         if self.running:
             self.loop.rounds()
         self._has_started = started > 0
-        self._raise_what_escaped()
-        ended, self.ended = self.ended, 0
+        escaped, self._escaped = self._escaped, None
+        if escaped is not None:
+            raise escaped
+        ended, self._ended = self._ended, 0
         return ended
+
+    def _start(self, task: AsyncBoltTask, tup: Tuple) -> None:
+        task.take_up(tup)
+        coroutine = self.loop.create_task(task.run_one(tup))
+        self.running.add(coroutine)
+        coroutine.add_done_callback(functools.partial(self._end, task, tup))
+
+    def _end(self, task: AsyncBoltTask, tup: Tuple, coroutine: asyncio.Task[BaseException | None]) -> None:
+        self.running.discard(coroutine)
+        self._ended += 1
+        try:
+            task.settle(tup, coroutine, halted=self.halted)
+        except BaseException as error:  # noqa: BLE001  asyncio would log what a callback raises, and go on.
+            self._escaped = error
+        assert isinstance(self.signal, LoopSignal)
+        self.signal.touch()
 
     def finished(self, mode: Mode) -> bool:
         """Note that OPEN or CLOSE is through."""
@@ -286,6 +335,11 @@ class AsyncSpoutTask(SpoutTask):
         if self.asking is not None and not self.asking.done():
             self._later.extend(verdicts)
             return
+        if self.asking is not None and (self.asking.cancelled() or self.asking.exception() is not None):
+            # Now and not when the spout is asked again, which it may never be. Of a halt it is heard guarded.
+            asking, self.asking = self.asking, None
+            if not guarded:
+                asking.result()
         later, self._later = self._later, []
         super().hear(later + verdicts, guarded=guarded)
 
@@ -308,15 +362,13 @@ class AsyncSpoutExecutor(_OnLoop, SpoutExecutor):
         return min(dues, default=None)
 
     def _work(self, mode: Mode, limit: int) -> bool:
+        if mode is not Mode.RUN and asyncio.all_tasks(self.loop):
+            self.loop.rounds()  # What a resting spout waits for may come.
         try:
             return super()._work(mode, limit)
         finally:
             # A coroutine may have emitted while the executor rested.
             self.hand_over()
-
-    def _coroutines(self) -> list[asyncio.Task[None]]:
-        asking = [task.asking for task in self.tasks if isinstance(task, AsyncSpoutTask)]
-        return [task for task in asking if task is not None and not task.done()]
 
     def finished(self, mode: Mode) -> bool:
         """Note that OPEN or CLOSE is through."""

@@ -104,9 +104,14 @@ class BoltTask:
         """Process tuples[begin:end]; return the place of the first one that was left, because something is up."""
         return self.collector.run(tuples, begin, end, self.bolt.process, self._auto_ack, self._failed)
 
-    def _failed(self, tup: Tuple, error: Exception) -> None:
-        if not self._auto_fail:
+    def _failed(self, tup: Tuple, error: BaseException) -> None:
+        """Fail a tuple for what `process` raised. What ends a program ends the topology as well."""
+        if self._auto_fail:
+            self._fail(tup, error)
+        if not self._auto_fail or isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error
+
+    def _fail(self, tup: Tuple, error: BaseException) -> None:
         collector = self.collector
         settled = tup._owner is not collector
         self._raised += 1
@@ -131,7 +136,7 @@ class BoltTask:
             return
         try:
             self.bolt.close()
-        except Exception:
+        except BaseException:
             logger.exception("%s: task %d raised in close", self.collector.component, self.collector.task)
 
 

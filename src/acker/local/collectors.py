@@ -191,9 +191,8 @@ class AsyncBoltCollector(BoltCollector):
         self._current: contextvars.ContextVar[tuple[Tuple, ...]] = contextvars.ContextVar("inputs", default=())
         self._anchors = auto_anchor
 
-    def take_up(self, tup: Tuple) -> None:
+    def begin(self, tup: Tuple) -> None:
         """Let a tuple be what the running coroutine processes."""
-        tup._owner = self
         self._current.set((tup,))
 
     def emit(

@@ -160,7 +160,7 @@ class Control:
             if not self._wait.until() and (due is None or self.clock.now_ns() < due):
                 return False
             self._wait = next(self._life, None)
-        except Exception as error:  # A component cannot be made, or its `finished` raises.
+        except BaseException as error:  # A component cannot be made, or its `finished` raises.
             logger.exception("the topology cannot go on")
             self._wait, self.error, self.outcome = None, error, "failed"
             self._set([*self.ackers, *self._living()], Mode.CLOSE)
@@ -267,7 +267,9 @@ class Control:
         self.last_crash = error
         self.state = "restarting"
         logger.error("%s raised, the topology stops", crashed[0].name, exc_info=error)
-        if not isinstance(error, Exception) or self._limits.no_restart or self._in_a_row >= self._limits.restarts_max:
+        # What ends a program ends the topology. A CancelledError is no Exception, and may be mended by a restart.
+        is_end = isinstance(error, (KeyboardInterrupt, SystemExit))
+        if is_end or self._limits.no_restart or self._in_a_row >= self._limits.restarts_max:
             self.error = error
             self.outcome = "failed"
             return False

@@ -109,7 +109,7 @@ class SpoutTask:
         def guarded(tup_id: Hashable, *reason: Reason) -> None:
             try:
                 tell(tup_id, *reason)
-            except Exception:
+            except BaseException:
                 who = self.collector.component
                 logger.exception("%s: task %d raised for %r while it stops", who, self.collector.task, tup_id)
 
@@ -139,7 +139,7 @@ class SpoutTask:
         try:
             self.activate(active=False)
             self.spout.close()
-        except Exception:
+        except BaseException:
             logger.exception("%s: task %d raised in close", self.collector.component, self.collector.task)
 
 

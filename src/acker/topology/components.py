@@ -460,11 +460,13 @@ class BatchingBolt(Bolt):
         tups = tuple(batch)  # the list is the user's to change
         try:
             self.process_batch(key, batch)
-        except Exception as error:
+        except BaseException as error:
             self.logger.exception("process_batch(%r) raised; its %d tuples fail", key, len(tups))
             if self.auto_fail:
                 for tup in tups:
                     self.fail(tup, error)
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
         else:
             if self.auto_ack:
                 for tup in tups:
