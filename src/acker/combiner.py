@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-SHARDS_MAX: Final = 65_536
+SHARDS_MAX: Final = 1_024
 
 TRACKED: Final = 1
 FAILED: Final = 2
@@ -64,6 +64,16 @@ class Partials(NamedTuple):
 PARTIALS_DTYPES: Final = Partials(*map(np.dtype, ("i8", "i8", "u1", "i8", "i4", "i8")))  # type: ignore[arg-type]
 
 
+def check_shards(shards: object) -> int:
+    """Return a number of shards as an int; everything that takes one asks here.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError   it is no integer from 1 to 1024.
+    """
+    return check_integer("shards", shards, 1, SHARDS_MAX)
+
+
 def shard_of(root_id: npt.ArrayLike, shards: int) -> npt.NDArray[np.uint32]:
     """Return the shard of each root: ``(h * shards) >> 32``, h the upper half of SplitMix64 seeded with the root.
 
@@ -72,13 +82,13 @@ def shard_of(root_id: npt.ArrayLike, shards: int) -> npt.NDArray[np.uint32]:
     Parameters
     ----------
     root_id : (n,) int64
-    shards : int, 1 to 65536
+    shards : int, 1 to 1024
 
     Returns
     -------
     (n,) uint32, each below `shards`
     """
-    shards = check_integer("shards", shards, 1, SHARDS_MAX)
+    shards = check_shards(shards)
     return core.shards_of(np.ascontiguousarray(root_id, np.int64), shards)
 
 
@@ -195,7 +205,7 @@ class Combiner:
 
         Parameters
         ----------
-        shards : int, 1 to 65536
+        shards : int, 1 to 1024
 
         Returns
         -------
@@ -203,7 +213,7 @@ class Combiner:
             Views of arrays that they share. First the trees that look finished and did not fail, then the others, each
             in the order of their first messages.
         """
-        shards = check_integer("shards", shards, 1, SHARDS_MAX)
+        shards = check_shards(shards)
         with self._alone():
             columns, ends = self._timed(self._table.partials, (shards,))
         bounds = [0, *ends.tolist()]

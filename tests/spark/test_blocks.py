@@ -206,7 +206,7 @@ def test_frames_without_blocks_are_refused(spark):
     with pytest.raises(ArgumentValueError, match="there is no column 'carrier'; there are shard, block"):
         completions_from_blocks(frame, column="carrier")
     good = spark.createDataFrame([(1, bytearray())], "shard int, block binary")
-    with pytest.raises(ArgumentValueError, match="shards: expected an integer from 1 to 65536, got 0"):
+    with pytest.raises(ArgumentValueError, match="shards: expected an integer from 1 to 1024, got 0"):
         completions_from_blocks(good, shards=0)
     assert issubclass(ArgumentValueError, AckerError)
 

@@ -179,8 +179,8 @@ def test_frames_of_another_shape_are_refused_before_a_job(spark):
     [
         ({"protocol": "fsshelter"}, ArgumentValueError, "needs the order of messages, which a DataFrame does not have"),
         ({"protocol": "heron"}, ArgumentValueError, "protocol: expected 'storm' or 'storm-0.9', got 'heron'"),
-        ({"shards": 0}, ArgumentValueError, "shards: expected an integer from 1 to 65536, got 0"),
-        ({"shards": True}, ArgumentTypeError, "shards: expected an integer from 1 to 65536, got bool"),
+        ({"shards": 0}, ArgumentValueError, "shards: expected an integer from 1 to 1024, got 0"),
+        ({"shards": True}, ArgumentTypeError, "shards: expected an integer from 1 to 1024, got bool"),
         ({"timeout": "soon"}, ArgumentValueError, "timeout: expected a duration such as '90 seconds'"),
         ({"timeout": "0 seconds"}, ArgumentValueError, "got '0 seconds'"),
         ({"timeout": -1.5}, ArgumentValueError, "got -1.5"),

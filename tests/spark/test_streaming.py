@@ -10,11 +10,13 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from acker import MESSAGE_SCHEMA, Kind, Outcome
+from acker.combiner import Combiner, shard_of
 from acker.errors import ArgumentValueError, SessionError
 from acker.spark import completions, completions_from_blocks, completions_from_files, spout
+from acker.spark.blocks import encode_blocks
 from acker.spark.guards import PROVIDER, PROVIDER_CONF
 from acker.spark.listener import shard_reports
-from acker.spark.streaming import stream_options
+from acker.spark.streaming import default_shards, stream_options
 from acker.testing.microbatches import Message, MicroBatches
 
 pytestmark = pytest.mark.spark
@@ -289,6 +291,62 @@ def test_what_the_checkpoint_fixes_is_refused_with_the_way_out(session, tmp_path
         session.conf.set("spark.sql.shuffle.partitions", partitions)
     stream.run()
     assert stream.done() == [(7, 42, 0, Outcome.ACKED)]
+
+
+@pytest.mark.filterwarnings("ignore:timeout")
+def test_a_number_of_shards_that_changed_is_noticed_whatever_shards_get_blocks(session, tmp_path):
+    (tmp_path / "in").mkdir()
+
+    def run(number, shards, message):
+        """Send the block of one message, which is not of shard 0."""
+        combiner = Combiner()
+        combiner.add(*([field] for field in message))
+        ((shard, block),) = encode_blocks(combiner, shards)
+        assert shard > 0
+        table = pa.table({"shard": pa.array([shard], pa.int32()), "block": pa.array([block], pa.binary())})
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
+        take_in_order(tmp_path / "in" / f"{number}.parquet", number)
+        blocks = session.readStream.schema("shard int, block binary").parquet(str(tmp_path / "in"))
+        writer = completions_from_blocks(blocks, shards=shards).writeStream.format("noop")
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        query.awaitTermination(TIMEOUT_S)
+
+    run(0, 4, Message(Kind.TRACK, 7, 5, 0, 42))
+    with pytest.raises(
+        StreamingQueryException, match="shards: the checkpoint was made with 4, the query asks for 1024;"
+    ):
+        run(1, 1024, Message(Kind.OK, 7, 5))
+
+
+def test_more_shards_than_there_can_be_are_refused_with_one_text(session, tmp_path):
+    stream = session.readStream.format("rate").load()
+    messages = stream.selectExpr("tinyint(0) kind", "value root_id", "value", "int(0) task_id", "value message_id")
+    blocks = messages.selectExpr("task_id shard", "binary(null) block")
+    batch = session.createDataFrame([], "shard int, block binary")
+    for attempt in (
+        lambda shards: completions(messages, shards=shards, timeout=1),
+        lambda shards: completions(session.createDataFrame([], DDL), shards=shards),
+        lambda shards: completions_from_blocks(blocks, shards=shards, timeout=1),
+        lambda shards: completions_from_blocks(batch, shards=shards),
+        lambda shards: completions_from_files(session, tmp_path, shards=shards),
+        lambda shards: completions_from_files(session, tmp_path, shards=shards, streaming=True, timeout=1),
+        lambda shards: spout(messages, message_id="message_id", run_seed=1, shards=shards),
+        lambda shards: shard_of([1], shards),
+        lambda shards: Combiner().partials(shards),
+    ):
+        for shards in (1025, 5000):
+            with pytest.raises(ArgumentValueError, match=f"^shards: expected an integer from 1 to 1024, got {shards}$"):
+                attempt(shards)
+
+
+def test_by_default_there_are_as_many_shards_as_partitions_and_no_more_than_there_can_be(session):
+    partitions = session.conf.get("spark.sql.shuffle.partitions")
+    try:
+        for number, expected in (("7", 7), ("5000", 1024)):
+            session.conf.set("spark.sql.shuffle.partitions", number)
+            assert default_shards(session) == expected
+    finally:
+        session.conf.set("spark.sql.shuffle.partitions", partitions)
 
 
 def test_what_cannot_be_is_refused_when_the_plan_is_made(session):

@@ -43,9 +43,9 @@ def completions(
     messages : DataFrame
         With the columns of `acker.MESSAGE_SCHEMA` by name; further ones are ignored. Integers of another width are
         converted when no value changes. task_id and message_id may be null where no row is a TRACK.
-    shards : int, 1 to 65536, optional
-        Streaming: into how many parts the trees are split; by default as many as Spark's shuffle partitions. The
-        checkpoint keeps it. Batch: of no effect, Spark's shuffle partitions decide.
+    shards : int, 1 to 1024, optional
+        Streaming: into how many parts the trees are split; by default as many as Spark's shuffle partitions,
+        at most 1024. The checkpoint keeps it. Batch: of no effect, Spark's shuffle partitions decide.
     timeout : str or number, optional
         "90 seconds", or seconds above 0. None: a tree waits for ever, and a stream warns of it.
     protocol : {"storm", "storm-0.9"}

@@ -36,9 +36,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 import numpy as np
 import pyarrow as pa
 
-from acker.combiner import FAILED, RESET, SHARDS_MAX, TRACKED, Combiner, Partials, shard_of, xxh64
+from acker.combiner import FAILED, RESET, SHARDS_MAX, TRACKED, Combiner, Partials, check_shards, shard_of, xxh64
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.protocol import INT64_MIN, check_integer
+from acker.protocol import INT64_MIN
 from acker.spark.guards import carried
 
 if TYPE_CHECKING:
@@ -73,8 +73,6 @@ _ALIGNMENT_BYTES: Final = 8
 # A block stays near 1 MB: larger ones make the JVM allocate and copy humongous arrays, smaller ones are more rows.
 BLOCK_TREES_MAX: Final = 32_768
 _COMPLETION_BATCH_ROWS: Final = 131_072
-# With more shards than this a literal array of places would weigh more than an uneven spread does.
-_PLACED_SHARDS_MAX: Final = 4_096
 
 # What the frames of blocks hold.
 BLOCKS_DDL: Final = "shard int, block binary"
@@ -233,7 +231,7 @@ def completions_from_blocks(
         as a set, and what stays open waits in the state.
     column, shard : str
         Names of the two columns; others are ignored.
-    shards : int, 1 to 65536, optional
+    shards : int, 1 to 1024, optional
         How many there are. When given, each shard gets a partition of its own and its blocks are checked to belong to
         it. When left out, Spark's shuffle partitions take the shards as their hashes fall. A stream must be told.
     include_pending : bool
@@ -275,7 +273,7 @@ def completions_from_blocks(
     if shards is None:
         placed = rows.repartition("shard")
     else:
-        shards = check_integer("shards", shards, 1, SHARDS_MAX)
+        shards = check_shards(shards)
         placed = rows.repartition(shards, place_of(F.col("shard"), shards))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -308,10 +306,15 @@ def completion_batches(done: Completions) -> Iterator[pa.RecordBatch]:
 
 
 def place_of(number: Column, partitions: int) -> Column:
-    """Return what Spark's hash partitioning puts into the partition of that number."""
+    """Return what Spark's hash partitioning puts into the partition of that number.
+
+    More partitions than there can be shards take what falls to them: an array of places would weigh more than an uneven
+    spread does. The place of a shard does not depend on how many there are, so a query that has another number of them
+    than its checkpoint meets the state that says so.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
-    if partitions > _PLACED_SHARDS_MAX:
+    if partitions > SHARDS_MAX:
         return number
     return F.element_at(F.array(*map(F.lit, placements(partitions).tolist())), number + 1)
 

@@ -115,10 +115,10 @@ def completions_from_files(
         tell its format. With `streaming` one directory that exists, without patterns. Columns as in
         `acker.MESSAGE_SCHEMA`, found by name, further ones ignored; integers of another width are converted when no
         value changes; task_id and message_id may be null where no row is a TRACK.
-    shards : int, 1 to 65536, optional
+    shards : int, 1 to 1024, optional
         Into how many parts the trees are split before they are settled. By default the larger of the session's
         parallelism and one shard for 16 million messages, each by one task; with `streaming` as many as Spark's shuffle
-        partitions.
+        partitions, at most 1024.
     timeout : str or number, optional
         "90 seconds", or seconds above 0. In a batch checked and of no effect: there nothing times out.
     protocol : {"storm", "storm-0.9"}

@@ -43,9 +43,9 @@ def completions_from_directory(
     **options: Any,
 ) -> DataFrame:
     """Settle the messages of the files that come into a directory; see `acker.spark.completions_from_files`."""
-    from acker.spark.streaming import completions_from_block_stream, state_partitions
+    from acker.spark.streaming import completions_from_block_stream, default_shards
 
-    split = shards or state_partitions(spark)
+    split = shards or default_shards(spark)
     blocks = blocks_from_directory(
         spark, directory, split, max_files_per_trigger=max_files_per_trigger, event_time=event_time
     )

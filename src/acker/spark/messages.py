@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from acker.columns import Columns
-from acker.combiner import SHARDS_MAX
+from acker.combiner import check_shards
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnValueError
-from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, PROTOCOLS, Kind, check_integer
+from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, PROTOCOLS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ def check_options(protocol: object, timeout: object, shards: object) -> int | No
     if not isinstance(protocol, str) or protocol not in PROTOCOLS:
         raise ArgumentValueError(f"protocol: expected 'storm' or 'storm-0.9', got {protocol!r}")
     check_timeout(timeout)
-    return None if shards is None else check_integer("shards", shards, 1, SHARDS_MAX)
+    return None if shards is None else check_shards(shards)
 
 
 def check_timeout(timeout: object) -> float | None:

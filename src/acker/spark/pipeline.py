@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, ByteType, DataType, IntegerType, LongType, ShortType, StructField, StructType
 
-from acker.combiner import SHARDS_MAX
+from acker.combiner import check_shards
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Outcome, check_integer
 from acker.spark import steps
@@ -118,7 +118,7 @@ def spout(
     run_seed : int, optional
         Key of all ids. Drawn from the operating system when left out, once, when this function is called. A streaming
         frame needs one, the same at each start from a checkpoint: a micro-batch that runs again must repeat its ids.
-    shards : int, 1 to 65536, optional
+    shards : int, 1 to 1024, optional
         Into how many shards messages are parted before they are settled; by default Spark's shuffle partitions, at
         most 16.
     reader : callable, optional
@@ -180,7 +180,7 @@ def spout(
         _mute=0,
         _schema=struct,
         _run_seed=run_seed,
-        _shards=check_integer("shards", shards, 1, SHARDS_MAX),
+        _shards=check_shards(shards),
         _components={component: token},
         _origins=frozenset({token}),
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
-from acker.combiner import SHARDS_MAX
+from acker.combiner import SHARDS_MAX, check_shards
 from acker.errors import ArgumentValueError
 from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, COMPLETION_SCHEMA, HIGH_WATER_MAX, PROTOCOLS, check_integer
 from acker.spark.blocks import place_of
@@ -54,7 +54,7 @@ def completions_of_stream(
             raise ArgumentValueError(
                 f"event_time: expected a column of timestamps or of bigint milliseconds, got {got}"
             )
-    split = shards or state_partitions(messages.sparkSession)
+    split = shards or default_shards(messages.sparkSession)
     return completions_from_block_stream(
         blocks_of_rows(messages, types, split, event_time),
         shards=split,
@@ -71,6 +71,11 @@ def completions_of_stream(
 def state_partitions(session: SparkSession) -> int:
     """Return into how many partitions Spark puts the state of a query that begins now."""
     return int(session.conf.get(PARTITIONS_CONF) or _DEFAULT_PARTITIONS)
+
+
+def default_shards(session: SparkSession) -> int:
+    """Return into how many shards the trees of a query are split that does not say: one a partition, if that may be."""
+    return min(state_partitions(session), SHARDS_MAX)
 
 
 def completions_from_block_stream(
@@ -120,6 +125,8 @@ def completions_from_block_stream(
     rows = blocks.select("shard", "block")
     if options.timeout_ms is not None and not event_time:
         rows = rows.union(_ticks(session, shards))
+    else:
+        rows = _told(rows)
     processor = AckerProcessor(options, name, versions())
     produced = (
         rows.select(
@@ -150,7 +157,7 @@ def stream_options(
 ) -> Options:
     """Check what a streaming acker was asked for."""
     check_options(protocol, timeout, None)
-    shards = check_integer("shards", shards, 1, SHARDS_MAX)
+    shards = check_shards(shards)
     buckets = check_integer("buckets", buckets, BUCKETS_MIN, BUCKETS_MAX)
     if high_water is not None:
         high_water = -(-check_integer("high_water", high_water, 0, HIGH_WATER_MAX) // shards)
@@ -177,6 +184,19 @@ def _warn_of_no_timeout() -> None:
         UserWarning,
         stacklevel=5,
     )
+
+
+def _told(rows: DataFrame) -> DataFrame:
+    """Let shard 0 hear of each block, so that it notices a number of shards that is not the checkpoint's.
+
+    The place of shard 0 is the same whatever their number. Where there are ticks, all shards hear of everything.
+    """
+    row, nothing = (
+        F.struct("shard", "block"),
+        F.struct(F.lit(0).alias("shard"), F.lit(None).cast("binary").alias("block")),
+    )
+    both = F.when(F.col("shard") == 0, F.array(row)).otherwise(F.array(row, nothing))
+    return rows.select(F.explode(both).alias("row")).select("row.*")
 
 
 def _ticks(session: SparkSession, shards: int) -> DataFrame:
