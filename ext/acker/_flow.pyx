@@ -3,8 +3,14 @@
 
 All of it runs with the GIL, between two calls of a user's Python; what is rare (errors, hooks, traces) is left to the
 Python classes that inherit from these. Each object belongs to one executor; a tuple changes hands with its queue.
+
+A component may also be called by threads of its user's: see `Emitter.is_own`. They share with the executor what is read
+and written below in one go, which the GIL sees to, and without a GIL a critical section, which is nothing with one.
 """
 
+import threading
+
+cimport cython
 from cpython.ref cimport Py_INCREF, PyObject
 from libc.stdint cimport int8_t, int32_t, int64_t
 from libcpp.vector cimport vector
@@ -31,6 +37,13 @@ cdef extern from *:
     void PyTuple_SET_ITEM "acker_tuple_set"(object values, Py_ssize_t position, object value)
     object blank "acker_blank"(object type, object no_arguments)
     object blank_tuple "PyType_GenericAlloc"(type kind, Py_ssize_t items)
+    unsigned long PyThread_get_thread_ident()
+
+cdef extern from "<atomic>":
+    cdef cppclass ThreadId "std::atomic<unsigned long>":
+        unsigned long load()
+        void store(unsigned long)
+        unsigned long exchange(unsigned long)
 
 cdef tuple NO_ARGUMENTS = ()
 
@@ -68,6 +81,20 @@ cdef class Delivery:
         for self.root_id, self.tuple_id in ids.items():
             break
         return 0
+
+    @cython.critical_section
+    cdef int answer_for(self, int64_t tuple_id) except -1:
+        """Let the id of a tuple that is emitted under this one enter its ack val."""
+        self._ack_val ^= tuple_id
+        return 0
+
+    @cython.critical_section
+    cdef bint change_hands(self, before, after) except -1:
+        """Give it another owner; False: somebody else was the owner before."""
+        if self._owner is not before:
+            return False
+        self._owner = after
+        return True
 
     @property
     def _ids(self):
@@ -110,20 +137,64 @@ cdef class Outlet:
         self.place = place
         self.task = task
 
+    @cython.critical_section
+    cdef int count(self, Py_ssize_t tuples) except -1:
+        self.sent += tuples
+        return 0
+
+    cdef int send(self, list tuples) except -1:
+        """Put tuples into the other task's queue. Any thread may."""
+        self.count(len(tuples))
+        self.queue.put((self.place, tuples), len(tuples))
+        return 0
+
 
 cdef class Hand:
     """What an executor has in hand: outlets that hold something, in the order in which they first did.
 
     `pressed`: time to put it down and to look up, because a buffer has `full_at` tuples or somebody wants something.
+    `lock`: held by threads that are not the executor's while they call its components. `closed`: they may not any more.
     """
 
     cdef readonly list dirty
     cdef public bint pressed
     cdef readonly Py_ssize_t full_at
+    cdef readonly object lock
+    cdef readonly bint closed
+    # The thread that is in a step of the executor, or runs its coroutines while it rests; 0: none is.
+    cdef ThreadId inside
+    cdef ThreadId resting
 
     def __init__(self, full_at):
         self.dirty = []
         self.full_at = full_at
+        self.lock = threading.Lock()
+
+    def enter(self, bint rests=False):
+        """Say that this thread is the executor's until `leave`; return what that is to be told."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        return self.inside.exchange(0 if rests else me), self.resting.exchange(me if rests else 0)
+
+    def leave(self, before):
+        """Go back to what was so before `enter`."""
+        inside, resting = before
+        self.inside.store(inside)
+        self.resting.store(resting)
+
+    def close(self):
+        """Refuse calls of threads that are not the executor's; when this returns, none is under way."""
+        with self.lock:
+            self.closed = True
+
+    cdef bint is_own(self) except -1:
+        """Say whether this thread is the executor's. One that rests is woken, to put down what comes now."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if me == self.inside.load():
+            return True
+        if me != self.resting.load():
+            return False
+        self._wake()
+        return True
 
     cdef int put(self, Outlet outlet, Delivery tup) except -1:
         if not outlet.buffer:
@@ -140,8 +211,7 @@ cdef class Hand:
         for outlet in self.dirty:
             tuples = outlet.buffer
             outlet.buffer = []
-            outlet.sent += len(tuples)
-            outlet.queue.put((outlet.place, tuples), len(tuples))
+            outlet.send(tuples)
         self.dirty.clear()
 
     def drop(self):
@@ -182,6 +252,7 @@ cdef class InTurn(Chooser):
         self.alone = [[outlet] for outlet in outlets]
         self.place = begin
 
+    @cython.critical_section
     cdef list choose(self, values):
         cdef list chosen = <list>self.alone[self.place]
         self.place += 1
@@ -266,6 +337,11 @@ cdef class Route:
         self.is_direct = is_direct
         self.direct = dict(direct)
 
+    @cython.critical_section
+    cdef int count(self) except -1:
+        self.emitted += 1
+        return 0
+
     cdef object values_of(self, values):
         """Make the named tuple of emitted values; None if they are not as many as the stream has fields."""
         if type(values) is not list and type(values) is not tuple:
@@ -328,6 +404,10 @@ cdef class Post:
 
     def __len__(self):
         return len(self.queues)
+
+    cdef Post another(self):
+        """Make one for a call of another thread, which is sent at once."""
+        return Post(self.queues)
 
     cdef Letter to(self, int64_t root_id):
         if self.only is not None:
@@ -474,6 +554,7 @@ cdef class Emitter:
     cdef readonly object task
     cdef public bint watched
     cdef public int64_t acked
+    cdef public dict user
     cdef readonly Post post
     cdef readonly Hand hand
     cdef public Latencies latency
@@ -486,27 +567,52 @@ cdef class Emitter:
         self, task, dict routes not None, Hand hand not None, Post post not None, generator, Latencies latency not None
     ):
         self.task = task
+        self.user = {}
         self.routes = routes
         self.hand = hand
         self.post = post
         self.generator = generator
         self.latency = latency
 
+    @cython.critical_section
+    def count(self, name, n=1):
+        """Add to a counter of the component's own."""
+        self.user[name] = self.user.get(name, 0) + n
+
+    @property
+    def is_own(self):
+        """Whether this thread is the executor's, and in a step or a coroutine of it."""
+        return self.hand.is_own()
+
+    cdef int check_open(self, what) except -1:
+        if self.hand.closed:
+            self._refuse_ended(f"cannot {what}")
+        return 0
+
+    @cython.critical_section
     cdef int64_t next_id(self) except? 0:
         if self.next_place >= self.ids_held:
-            self.ids = self.generator.take(IDS_AT_ONCE)
-            self.ids_held = self.ids.shape[0]
-            self.next_place = 0
-            if not self.ids_held:
-                raise ValueError("the generator gave no ids")
+            self.draw_ids()
         cdef int64_t found = self.ids[self.next_place]
         self.next_place += 1
         return found
 
-    cdef int put(self, Outlet outlet, Delivery tup) except -1:
-        self.hand.put(outlet, tup)
+    cdef int draw_ids(self) except -1:
+        self.ids = self.generator.take(IDS_AT_ONCE)
+        self.ids_held = self.ids.shape[0]
+        self.next_place = 0
+        if not self.ids_held:
+            raise ValueError("the generator gave no ids")
+        return 0
+
+    cdef int put(self, Outlet outlet, Delivery tup, bint own) except -1:
+        """Hand over a tuple: with others, by the executor, or at once by a thread that is not its own."""
+        if own:
+            self.hand.put(outlet, tup)
         if self.watched:
             self._on_delivery(outlet.task, tup._ids)
+        if not own:
+            outlet.send([tup])
         return 0
 
     cdef Route route_of(self, stream):
@@ -546,26 +652,39 @@ cdef class BoltEmitter(Emitter):
         if values is None:
             self._unroutable(tup, stream)
         cdef list outlets = self.outlets_of(route, values, direct_task)
+        cdef bint own = self.hand.is_own()
         cdef tuple tied
-        if anchors is None:
-            tied = self.inputs if self.auto_anchor else ()
-        else:
+        if anchors is not None:
             tied = tuple(anchors)
-        for anchor in tied:
-            self.mine(anchor, "anchored to")
+        elif not self.auto_anchor:
+            tied = ()
+        else:
+            tied = self.inputs if own else self._refuse_unanchored()
+        if own:
+            self.deliver(route, values, outlets, tied, own)
+        else:
+            self.hand._wait_for_room()
+            with self.hand.lock:
+                self.check_open("emit")
+                self.deliver(route, values, outlets, tied, own)
+        if self.watched:
+            self._on_emit(route, values, outlets)
+        return [(<Outlet>outlet).task for outlet in outlets] if need_task_ids else None
+
+    cdef int deliver(self, Route route, values, list outlets, tuple tied, bint own) except -1:
         cdef Outlet outlet
         cdef Delivery delivery
+        for anchor in tied:
+            self.mine(anchor, "anchored to")
         for outlet in outlets:
             delivery = route.delivery_of(values)
             if len(tied) == 1:
                 self.anchor(delivery, <Delivery>tied[0])
             elif tied:
                 self.join(delivery, tied)
-            self.put(outlet, delivery)
-        route.emitted += 1
-        if self.watched:
-            self._on_emit(route, values, outlets)
-        return [outlet.task for outlet in outlets] if need_task_ids else None
+            self.put(outlet, delivery, own)
+        route.count()
+        return 0
 
     cdef int anchor(self, Delivery tup, Delivery anchor) except -1:
         """Let a tuple join the trees of its one anchor."""
@@ -573,7 +692,7 @@ cdef class BoltEmitter(Emitter):
             tup.tuple_id = self.next_id()
             tup.root_id = anchor.root_id
             tup.tracked = True
-            anchor._ack_val ^= tup.tuple_id
+            anchor.answer_for(tup.tuple_id)
             return 0
         return 0 if anchor.more is None else self.join(tup, (anchor,))
 
@@ -589,17 +708,17 @@ cdef class BoltEmitter(Emitter):
             roots = anchor._ids
             if roots:
                 tuple_id = self.next_id()
-                anchor._ack_val ^= tuple_id
+                anchor.answer_for(tuple_id)
                 for root_id in roots:
                     ids[root_id] = <int64_t>ids.get(root_id, 0) ^ tuple_id
         return tup._set_ids(ids)
 
-    cdef int settle(self, Delivery tup) except -1:
-        tup._owner = SETTLED
-        self.post.put_oks(tup)
-        self.acked += 1
-        if self.watched:
-            self._on_ack(tup)
+    @cython.critical_section
+    cdef int count_settled(self, bint failed) except -1:
+        if failed:
+            self.failed += 1
+        else:
+            self.acked += 1
         return 0
 
     cdef Delivery mine(self, tup, what):
@@ -610,21 +729,91 @@ cdef class BoltEmitter(Emitter):
 
     def ack(self, tup):
         """Say that a tuple and everything that this task had to do for it is done."""
-        self.settle(self.mine(tup, "acked"))
+        cdef Post post
+        if self.hand.is_own():
+            self.ack_to(tup, self.post)
+        else:
+            post = self.post.another()
+            with self.hand.lock:
+                self.check_held(tup, "acked")
+                self.ack_to(tup, post)
+                post.send()
+        if self.watched:
+            self._on_ack(tup)
+
+    cdef int ack_to(self, tup, Post post) except -1:
+        self.take(tup, "acked")
+        post.put_oks(<Delivery>tup)
+        return self.count_settled(False)
 
     def fail(self, tup, reason=None):
         """Say that a tuple cannot be processed; its trees fail."""
-        cdef Delivery mine = self.mine(tup, "failed")
+        cdef Post post
         reason = self._reason_of(reason)
-        mine._owner = SETTLED
-        self.post.fail(mine._ids or (), reason)
-        self.failed += 1
+        if self.hand.is_own():
+            self.fail_to(tup, reason, self.post)
+        else:
+            post = self.post.another()
+            with self.hand.lock:
+                self.check_held(tup, "failed")
+                self.fail_to(tup, reason, post)
+                post.send()
         if self.watched:
             self._on_fail(tup, reason)
 
+    cdef int fail_to(self, tup, reason, Post post) except -1:
+        self.take(tup, "failed")
+        post.fail((<Delivery>tup)._ids or (), reason)
+        return self.count_settled(True)
+
+    cdef int take(self, tup, what) except -1:
+        """Take a tuple of this task to settle it, as nobody else will be able to."""
+        if not self.mine(tup, what).change_hands(self, SETTLED):
+            self._refuse(tup, what)
+        return 0
+
+    cdef int check_held(self, tup, what) except -1:
+        """Refuse a call of another thread about a tuple that is not this task's, or whose trees have failed."""
+        self.mine(tup, what)
+        if self.hand.closed:
+            self._refuse_ended(f"{tup!r} cannot be {what}")
+        return 0
+
     def reset_timeout(self, tup):
         """Ask for the whole timeout again, for the trees of a tuple that takes long."""
-        self.post.reset_timeout(self.mine(tup, "given more time")._ids or ())
+        cdef Post post
+        if self.hand.is_own():
+            self.post.reset_timeout(self.mine(tup, "given more time")._ids or ())
+            return
+        post = self.post.another()
+        with self.hand.lock:
+            self.check_held(tup, "given more time")
+            post.reset_timeout((<Delivery>tup)._ids or ())
+            post.send()
+
+    def ack_unless_settled(self, Delivery tup not None):
+        """Ack a tuple that nobody has acked or failed. For the executor."""
+        self.settle(tup)
+
+    cdef int settle(self, Delivery tup) except -1:
+        if not tup.change_hands(self, SETTLED):
+            return 0
+        self.post.put_oks(tup)
+        self.count_settled(False)
+        if self.watched:
+            self._on_ack(tup)
+        return 0
+
+    def fail_unless_settled(self, Delivery tup not None, reason):
+        """Fail a tuple that nobody has acked or failed; say whether nobody had. For the executor."""
+        if not tup.change_hands(self, SETTLED):
+            return False
+        reason = self._reason_of(reason)
+        self.post.fail(tup._ids or (), reason)
+        self.count_settled(True)
+        if self.watched:
+            self._on_fail(tup, reason)
+        return True
 
     def run(self, list tuples not None, Py_ssize_t begin, Py_ssize_t end, process, bint auto_ack, on_error):
         """Process tuples[begin:end], each acked when `process` returns; `on_error(tup, error)` is told what it raised.
@@ -652,7 +841,7 @@ cdef class BoltEmitter(Emitter):
                 except BaseException as error:
                     on_error(tup, error)
                 else:
-                    if auto_ack and tup._owner is self:
+                    if auto_ack:
                         self.settle(tup)
                 if measured:
                     self.latency.add(<int64_t>self.now_ns() - since)
@@ -710,21 +899,44 @@ cdef class SpoutEmitter(Emitter):
         if tup_id is not None:
             self._check_id(tup_id)
         cdef list outlets = self.outlets_of(route, values, direct_task)
-        cdef Outlet outlet
-        if tup_id is not None and self.tracks:
-            self.track(route, values, outlets, tup_id)
+        cdef Post post
+        if self.hand.is_own():
+            self.deliver(route, values, outlets, tup_id, self.post, True)
+            self.emits += 1
         else:
-            for outlet in outlets:
-                self.put(outlet, route.delivery_of(values))
-            if tup_id is not None:
-                self.at_once.append(tup_id)
-        self.emits += 1
-        route.emitted += 1
+            self.hand._wait_for_room()
+            post = self.post.another()
+            with self.hand.lock:
+                self.check_open("emit")
+                self.deliver(route, values, outlets, tup_id, post, False)
+                post.send()
+            if tup_id is not None and not self.tracks:
+                self.hand._wake()
         if self.watched:
             self._on_emit(route, values, outlets)
-        return [outlet.task for outlet in outlets] if need_task_ids else None
+        return [(<Outlet>outlet).task for outlet in outlets] if need_task_ids else None
 
-    cdef int track(self, Route route, values, list outlets, tup_id) except -1:
+    cdef int deliver(self, Route route, values, list outlets, tup_id, Post post, bint own) except -1:
+        cdef Outlet outlet
+        if tup_id is not None and self.tracks:
+            self.track(route, values, outlets, tup_id, post, own)
+        else:
+            for outlet in outlets:
+                self.put(outlet, route.delivery_of(values), own)
+            if tup_id is not None:
+                self.at_once.append(tup_id)
+        route.count()
+        return 0
+
+    @cython.critical_section
+    cdef int64_t open_tree(self, Open open_) except -1:
+        """Enter a tree into what is pending; return its message id."""
+        cdef int64_t message_id = self.message_id
+        self.pending[message_id] = open_
+        self.message_id += 1
+        return message_id
+
+    cdef int track(self, Route route, values, list outlets, tup_id, Post post, bint own) except -1:
         cdef Open open_ = Open.__new__(Open)
         cdef Outlet outlet
         cdef Delivery tup
@@ -736,12 +948,10 @@ cdef class SpoutEmitter(Emitter):
             tup.root_id = open_.root_id
             tup.tuple_id = self.next_id()
             open_.value ^= tup.tuple_id
-            self.put(outlet, tup)
+            self.put(outlet, tup, own)
         open_.emitted_ns = self.now_ns()
-        self.pending[self.message_id] = open_
-        self.post.put_track(open_.root_id, open_.value, self.task, self.message_id)
-        self.message_id += 1
-        return 0
+        # It is pending before its TRACK is sent, and no outcome comes before that.
+        return post.put_track(open_.root_id, open_.value, self.task, self.open_tree(open_))
 
     cdef int _check_id(self, tup_id) except -1:
         try:

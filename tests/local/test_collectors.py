@@ -34,6 +34,7 @@ class Setting:
         }
         routes["default"] = routes[None]
         self.outbox = Outbox(threading.Event(), 100)
+        self.outbox.enter()
         around = Surroundings(SystemClock(), self.outbox, Post(self.letters))
         self.collector = kind("one", 4, routes, [outlet], IdGenerator(1), around, **options)
 

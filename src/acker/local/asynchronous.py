@@ -16,6 +16,7 @@ from acker.local.bolts import BoltExecutor, BoltTask
 from acker.local.clock import Clock, Signal
 from acker.local.collectors import AsyncBoltCollector
 from acker.local.executors import STEP_TUPLES, Mode
+from acker.local.queues import Outbox
 from acker.local.spouts import SpoutExecutor, SpoutTask
 from acker.topology.tuples import Tuple
 
@@ -132,8 +133,8 @@ class AsyncBoltTask(BoltTask):
         begin = self._clock.now_ns()
         try:
             await self.bolt.process(tup)
-            if self._auto_ack and tup._owner is collector:
-                collector.ack(tup)
+            if self._auto_ack:
+                collector.ack_unless_settled(tup)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001  The reason of a failed tree. The loop would stop at a SystemExit.
@@ -169,6 +170,7 @@ class _OnLoop:
     signal: Signal
     mode: Mode
     seen: Mode
+    outbox: Outbox
     _control: Signal
     crash: BaseException | None
     halted = False  # Whether what runs was cancelled by the runtime, and not by a user's code.
@@ -184,16 +186,23 @@ class _OnLoop:
         would emit what no spout is told of any more.
         """
         if self.mode is Mode.HALT and self.seen is not Mode.HALT:
-            self._cancel()
+            before = self.outbox.enter()
+            try:
+                self._cancel()
+            finally:
+                self.outbox.leave(before)
         return super().step(limit)  # type: ignore[misc,no-any-return]
 
     def rest(self) -> None:
         """Wait until there may be something to do; coroutines go on meanwhile."""
+        before = self.outbox.enter(rests=True)
         try:
             super().rest()  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001  A SystemExit of a task that a user's code has made leaves the loop.
             self.crash = error
             self._control.set()
+        finally:
+            self.outbox.leave(before)
 
     def _cancel(self) -> None:
         """Cancel all that runs on the loop: tasks that a user's code has made, and what it shields, would go on too."""

@@ -113,7 +113,7 @@ class BoltTask:
 
     def _fail(self, tup: Tuple, error: BaseException) -> None:
         collector = self.collector
-        settled = tup._owner is not collector
+        failed = collector.fail_unless_settled(tup, error)
         self._raised += 1
         # The reason goes to the spout each time. A log that repeats it for each tuple would slow everything down.
         told = self._raised <= _TOLD_ALWAYS or self._raised.bit_count() == 1
@@ -122,13 +122,11 @@ class BoltTask:
             "%s: task %d %s %r%s",
             collector.component,
             collector.task,
-            "raised after it had settled" if settled else "failed",
+            "failed" if failed else "raised after it had settled",
             tup,
             f" ({self._raised:,} times by now)" if self._raised > _TOLD_ALWAYS else "",
             exc_info=error,
         )
-        if not settled:
-            collector.fail(tup, error)
 
     def close(self) -> None:
         """Close the component, if it was initialized; what it raises is logged."""

@@ -9,13 +9,14 @@ input is acked: its own id xor its ack val.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from acker._flow import BoltEmitter, Emitter, Open, Outlet, Post, Route, SpoutEmitter
-from acker.errors import ArgumentTypeError, TopologyError, TupleStateError
+from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError
 from acker.ids import IdGenerator
 from acker.local.clock import Clock
 from acker.local.hooks import Hook
@@ -80,7 +81,6 @@ class Collector(Emitter):
         super().__init__(task, routes, around.outbox, around.post, ids, LatencyRecorder(), **options)
         self.component = component
         self.outlets = outlets
-        self.user: dict[str, int] = {}
         self._clock = around.clock
         self._hooks = around.hooks
         self._sampler = around.sampler
@@ -89,10 +89,6 @@ class Collector(Emitter):
     def now_ms(self) -> int:
         """Return the time of the runtime's clock in milliseconds."""
         return self._clock.now_ns() // _NS_PER_MS
-
-    def count(self, name: str, n: int = 1) -> None:
-        """Add to a counter of the component's own."""
-        self.user[name] = self.user.get(name, 0) + n
 
     def inherit(self, previous: Any) -> None:
         """Go on counting where the collector of the same task before a restart stopped."""
@@ -105,6 +101,12 @@ class Collector(Emitter):
         for name, route in self.routes.items():
             if name is not None:
                 route.emitted = previous.routes[name].emitted
+
+    def _refuse_ended(self, what: str) -> NoReturn:
+        raise RuntimeStateError(
+            f"{self.component}: {what} from another thread: the topology has stopped or restarted since, and what was "
+            "open then has failed. Let initialize() start such threads and close() end them"
+        )
 
     def _unroutable(self, values: Any, stream: str | None) -> NoReturn:
         route = self.routes.get(stream)
@@ -152,6 +154,12 @@ class BoltCollector(Collector, BoltEmitter):
         super().inherit(previous)
         self.failed = previous.failed
 
+    def _refuse_unanchored(self) -> NoReturn:
+        raise TupleStateError(
+            f"{self.component}: emits from another thread without anchors, and nobody knows which tuple that is for; "
+            "name it, anchors=[tup], or say that there is none, anchors=[]"
+        )
+
     def _refuse(self, tup: object, what: str) -> NoReturn:
         if not isinstance(tup, Tuple):
             raise ArgumentTypeError(
@@ -188,7 +196,7 @@ class AsyncBoltCollector(BoltCollector):
 
     def __init__(self, *arguments: Any, auto_anchor: bool, **options: Any) -> None:
         super().__init__(*arguments, auto_anchor=False, **options)
-        self._current: contextvars.ContextVar[tuple[Tuple, ...]] = contextvars.ContextVar("inputs", default=())
+        self._current: contextvars.ContextVar[tuple[Tuple, ...]] = contextvars.ContextVar("inputs")
         self._anchors = auto_anchor
 
     def begin(self, tup: Tuple) -> None:
@@ -205,7 +213,12 @@ class AsyncBoltCollector(BoltCollector):
     ) -> list[int] | None:
         """Send a tuple to whoever reads the stream."""
         if anchors is None and self._anchors:
-            anchors = self._current.get()
+            anchors = self._current.get(None)
+            if anchors is None:
+                # A thread without the coroutine's context, or a callback that one has put into the loop.
+                if not self.is_own or asyncio._get_running_loop() is not None:
+                    self._refuse_unanchored()
+                anchors = ()
         return super().emit(tup, stream, anchors, direct_task, need_task_ids)
 
 
@@ -229,7 +242,7 @@ class SpoutCollector(Collector, SpoutEmitter):
 
         One that has not ignores a second TRACK. One that has will time the tree out, if messages of it are gone too.
         """
-        for message_id, open_ in self.pending.items():
+        for message_id, open_ in self.pending.copy().items():  # Other threads may emit meanwhile.
             self.post.track(open_.root_id, open_.value, self.task, message_id)
 
     def fail_all(self, kind: ReasonKind) -> None:
@@ -263,7 +276,10 @@ class SpoutCollector(Collector, SpoutEmitter):
 
     def is_settled(self) -> bool:
         """Say whether the spout was told the end of everything that `fail_all` failed."""
-        oldest = next(iter(self.pending), self._failed_below)
+        try:
+            oldest = next(iter(self.pending), self._failed_below)
+        except RuntimeError:  # The executor changed it at this moment; the control will ask again.
+            return False
         return not self.untold and oldest >= self._failed_below
 
     def inherit(self, previous: SpoutCollector) -> None:

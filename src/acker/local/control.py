@@ -163,6 +163,8 @@ class Control:
         except BaseException as error:  # A component cannot be made, or its `finished` raises.
             logger.exception("the topology cannot go on")
             self._wait, self.error, self.outcome = None, error, "failed"
+            for executor in self.crew or ():
+                executor.outbox.close()
             self._set([*self.ackers, *self._living()], Mode.CLOSE)
             self._life.close()
             self._over()
@@ -346,6 +348,7 @@ class Control:
         """Fail what is open through the ackers, and let the spouts hear it; all executors are halted."""
         assert self.crew is not None
         for executor in self.crew:
+            executor.outbox.close()
             if not executor.abandoned:
                 executor.drop()
         listening = [executor for executor in self._living() if isinstance(executor, SpoutExecutor)]

@@ -164,11 +164,23 @@ class Worker(Executor):
         self.outbox = Outbox(self.signal, min(_TRANSFER_TUPLES, capacity))
         self.post = Post(ackers)
 
+    def work(self) -> None:
+        """Step until closed: the body of the executor's thread."""
+        self.outbox.may_wait = True
+        super().work()
+
     @abstractmethod
     def _work(self, mode: Mode, limit: int) -> bool:
         """Do some work of the modes RUN, PAUSE, DRAIN and SETTLE; say whether there was any."""
 
     def _step(self, mode: Mode, limit: int) -> bool:
+        before = self.outbox.enter()
+        try:
+            return self._inside(mode, limit)
+        finally:
+            self.outbox.leave(before)
+
+    def _inside(self, mode: Mode, limit: int) -> bool:
         self.blocked = self.outbox.pressed = False
         if mode in (Mode.OPEN, Mode.CLOSE):
             if self.done is mode:

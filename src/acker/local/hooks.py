@@ -11,8 +11,8 @@ from acker.topology.tuples import Tuple
 class Hook:
     """Base of hooks: does nothing. Override what you want to see, after Storm's ITaskHook.
 
-    A hook runs inside the executor that it watches, so it should be quick. What it raises counts as raised by the
-    component.
+    A hook runs inside the executor that it watches, or in the thread of a user's own that emits, acks or fails, so it
+    should be quick. What it raises counts as raised by the component.
     """
 
     def emit(self, component: str, task: int, stream: str, values: tuple[object, ...], tasks: Sequence[int]) -> None:

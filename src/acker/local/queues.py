@@ -13,10 +13,13 @@ from collections import deque
 from typing import Generic, TypeVar
 
 from acker._flow import Hand, Outlet
-from acker.local.clock import Signal
+from acker.local.clock import Flag, Signal
 from acker.topology.tuples import Tuple
 
 Item = TypeVar("Item")
+
+# How often one who waits for room looks whether the topology goes on at all.
+_LOOK_SECS = 1.0
 
 
 class Queue(Generic[Item]):
@@ -102,10 +105,17 @@ class Outbox(Hand):
         The executor's own, for when there is room again.
     full_at : int
         Once it has that many tuples for one task in hand, the executor puts everything down before it goes on.
+
+    Attributes
+    ----------
+    may_wait : bool
+        Whether threads that call the executor's components are held up while there is no room. Not under a scheduler:
+        the one that waits may be the one that steps everybody.
     """
 
     def __init__(self, signal: Signal, full_at: int) -> None:
         super().__init__(full_at)
+        self.may_wait = False
         self._signal = signal
         self._queues: list[TupleQueue] = []
 
@@ -114,6 +124,22 @@ class Outbox(Hand):
         if waits and queue not in self._queues:
             self._queues.append(queue)
         return Outlet(queue, place, task)
+
+    def _wake(self) -> None:
+        self._signal.set()
+
+    def _wait_for_room(self) -> None:
+        """Hold up a thread that is not the executor's and is about to emit.
+
+        It waits for the consumers alone, which wait for nobody before them. So the executor may wait for that thread.
+        """
+        if not self.may_wait:
+            return
+        room = Flag()
+        room.clear()
+        while not self.closed and not all(queue.has_room(room) for queue in self._queues):
+            room.wait(_LOOK_SECS)
+            room.clear()
 
     def has_room(self) -> bool:
         """Say whether all queues that this executor waits for take more; its signal is set when that changes."""

@@ -100,10 +100,11 @@ class SpoutTask:
 
         What `ack` or `fail` raise escapes, and what was not told yet is told the next time; `guarded` it is logged.
         """
-        if guarded:
-            self.collector.hear(verdicts, self._guarded(self._ack), self._guarded(self._fail))
-        else:
-            self.collector.hear(verdicts, self._ack, self._fail)
+        ack, fail = (self._guarded(self._ack), self._guarded(self._fail)) if guarded else (self._ack, self._fail)
+        self.collector.hear(verdicts, ack, fail)
+        while self.collector.at_once:  # What another thread has emitted, where there is no acker.
+            self.collector.acked += 1
+            ack(self.collector.at_once.pop(0))
 
     def _guarded(self, tell: Callable[..., Any]) -> Callable[..., None]:
         def guarded(tup_id: Hashable, *reason: Reason) -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from acker.errors import TopologyError
+from acker.errors import TopologyError, TupleStateError
 from acker.topology import tuples
 from acker.topology.reasons import Reason
 from acker.topology.streams import Stream
@@ -89,6 +90,9 @@ class BoltCollector(Collector, Protocol):
 
 class Component:
     """What spouts and bolts share.
+
+    What a component calls (`emit`, `ack`, `fail`, `reset_timeout`, `report_metric`, `log`, `finish`) any thread of its
+    user's may call too; see *Threads of your own* in docs/topologies.md.
 
     Attributes
     ----------
@@ -371,7 +375,10 @@ class Bolt(Component):
         Raises
         ------
         TupleStateError
-            An anchor was acked or failed before.
+            An anchor was acked or failed before; or another thread of yours emits and leaves `anchors` out, though the
+            bolt has `auto_anchor`.
+        RuntimeStateError
+            Another thread of yours emits after the topology has stopped or restarted.
         """
         return self._collector.emit(tup, stream, anchors, direct_task, need_task_ids)  # type: ignore[no-any-return]
 
@@ -463,14 +470,18 @@ class BatchingBolt(Bolt):
         except BaseException as error:
             self.logger.exception("process_batch(%r) raised; its %d tuples fail", key, len(tups))
             if self.auto_fail:
-                for tup in tups:
-                    self.fail(tup, error)
+                self._settle(tups, self.fail, error)
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
         else:
             if self.auto_ack:
-                for tup in tups:
-                    self.ack(tup)
+                self._settle(tups, self.ack)
+
+    def _settle(self, tups: Iterable[Tuple], settle: Callable[..., None], *reason: BaseException) -> None:
+        for tup in tups:
+            # process_batch may have settled some itself, or have given them to threads that do.
+            with suppress(TupleStateError):
+                settle(tup, *reason)
 
     def emit(
         self,

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from acker.errors import TopologyError
@@ -189,8 +189,10 @@ class _Consumer(_WithArgs, Bolt):
     def process(self, tup: Tuple) -> Any:
         return self._consume(self._args, tup, self._emitter)
 
-    def _emitter(self, values: Sequence[Any], stream: str | None = None) -> None:
-        self.emit(values, stream)
+    def _emitter(
+        self, values: Sequence[Any], stream: str | None = None, anchors: Iterable[Tuple] | None = None
+    ) -> None:
+        self.emit(values, stream, anchors)
 
 
 class _AsyncConsumer(_Consumer):
@@ -233,7 +235,8 @@ def auto_ack_bolt(
     Parameters
     ----------
     consume : callable
-        ``consume(args, tup, emit)``, also ``async def``. ``emit(values, stream=None)`` emits anchored to the tuple.
+        ``consume(args, tup, emit)``, also ``async def``. ``emit(values, stream=None, anchors=None)`` emits anchored to
+        the tuple; from a thread of your own name it, ``anchors=[tup]``.
     outputs : list of str or Stream, optional
         None: emits nothing.
     make_args : callable, optional

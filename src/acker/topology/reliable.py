@@ -48,13 +48,23 @@ class Ledger:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def record(self, tup_id: Hashable, values: Sequence[Any], stream: str | None, direct_task: int | None) -> None:
-        """Note an emission. Of a tuple that waits for its replay, this is the replay."""
+    def record(
+        self, tup_id: Hashable, values: Sequence[Any], stream: str | None, direct_task: int | None
+    ) -> Entry | None:
+        """Note an emission. Of a tuple that waits for its replay, this is the replay; return what was known of it."""
         before = self.entries.get(tup_id)
         entry = Entry(values, stream, direct_task)
         if before is not None:
             entry.attempt = before.attempt + (before.due_ms is not None and before.counted)
         self.entries[tup_id] = entry
+        return before
+
+    def restore(self, tup_id: Hashable, before: Entry | None) -> None:
+        """Take back an emission that was refused."""
+        if before is None:
+            del self.entries[tup_id]
+        else:
+            self.entries[tup_id] = before
 
     def schedule(self, tup_id: Hashable, due_ms: int, *, counted: bool) -> None:
         """Note that a tuple is to be emitted again at due_ms."""
@@ -124,13 +134,13 @@ class ReliableSpout(Spout):
     @property
     def unacked_tuples(self) -> dict[Hashable, tuple[Sequence[Any], str | None, int | None, bool]]:
         """What is open or waits, as in pystorm: tup_id -> (values, stream, direct_task, False). A copy."""
-        entries = self._ledger.entries.items()
+        entries = self._ledger.entries.copy().items()  # Another thread may emit meanwhile.
         return {tup_id: (entry.values, entry.stream, entry.direct_task, False) for tup_id, entry in entries}
 
     @property
     def failed_tuples(self) -> dict[Hashable, int]:
         """How often each of these failed, where it did, as in pystorm. A copy."""
-        fails = {tup_id: entry.fails for tup_id, entry in self._ledger.entries.items()}
+        fails = {tup_id: entry.fails for tup_id, entry in self._ledger.entries.copy().items()}
         return {tup_id: count for tup_id, count in fails.items() if count}
 
     def emit(
@@ -143,9 +153,14 @@ class ReliableSpout(Spout):
     ) -> list[int] | None:
         """Emit a tuple; with a tup_id, remember it until it is acked. See `Spout.emit`."""
         if tup_id is not None:
-            # Before the emission: a runtime without ackers calls ack() from inside of it.
-            self._ledger.record(tup_id, tup, stream, direct_task)
-        return super().emit(tup, tup_id, stream, direct_task, need_task_ids)
+            # Before the emission: the outcome may come before that returns.
+            before = self._ledger.record(tup_id, tup, stream, direct_task)
+        try:
+            return super().emit(tup, tup_id, stream, direct_task, need_task_ids)
+        except BaseException:
+            if tup_id is not None:
+                self._ledger.restore(tup_id, before)
+            raise
 
     def ack(self, tup_id: Any) -> None:
         """Forget a tuple."""
