@@ -19,7 +19,8 @@ def test_the_doctor_runs_a_task_on_each_core() -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "acker", "doctor", "--master", "local[2]"], capture_output=True, text=True, check=False
     )
-    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.returncode == 0
+    assert answer.stderr == "starting Spark at local[2] ...\nrunning 2 tasks, which look at acker ...\n"
     lines = [" ".join(line.split()) for line in answer.stdout.splitlines()]
     assert lines[-1] == "all fine" and all(line.startswith("ok ") for line in lines[:-1])
     (executor,) = [line for line in lines if line.startswith("ok executor ")]
@@ -34,7 +35,7 @@ def test_a_spark_that_does_not_start_is_one_line_of_the_report(tmp_path) -> None
     """A master that nobody can parse."""
     command = [sys.executable, "-m", "acker", "doctor", "--master", "local[x]"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (answer.returncode, answer.stderr) == (1, "")
+    assert (answer.returncode, answer.stderr) == (1, "starting Spark at local[x] ...\n")
     (line,) = [line for line in answer.stdout.splitlines() if line.startswith("  NO ")]
     assert "Spark did not start at local[x]: " in line and "Could not parse Master URL: 'local[x]'" in line
     assert answer.stdout.endswith("not everything is fine\n")

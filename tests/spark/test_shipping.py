@@ -221,7 +221,9 @@ def doctor(folder, lacking, *arguments, master=CLUSTER):
     java = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     environment = {**clean_environment(), **java, "SPARK_HOME": str(spark_home(folder))}
     answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder)
-    assert answer.stderr == ""
+    waits = answer.stderr.splitlines()
+    assert waits[0] == f"starting Spark at {master} ..." and all(line.endswith(" ...") for line in waits)
+    assert ("sending acker to the executors ..." in waits) == ("--ship" in arguments)
     lines = [" ".join(line.split()) for line in answer.stdout.splitlines()]
     return answer.returncode, [line for line in lines if line.split()[1] in ("executor", "fix", "tasks")]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -183,7 +184,7 @@ def command(folder, tmp_path_factory):
 
 def test_the_command_verifies_and_says_so(command, folder) -> None:
     code, out, err, cwd = command
-    assert (code, err) == (0, "")
+    assert code == 0, err
     values = json.loads((cwd / "new/out.json").read_text())
     check_sums(values)
     assert values["exit_code"] == 0 and values["verified"] is True and values["seed"] == 11
@@ -197,7 +198,16 @@ def test_the_command_verifies_and_says_so(command, folder) -> None:
     for name in ("lines", "trees", "messages", "acked", "failed", "timed out", "replayed", "dead-lettered"):
         assert shown[name] == f"{values[name.replace(' ', '_').replace('-', '_')]:,}", name
     assert shown["verified"] == "yes, equal to a plain count" and shown["rounds"] == str(len(values["rounds"]))
-    assert "round 1: all lines through split and count" in out and "report: acker-report/report.html" in out
+    told = err.splitlines()
+    assert "starting Spark ..." in told and told.index("starting Spark ...") < len(told) - 1, (
+        "each wait is told before it"
+    )
+    waits = [line.removesuffix(" ...") for line in told if line.endswith(" ...")]
+    assert "round 1: all lines through split and count" in waits
+    for wait in waits:
+        begun = told.index(f"{wait} ...")
+        assert re.fullmatch(rf"{re.escape(wait)} \([\d.]+ s\)", told[begun + 1]), wait
+    assert "report: acker-report/report.html" in out and "round 1" not in out and "starting" not in out
     page = (cwd / "acker-report/report.html").read_text()
     assert page.count("<svg") == 3 and "verified: equal to a plain count" in page
     assert sorted(path.name for path in (cwd / "acker-report").iterdir()) == ["report.html", "spark.log"]
@@ -245,8 +255,8 @@ def test_the_command_dead_letters_what_never_succeeds(folder, tmp_path) -> None:
 def test_ctrl_c_stops_spark_and_the_command(folder, tmp_path) -> None:
     """As from a terminal, where the signal reaches all processes of the group."""
     process = acker("--input", folder, "--fail-rate", 1, "--max-attempts", 1000, cwd=tmp_path)
-    assert process.stdout is not None
-    for line in process.stdout:
+    assert process.stderr is not None
+    for line in process.stderr:
         if line.startswith(b"round 1:"):
             break
     os.killpg(process.pid, signal.SIGINT)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import click
 
-from acker.cli.environment import SetupError, find_jdk, last_line, require, spark_session
+from acker.cli.environment import SetupError, announce, find_jdk, last_line, require, spark_session
 from acker.probe import probe, prober
 
 _PACKAGES: Final = ("numpy", "pyarrow", "pandas", "pyspark", "protobuf", "click", "rich", "matplotlib")
@@ -139,6 +139,7 @@ def _spark(
     # Stays where Spark does not start, since the error names it.
     scratch = Path(tempfile.mkdtemp(prefix="acker-doctor-"))
     log = scratch / "spark.log"
+    announce(f"starting Spark at {master}")
     with spark_session("acker doctor", master, driver_memory="1g", log=log, start_conf=conf) as spark:
         tasks = spark.sparkContext.defaultParallelism
         sheet.line("spark", f"{spark.version} at {master}, {tasks} cores")
@@ -148,7 +149,9 @@ def _spark(
             if ship:
                 from acker.spark import ship as send
 
+                announce("sending acker to the executors")
                 send(spark)
+            announce(f"running {tasks} tasks, which look at acker")
             found = probe(spark, tasks)
         except PySparkException as fault:
             sheet.line("tasks", _what_failed(fault), fine=False)

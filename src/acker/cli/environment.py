@@ -55,6 +55,11 @@ class Jdk:
         return parts[1] if parts[:1] == [1] and len(parts) > 1 else parts[0] if parts else 0
 
 
+def announce(text: str) -> None:
+    """Say on the standard error what is waited for, before the wait."""
+    print(f"{text} ...", file=sys.stderr, flush=True)
+
+
 def require(*modules: str, extra: str) -> None:
     """Check that optional packages are installed.
 

@@ -1,4 +1,4 @@
-"""Live progress on a terminal, plain lines elsewhere."""
+"""Live progress on a terminal, plain lines elsewhere; on the standard error, so that results stay by themselves."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ class ConsoleProgress:
     def note(self, text: str) -> None:
         """Print a line that stays."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.file.flush()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Show that a phase runs."""
+        """Show that a phase runs: before it, so that whoever waits knows what for, and after it how long it took."""
         if not self._console.is_terminal:
             start = time.perf_counter()
+            self.note(f"{name} ...")
             yield
             self.note(f"{name} ({time.perf_counter() - start:.1f} s)")
             return

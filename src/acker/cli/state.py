@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from acker.cli.environment import require, spark_session
+from acker.cli.environment import announce, require, spark_session
 from acker.cli.load import UsageError
 from acker.errors import ArgumentValueError
 
@@ -30,6 +30,7 @@ def inspect(checkpoint: str, *, operator: int | None, as_json: bool, master: str
     """Show the ackers of a checkpoint, and return the exit code: 1 where the state of a shard is not fine."""
     if not as_json:
         require("rich", extra="cli")
+    announce(f"starting Spark at {master}")
     with (
         tempfile.TemporaryDirectory(prefix="acker-state-") as scratch,
         spark_session(
@@ -39,6 +40,7 @@ def inspect(checkpoint: str, *, operator: int | None, as_json: bool, master: str
         from acker.spark.checkpoint import inspect_checkpoint
 
         spark.sparkContext.setLogLevel("OFF")  # what fails is told in one sentence
+        announce(f"reading {checkpoint}")
         try:
             found = inspect_checkpoint(spark, checkpoint, operator)
         except ArgumentValueError as fault:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from acker.cli.environment import SetupError, find_jdk
-from acker.cli.wordcount import console_beside, drawn, introduction, numbers, prepare, publish, table_of
+from acker.cli.wordcount import console_beside, console_on, drawn, introduction, numbers, prepare, publish, table_of
 
 if TYPE_CHECKING:
     from acker.wordcount.stream_job import StreamResult
@@ -52,7 +52,7 @@ def main(
     from acker.wordcount.stream_report import to_html
 
     console = console_beside(json_file)
-    progress = ConsoleProgress(console)
+    progress = ConsoleProgress(console_on(stderr=True))
     seed = drawn(seed)
     progress.note(introduction(corpus, seed))
     output.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,7 @@ def main(
     from acker.wordcount.report import to_html
 
     console = console_beside(json_file)
-    progress = ConsoleProgress(console)
+    progress = ConsoleProgress(console_on(stderr=True))
     seed = drawn(seed)
     log = output / "spark.log"
     progress.note(introduction(corpus, seed))
@@ -93,10 +93,14 @@ def prepare(folder: Path | None) -> Corpus:
 
 
 def console_beside(json_file: Path | None) -> Console:
-    """Return where words for people go: with JSON on the standard output, to the other one."""
+    """Return where a result is shown to people: with JSON on the standard output, on the other one."""
+    return console_on(stderr=json_file == Path("-"))
+
+
+def console_on(*, stderr: bool) -> Console:
+    """Return a console on one of the two outputs."""
     from rich.console import Console
 
-    stderr = json_file == Path("-")
     # Where nobody looks at a window there is no need to fold lines at 80.
     width = None if (sys.stderr if stderr else sys.stdout).isatty() else 120
     return Console(stderr=stderr, width=width)

@@ -206,7 +206,7 @@ class StreamWordCount:
         self._start = self._clock()
         self._folder.make(self._settings)
         try:
-            with self._phase("start", "starting the stream"):
+            with self._phase("start", "starting Spark, and the stream up to its first micro-batch"):
                 self._stream.start()
                 self._first_batch()
             with self._phase("stream", f"dropping {len(self._lots)} lots of files, until every line is acked"):
@@ -295,6 +295,7 @@ class StreamWordCount:
         if what == "worker" and not self._stream.kill_worker(float(self._random.random())):
             return
         if what == "driver":
+            self._progress.note("killing the driver, and starting Spark again ...")
             self._stream.kill()
             self._stream.start()
         self._due = None
