@@ -86,7 +86,7 @@ struct Ref {
 
 class Arena {
   public:
-    explicit Arena(uint64_t seed) noexcept : hash_(Hash::from_seed(seed)) {}
+    explicit Arena(uint64_t seed) noexcept : seed_(seed), hash_(Hash::from_seed(seed)) {}
     Arena(const Arena&) = delete;
     Arena& operator=(const Arena&) = delete;
     ~Arena() { clear(); }
@@ -163,7 +163,7 @@ class Arena {
     }
 
     // A slot for a hash that is not here, with `flags` (tag, TRACKED, FAILED) and val 0. Empty Ref: there must be room
-    // first, by `make_way` or `grow`.
+    // first, by `grow` or `relieve`.
     Ref place(uint64_t h, uint64_t flags) noexcept {
         if (segment_count_ == 0) return Ref{};
         Line* lines = segment_of(h);
@@ -180,6 +180,18 @@ class Arena {
             }
         }
         return Ref{};
+    }
+
+    // Changes the arena where no line in the reach of a hash has a slot for it; hashes are to be computed anew then.
+    // False: no memory, nothing changed.
+    //
+    // Near the limit of the load lines fill up by chance, and growing comes a little before its time. Far from it they
+    // do not: somebody who knows the seed has chosen the root ids. A split does not part hashes whose low bits agree,
+    // so growing could go on for ever; but they agree under one seed only.
+    bool relieve(uint64_t h) noexcept {
+        if (make_way(h)) return true;
+        if (count_ * (lines_ == LINES_MAX ? 2 : 8) >= limit_) return grow();
+        return rehash() || (lines_ != LINES_MAX && grow());
     }
 
     // Frees a slot for a hash that no line in its reach has one for, by moving another home's entry further on: growing
@@ -222,8 +234,17 @@ class Arena {
         return widen(bits) || (reserve_.held() > 0 && widen(LINE_BITS_MAX));
     }
 
+    // Room for so many entries at once, which costs less than growing step by step where few are here. False: no memory,
+    // or no slot in the new table for one of them; nothing changed.
+    bool make_room(size_t entries) noexcept {
+        Arena fresh(seed_);
+        while (!fresh.has_room(entries))
+            if (!fresh.grow()) return false;
+        return move_to(&fresh);
+    }
+
     // Takes all memory that growth for `extra` more entries needs and holds it ready; false: it could not have all. One
-    // thing is not foreseen: entries that crowd on one line may need a step of growth before its time.
+    // thing is not foreseen: what entries that crowd on one line may need, see `relieve`.
     bool reserve(size_t extra) noexcept {
         if (has_reserve(extra)) return true;
         size_t pages = pages_for(segments_for(count_ + extra)), have = pages_for(full_segments());
@@ -300,6 +321,7 @@ class Arena {
 
   private:
     static constexpr size_t RESERVE_PAGES_KEPT = 4;
+    static constexpr int SEEDS_TRIED = 64;
     static constexpr size_t SEGMENTS_A_PAGE = HUGE_PAGE_BYTES / (LINES_MAX * 2 * LINE_BYTES);
 
     template <typename Visit>
@@ -539,19 +561,41 @@ class Arena {
         return true;
     }
 
-    // Replaces the only segment by one that has room for twice its entries and no more.
+    // Replaces the only segment by one that has room for twice its entries and no more, unless lines are too crowded.
     void rebuild() noexcept {
-        Arena smaller(0);
-        smaller.hash_ = hash_;
+        Arena smaller(seed_);
         while (!smaller.has_room(count_ * 2))
             if (!smaller.grow()) return;
         bool moved = true;
         each([&](uint64_t h, Ref ref, Cold* from) {
-            while (!smaller.copy(h, ref, from) && (moved = smaller.grow())) {
+            while (!(moved = smaller.copy(h, ref, from)) && smaller.lines_ < lines_ && smaller.grow()) {
             }
             return moved;
         });
         if (moved) swap(smaller);
+    }
+
+    // Moves all entries to the next seed under which each finds a slot, in a table of the same size. Few seeds in a
+    // hundred are of no use, and nobody can choose root ids that crowd under many. False: no memory, nothing changed.
+    bool rehash() noexcept {
+        uint64_t seed = seed_;
+        for (int tried = 0; tried < SEEDS_TRIED; ++tried) {
+            Arena fresh(seed = Hash::seed_after(seed));
+            if (!enlarge(&fresh.segments_, &fresh.segment_capacity_, 0, segment_capacity_)) return false;
+            while (fresh.slots() < slots())
+                if (!fresh.grow()) return false;
+            if (move_to(&fresh)) return true;
+        }
+        return false;
+    }
+
+    // Exchanges this table for another one, to which all entries go; false, with this one unchanged, where one of them
+    // finds no slot there.
+    bool move_to(Arena* fresh) noexcept {
+        bool moved = true;
+        each([&](uint64_t h, Ref ref, Cold* from) { return moved = fresh->copy(fresh->hash(root_of(h)), ref, from); });
+        if (moved) swap(*fresh);
+        return moved;
     }
 
     // Whether the marks are right, and empty slots are empty.
@@ -570,7 +614,14 @@ class Arena {
         return true;
     }
 
+    // Exchanges everything but the reserve, which stays good for a table of the same size.
     void swap(Arena& other) noexcept {
+        uint64_t seed = seed_;
+        seed_ = other.seed_;
+        other.seed_ = seed;
+        Hash hash = hash_;
+        hash_ = other.hash_;
+        other.hash_ = hash;
         Line** segments = segments_;
         segments_ = other.segments_;
         other.segments_ = segments;
@@ -591,6 +642,7 @@ class Arena {
         other.line_bits_ = static_cast<unsigned>(mine[6]);
     }
 
+    uint64_t seed_;
     Hash hash_;
     Line** segments_ = nullptr;  // owned, as are their blocks; the first of a huge page owns the page
     size_t segment_count_ = 0;

@@ -20,7 +20,7 @@ inline uint64_t inverse_of_odd(uint64_t odd) noexcept {
     return inverse;
 }
 
-// xor, multiply, fold, multiply, fold. The constants are secret (drawn from `seed`), so that nobody can choose root ids
+// xor, multiply, fold, multiply, fold. The constants are drawn from `seed`: who does not know it cannot choose root ids
 // that share a line. Without the last fold the low bits, which choose the segment, are weak: root ids i << 40 would
 // fall into one segment of 64.
 struct Hash {
@@ -39,6 +39,12 @@ struct Hash {
         hash.first_inverse = inverse_of_odd(hash.first);
         hash.second_inverse = inverse_of_odd(hash.second);
         return hash;
+    }
+
+    // The seed of another hash: the number behind those that `from_seed` draws.
+    static uint64_t seed_after(uint64_t seed) noexcept {
+        for (int drawn = 0; drawn < 3; ++drawn) mix_seed(&seed);
+        return mix_seed(&seed);
     }
 
     uint64_t of(uint64_t key) const noexcept {

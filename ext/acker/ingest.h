@@ -305,7 +305,7 @@ class AckerCore {
             row = avx2_ ? run_avx2<P>(stretch, end, &full) : run<P, PortableProbe>(stretch, end, &full);
             if (!full) continue;
             uint64_t h = arena.hash(static_cast<uint64_t>(stretch.roots[row - stretch.first]));
-            if (!arena.make_way(h) && !arena.grow()) return row;
+            if (!arena.relieve(h)) return row;
         }
         return row;
     }

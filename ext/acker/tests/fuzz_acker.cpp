@@ -108,7 +108,8 @@ class AckerFuzz {
           high_water_(choose_high_water(bytes->next())),
           seed_(bytes->word()),
           random_(seed_),
-          roots_(make_roots(bytes->next(), seed_, &random_)),
+          choice_(bytes->next()),
+          roots_(make_roots(choice_, seed_, &random_)),
           model_(protocol_, buckets_, high_water_) {
         for (bool avx2 : {true, false}) cores_.push_back(make_core(avx2, seed_));
     }
@@ -135,8 +136,13 @@ class AckerFuzz {
         return MARKS[byte % 5];
     }
 
+    // Half of the ackers begin with a full segment, in which root ids that crowd overflow; a smaller one does not bear
+    // them.
     std::unique_ptr<AckerCore> make_core(bool avx2, uint64_t seed) const {
-        return std::make_unique<AckerCore>(protocol_, buckets_, high_water_.value_or(-1), seed, avx2);
+        auto core = std::make_unique<AckerCore>(protocol_, buckets_, high_water_.value_or(-1), seed, avx2);
+        while (choice_ / 16 % 2 == 0 && core->arena.lines_a_segment() < LINES_MAX && core->arena.grow()) {
+        }
+        return core;
     }
 
     void step() {
@@ -256,6 +262,7 @@ class AckerFuzz {
     std::optional<int64_t> high_water_;
     uint64_t seed_;
     Random random_;
+    uint8_t choice_;
     std::vector<int64_t> roots_;
     Model model_;
     std::vector<std::unique_ptr<AckerCore>> cores_;
