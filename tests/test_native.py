@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import acker
-from acker import Acker, Kind, ReferenceAcker, _core
+from acker import Acker, Kind, ReferenceAcker, ShardedAcker, _core
 
 SEED = 20_140_917
 ROWS = 40_000
 
 
-def tracks(roots: np.ndarray, now_ms: int = 0, into: Acker | None = None) -> Acker:
+def tracks(roots: np.ndarray, now_ms: int = 0, into: Any = None) -> Any:
     """Return an acker that holds one open tree a root id."""
     held = Acker(seed=SEED) if into is None else into
     ones = np.ones(len(roots), np.int64)
@@ -69,20 +71,61 @@ def test_a_crowded_line_overflows_far_and_is_cleared_again(native_hash: type) ->
     assert held._core.probes() == quiet
 
 
-def test_more_root_ids_on_one_line_than_it_can_overflow_to_make_the_arena_grow(native_hash: type) -> None:
-    held = tracks(random_roots(8_000))
-    size = held.nbytes
-    hash_of_seed = native_hash(SEED)
-    crowd = np.array([hash_of_seed.root_of((0xABC << 52) | i) for i in range(300)], np.int64)
-    tracks(crowd, into=held)
+def chosen(native_hash: type, count: int, seed: int = SEED) -> np.ndarray:
+    """Return root ids that meet on one line under a seed, and that no split of the table parts."""
+    hash_of_seed = native_hash(seed)
+    return np.array([hash_of_seed.root_of((0xABC << 52) | (i << 24) | 5) for i in range(count)], np.int64)
+
+
+@pytest.mark.parametrize("high_water", [None, 10_000])
+@pytest.mark.parametrize("others", [0, 8_000, 100_000])
+def test_chosen_root_ids_under_a_known_seed_do_not_make_the_table_grow(
+    native_hash: type, others: int, high_water: int | None
+) -> None:
+    """They are moved to another seed, and nothing but the time of one sweep tells."""
+    roots, crowd = random_roots(others), chosen(native_hash, 1_000)
+    for made in (Acker, lambda **options: ShardedAcker(2, 2, **options)):
+        held = made(seed=SEED, high_water=high_water)
+        expected = ReferenceAcker(high_water=high_water)
+        if high_water is None:
+            tracks(roots, into=held)
+            tracks(roots, into=expected)
+        size = held.nbytes
+        for start in range(0, len(crowd), 50):
+            tracks(crowd[start : start + 50], into=held)
+            tracks(crowd[start : start + 50], into=expected)
+            held.check_invariants()
+        assert held.stats() == expected.stats()
+        assert held.nbytes <= max(2 * size, 5_000_000)
+        done = held.ingest(Kind.OK, crowd, np.ones(len(crowd), np.int64))
+        assert sorted(done.root_id.tolist()) == sorted(crowd.tolist())
+        held.check_invariants()
+        for _ in range(held.buckets):
+            held.rotate()
+        assert len(held) == 0
+
+
+def test_few_chosen_root_ids_take_little(native_hash: type) -> None:
+    held = tracks(chosen(native_hash, 129))
+    assert len(held) == 129
+    assert held.nbytes < 100_000
+    assert held._core.probes() < 140
+
+
+def test_no_memory_to_move_chosen_root_ids_says_how_far_it_came(native_hash: type, scarce_memory: None) -> None:
+    held = tracks(random_roots(4_000))
+    crowd = chosen(native_hash, 400)
+    _core.fail_allocations_after(0)
+    with pytest.raises(acker.AckerMemoryError) as caught:
+        tracks(crowd, into=held)
+    applied = caught.value.rows_applied
+    assert 0 <= applied < 400
+    _core.fail_allocations_after(-1)
     held.check_invariants()
-    assert all(int(root) in held for root in crowd)
-    assert held.nbytes > size
-    restored = Acker.restore(held.snapshot())
-    restored.check_invariants()
-    assert all(int(root) in restored for root in crowd)
-    assert len(held.ingest(Kind.OK, crowd, np.ones(300, np.int64))) == 300
+    assert len(held) == 4_000 + applied
+    tracks(crowd[applied:], into=held)
     held.check_invariants()
+    assert len(held) == 4_400
 
 
 def test_every_entry_is_found_while_the_arena_grows_and_after_it_has_shrunk() -> None:

@@ -361,8 +361,8 @@ cdef class Core:
         """What writes this core's entries into the blocks of a snapshot."""
         return _writer(self, &self.gate, &self.core, 1)
 
-    def reader(self, uint64_t checksum, size_t entries):
-        """What fills this core, which is new, from the blocks of a snapshot; room is made for so many entries."""
+    def reader(self, uint64_t checksum, uint64_t entries):
+        """What fills this core, which is new, from the blocks of a snapshot of so many entries."""
         return _reader(self, &self.core, 1, checksum, entries)
 
     def set_counters(self, tuple counters):

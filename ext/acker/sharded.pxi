@@ -172,8 +172,8 @@ cdef class ShardedCore:
             raise UnusableError()
         return _writer(self, &self.gate, self.core.cores(), self.core.shards())
 
-    def reader(self, uint64_t checksum, size_t entries):
-        """What fills the shards, which are new, from the blocks of a snapshot; room is made for so many entries."""
+    def reader(self, uint64_t checksum, uint64_t entries):
+        """What fills the shards, which are new, from the blocks of a snapshot of so many entries."""
         return _reader(self, self.core.cores(), self.core.shards(), checksum, entries)
 
     def set_counters(self, tuple counters):

@@ -188,27 +188,21 @@ enum Fault : int {
     NO_FAULT,
 };
 
-// Fills new ackers of one and the same seed and options with the entries of a snapshot, block by block. After a fault
-// they hold a part of them.
+// Fills new ackers of the same options with the entries of a snapshot, block by block. After a fault they hold a part of
+// them.
 class SnapshotReader {
   public:
-    // The checksum is that of the header. There is at least one acker.
-    SnapshotReader(AckerCore* const* cores, size_t count, uint64_t checksum) noexcept
+    // The checksum and the number of entries are those of the header. There is at least one acker.
+    SnapshotReader(AckerCore* const* cores, size_t count, uint64_t checksum, uint64_t entries) noexcept
         : cores_(cores),
           count_(count),
           shard_of_(count),
           checksum_(checksum),
+          entries_(entries),
           buckets_(cores[0]->buckets()),
           needs_track_(cores[0]->protocol() == Protocol::fsshelter) {
         for (unsigned age = 0; age < buckets_; ++age)
             tag_of_[age] = (cores[0]->nursery() + 2 * buckets_ - 1 - age) % buckets_ + 1;
-    }
-
-    // Makes room for so many entries in all, before the first of them comes. False: no memory.
-    bool reserve(size_t entries) noexcept {
-        for (size_t core = 0; core < count_; ++core)
-            if (!make_room(&cores_[core]->arena, entries / count_)) return false;
-        return true;
     }
 
     // Takes over a block of block_bytes(entries). `row` tells the first entry that is to blame for a fault.
@@ -223,6 +217,7 @@ class SnapshotReader {
                 if (faults != 0) return static_cast<Fault>(ACKER_LOWEST_BIT(faults));
             }
         }
+        read_ += entries;
         Fault fault = NO_FAULT;
         for (size_t first = 0; fault == NO_FAULT && first < entries; first += STRETCH_ROWS) {
             size_t end = entries - first < STRETCH_ROWS ? entries : first + STRETCH_ROWS;
@@ -239,7 +234,13 @@ class SnapshotReader {
         Line* line[STRETCH_ROWS + FETCH_AHEAD];
     };
 
-    static bool make_room(Arena* arena, size_t more) noexcept {
+    // A header may claim any number of entries, so there is room for no more than some times those of the good blocks.
+    static constexpr uint64_t ROOM_TIMES = 8;
+
+    bool make_room(Arena* arena, size_t more) noexcept {
+        if (arena->has_room(more)) return true;
+        uint64_t foreseen = (entries_ / ROOM_TIMES < read_ ? entries_ : read_ * ROOM_TIMES) / count_;
+        if (foreseen > arena->count() + more && arena->make_room(static_cast<size_t>(foreseen))) return true;
         while (!arena->has_room(more))
             if (!arena->grow()) return false;
         return true;
@@ -287,9 +288,8 @@ class SnapshotReader {
         for (size_t i = 0; i < rows; ++i) {
             int64_t root_id = load<int64_t>(columns.root_id, first + i);
             stretch.core[i] = cores_[count_ == 1 ? 0 : shard_of_(root_id)];
-            stretch.hash[i] = stretch.core[i]->arena.hash(static_cast<uint64_t>(root_id));
         }
-        find_homes(&stretch, 0, rows);
+        find_homes(&stretch, columns.root_id + first * sizeof(int64_t), 0, rows);
         for (size_t i = 0; i < rows; ++i) {
             *row = first + i;
             AckerCore* core = stretch.core[i];
@@ -298,13 +298,13 @@ class SnapshotReader {
             unsigned state = columns.state[*row];
             uint64_t flags = static_cast<uint64_t>(tag_of_[columns.age[*row]]) << TAG_SHIFT;
             flags |= (state == ENTRY_TRACKED) * TRACKED | (state == ENTRY_FAILED) * FAILED;
-            uint64_t h = stretch.hash[i];
+            const uint64_t h = stretch.hash[i];
             Ref ref{stretch.line[i], free_slot(*stretch.line[i], h)};
             if (ACKER_UNLIKELY(ref.slot == SLOTS)) {
                 if (core->arena.find(h)) return ROOT_TWICE;
-                while (!(ref = core->arena.place(h, flags))) {
-                    if (!core->arena.make_way(h) && !core->arena.grow()) return NO_MEMORY;
-                    find_homes(&stretch, i, rows);
+                while (!(ref = core->arena.place(stretch.hash[i], flags))) {
+                    if (!core->arena.relieve(stretch.hash[i])) return NO_MEMORY;
+                    find_homes(&stretch, columns.root_id + first * sizeof(int64_t), i, rows);
                 }
             } else {
                 ref.word() = (h & HASH_MASK) | flags;
@@ -318,8 +318,13 @@ class SnapshotReader {
         return NO_FAULT;
     }
 
-    static void find_homes(Stretch* stretch, size_t first, size_t rows) noexcept {
-        for (size_t i = first; i < rows; ++i) stretch->line[i] = stretch->core[i]->arena.homes().of(stretch->hash[i]);
+    // Hashes and lines of the rows from `first` on; root ids are those of the stretch.
+    static void find_homes(Stretch* stretch, const uint8_t* root_id, size_t first, size_t rows) noexcept {
+        for (size_t i = first; i < rows; ++i) {
+            const Arena& arena = stretch->core[i]->arena;
+            stretch->hash[i] = arena.hash(load<uint64_t>(root_id, i));
+            stretch->line[i] = arena.homes().of(stretch->hash[i]);
+        }
         for (size_t i = 0; i < FETCH_AHEAD; ++i) stretch->line[rows + i] = stretch->line[first];  // any that exists
     }
 
@@ -338,6 +343,8 @@ class SnapshotReader {
     size_t count_;
     ShardOf shard_of_;
     uint64_t checksum_;
+    uint64_t entries_;
+    uint64_t read_ = 0;  // entries of good blocks
     unsigned buckets_;
     unsigned needs_track_;
     unsigned tag_of_[BUCKETS_MAX] = {};

@@ -25,8 +25,7 @@ cdef extern from "snapshot.h" namespace "acker" nogil:
         void write(uint8_t* block) noexcept
 
     cppclass c_SnapshotReader "acker::SnapshotReader":
-        c_SnapshotReader(AckerCore** cores, size_t count, uint64_t checksum)
-        bint reserve(size_t entries) noexcept
+        c_SnapshotReader(AckerCore** cores, size_t count, uint64_t checksum, uint64_t entries)
         Fault read(const uint8_t* block, size_t entries, size_t* row) noexcept
 
 
@@ -145,6 +144,7 @@ cdef class SnapshotReader:
     cdef object owner  # keeps the cores alive
     cdef AckerCore** cores
     cdef size_t count
+    cdef uint64_t entries
     cdef c_SnapshotReader* blocks
 
     def __cinit__(self):
@@ -162,7 +162,7 @@ cdef class SnapshotReader:
         with nogil:
             fault = self.blocks.read(&block[0], entries, &row)
         if fault == NO_MEMORY:
-            raise MemoryError("no memory for the entries of the snapshot")
+            raise MemoryError(f"no memory for the {self.entries} entries of the snapshot")
         return None if fault == NO_FAULT else (<int>fault, row)
 
     @property
@@ -174,11 +174,9 @@ cdef class SnapshotReader:
         return tracked
 
 
-cdef SnapshotReader _reader(object owner, AckerCore** cores, size_t count, uint64_t checksum, size_t entries):
+cdef SnapshotReader _reader(object owner, AckerCore** cores, size_t count, uint64_t checksum, uint64_t entries):
     """A reader into `count` new cores, each root into that of `acker_of`; the owner keeps the cores alive."""
     reader = SnapshotReader()
-    reader.owner, reader.cores, reader.count = owner, cores, count
-    reader.blocks = new c_SnapshotReader(cores, count, checksum)
-    if not reader.blocks.reserve(entries):
-        raise MemoryError(f"no memory for {entries} entries of the snapshot")
+    reader.owner, reader.cores, reader.count, reader.entries = owner, cores, count, entries
+    reader.blocks = new c_SnapshotReader(cores, count, checksum, entries)
     return reader

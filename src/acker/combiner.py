@@ -9,7 +9,6 @@ combined what, or in which order.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ import numpy as np
 from acker.columns import Columns, Completions, check_columns
 from acker.errors import AckerMemoryError, BusyError, ColumnTypeError, ColumnValueError
 from acker.implementation import core
-from acker.protocol import UINT64_MAX, check_integer
+from acker.protocol import check_integer, check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -132,9 +131,7 @@ class Combiner:
     """
 
     def __init__(self, *, seed: int | None = None, resets: bool = False) -> None:
-        if seed is None:
-            seed = int.from_bytes(os.urandom(8), "little")
-        self._table = core.CombineTable(check_integer("seed", seed, 0, UINT64_MAX), bool(resets))
+        self._table = core.CombineTable(check_seed(seed), bool(resets))
         self._entered = threading.Lock()
         self.messages = 0
         self.native_ns = 0

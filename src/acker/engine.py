@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, Self, SupportsIndex
 from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
 from acker.errors import ColumnValueError
 from acker.implementation import core, kernel
-from acker.protocol import PROTOCOLS, Options, Stats, check_options
+from acker.protocol import PROTOCOLS, Options, Stats, check_options, check_seed
 from acker.snapshot import Header, Reading, checksum_at_end, source_of
 from acker.storage import Readable, Writable, opened, write
 
@@ -24,16 +24,16 @@ class NativeAcker(ABC):
     __slots__ = ("_core", "_options")
 
     @abstractmethod
-    def _make_core(self, options: Options) -> core.Core | core.ShardedCore:
+    def _make_core(self, options: Options, seed: int) -> core.Core | core.ShardedCore:
         """Return a new core."""
 
-    def _open(self, options: Options) -> None:
+    def _open(self, options: Options, seed: object = None) -> None:
+        self._core = self._make_core(options, check_seed(seed))
         self._options = options
-        self._core = self._make_core(options)
 
     def _read(self, reading: Reading) -> Self:
         self._open(reading.header.options)
-        reading.fill(self._core.reader(reading.checksum, reading.room))
+        reading.fill(self._core.reader(reading.checksum, reading.header.entries))
         self._core.set_counters(reading.header.counters)
         return self
 
@@ -200,7 +200,7 @@ class NativeAcker(ABC):
 
         Notes
         -----
-        A new file may be read by its owner only, since a snapshot holds the secret seed of the hash; a file that is
+        A new file may be read by its owner only, since a snapshot holds ids and is ordered by the hash; a file that is
         there already keeps its permissions. What a killed process leaves behind is called ``.acker-*.tmp``.
         """
         with self._core.writer() as writer:
@@ -254,7 +254,7 @@ class Acker(NativeAcker):
         no limit.
     seed : int, 0 to 2^64 - 1, optional
         Of the hash that places root ids; drawn from the operating system unless given. Keep it secret where others
-        choose root ids.
+        choose root ids: whoever knows it can make the acker slow. It is in no snapshot; a restored acker draws its own.
 
     Notes
     -----
@@ -282,11 +282,11 @@ class Acker(NativeAcker):
         high_water: int | None = None,
         seed: int | None = None,
     ) -> None:
-        self._open(check_options(protocol, buckets, high_water, seed))
+        self._open(check_options(protocol, buckets, high_water), seed)
 
-    def _make_core(self, options: Options) -> core.Core:
+    def _make_core(self, options: Options, seed: int) -> core.Core:
         protocol = PROTOCOLS.index(options.protocol)
-        return core.Core(protocol, options.buckets, options.high_water, options.seed, kernel())
+        return core.Core(protocol, options.buckets, options.high_water, seed, kernel())
 
     @classmethod
     def restore(cls, blob: bytes | bytearray | memoryview) -> Acker:
@@ -309,8 +309,7 @@ class Acker(NativeAcker):
         ----------
         source : path or binary file object
             Read to its end, block by block, with one block in memory: bytes behind the snapshot are damage. A file
-            object is read from where it stands, and stays open. A path is faster, since the table can be made at once
-            where the size of the file is known.
+            object is read from where it stands, and stays open.
 
         Raises
         ------

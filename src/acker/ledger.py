@@ -8,13 +8,13 @@ and takes that back from the log.
 from __future__ import annotations
 
 import mmap
-import os
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from acker.columns import Completions
 from acker.implementation import core
+from acker.protocol import check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,10 +152,8 @@ class Ledger:
     """
 
     def __init__(self, allocate: Callable[[int], Memory] = PrivateMemory, *, seed: int | None = None) -> None:
-        if seed is None:
-            seed = int.from_bytes(os.urandom(8), "little")
         self._allocate = allocate
-        self._open(_CAPACITY_MIN, seed)
+        self._open(_CAPACITY_MIN, check_seed(seed))
 
     def _open(self, capacity: int, seed: int) -> None:
         self.memory = self._allocate(core.ledger_bytes(capacity))

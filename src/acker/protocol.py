@@ -34,6 +34,8 @@ PROTOCOLS: Final = ("storm", "storm-0.9", "fsshelter")
 
 BUCKETS_MIN: Final = 2
 BUCKETS_MAX: Final = 15
+# Of each counter of a snapshot: an acker that is restored counts as many events again before an int64 is full.
+COUNTER_MAX: Final = 2**62
 # 4 * high_water must stay an int64.
 HIGH_WATER_MAX: Final = 2**61 - 1
 
@@ -140,20 +142,33 @@ class Options(NamedTuple):
     protocol: str
     buckets: int
     high_water: int | None
-    seed: int
 
 
-def check_options(protocol: object, buckets: object, high_water: object, seed: object) -> Options:
-    """Check the options of an acker, in this order; a seed of None is drawn from the operating system."""
+def check_options(protocol: object, buckets: object, high_water: object) -> Options:
+    """Check the options of an acker, in this order."""
     if not isinstance(protocol, str):
         raise ArgumentTypeError(f"protocol: expected one of {_protocol_names()}, got {type(protocol).__name__}")
     if protocol not in PROTOCOLS:
         raise ArgumentValueError(f"protocol: expected one of {_protocol_names()}, got {protocol!r}")
     bucket_count = check_integer("buckets", buckets, BUCKETS_MIN, BUCKETS_MAX)
     high = None if high_water is None else check_integer("high_water", high_water, 0, HIGH_WATER_MAX)
+    return Options(protocol, bucket_count, high)
+
+
+def check_seats(shards: int, high_water: int | None) -> None:
+    """Check that each shard can hold an open tree: all of them share what one acker with `high_water` may hold."""
+    if high_water is not None and shards > (seats := 2 * high_water + 1):
+        raise ArgumentValueError(
+            f"high_water: {high_water} allows {seats} open trees, and each of {shards} shards needs room for one;"
+            f" expected high_water >= {shards // 2}, or at most {seats} shards"
+        )
+
+
+def check_seed(seed: object) -> int:
+    """Check the seed of a hash; None is drawn from the operating system."""
     if seed is None:
-        seed = int.from_bytes(os.urandom(8), "little")
-    return Options(protocol, bucket_count, high, check_integer("seed", seed, 0, UINT64_MAX))
+        return int.from_bytes(os.urandom(8), "little")
+    return check_integer("seed", seed, 0, UINT64_MAX)
 
 
 def check_integer(name: str, value: object, least: int, most: int) -> int:

@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
 from acker.errors import BusyError
-from acker.protocol import COUNTERS, Kind, Outcome, Stats, check_options, elapsed_ms, start_tick, track_rank
+from acker.protocol import (
+    COUNTERS,
+    Kind,
+    Outcome,
+    Stats,
+    check_options,
+    check_seed,
+    elapsed_ms,
+    start_tick,
+    track_rank,
+)
 from acker.snapshot import (
     BLOCK_ENTRIES,
     FAILED,
@@ -82,7 +92,7 @@ class ReferenceAcker:
     high_water : int >= 0, or None
         Bounds what is held; None: no limit.
     seed : int, 0 to 2**64 - 1, or None
-        Of the native acker's hash; held here, so that snapshots of both are the same state.
+        Of the native acker's hash; checked here, and not used.
 
     Raises
     ------
@@ -109,7 +119,8 @@ class ReferenceAcker:
         high_water: int | None = None,
         seed: int | None = None,
     ) -> None:
-        self._options = check_options(protocol, buckets, high_water, seed)
+        self._options = check_options(protocol, buckets, high_water)
+        check_seed(seed)
         self._every_message_refreshes = self._options.protocol == "storm-0.9"
         # From the nursery to death row.
         self._buckets: deque[_Bucket] = deque({} for _ in range(self._options.buckets))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 import numpy as np
 
 from acker.errors import ArgumentTypeError, SnapshotError
-from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, COUNTERS, HIGH_WATER_MAX, INT64_MAX, PROTOCOLS, Options
+from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, COUNTER_MAX, COUNTERS, HIGH_WATER_MAX, PROTOCOLS, Options
 from acker.storage import BytesSource, Source
 from acker.xxh64 import xxh64
 
@@ -28,7 +28,7 @@ UNTRACKED: Final = 0
 TRACKED: Final = 1
 FAILED: Final = 2
 
-_HEADER: Final = struct.Struct(f"<8sIBBHqQ{len(COUNTERS)}QQ")
+_HEADER: Final = struct.Struct(f"<8sIBBHq{len(COUNTERS)}QQ")
 _CHECKSUM: Final = struct.Struct("<Q")
 HEADER_BYTES: Final = _HEADER.size + _CHECKSUM.size
 # Of the columns of a block, the widest first: in an aligned block each is aligned.
@@ -65,7 +65,6 @@ class State(NamedTuple):
     protocol: str
     buckets: int
     high_water: int | None
-    seed: int
     counters: tuple[int, ...]
     entries: Entries
 
@@ -91,7 +90,7 @@ class Header(NamedTuple):
         """Return the header as bytes, the last eight of which are its checksum."""
         high_water = -1 if self.options.high_water is None else self.options.high_water
         protocol = PROTOCOLS.index(self.options.protocol)
-        fields = protocol, self.options.buckets, 0, high_water, self.options.seed, *self.counters, self.entries
+        fields = protocol, self.options.buckets, 0, high_water, *self.counters, self.entries
         packed = _HEADER.pack(MAGIC, VERSION, *fields)
         return packed + _CHECKSUM.pack(xxh64(packed))
 
@@ -105,7 +104,7 @@ class Header(NamedTuple):
         """
         if len(data) < HEADER_BYTES:
             raise SnapshotError(f"snapshot: expected at least {HEADER_BYTES} bytes, got {len(data)}")
-        magic, version, code, buckets, zero, high_water, seed, *counters, entries = _HEADER.unpack_from(data)
+        magic, version, code, buckets, zero, high_water, *counters, entries = _HEADER.unpack_from(data)
         if magic != MAGIC:
             raise SnapshotError(f"snapshot: expected to begin with {MAGIC!r}, got {magic!r}")
         if version != VERSION:
@@ -117,8 +116,8 @@ class Header(NamedTuple):
         _expect(zero == 0, "0 in the reserved bytes", zero)
         _expect(-1 <= high_water <= HIGH_WATER_MAX, f"a high_water from -1 to {HIGH_WATER_MAX}", high_water)
         for name, count in zip(COUNTERS, counters, strict=True):
-            _expect(count <= INT64_MAX, f"a counter {name} that fits int64", count)
-        options = Options(PROTOCOLS[code], buckets, None if high_water == -1 else high_water, seed)
+            _expect(count <= COUNTER_MAX, f"a counter {name} of at most {COUNTER_MAX}", count)
+        options = Options(PROTOCOLS[code], buckets, None if high_water == -1 else high_water)
         return cls(options, tuple(counters), entries)
 
 
@@ -187,8 +186,6 @@ class Reading:
     header : Header
     checksum : int
         Of the header, which the checksum of the first block goes on from.
-    room : int
-        For how many entries memory may be taken beforehand: for no more than there are bytes of.
 
     Raises
     ------
@@ -202,7 +199,6 @@ class Reading:
         self.checksum = checksum_at_end(packed)
         if source.size_bytes is not None and source.size_bytes != self.header.size_bytes:
             self._refuse_size(source.size_bytes)
-        self.room = 0 if source.size_bytes is None else self.header.entries
 
     def fill(self, filler: Filler) -> None:
         """Read all blocks into `filler`, which holds some of the entries when this raises.
@@ -334,7 +330,7 @@ class BlockReader:
 
 def encode(state: State) -> bytes:
     """Return a state as a snapshot. ``message_id`` and ``task_id`` of entries without a TRACK read 0 there."""
-    options = Options(state.protocol, state.buckets, state.high_water, state.seed)
+    options = Options(state.protocol, state.buckets, state.high_water)
     header = Header(options, state.counters, len(state.entries.root_id))
     firsts = range(0, header.entries, BLOCK_ENTRIES)
     return b"".join(pieces_of(header, (state.entries.part(first, first + BLOCK_ENTRIES) for first in firsts)))

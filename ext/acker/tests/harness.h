@@ -95,10 +95,9 @@ struct Snapshot {
                 visit(BlockColumns<const uint8_t>(block.data(), rows_of(block)), row);
     }
 
-    // Fills new cores, with room made for `room` entries beforehand; tells what was wrong, and with which entry.
+    // Fills new cores, told that there are `room` entries; tells what was wrong, and with which entry.
     Fault read_into(const std::vector<AckerCore*>& cores, size_t room, size_t* entry) const {
-        SnapshotReader reader(cores.data(), cores.size(), CHECKSUM);
-        if (!reader.reserve(room)) return NO_MEMORY;
+        SnapshotReader reader(cores.data(), cores.size(), CHECKSUM, room);
         size_t before = 0;
         for (const std::vector<uint8_t>& block : blocks) {
             Fault fault = reader.read(block.data(), rows_of(block), entry);

@@ -322,6 +322,7 @@ TEST(trees_that_must_move_on_are_not_lost) {
     Hash hash = Hash::from_seed(SEED);
     for (bool avx2 : {true, false}) {
         Checked acker(Protocol::storm, 3, std::nullopt, avx2);
+        while (acker.core.arena.lines_a_segment() < LINES_MAX) CHECK(acker.core.arena.grow());
         std::vector<Message> messages;
         for (uint64_t back = 0; back <= DISPLACEMENT_MAX + 3; ++back) {
             // The last ones are of the first line again, which has no slot in reach any more.
@@ -336,6 +337,102 @@ TEST(trees_that_must_move_on_are_not_lost) {
         for (Message& message : messages) message = {OK, message.root_id, 6, 0, 0};
         CHECK(acker.ingest(messages).size() == messages.size());
     }
+}
+
+// Root ids of one home line that no split can part, under the given seed.
+std::vector<Message> chosen(size_t count, uint64_t seed, uint64_t line = 0xABC) {
+    Hash hash = Hash::from_seed(seed);
+    std::vector<Message> messages;
+    for (uint64_t i = 0; i < count; ++i)
+        messages.push_back({TRACK, static_cast<int64_t>(hash.key_of(line << (64 - LINE_BITS_MAX) | i << 24 | 5)), 6, 3,
+                            static_cast<int64_t>(i)});
+    return messages;
+}
+
+// What the table of so many entries may take that nobody has chosen: of a thousand it is a page at times.
+size_t bytes_allowed(size_t entries) { return entries < 200 ? size_t{1} << 16 : HUGE_PAGE_BYTES + LINE_BYTES; }
+
+TEST(chosen_root_ids_do_not_make_the_arena_grow) {
+    for (size_t count : {size_t{5}, size_t{129}, size_t{1000}}) {
+        for (bool avx2 : {true, false}) {
+            Checked acker(Protocol::storm, 3, std::nullopt, avx2);
+            acker.ingest(chosen(count, SEED));
+            CHECK(acker.core.arena.bytes() <= bytes_allowed(count));
+            CHECK(acker.core.arena.probes() <= static_cast<int64_t>(2 * count));
+            // Who knows the seeds that come next, too, makes the acker slow and no larger.
+            uint64_t seed = SEED;
+            for (uint64_t line = 0; line < 9; ++line)
+                acker.ingest(chosen(count, seed = Hash::seed_after(seed), LINES_MAX - 1 - line));
+            CHECK(acker.core.arena.bytes() <= bytes_allowed(10 * count));
+            std::vector<Message> oks = chosen(count, SEED);
+            for (Message& message : oks) message.kind = OK;
+            CHECK(acker.ingest(oks).size() == count);
+        }
+    }
+}
+
+TEST(chosen_root_ids_do_not_make_a_large_arena_grow) {
+    Checked acker;
+    std::vector<Message> others;
+    for (int64_t root = 0; root < 30000; ++root) others.push_back({TRACK, root, 7, 3, root});
+    acker.ingest(others);
+    size_t bytes = acker.core.arena.bytes();
+    acker.ingest(chosen(400, SEED));  // near the limit of the load growing comes first, and ends
+    CHECK(acker.core.arena.bytes() <= 2 * bytes);
+    for (Message& message : others) message.kind = OK;
+    acker.ingest(others);
+    bytes = acker.core.arena.bytes();
+    uint64_t seed = SEED;
+    for (int turn = 0; turn < 3; ++turn) acker.ingest(chosen(400, seed = Hash::seed_after(seed), 7));
+    CHECK(acker.core.arena.bytes() == bytes);
+    for (unsigned turn = 0; turn < 3; ++turn) acker.rotate();
+}
+
+TEST(an_arena_without_memory_for_chosen_root_ids_stays_as_it_was) {
+    size_t failures = 0;
+    for (int64_t budget = 0; budget < 40; ++budget) {
+        Checked acker;
+        while (acker.core.arena.lines_a_segment() < LINES_MAX) CHECK(acker.core.arena.grow());
+        CHECK(acker.core.finished.reserve(2 * STRETCH_ROWS));
+        Columns columns(chosen(300, SEED));
+        {
+            Allocations allocations(budget);
+            failures += acker.core.ingest(columns.from<Messages>(0), 0) < 300;
+        }
+        CHECK(acker.core.check_invariants());
+        CHECK(acker.core.arena.count() >= 128);  // what one line has in its reach
+        CHECK(acker.core.arena.segments() == 1);
+    }
+    CHECK(failures >= 5 && failures < 35);
+}
+
+// Else two ackers of one seed would often differ in the order of what times out, and none be as fast as it should.
+TEST(root_ids_that_nobody_chose_stay_under_their_seed) {
+    size_t moved = 0;
+    for (uint64_t seed = 0; seed < 300; ++seed) {
+        AckerCore core(Protocol::storm, 3, -1, seed, true);
+        Arena fresh(seed);
+        std::vector<Message> messages;
+        for (int64_t root = 0; root < 9000; ++root) messages.push_back({TRACK, root, 7, 3, root});
+        ingest(&core, Columns(messages), 0);
+        moved += core.arena.hash(1) != fresh.hash(1);
+        CHECK(core.arena.segments() == 2);
+    }
+    CHECK(moved < 15);
+}
+
+// A smaller segment in the place of the only one is made under the same seed, and gives up where that does not do.
+TEST(shrinking_does_not_grow_where_root_ids_crowd) {
+    Arena arena(SEED);
+    while (arena.lines_a_segment() < LINES_MAX) CHECK(arena.grow());
+    std::vector<uint64_t> hashes;
+    for (uint64_t line : {9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 4095, 4094})
+        for (uint64_t i = 0; i < 10; ++i) hashes.push_back(line << (64 - LINE_BITS_MAX) | i << 24 | 5);
+    for (uint64_t h : hashes) insert(&arena, h);
+    size_t bytes = arena.bytes();
+    arena.shrink(SIZE_MAX);
+    CHECK(arena.bytes() <= bytes && arena.segments() == 1);
+    check_holds(&arena, hashes);
 }
 
 TEST(growth_that_fails_changes_nothing) {
@@ -992,6 +1089,38 @@ TEST(every_check_of_an_entry_finds_what_it_is_for) {
     Fault fault = NO_FAULT;
     for (uint8_t root = 0; root < 2 && fault == NO_FAULT; ++root) fault = fault_of(Protocol::storm, ROOT, 8, root, 0);
     CHECK(fault == ROOT_TWICE);
+}
+
+TEST(chosen_root_ids_of_a_snapshot_do_not_make_an_arena_grow) {
+    for (size_t shards : {size_t{1}, size_t{3}}) {
+        for (bool with_room : {true, false}) {
+            auto core = std::make_unique<AckerCore>(Protocol::storm, 3, -1, SEED + 1, true);
+            std::vector<Message> messages = chosen(1000, SEED);
+            ingest(core.get(), Columns(messages), 5);
+            auto parts = restored({core.get()}, shards, [] { return filled(0); }, with_room);
+            size_t bytes = 0;
+            for (const auto& part : parts) bytes += part->arena.bytes();
+            CHECK(bytes <= bytes_allowed(1000));
+            for (const Message& message : messages) {
+                Arena& arena = parts[ShardOf(shards)(message.root_id)]->arena;
+                Ref ref = arena.find(arena.hash(static_cast<uint64_t>(message.root_id)));
+                CHECK(ref && ref.val() == 6 && arena.cold(ref)->message_id == message.message_id);
+            }
+        }
+    }
+}
+
+TEST(room_is_made_for_what_was_read_and_not_for_what_is_claimed) {
+    auto core = filled(BLOCK_ENTRIES), fresh = filled(0), honest = filled(0);
+    Snapshot snapshot({core.get()});
+    size_t entry = 0;
+    CHECK(snapshot.read_into({honest.get()}, snapshot.entries, &entry) == NO_FAULT);
+    CHECK(snapshot.read_into({fresh.get()}, SIZE_MAX, &entry) == NO_FAULT);
+    CHECK(fresh->arena.bytes() <= 8 * honest->arena.bytes());
+    auto untouched = filled(0);
+    snapshot.blocks[0][5] ^= 1;
+    CHECK(snapshot.read_into({untouched.get()}, SIZE_MAX, &entry) == CHECKSUM_WRONG);
+    CHECK(untouched->arena.bytes() == 0);
 }
 
 TEST(shards_write_and_read_one_snapshot) {
