@@ -11,6 +11,7 @@ import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import acker
-from acker import Acker, BusyError, Completions, Kind, ReferenceAcker, ShardedAcker, _core
+from acker import Acker, BusyError, Completions, Kind, ReferenceAcker, ShardedAcker, _core, acker_of, plain
+from acker.errors import ArgumentValueError
 from acker.protocol import INT64_MAX, INT64_MIN
 from acker.testing import TreeStream
 
@@ -280,8 +282,9 @@ def test_memory_of_a_large_batch_is_given_back() -> None:
 # ---- high_water ----
 
 
-@pytest.mark.parametrize("high_water", [0, 1, 10, 100])
-@pytest.mark.parametrize("shards", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    ("shards", "high_water"), [(1, 0), (1, 1), (2, 1), (3, 1), (1, 10), (2, 10), (7, 10), (1, 100), (3, 100), (7, 100)]
+)
 def test_all_shards_together_hold_what_one_acker_would(shards: int, high_water: int) -> None:
     held = ShardedAcker(shards, 1, high_water=high_water, seed=SEED)
     rng = np.random.default_rng(1)
@@ -293,6 +296,36 @@ def test_all_shards_together_hold_what_one_acker_would(shards: int, high_water: 
         assert held.stats().pending - held.stats().open <= 4 * high_water + 1
         held.rotate()
     assert held.stats().rejected > 0 and held.stats().dropped > 0
+
+
+@pytest.mark.parametrize("sharded", [ShardedAcker, plain.ShardedAcker], ids=["compiled", "plain"])
+@pytest.mark.parametrize(("shards", "high_water", "least"), [(3, 0, 1), (8, 2, 4), (256, 100, 128), (2, 0, 1)])
+def test_each_shard_has_a_seat_or_the_acker_is_refused(sharded: Any, shards: int, high_water: int, least: int) -> None:
+    text = (
+        f"^high_water: {high_water} allows {2 * high_water + 1} open trees, and each of {shards} shards needs room for"
+        f" one; expected high_water >= {least}, or at most {2 * high_water + 1} shards$"
+    )
+    with pytest.raises(ArgumentValueError, match=text):
+        sharded(shards, high_water=high_water)
+    blob = Acker(high_water=high_water).snapshot()
+    with pytest.raises(ArgumentValueError, match=text):
+        sharded.restore(blob, shards)
+    for held in (sharded(shards, high_water=least), sharded.restore(blob, 2 * high_water + 1)):
+        for root in range(held.shards):
+            assert acker_of(root, held.shards) == root
+            assert len(held.ingest(Kind.TRACK, [root], [1], [0])) == 0
+            assert held.ingest(Kind.OK, [root], [1]).outcome.tolist() == [0]
+        assert held.stats().rejected == 0
+
+
+def test_an_acker_that_is_restored_and_never_rotated_deals_its_seats_again() -> None:
+    one = Acker(high_water=1)
+    one.ingest(Kind.TRACK, [0, 3, 6], [1, 1, 1], [0, 0, 0])
+    held = ShardedAcker.restore(one.snapshot(), 3)
+    assert held.ingest(Kind.TRACK, [1, 2], [1, 1], [0, 0]).outcome.tolist() == [3, 3]  # shard 0 has all three seats
+    assert len(held.ingest(Kind.OK, [0, 3, 6], [1, 1, 1])) == 3
+    assert len(held.ingest(Kind.TRACK, [1, 2, 0], [1, 1, 1], [0, 0, 0])) == 0
+    assert held.stats().open == 3
 
 
 def test_seats_follow_what_a_restored_acker_holds() -> None:

@@ -69,6 +69,7 @@ class ShardedCore {
             if (!apply(part, messages, now_ms)) all.store(false, std::memory_order_relaxed);
         });
         for (unsigned s = 0; s < count_; ++s) shards_[s].core.arena.trim_reserve();
+        deal_capacity();
         broken_ = !all.load(std::memory_order_relaxed);
         return broken_ ? Applied::unknown : Applied::all;
     }
@@ -295,8 +296,8 @@ class ShardedCore {
     }
 
     // One acker with high_water h holds 2h + 1 open trees and takes unknown entries up to 4h + 1. The shards have these
-    // seats between them in equal parts. After a restore with another number of shards one may hold more than its part:
-    // what it holds is its own, the others share the rest, and with the rotations it becomes even.
+    // seats between them in equal parts, each at least one. After a restore with another number of shards one may hold
+    // more than its part: what it holds is its own, the others share the rest, and it becomes even as its trees end.
     void deal_capacity() noexcept {
         if (high_water_ < 0) return;
         int64_t held[SHARDS_MAX], open_seats[SHARDS_MAX], held_seats[SHARDS_MAX];

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, SupportsIndex
 from acker.columns import Completions
 from acker.engine import NativeAcker
 from acker.implementation import core, kernel
-from acker.protocol import PROTOCOLS, Options, check_integer, check_options
+from acker.protocol import PROTOCOLS, Options, check_integer, check_options, check_seats
 from acker.snapshot import Reading, source_of
 from acker.storage import Readable, opened
 
@@ -34,13 +34,14 @@ class ShardedAcker(NativeAcker):
     protocol, buckets, seed
         As in `Acker`.
     high_water : int >= 0, optional
-        Bounds what all shards hold together as it would bound one `Acker`. Each shard has an equal part of the seats
-        and rejects when its own are taken, even if others are free.
+        Bounds what all shards hold together as it would bound one `Acker`. Each shard has an equal part of its
+        ``2 * high_water + 1`` seats for open trees, and rejects when its own are taken, even if others are free. So
+        there must be a seat for each shard: `high_water` is at least ``shards // 2``.
 
     Raises
     ------
     ArgumentTypeError, ArgumentValueError
-        An argument of the wrong type or out of range.
+        An argument of the wrong type or out of range, or more shards than `high_water` has seats.
     MemoryError
         No memory for so many shards.
 
@@ -76,15 +77,16 @@ class ShardedAcker(NativeAcker):
         seed: int | None = None,
     ) -> None:
         self._divide(shards, threads)
-        self._open(check_options(protocol, buckets, high_water, seed))
+        self._open(check_options(protocol, buckets, high_water), seed)
 
     def _divide(self, shards: SupportsIndex, threads: SupportsIndex | None) -> None:
         self._shards = check_integer("shards", shards, 1, core.SHARDS_MAX)
         most = min(self._shards, _cores()) if threads is None else threads
         self._threads = check_integer("threads", most, 1, self._shards)
 
-    def _make_core(self, options: Options) -> core.ShardedCore:
-        protocol, buckets, high_water, seed = options
+    def _make_core(self, options: Options, seed: int) -> core.ShardedCore:
+        protocol, buckets, high_water = options
+        check_seats(self._shards, high_water)
         code = PROTOCOLS.index(protocol)
         return core.ShardedCore(self._shards, self._threads, code, buckets, high_water, seed, kernel())
 
@@ -144,14 +146,14 @@ class ShardedAcker(NativeAcker):
         blob : bytes
             What `snapshot` has returned.
         shards, threads
-            As of a new one: a snapshot does not tell.
+            As of a new one: a snapshot does not tell. Its `high_water` has to have a seat for each shard.
 
         Raises
         ------
         SnapshotError
             The bytes are damaged, of an unknown version, or no snapshot.
         ArgumentTypeError, ArgumentValueError
-            `shards` or `threads` is of the wrong type or out of range.
+            `shards` or `threads` is of the wrong type or out of range, or `high_water` has fewer seats than shards.
         """
         return cls._new(shards, threads)._read(Reading(source_of(blob)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final, Self, SupportsIndex
 
-from acker.protocol import check_integer
+from acker.protocol import check_integer, check_seats
 from acker.reference import ReferenceAcker
 from acker.storage import Readable
 
@@ -31,6 +31,7 @@ class ShardedAcker(ReferenceAcker):
     ) -> None:
         self._shards, self._threads = _divided(shards, threads)
         super().__init__(protocol=protocol, buckets=buckets, high_water=high_water, seed=seed)
+        check_seats(self._shards, high_water)
 
     @property
     def shards(self) -> int:
@@ -60,6 +61,7 @@ class ShardedAcker(ReferenceAcker):
 
     @classmethod
     def _of(cls, acker: ReferenceAcker, shards: int, threads: int) -> Self:
+        check_seats(shards, acker.high_water)
         made = cls.__new__(cls)
         vars(made).update(vars(acker), _shards=shards, _threads=threads)
         return made
