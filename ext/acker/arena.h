@@ -234,8 +234,8 @@ class Arena {
         return widen(bits) || (reserve_.held() > 0 && widen(LINE_BITS_MAX));
     }
 
-    // Room for so many entries at once, which costs less than growing step by step where few are here. False: no memory,
-    // or no slot in the new table for one of them; nothing changed.
+    // Room for so many entries at once, which costs less than growing step by step where few are here. False, with
+    // nothing changed: no memory, or no slot in the new table for one of them.
     bool make_room(size_t entries) noexcept {
         Arena fresh(seed_);
         while (!fresh.has_room(entries))

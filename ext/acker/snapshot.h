@@ -188,8 +188,8 @@ enum Fault : int {
     NO_FAULT,
 };
 
-// Fills new ackers of the same options with the entries of a snapshot, block by block. After a fault they hold a part of
-// them.
+// Fills new ackers of the same options with the entries of a snapshot, block by block. After a fault they hold a part
+// of them.
 class SnapshotReader {
   public:
     // The checksum and the number of entries are those of the header. There is at least one acker.
