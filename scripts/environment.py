@@ -1,8 +1,9 @@
 """Bring .venv to the state that a make target needs. Standard library only: it runs before anything is installed.
 
-Four steps, each done only when what it depends on has changed since the last time (stamps in .venv/acker):
+Five steps, each done only when what it depends on has changed since the last time (stamps in .venv/acker):
 the virtual environment; the dependencies that pyproject.toml names for the target; the native module, compiled in place
-(an editable install, so Python sources need no step); a JDK for the targets that start Spark.
+(an editable install, so Python sources need no step); a JDK for the targets that start Spark; message brokers for the
+targets whose tests want them, which do without where there are none.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import broker
 import find_jdk
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,15 +38,21 @@ class Needs(NamedTuple):
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     jdk: bool = False
+    brokers: tuple[str, ...] = ()
 
 
 EXPORTERS = ("prometheus", "otel")
 LEVELS = {
     "build": Needs(),
     "run": Needs(extras=("spark", "cli"), jdk=True),
-    "quick": Needs(extras=("arrow", "cli", *EXPORTERS), groups=("test", "bench")),
+    "quick": Needs(extras=("arrow", "cli", *EXPORTERS), groups=("test", "bench"), brokers=("rabbitmq",)),
     "lint": Needs(extras=("spark", "cli", *EXPORTERS), groups=("lint", "test")),
-    "test": Needs(extras=("spark", "connect", "cli", *EXPORTERS), groups=("lint", "test", "bench", "docs"), jdk=True),
+    "test": Needs(
+        extras=("spark", "connect", "cli", *EXPORTERS),
+        groups=("lint", "test", "bench", "docs"),
+        jdk=True,
+        brokers=("rabbitmq",),
+    ),
     "docs": Needs(extras=("spark", "cli", *EXPORTERS), groups=("docs",)),
     "bench": Needs(extras=("spark", "cli"), groups=("test", "bench"), jdk=True),
     "release": Needs(groups=("release",)),
@@ -176,6 +184,15 @@ def ensure_native_module(pyproject: dict[str, Any]) -> None:
     put_stamp("build", value)
 
 
+def ensure_brokers(names: tuple[str, ...]) -> None:
+    """Get what tests talk to, and say which tests will be skipped where it cannot be had."""
+    for name in names:
+        try:
+            broker.find_or_unpack(name, dict(os.environ))
+        except broker.UnavailableError as why:
+            say(f"The tests that need it will be skipped: {why}")
+
+
 def main() -> None:
     """Do the steps that the target needs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -188,6 +205,7 @@ def main() -> None:
     ensure_venv()
     ensure_dependencies(pyproject, level)
     ensure_native_module(pyproject)
+    ensure_brokers(LEVELS[level].brokers)
     if jdk is not None:
         put_stamp("java_home", str(jdk.home))
 

@@ -1,6 +1,11 @@
 """What the tests share: both implementations of the acker, and one Hypothesis profile."""
 
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,17 +24,18 @@ settings.register_profile("ci", parent=settings.get_profile("acker"), derandomiz
 settings.load_profile("ci" if os.environ.get("CI") else "acker")
 
 
-SPARK_SESSION = "the Spark session"
+SHARED = {"spark": "the Spark session", "rabbitmq": "the RabbitMQ server"}
+SPARK_SESSION = SHARED["spark"]
 
 
 def pytest_collection_modifyitems(items):
-    """Group the tests for `pytest -n`: one process runs all that share the Spark session, else each file is a group.
+    """Group the tests for `pytest -n`: one process runs all that share what is in SHARED, else each file is a group.
 
     The longest groups begin first, so that no process is left with one of them at the end.
     """
 
     def group_of(item):
-        return SPARK_SESSION if "spark" in item.fixturenames else item.path.name
+        return next((group for name, group in SHARED.items() if name in item.fixturenames), item.path.name)
 
     def start_order(item):
         return group_of(item) != SPARK_SESSION, item.get_closest_marker("spark") is None
@@ -37,6 +43,31 @@ def pytest_collection_modifyitems(items):
     items.sort(key=start_order)  # stable: within a file the order stays
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group_of(item)))
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory):
+    """A RabbitMQ server for all tests, started by scripts/broker.py: its `url`, and `commands`, a folder for PATH."""
+    script = Path(__file__).resolve().parent.parent / "scripts/broker.py"
+    told = tmp_path_factory.mktemp("rabbitmq") / "told"
+    with told.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, script, "rabbitmq"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+        )
+    line = process.stdout.readline()
+    if not line:
+        why = told.read_text(encoding="utf-8").strip()
+        if process.wait() == 3 and "CI" not in os.environ:
+            pytest.skip(why.rpartition("\n")[2])
+        pytest.fail(f"no RabbitMQ server: {why}")
+    running = SimpleNamespace(**json.loads(line))
+    yield running
+    process.stdin.close()  # which tells it to stop
+    assert process.wait(90) == 0
+    assert not Path(running.folder).exists(), "it leaves its folder behind"
+    node = running.url.rpartition(":")[2].partition("/")[0]
+    assert not list(Path("/var").glob(f"*/rabbitmq/*{node}*")), "it writes to the folders of the system"
+    process.stdout.close()
 
 
 @pytest.fixture(params=[acker.Acker, acker.ReferenceAcker], ids=["native", "reference"])

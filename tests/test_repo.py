@@ -233,7 +233,10 @@ def test_tests_are_not_skipped() -> None:
     skips = re.compile(r"\bpytest\.(?:mark\.)?(?:skip|skipif|xfail|importorskip)\b|unittest\.skip")
     lines = list(lines_of("tests/*.py", "tests/**/*.py", ":!tests/test_repo.py"))
     assert len(lines) > 500
-    assert_none(where for where, line in lines if skips.search(line))
+    found = [where for where, line in lines if skips.search(line)]
+    # One, with its reason: where no broker is installed and none can be downloaded.
+    assert_none(where for where in found if not where.startswith("tests/conftest.py:"))
+    assert len(found) == 1, "the one skip that is allowed is gone, or another one came"
 
 
 def test_headers_know_nothing_of_python() -> None:

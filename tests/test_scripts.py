@@ -312,6 +312,50 @@ def test_nothing_is_installed_where_sudo_would_ask(machine: Path, jvms: Path) ->
     assert not log.exists()
 
 
+# ---- broker.py ------------------------------------------------------------------------------------------------------
+# That it starts a server, and leaves nothing behind, is seen by every test that uses the fixture `rabbitmq`.
+
+
+def broker(path: Path, root: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return run([sys.executable, SCRIPTS / "broker.py", "rabbitmq", "--root", root], path, **environ)
+
+
+def test_no_broker_and_nothing_to_download_it_with_is_one_sentence(machine: Path, tmp_path: Path) -> None:
+    done = broker(machine, tmp_path / "brokers/rabbitmq")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "rabbitmq is not here, and there is no apt-get to download it with: install it\n"
+    assert not (tmp_path / "brokers").exists()
+
+
+def test_a_download_of_a_broker_can_be_forbidden(machine: Path, tmp_path: Path) -> None:
+    for program in ("apt-get", "apt-cache", "dpkg-deb"):
+        write_program(machine / program, f"touch {tmp_path / 'called'}\n")
+    done = broker(machine, tmp_path / "rabbitmq", ACKER_INSTALL_BROKERS="0")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "rabbitmq is not here, and ACKER_INSTALL_BROKERS=0 forbids to download it\n"
+    assert not (tmp_path / "called").exists()
+
+
+def test_a_download_that_fails_says_why_and_leaves_nothing(machine: Path, tmp_path: Path) -> None:
+    write_program(machine / "apt-get", "echo 'E: Some index files failed to download.' >&2; exit 100\n")
+    for program in ("apt-cache", "dpkg-deb"):
+        write_program(machine / program, "exit 1\n")
+    done = broker(machine, tmp_path / "brokers/rabbitmq")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.splitlines()[-1] == "apt-get failed: E: Some index files failed to download."
+    assert list((tmp_path / "brokers").iterdir()) == []
+
+
+def test_a_broker_that_does_not_start_shows_what_it_wrote(machine: Path, tmp_path: Path) -> None:
+    root = tmp_path / "rabbitmq"
+    write_program(root / "usr/lib/erlang/bin/epmd", "echo the address is in use; exit 7\n")
+    write_program(root / "usr/lib/rabbitmq/bin/rabbitmq-server", "exit 1\n")
+    done = broker(machine, root, TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ended with 7, and wrote:\nthe address is in use" in done.stderr
+    assert not list(tmp_path.glob("acker-rabbitmq-*"))
+
+
 # ---- environment.py and in_env.sh -----------------------------------------------------------------------------------
 
 

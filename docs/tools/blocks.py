@@ -4,6 +4,7 @@ What a page says of its blocks stands in comments that no reader sees:
 
     <!-- examples: one after the other -->              blocks of this page share their names
     <!-- examples: one after the other, on Spark -->    so too, and find a session as `spark` and a folder as `folder`
+    <!-- examples: one after the other, with RabbitMQ -->    so too, and find the address of a server as `url`
     <!-- not run: REASON -->                            above a block that nobody runs
     <!-- run by: tests/FILE.py -->                      above a block that a test of its own runs or compares
 
@@ -24,6 +25,7 @@ PATTERNS: Final = ("*.md", "docs/*.md", "docs/api/*.md", "benchmarks/*.md", ".gi
 ALONE: Final = "one by one"
 TOGETHER: Final = "one after the other"
 ON_SPARK: Final = "one after the other, on Spark"
+WITH_RABBITMQ: Final = "one after the other, with RabbitMQ"
 
 _FENCE: Final = re.compile(
     r"^(?P<dent> *)(?P<fence>```+)(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=dent)(?P=fence) *$", re.DOTALL | re.MULTILINE
@@ -60,7 +62,7 @@ def pages() -> list[Path]:
 
 
 def mode_of(page: Path) -> str:
-    """Return how the blocks of a page are run: ALONE, TOGETHER or ON_SPARK.
+    """Return how the blocks of a page are run: ALONE, TOGETHER, ON_SPARK or WITH_RABBITMQ.
 
     Raises
     ------
@@ -69,7 +71,7 @@ def mode_of(page: Path) -> str:
     """
     found = _EXAMPLES.findall(page.read_text(encoding="utf-8"))
     mode = found[0] if found else ALONE
-    if len(found) > 1 or mode not in (ALONE, TOGETHER, ON_SPARK):
+    if len(found) > 1 or mode not in (ALONE, TOGETHER, ON_SPARK, WITH_RABBITMQ):
         raise ValueError(f"{page.name}: examples: {', '.join(found)}")
     return str(mode)
 
