@@ -101,6 +101,74 @@ def test_a_batch_function_is_called_for_halves_until_the_culprits_are_found() ->
     assert whole.failed == dict.fromkeys(range(4), "ValueError: two") and whole.rows.num_rows == 0
 
 
+def search_among(rows: int, culprits: set[int], text: str = "bad", *, named: bool = False):
+    """Return what a batch of so many rows came to, and how often the function was called for it."""
+    calls = 0
+
+    def fussy(batch):
+        nonlocal calls
+        calls += 1
+        numbers = batch.column("n").to_pylist()
+        for number in numbers:
+            if number in culprits:
+                raise ValueError(f"{text} {number}" if named else text)
+        return Outputs({"x": numbers}, range(len(numbers)))
+
+    produced = run_batch(fussy, pa.RecordBatch.from_pydict({"n": list(range(rows))}), ONE, divide=True)
+    good = [row for row in range(rows) if row not in produced.failed]
+    assert [row for (row,) in rows_of(produced)] == produced.parents.row.tolist() == good
+    assert produced.parents.output.tolist() == list(range(len(good)))
+    return produced.failed, calls
+
+
+@pytest.mark.parametrize("culprit", [0, 1, 4_999, 5_000, 7_321, 9_999])
+def test_one_bad_row_is_found_in_log_time(culprit) -> None:
+    failed, calls = search_among(10_000, {culprit})
+    assert failed == {culprit: "ValueError: bad"} and calls <= 2 * 14 + 2
+
+
+def test_several_bad_rows_are_found_and_no_others() -> None:
+    rng = np.random.default_rng(3)
+    for culprits in (
+        {0, 9_999},
+        set(range(40)),
+        {1 << place for place in range(13)} | {0},  # one in every second half
+        set(range(0, 10_000, 2)),
+        set(range(5_000, 10_000)),
+        set(rng.choice(10_000, 20, replace=False).tolist()),
+    ):
+        failed, calls = search_among(10_000, culprits, named=True)
+        if culprits != set(range(5_000, 10_000)):
+            assert failed == {row: f"ValueError: bad {row}" for row in culprits}
+        assert set(failed) == culprits
+        assert calls <= 2 * len(culprits) * 14 + 40
+
+
+def test_a_function_that_always_raises_is_not_called_for_every_row() -> None:
+    failed, calls = search_among(10_000, set(range(10_000)))
+    assert failed == dict.fromkeys(range(10_000), "ValueError: bad") and calls <= 1 + 14 + 32
+    failed, calls = search_among(10_000, set(range(10_000)), named=True)
+    assert len(failed) == 10_000 and calls <= 1 + 14 + 32
+    texts = {text: row for row, text in failed.items()}
+    assert texts.pop("ValueError: bad 0 (raised for the batch of 10000 rows)") is not None
+    assert texts == {f"ValueError: bad {row}": row for row in texts.values()} and len(texts) == 32
+    # Of few rows each has its own text.
+    failed, _ = search_among(64, set(range(64)), named=True)
+    assert failed == {row: f"ValueError: bad {row}" for row in range(64)}
+    # Half of a batch is a batch: what is wrong with all of it is told soon, too.
+    assert search_among(10_000, set(range(5_000, 10_000)))[1] < 100
+
+
+def test_other_errors_on_the_way_are_looked_into() -> None:
+    def fussy(batch):
+        if batch.num_rows > 1000:
+            raise ValueError(batch.num_rows)
+        raise LookupError("small")
+
+    produced = run_batch(fussy, pa.RecordBatch.from_pydict({"n": list(range(1500))}), ONE, divide=True)
+    assert produced.failed == dict.fromkeys(range(1500), "LookupError: small")
+
+
 @pytest.mark.parametrize("parent", [np.array([2, 0]), [2, 0], pa.array([2, 0]), pa.chunked_array([[2], [0]])])
 def test_parents_may_be_any_integers(parent) -> None:
     produced = run_batch(lambda batch: Outputs({"x": [1, 2]}, parent), NUMBERS, ONE, divide=False)

@@ -6,6 +6,7 @@ the schema. Only MemoryError ends the task: it says nothing about the row.
 
 from __future__ import annotations
 
+import traceback
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -18,6 +19,9 @@ from acker.spark.anchors import Int64s, Parents
 
 # A text this long names the fault; more would move whole documents through the plan for every failed row.
 REASON_CHARS_MAX: Final = 1000
+
+# So many rows are tried alone before a function is taken to raise for every row.
+_ALONE_MAX: Final = 32
 
 RowFunction = Callable[[Any], "Iterable[Any] | None"]
 
@@ -91,29 +95,99 @@ def run_rows(function: RowFunction, batch: pa.RecordBatch, schema: pa.Schema) ->
 def run_batch(
     function: Callable[[pa.RecordBatch], Outputs | None], batch: pa.RecordBatch, schema: pa.Schema, *, divide: bool
 ) -> Produced:
-    """Call `function` for the batch; when it raises and `divide`, again for each half, until the culprits are found.
+    """Call `function` for the batch; when it raises and `divide`, for parts of it, until the culprits are found.
 
     Without `divide` every row of the batch fails.
+
+    Notes
+    -----
+    The first half is tried, its first half, and so on, until one does not raise or one row is left; then each second
+    half, as a batch of its own. So b culprits among n rows are found with about 2 b log2(n / b) calls.
+
+    A function that raises whatever it is given would be called twice for each row. So when all first halves raised the
+    same error, `_ALONE_MAX` rows from all over the batch are tried alone; when those raise it too, all rows fail with
+    the error of the batch. So a row that is no culprit can fail with the others, but only where nearly all are
+    culprits: where every second row is one, that happens to one batch in 2**33.
     """
+    whole = _attempt(function, batch, schema)
+    if isinstance(whole, Produced):
+        return whole
+    if batch.num_rows == 1 or not divide:
+        return _all_failed(dict.fromkeys(range(batch.num_rows), whole.reason), schema)
+    ends = [batch.num_rows]
+    part: Produced | _Fault = whole
+    are_alike = True
+    while isinstance(part, _Fault) and ends[-1] > 1:
+        ends.append(ends[-1] // 2)
+        part = _attempt(function, batch.slice(0, ends[-1]), schema)
+        are_alike = are_alike and whole.is_like(part)
+    if are_alike:
+        reasons = _reasons_of_all(function, batch, schema, whole)
+        if reasons is not None:
+            return _all_failed(reasons, schema)
+    parts = [_all_failed({0: part.reason}, schema) if isinstance(part, _Fault) else part]
+    for end, start in zip(ends[-2::-1], ends[:0:-1], strict=True):
+        parts.append(run_batch(function, batch.slice(start, end - start), schema, divide=True))
+    return _joined(parts, ends[::-1], schema)
+
+
+class _Fault(NamedTuple):
+    """What a batch function raised: its text, its type, and the file and the line that raised it."""
+
+    reason: str
+    kind: type[Exception]
+    origin: tuple[str, int]
+
+    def is_like(self, other: Produced | _Fault) -> bool:
+        """Tell whether this is the same error; texts may differ, since many name a row."""
+        return isinstance(other, _Fault) and (self.kind, self.origin) == (other.kind, other.origin)
+
+
+def _attempt(function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, schema: pa.Schema) -> Produced | _Fault:
+    """Call a batch function."""
     try:
         return _checked(function(batch), batch.num_rows, schema)
     except MemoryError:
         raise
     except Exception as fault:  # noqa: BLE001  Whatever a user's function raises fails its rows.
-        if batch.num_rows == 1 or not divide:
-            nothing = np.empty(0, np.int64)
-            return Produced(
-                _empty(schema), Parents(nothing, nothing), dict.fromkeys(range(batch.num_rows), reason_of(fault))
-            )
-    middle = batch.num_rows // 2
-    first = run_batch(function, batch.slice(0, middle), schema, divide=True)
-    second = run_batch(function, batch.slice(middle), schema, divide=True)
-    rows = pa.Table.from_batches([first.rows, second.rows]).combine_chunks().to_batches()
+        *_, (frame, line) = traceback.walk_tb(fault.__traceback__)
+        return _Fault(reason_of(fault), type(fault), (frame.f_code.co_filename, line))
+
+
+def _reasons_of_all(
+    function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, schema: pa.Schema, whole: _Fault
+) -> dict[int, str] | None:
+    """Try some rows alone. Where the function raises the same error for all of them, return a text for every row."""
+    if batch.num_rows <= 2 * _ALONE_MAX:  # to try all of them costs little
+        return None
+    alone: dict[int, str] = {}
+    # The same ones each time, as what is computed twice must come out the same; at random, as culprits may be regular.
+    for row in np.random.default_rng(batch.num_rows).choice(batch.num_rows, _ALONE_MAX, replace=False).tolist():
+        found = _attempt(function, batch.slice(row, 1), schema)
+        if isinstance(found, Produced) or not whole.is_like(found):
+            return None
+        alone[row] = found.reason
+    reason = whole.reason
+    if set(alone.values()) != {reason}:  # it names a row, or how many there are
+        reason = f"{reason[: REASON_CHARS_MAX // 2]} (raised for the batch of {batch.num_rows} rows)"
+    return dict.fromkeys(range(batch.num_rows), reason) | alone
+
+
+def _all_failed(failed: dict[int, str], schema: pa.Schema) -> Produced:
+    nothing = np.empty(0, np.int64)
+    return Produced(_empty(schema), Parents(nothing, nothing), failed)
+
+
+def _joined(parts: list[Produced], ends: list[int], schema: pa.Schema) -> Produced:
+    """Return what the parts of a batch produced as one; part i ends before row ends[i]."""
+    starts = [0, *ends[:-1]]
+    outputs = np.cumsum([0, *(part.rows.num_rows for part in parts)])
+    rows = pa.Table.from_batches([part.rows for part in parts]).combine_chunks().to_batches()
     parents = Parents(
-        np.concatenate([first.parents.output, second.parents.output + first.rows.num_rows]),
-        np.concatenate([first.parents.row, second.parents.row + middle]),
+        np.concatenate([part.parents.output + first for part, first in zip(parts, outputs[:-1], strict=True)]),
+        np.concatenate([part.parents.row + start for part, start in zip(parts, starts, strict=True)]),
     )
-    failed = first.failed | {row + middle: reason for row, reason in second.failed.items()}
+    failed = {start + row: text for part, start in zip(parts, starts, strict=True) for row, text in part.failed.items()}
     return Produced(rows[0] if rows else _empty(schema), parents, failed)
 
 

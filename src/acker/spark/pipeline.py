@@ -251,8 +251,10 @@ class Tracked:
             by="row": called with each row, a named tuple; returns or yields the rows to emit, or returns None. A row is
             a tuple or a dict; with a schema of one column the value alone will do.
             by="batch": called with an Arrow RecordBatch, returns `Outputs` or None. What it does to a row must not
-            depend on the other rows: where Spark cuts batches may change. When it raises it is called again for each
-            half of the batch, until the rows that it raises for are found.
+            depend on the other rows: where Spark cuts batches may change. When it raises it is called again for parts
+            of the batch, until the rows that it raises for are found; unless it raises the same error (of one type,
+            from one line) for each first half, down to the first row, and for each of 32 rows alone besides: then all
+            rows of the batch fail.
             by="partition": as "batch", with all rows of the partition at once (after `grouped`: all rows of each key),
             so here rows may be joined. When it raises, all of them fail.
         schema : StructType or str
