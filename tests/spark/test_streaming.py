@@ -12,10 +12,11 @@ from pyspark.errors import StreamingQueryException
 from acker import MESSAGE_SCHEMA, Kind, Outcome
 from acker.combiner import Combiner, shard_of
 from acker.errors import ArgumentValueError, SessionError
-from acker.spark import completions, completions_from_blocks, completions_from_files, spout
+from acker.spark import batch_report, completions, completions_from_blocks, completions_from_files, spout
 from acker.spark.blocks import encode_blocks
 from acker.spark.guards import PROVIDER, PROVIDER_CONF
 from acker.spark.listener import shard_reports
+from acker.spark.reports import SHARDS
 from acker.spark.streaming import default_shards, stream_options
 from acker.testing.microbatches import Message, MicroBatches
 
@@ -248,6 +249,48 @@ def test_event_time_expires_by_the_watermark_and_in_the_same_way_again(session, 
     # By the last watermark, 165 s, all are gone but the one that came at 170 s.
     assert [row[:4] for row in found[0]] == [(1, 1, 0, 0), *((root, root, 0, 2) for root in (2, 3, 4, 5))]
     assert all(row[4] > 30 * second for row in found[0][1:])
+
+
+def test_a_timer_says_nothing_of_a_micro_batch_that_rows_came_with(session, tmp_path):
+    """One is due whenever the watermark has moved by more than a rotation."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    batches = [
+        [(Kind.TRACK, 1, 5, 0, 1, 0)],  # a timer is set
+        [(Kind.OK, 1, 5, None, None, 1)],  # and is not wanted any more
+        [(Kind.TRACK, 2, 5, 0, 2, 100), (Kind.OK, 2, 5, None, None, 100)],
+        [(Kind.TRACK, 3, 5, 0, 3, 200), (Kind.OK, 3, 5, None, None, 200)],
+    ]
+    types = (pa.int8(), pa.int64(), pa.int64(), pa.int32(), pa.int64(), pa.int64())
+    for number, batch in enumerate(batches):
+        rows = [(*row[:5], 1_700_000_000_000 + row[5] * 1000) for row in batch]
+        columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
+        path = folder / f"{number}.parquet"
+        pq.write_table(pa.table(columns, names=[*MESSAGE_SCHEMA.names, "at"]), path)
+        take_in_order(path, number)
+    messages = session.readStream.schema(f"{DDL}, at bigint").option("maxFilesPerTrigger", 1).parquet(str(folder))
+    done = completions(messages, shards=1, timeout=10, event_time="at")
+    query = done.writeStream.format("memory").queryName("timers").trigger(availableNow=True).start()
+    assert query.awaitTermination(TIMEOUT_S)
+    reports = [report for progress in query.recentProgress if (report := batch_report(progress))]
+    assert [report.acked for report in reports if report.messages] == [0, 1, 1, 1]
+    # What Spark was told, before several reports of one shard are taken for one.
+    told = [progress["observedMetrics"].get("acker", {}).get(SHARDS, []) for progress in query.recentProgress]
+    assert max(map(len, told)) == 1
+
+
+@pytest.mark.filterwarnings("ignore:timeout. there is none")
+@pytest.mark.parametrize("first", [None, "1 hour"])
+def test_a_timeout_may_be_given_later_or_left_out(first, session, tmp_path):
+    stream = Stream(session, tmp_path, shards=1, timeout=first)
+    stream.drop([Message(Kind.TRACK, 1, 5, 0, 1), Message(Kind.TRACK, 2, 5, 0, 2)])
+    stream.run()
+    stream.drop([Message(Kind.OK, 1, 5), Message(Kind.TRACK, 3, 5, 0, 3)])
+    # Starting again takes longer than 75 ms, whatever the machine.
+    stream.options["timeout"] = "50 milliseconds" if first is None else None
+    stream.run()
+    expected = [(1, 1, 0, Outcome.ACKED)] + [(2, 2, 0, Outcome.TIMED_OUT)] * (first is None)
+    assert stream.done() == expected
 
 
 def test_integers_of_other_widths(session, tmp_path):

@@ -118,7 +118,11 @@ class AckerProcessor(StatefulProcessor):
         data = self._store.head()
         if data is None:
             return
-        yield from self._update(decode_head(data).shard, [], timerValues.getCurrentWatermarkInMs())
+        head, watermark_ms = decode_head(data), timerValues.getCurrentWatermarkInMs()
+        # Spark calls for timers after it brought the rows, with which this watermark came: a second update of the same
+        # micro-batch would find nothing to do, and its report would stand in the place of the first one's.
+        if head.clock_ms < watermark_ms:
+            yield from self._update(head.shard, [], watermark_ms)
 
     def _update(self, shard: int, blocks: list[Any], clock_ms: int) -> Iterator[pd.DataFrame]:
         context = TaskContext.get()
@@ -134,14 +138,15 @@ class AckerProcessor(StatefulProcessor):
         yield frame_of(_NO_COMPLETION, json.dumps(report._asdict()))
 
     def _set_timer(self, report: Report) -> None:
-        """Ask to be woken when the watermark reaches the next rotation, if anything is held by then."""
-        due_ms = self._options.next_rotation_ms(report.time_ms)
-        if not report.pending or due_ms is None:
-            return
-        timers = list(self._handle.listTimers())
-        if timers != [due_ms]:
-            for timer in timers:
+        """Ask to be woken when the watermark reaches the next rotation if anything is held by then, and else not."""
+        due_ms = self._options.next_rotation_ms(report.time_ms) if report.pending else None
+        is_set = False
+        for timer in list(self._handle.listTimers()):
+            if timer == due_ms:
+                is_set = True
+            else:
                 self._handle.deleteTimer(timer)
+        if due_ms is not None and not is_set:
             self._handle.registerTimer(due_ms)
 
     def close(self) -> None:
