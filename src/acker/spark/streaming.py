@@ -123,7 +123,7 @@ def completions_from_block_stream(
             "event_time", watermark_delay
         )
     rows = blocks.select("shard", "block")
-    if options.timeout_ms is not None and not event_time:
+    if not event_time:
         rows = rows.union(_ticks(session, shards))
     else:
         rows = _told(rows)
@@ -201,6 +201,9 @@ def _told(rows: DataFrame) -> DataFrame:
 
 def _ticks(session: SparkSession, shards: int) -> DataFrame:
     """Return a row for each shard in every micro-batch, so that trees time out where no message comes.
+
+    It is there without a timeout too: a checkpoint holds how many sources its query has, and Spark lets no source come
+    later, so a timeout that is given later would be none.
 
     A source of Spark's that has one row more whenever it is asked, so every trigger runs a micro-batch. Its trigger
     AvailableNow ends, which processing-time timers would not let it do, and takes what other sources have in as many
