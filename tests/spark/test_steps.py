@@ -137,3 +137,19 @@ def test_a_task_with_too_many_trees_sends_early_and_says_the_same(monkeypatch) -
     many, parts = gather(10)
     assert few == 2 and many > 10
     assert parts == whole and len(whole) == 100
+
+
+@pytest.mark.parametrize("by", ["row", "batch"])
+def test_a_row_of_no_tree_that_fails_leaves_its_text(by) -> None:
+    def boom(rows):
+        raise ValueError("boom")
+
+    rows = [(1, 0, 0, "a"), (None, 0, 0, "b"), (None, 0, 0, "c")]
+    _, carriers = parts_of(run(Stage((bolt(boom, by),), WORD, 2), *spouted(*rows)))
+    (texts,) = (block for shard, block in carriers if shard == steps.FAILURES_SHARD)
+    batch = pa.RecordBatch.from_pydict({BLOCK: [texts]})
+    found = [row for part in steps.decode_failures(iter([batch])) for row in part.to_pylist()]
+    assert (
+        [row["root_id"] is None for row in found] == [row["tuple_id"] is None for row in found] == [False, True, True]
+    )
+    assert {(row["component"], row["reason"]) for row in found} == {("bolt", "ValueError: boom")}

@@ -498,7 +498,10 @@ class Tracked:
         return carriers.select(F.col(SHARD).alias("shard"), F.col(BLOCK).alias("block"))
 
     def failures(self) -> DataFrame:
-        """Return the texts of failures: root_id, tuple_id long; component, reason string. One row a FAIL message."""
+        """Return the texts of failures: root_id, tuple_id long; component, reason string.
+
+        One row a FAIL message, and one for each row that failed and belongs to no tree, whose ids are null.
+        """
         carriers = self.dataframe.where(F.col(SHARD) == steps.FAILURES_SHARD).select(BLOCK)
         return carriers.mapInArrow(carried(steps.decode_failures), _FAILURES)
 

@@ -99,17 +99,23 @@ class Collector:
 
     def add(
         self, kind: NDArray[np.int8], root_id: Int64s, value: Int64s, task_id: Any = None, message_id: Any = None
-    ) -> None:
-        """Take messages; columns as `Combiner.add`."""
+    ) -> int:
+        """Take messages; columns as `Combiner.add`. Return how many of them were TRACKs of trees that had one."""
+        before = self._combiner.duplicates
         self._combiner.add(kind, root_id, value, task_id, message_id)
+        duplicates = self._combiner.duplicates - before
         if len(self._combiner) > ROOTS_PER_FLUSH:
             self._flush()
+        return duplicates
 
-    def add_failures(self, component: str, root_id: Int64s, tuple_id: Int64s, reason: list[str]) -> None:
-        """Take the texts of FAIL messages, one a tree."""
+    def add_failures(self, component: str, root_id: Int64s | None, tuple_id: Int64s | None, reason: list[str]) -> None:
+        """Take texts of failures, one a row and tree; without ids of rows that belong to no tree."""
+        if not reason:
+            return
         names = pa.DictionaryArray.from_arrays(np.zeros(len(reason), np.int32), pa.array([component]))
         reasons = pa.array(reason, pa.string()).dictionary_encode()
-        columns = [pa.array(root_id), pa.array(tuple_id), names, reasons]
+        ids = [pa.nulls(len(reason), pa.int64()) if each is None else pa.array(each) for each in (root_id, tuple_id)]
+        columns = [*ids, names, reasons]
         self._failures.append(pa.RecordBatch.from_arrays(columns, schema=FAILURE_SCHEMA))
 
     def _flush(self) -> None:
@@ -255,8 +261,9 @@ class BoltStep:
             fail = np.isin(row, rows)
             kind[fail], value[fail] = Kind.FAIL, 0
             reasons = [produced.failed[index] for index in row[fail].tolist()]
-            if reasons:
-                collector.add_failures(self.component, anchors.root_id[fail], anchors.tuple_id[fail], reasons)
+            collector.add_failures(self.component, anchors.root_id[fail], anchors.tuple_id[fail], reasons)
+            of_no_tree = rows[~np.isin(rows, row)].tolist()
+            collector.add_failures(self.component, None, None, [produced.failed[index] for index in of_no_tree])
         collector.add(kind, anchors.root_id, value)
 
 
