@@ -373,6 +373,63 @@ def test_columns_of_all_sorts_go_through(spark) -> None:
     tracked.unpersist()
 
 
+@pytest.mark.parametrize("condition", ["column", "registered"])
+def test_a_udf_of_python_is_not_asked_about_what_is_no_row(condition, spark, lines) -> None:
+    def is_kept(text):
+        return "lost" not in text  # raises for None
+
+    if condition == "column":
+        keep_it = F.udf(is_kept, "boolean")("word")
+    else:
+        spark.udf.register("is_kept", is_kept, "boolean")
+        keep_it = "length(word) > 0 and is_kept(word)"
+    tracked = words_of(lines).lossy(keep_it).bolt(keep, schema="word string", component="count", sink=True)
+    expected = dict.fromkeys(range(len(TEXTS)), Outcome.ACKED) | {2: Outcome.FAILED, 6: Outcome.PENDING}
+    assert outcomes(tracked) == expected
+    assert sorted(row.word for row in tracked.data().collect()) == sorted(
+        word for text in TEXTS if not text.startswith("boom") for word in text.split() if word != "lost"
+    )
+    assert texts_of(tracked) == [("split", "ValueError: no: boom here")]
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_rows_that_share_a_message_id_are_named(partitions, spark) -> None:
+    """In one task, and in two."""
+    rows = [(number % 7, f"{number}") for number in range(10)]
+    frame = spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), "line long, text string")
+    assert frame.rdd.getNumPartitions() == partitions
+    with pytest.raises(PythonException, match=r"2 rows of one batch have the message id [012]"):
+        counted(frame).completions().collect()
+    frame = frame.withColumn("attempt", F.col("text").cast("long"))
+    told_apart = spout(frame, message_id="line", attempt="attempt").bolt(
+        lambda row: None, schema="x int", component="b"
+    )
+    assert told_apart.completions().count() == 10
+
+
+def test_columns_may_have_any_name(spark) -> None:
+    odd = ["li`ne.x", "te``xt", "ü ☃ %s", "`", "a.b.c", "'\"\\"]
+    frame = spark.createDataFrame(
+        [(number, *"abcde") for number in range(4)],
+        StructType([StructField(odd[0], LongType()), *(StructField(name, StringType()) for name in odd[1:])]),
+    )
+    first = spout(frame, message_id=odd[0], source=odd[0], task_id=odd[0], attempt=odd[0])
+    schema = StructType([StructField(name, StringType()) for name in odd[1:]])
+    tracked = (
+        first.grouped(*odd)
+        .lossy("`te````xt` = 'a'")
+        .bolt(lambda row: [tuple(row)[1:]], schema=schema, component="same")
+        .select(*odd[1:])
+        .grouped(odd[1], odd[3])
+        .bolt(lambda batch: Outputs(batch, range(batch.num_rows)), schema=schema, component="b", by="batch", sink=True)
+        .persist()
+    )
+    assert outcomes(tracked) == dict.fromkeys(range(4), Outcome.ACKED)
+    assert tracked.data().columns == tracked.acked().columns == odd[1:]
+    assert [tuple(row) for row in tracked.acked().collect()] == [tuple("abcde")] * 4
+    tracked.unpersist()
+
+
 def test_rows_come_from_a_reader(spark) -> None:
     def reader(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -457,6 +514,7 @@ def test_arguments_are_checked_where_the_pipeline_is_written(spark, lines) -> No
         (lambda: words.lossy(5), TypeError, r"keep: expected a callable, a Column or a str, got int"),
         (pipelines.completions_of, ValueError, r"expected at least one pipeline"),
         (lambda: words.union(spout(lines, message_id="line")), ValueError, r"union: the columns differ"),
+        (lambda: words.lossy(F.udf(len, "boolean")), TypeError, r"keep: expected .*, got a UDF that was not"),
         (
             lambda: words.union(spout(lines, message_id="line", shards=5)),
             ValueError,

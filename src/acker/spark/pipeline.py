@@ -323,13 +323,21 @@ class Tracked:
         Parameters
         ----------
         keep : callable, Column or str
-            A function of an Arrow batch that returns a boolean for each row, or a condition for Spark.
+            A function of an Arrow batch that returns a boolean for each row, or a condition for Spark. In a condition a
+            UDF of Python makes Spark compute the rows twice, unless they are persisted; a function of a batch does not.
+
+        Raises
+        ------
+        ArgumentTypeError
+            `keep` is none of these, or a UDF that was not called with columns.
         """
         if isinstance(keep, (Column, str)):
-            condition = F.expr(keep) if isinstance(keep, str) else keep
-            return self._moved(self.dataframe.where(F.col(SHARD).isNotNull() | condition))
+            return self._moved(_where(self.dataframe, F.expr(keep) if isinstance(keep, str) else keep))
+        expected = "keep: expected a callable, a Column or a str"
         if not callable(keep):
-            raise ArgumentTypeError(f"keep: expected a callable, a Column or a str, got {type(keep).__name__}")
+            raise ArgumentTypeError(f"{expected}, got {type(keep).__name__}")
+        if hasattr(keep, "evalType"):
+            raise ArgumentTypeError(f"{expected}, got a UDF that was not called with columns")
         return replace(self, _steps=(*self._steps, steps.LossyStep(keep)))
 
     def select(self, *columns: str) -> Tracked:
@@ -522,6 +530,39 @@ class Tracked:
         for name in columns:
             if name not in self._schema.names:
                 raise ArgumentValueError(f"columns: there is no {name!r}; there are {', '.join(self._schema.names)}")
+
+
+def _mapped(frame: DataFrame, run: ArrowFunction, schema: StructType) -> DataFrame:
+    """Map a function over the batches of a DataFrame, whose columns may have any names."""
+    names = frame.columns
+    if not any(mark in name for name in names for mark in "`."):
+        return frame.mapInArrow(carried(run), schema)
+
+    def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run(batch.rename_columns(names) for batch in batches)
+
+    # PySpark looks the columns up by their names, and takes a dot for the way into a struct.
+    return frame.toDF(*(f"column{place}" for place in range(len(names)))).mapInArrow(carried(named), schema)
+
+
+def _where(frame: DataFrame, condition: Column) -> DataFrame:
+    """Keep the carriers, and the data rows for which a condition holds."""
+    is_carrier = F.col(SHARD).isNotNull()
+    kept = frame.where(is_carrier | condition)
+    # Spark looks at what stands first before it evaluates the rest, but for functions of Python: these are called for
+    # every row, and so for carriers, in which all columns of the user are null.
+    if _python_calls(kept) == _python_calls(frame):
+        return kept
+    return frame.where(is_carrier).union(frame.where(~is_carrier & condition))
+
+
+def _python_calls(frame: DataFrame) -> int:
+    """Return how many nodes of a plan call scalar functions of Python."""
+    private: Any = frame
+    text: str = (
+        private._jdf.queryExecution().toString() if is_classic(frame.sparkSession) else private._explain_string()
+    )
+    return text.count("EvalPython")
 
 
 def sum_counters(reports: Sequence[dict[str, Any]]) -> Counters:
