@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.errors import PythonException
+from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F  # noqa: N812
 
 from acker import AckerError, _core
@@ -157,9 +157,9 @@ def block_rows():
 @pytest.mark.parametrize("include_pending", [False, True])
 def test_blocks_are_settled_on_spark(spark, block_rows, shards, include_pending):
     rows, messages = block_rows
-    frame = spark.createDataFrame(rows, "number bigint, `the block` binary").repartition(3)
+    frame = spark.createDataFrame(rows, "`the.``number%s` bigint, `the ``block` binary").repartition(3)
     done = completions_from_blocks(
-        frame, column="the block", shard="number", shards=shards, include_pending=include_pending
+        frame, column="the `block", shard="the.`number%s", shards=shards, include_pending=include_pending
     )
     found = sorted(map(tuple, done.collect()))
     assert found == combined(*messages, include_pending=include_pending).rows()
@@ -191,10 +191,14 @@ def test_blocks_that_are_wrong_fail_the_job_and_say_why(spark, block_rows):
     for bad, shards, text in (
         ([(shard, damaged)], None, "block: the checksum does not fit the bytes"),
         ([(shard, None)], None, "expected a shard and a block in each row, got null"),
+        ([(None, block)], 6, "expected a shard and a block in each row, got null"),
         ([((shard + 1) % 6, block)], 6, "of 6 holds other trees"),
+        ([(5, block)], 5, "expected a shard from 0 to 4 in column 'shard', since shards is 5, got 5: give the number"),
+        ([(-1, block)], 6, "expected a shard from 0 to 5 in column 'shard', since shards is 6, got -1"),
+        ([(2**40, block)], 6, f"since shards is 6, got {2**40}: give the number of shards into which"),
     ):
-        frame = spark.createDataFrame(bad, "shard int, block binary")
-        with pytest.raises(PythonException, match=text):
+        frame = spark.createDataFrame(bad, "shard long, block binary")
+        with pytest.raises((PythonException, SparkRuntimeException), match=text):
             completions_from_blocks(frame, shards=shards).collect()
 
 

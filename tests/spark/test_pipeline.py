@@ -14,7 +14,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from acker import Outcome
 from acker.combiner import Combiner

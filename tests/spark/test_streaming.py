@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F  # noqa: N812
 
 from acker import MESSAGE_SCHEMA, Kind, Outcome
 from acker.combiner import Combiner, shard_of
@@ -409,6 +410,29 @@ def test_what_cannot_be_is_refused_when_the_plan_is_made(session):
     session.conf.unset(PROVIDER_CONF)
     with pytest.raises(SessionError, match="RocksDBStateStoreProvider"):
         completions(stream, timeout=1)
+
+
+def test_blocks_of_a_stream_have_a_shard_that_there_is(session, tmp_path):
+    combiner = Combiner()
+    combiner.add([0, 2], [7, 7], [5, 5], [0, 0], [42, 0])
+    ((shard, block),) = encode_blocks(combiner, 5)
+    rows = session.createDataFrame([(shard, bytearray(block)), (4, bytearray(block))], "shard int, block binary")
+    rows.coalesce(1).write.parquet(str(tmp_path / "in"))
+    blocks = session.readStream.schema(rows.schema).parquet(str(tmp_path / "in"))
+    done = completions_from_blocks(blocks, shards=4, timeout="1 hour")
+    query = done.writeStream.format("memory").queryName("few").trigger(availableNow=True).start()
+    with pytest.raises(
+        StreamingQueryException, match="expected a shard from 0 to 3 in column 'shard', since shards is 4"
+    ):
+        query.awaitTermination(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("name", ["a`b", "a.b", "`", "``a``.`b`", "zeit ü", "%s'\"", "kind."])
+def test_the_column_of_event_times_may_have_any_name(name, session):
+    stream = session.readStream.format("rate").load()
+    messages = stream.selectExpr("tinyint(0) kind", "value root_id", "value", "int(0) task_id", "value message_id")
+    done = completions(messages.withColumn(name, F.current_timestamp()), event_time=name, timeout=1, shards=2)
+    assert done.columns[0] == "root_id"
 
 
 def test_options_warn_of_no_timeout_once():

@@ -40,6 +40,7 @@ from acker.combiner import FAILED, RESET, SHARDS_MAX, TRACKED, Combiner, Partial
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.protocol import INT64_MIN
 from acker.spark.guards import carried
+from acker.spark.messages import quoted, shared_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -250,16 +251,15 @@ def completions_from_blocks(
     ArgumentTypeError, ArgumentValueError
         What is wrong with an argument. A damaged block fails the job with an error that says so.
     """
-    from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
-
     for name, types in ((column, ("binary",)), (shard, ("tinyint", "smallint", "int", "bigint"))):
         found = dict(blocks.dtypes).get(name)
         if found is None:
             raise ArgumentValueError(f"blocks: there is no column {name!r}; there are {', '.join(blocks.columns)}")
         if found not in types:
             raise ArgumentTypeError(f"blocks: expected column {name!r} of type {' or '.join(types)}, got {found}")
-    number = F.col(f"`{shard}`")
-    rows = blocks.select(number.cast("int").alias("shard"), F.col(f"`{column}`").alias("block"))
+    if shards is not None:
+        shards = check_shards(shards)
+    rows = _checked_rows(blocks, column, shard, shards)
     if blocks.isStreaming:
         if shards is None or include_pending:
             raise ArgumentValueError(
@@ -270,32 +270,69 @@ def completions_from_blocks(
         return completions_from_block_stream(rows, shards=shards, **streaming)
     if streaming:
         raise ArgumentTypeError(f"{next(iter(streaming))}: of a streaming DataFrame only, and blocks is a batch one")
+    return settle_rows(rows, shards, include_pending=include_pending)
+
+
+def settle_rows(rows: DataFrame, shards: int | None, *, include_pending: bool, unique_ids: bool = False) -> DataFrame:
+    """Settle a batch of rows (shard, block).
+
+    Parameters
+    ----------
+    unique_ids : bool
+        The messages are those of a pipeline: a tree with two TRACKs is an error, see `shared_ids`.
+    """
     if shards is None:
         placed = rows.repartition("shard")
     else:
-        shards = check_shards(shards)
-        placed = rows.repartition(shards, place_of(F.col("shard"), shards))
+        placed = rows.repartition(shards, place_of(rows.shard, shards))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return settle_blocks(batches, shards, include_pending)
+        return settle_blocks(batches, shards, include_pending, unique_ids=unique_ids)
 
     return placed.mapInArrow(carried(run), COMPLETIONS_DDL)
 
 
+def _checked_rows(blocks: DataFrame, column: str, shard: str, shards: int | None) -> DataFrame:
+    """Return rows of (shard, block). One that is not legal fails the job before Spark looks for its partition."""
+    from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
+
+    number, block = F.col(quoted(shard)), F.col(quoted(column))
+    nothing = F.lit("blocks: expected a shard and a block in each row, got null")
+    fault = F.when(number.isNull() | block.isNull(), nothing)
+    if shards is not None:
+        expected = (
+            f"blocks: expected a shard from 0 to {shards - 1} in column {shard!r}, since shards is {shards}, got "
+        )
+        hint = ": give the number of shards into which the blocks were split"
+        text = F.concat(F.lit(expected), number.cast("string"), F.lit(hint))
+        fault = fault.when(~number.between(0, shards - 1), text)
+    checked = F.when(fault.isNull(), number.cast("int")).otherwise(F.raise_error(fault).cast("int"))
+    return blocks.select(checked.alias("shard"), block.alias("block"))
+
+
 def settle_blocks(
-    batches: Iterator[pa.RecordBatch], shards: int | None, include_pending: bool
+    batches: Iterator[pa.RecordBatch], shards: int | None, include_pending: bool, *, unique_ids: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Merge the blocks of one partition and yield its completions; runs in Spark's Python workers."""
     combiner = Combiner()
+    tracks: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
     for batch in batches:
         for number, block in zip(batch.column(0), batch.column(1), strict=True):
-            if not number.is_valid or not block.is_valid:
-                raise ArgumentValueError("blocks: expected a shard and a block in each row, got null")
             partials, _ = decode_block(block.as_buffer())
             if shards is not None and (shard_of(partials.root_id, shards) != number.as_py()).any():
                 raise ArgumentValueError(f"blocks: a block of shard {number.as_py()} of {shards} holds other trees")
             combiner.merge(partials)
+            if unique_ids:
+                tracks.append(tracks_of(partials))
+                if combiner.duplicates:
+                    raise ArgumentValueError(f"message_id: {shared_ids(tracks)}")
     yield from completion_batches(combiner.settle(include_pending))
+
+
+def tracks_of(partials: Partials) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the root ids and the message ids of the trees that have a TRACK."""
+    is_tracked = partials.flags & TRACKED != 0
+    return partials.root_id[is_tracked], partials.message_id[is_tracked]
 
 
 def completion_batches(done: Completions) -> Iterator[pa.RecordBatch]:

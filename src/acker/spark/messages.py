@@ -82,6 +82,25 @@ def check_timeout(timeout: object) -> float | None:
     return seconds
 
 
+def quoted(name: str) -> str:
+    """Return a column's name as Spark's expressions want it, whatever is in it: a dot would lead into a struct."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def shared_ids(tracks: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]) -> str:
+    """Say which message ids several rows of a pipeline have, given root ids and message ids of all its TRACKs."""
+    root_id, message_id = (np.concatenate(column) for column in zip(*tracks, strict=True))
+    _, group, counts = np.unique(root_id, return_inverse=True, return_counts=True)
+    rows = counts[group]
+    ids = np.unique(message_id[rows > 1])
+    others = f" (and of {len(ids) - 1} other ids, such as {ids[1]})" if len(ids) > 1 else ""
+    return (
+        f"{rows[message_id == ids[0]].max()} rows of one batch have the message id {ids[0]}{others}. They would share a"
+        " tree, which may end ACKED though one of them failed: ids must be unique, within source and attempt where"
+        " these are given; drop copies before the spout, as DataFrame.dropDuplicates does"
+    )
+
+
 def columns_of(batch: pa.RecordBatch, place: Callable[[int], str]) -> Columns:
     """Check one Arrow batch that holds the columns of messages and return them, without a copy where types are exact.
 

@@ -28,15 +28,17 @@ from acker.combiner import check_shards
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Outcome, check_integer
 from acker.spark import steps
-from acker.spark.blocks import completions_from_blocks
-from acker.spark.guards import carried
-from acker.spark.messages import check_options
+from acker.spark.blocks import settle_rows
+from acker.spark.guards import carried, is_classic
+from acker.spark.messages import check_options, quoted
 from acker.spark.steps import BLOCK, HIDDEN, SHARD
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import StorageLevel
     from pyspark.sql import SparkSession
+
+    from acker.spark.guards import ArrowFunction
 
 _BY: Final = ("row", "batch", "partition")
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
@@ -232,7 +234,7 @@ class Tracked:
             return stage.run(batches)
 
         hidden = [StructField(name, dtype) for name, dtype in zip(HIDDEN, _hidden_types(), strict=True)]
-        return self._frame.mapInArrow(carried(run), StructType([*self._schema.fields, *hidden]))
+        return _mapped(self._frame, run, StructType([*self._schema.fields, *hidden]))
 
     def bolt(
         self,
@@ -308,7 +310,7 @@ class Tracked:
         self._check_columns(columns)
         # Carriers have null in every column of the user; their shard spreads them. On data rows it is null and leaves
         # the hash as it is.
-        by = [F.col(_quoted(name)) for name in (*columns, SHARD)]
+        by = [F.col(quoted(name)) for name in (*columns, SHARD)]
         if partitions is None:
             return self._moved(self.dataframe.repartition(*by))
         return self._moved(self.dataframe.repartition(check_integer("partitions", partitions, 1, INT32_MAX), *by))
@@ -459,7 +461,7 @@ class Tracked:
             raise ArgumentValueError("through and schema: expected both or neither")
         if without is None and through is None:
             rows = self.dataframe.where(F.col(SHARD).isNull())
-            return rows.select(*map(_quoted, self.columns))
+            return rows.select(*map(quoted, self.columns))
         not_acked = np.unique(np.asarray([] if without is None else without, np.int64))
         struct = self._schema if schema is None else _parse(schema)
         keep = functools.partial(steps.without_trees, not_acked, self.columns)
@@ -468,7 +470,7 @@ class Tracked:
             kept = keep(batches)
             return kept if through is None else through(kept)
 
-        return self.dataframe.mapInArrow(carried(run), struct)
+        return _mapped(self.dataframe, run, struct)
 
     def acked(self) -> DataFrame:
         """Return the data rows all of whose trees ended ACKED; unanchored rows too.
@@ -696,10 +698,6 @@ def _nullable(schema: StructType) -> StructType:
 
 def _hidden_types() -> tuple[DataType, ...]:
     return BinaryType(), IntegerType(), BinaryType()
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _arrow_schema(session: SparkSession, schema: StructType) -> pa.Schema:

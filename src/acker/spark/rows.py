@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 from acker.combiner import Combiner
 from acker.spark.blocks import BLOCKS_DDL, block_row, encode_block, encode_blocks
 from acker.spark.guards import carried
-from acker.spark.messages import columns_of
+from acker.spark.messages import columns_of, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,7 +67,7 @@ def _packed(kind: Column, task: Column) -> Column:
 
 
 def _event_ms(messages: DataFrame, name: str) -> Column:
-    column = F.col(f"`{name}`")
+    column = F.col(quoted(name))
     return F.unix_millis(column) if dict(messages.dtypes)[name].startswith("timestamp") else column.cast("bigint")
 
 
