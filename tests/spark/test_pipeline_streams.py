@@ -13,6 +13,7 @@ from pyspark import cloudpickle
 from acker import Outcome
 from acker.combiner import Combiner
 from acker.errors import AckerError
+from acker.spark import batch_report
 from acker.spark.blocks import decode_block
 from acker.spark.pipeline import completions_of, spout
 
@@ -151,6 +152,23 @@ def test_trees_of_a_stream_end_once_and_lost_ones_in_time(stream, tmp_path) -> N
     failed, lost = {3: Outcome.FAILED, 7: Outcome.FAILED}, {5: Outcome.TIMED_OUT}
     assert dict(found) == {line: Outcome.ACKED for lot in LOTS for line, _ in lot} | failed | lost
     assert len(found) == 8 and found[-1] == (5, Outcome.TIMED_OUT)
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_two_pipelines_settle_in_one_query(spark, stream, tmp_path) -> None:
+    """Each has an observation of its own, so its reports are told apart."""
+    others = spout(stream, message_id="line", component="others", run_seed=5, shards=1)
+    others = others.bolt(lambda row: None, schema="x int", component="end")
+    one = counted(stream).completions(timeout="1 hour", name="one")
+    both = one.union(completions_of(others, timeout="1 hour", name="other"))
+    writer = both.writeStream.format("memory").queryName("both").option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    lines = [line for lot in LOTS for line, _ in lot]
+    ended = sorted(row.message_id for row in spark.table("both").collect())
+    assert ended == sorted([*lines, *(line for line in lines if line != 5)])  # of line 5 a word is lost
+    found = {name: sum(batch_report(each, name).acked for each in query.recentProgress) for name in ("one", "other")}
+    assert found == {"one": len(lines) - 3, "other": len(lines)}
 
 
 def test_what_needs_the_end_of_the_data_is_refused(spark, stream) -> None:

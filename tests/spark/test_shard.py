@@ -280,3 +280,18 @@ def test_a_block_of_another_shard_is_refused(residents):
     block = next(encode_blocks(combiner, 1))[1]
     with pytest.raises(ArgumentValueError, match="a block of shard 0 holds trees of others"):
         update(Store(), residents, "key", 0, Batch(0, [block], 0), Options(2, 2))
+
+
+def test_rows_of_a_pipeline_that_share_a_message_id_are_named_and_nothing_is_written(residents):
+    store, options = Store(), Options(1, 2, Fraction(1000), unique_ids=True)
+    update(store, residents, "key", 0, Batch(0, blocks_of([Message(Kind.TRACK, 7, 5, 0, 42)]), 0), options)
+    store.commit()
+    twice = [Message(Kind.TRACK, 8, 5, 0, 43), Message(Kind.TRACK, 8, 5, 0, 43), Message(Kind.TRACK, 9, 5, 0, 44)]
+    with pytest.raises(
+        ArgumentValueError, match="message_id: 2 rows of one batch have the message id 43\\. They would"
+    ):
+        update(store, residents, "key", 0, Batch(1, blocks_of(twice, tasks=2), 10), options)
+    assert store.written == store.committed
+    # A replay of what is still open comes in another micro-batch: it is counted, as everywhere.
+    again = blocks_of([Message(Kind.TRACK, 7, 5, 0, 42)])
+    assert update(store, residents, "key", 0, Batch(1, again, 10), options)[1].duplicates == 1

@@ -10,6 +10,7 @@ import pytest
 
 from acker import Kind
 from acker.combiner import Combiner
+from acker.errors import ColumnValueError
 from acker.spark import steps
 from acker.spark.blocks import decode_block, read_header
 from acker.spark.steps import ANCHORS, BLOCK, SHARD, BoltStep, LossyStep, ReadStep, SpoutStep, Stage
@@ -62,6 +63,20 @@ def test_a_tracked_row_needs_its_columns(row, text) -> None:
         spouted((0, 0, 0, "a"), row)
     data, _ = parts_of(pa.Table.from_batches(spouted((0, 0, 0, "a"), (None, *row[1:]))))
     assert [len(anchors) for anchors in data.column(ANCHORS).to_pylist()] == [16, 0]
+
+
+def test_rows_of_a_task_that_share_a_message_id_are_named() -> None:
+    stage = Stage((spout_step(attempt=0),), LINES, 2, tracked=False)
+    text = r"lines: line: 3 rows of one batch have the message id 7\. They would share a tree"
+    with pytest.raises(ColumnValueError, match=text):
+        run(stage, batch_of((7, 0, 0, "a"), (8, 0, 0, "b"), (7, 0, 0, "c"), (7, 0, 0, "d")))
+    with pytest.raises(
+        ColumnValueError, match=r"2 rows of one batch have the message id 7 \(and of 1 other ids, such as 8\)\."
+    ):
+        run(stage, batch_of((7, 0, 0, "a"), (8, 0, 0, "b")), batch_of((8, 0, 0, "c"), (7, 0, 0, "d"), (9, 0, 0, "e")))
+    # Ids count within a source; and a row of no tree has none.
+    data, _ = parts_of(run(stage, batch_of((7, 0, 0, "a"), (7, 1, 0, "b"), (None, 0, 0, "c"), (None, 0, 0, "d"))))
+    assert data.num_rows == 4
 
 
 @pytest.mark.parametrize("mask", [[True], 7, "x", [1, 0]], ids=["short", "number", "text", "integers"])

@@ -491,6 +491,7 @@ class Tracked:
         include_pending: bool = False,
         buckets: int = 3,
         high_water: int | None = None,
+        name: str = "acker",
     ) -> DataFrame:
         """Return one row a finished tree, columns of `acker.COMPLETION_SCHEMA`; parameters as `completions_of`."""
         return completions_of(
@@ -500,6 +501,7 @@ class Tracked:
             include_pending=include_pending,
             buckets=buckets,
             high_water=high_water,
+            name=name,
         )
 
     def blocks(self) -> DataFrame:
@@ -592,6 +594,7 @@ def completions_of(
     include_pending: bool = False,
     buckets: int = 3,
     high_water: int | None = None,
+    name: str = "acker",
 ) -> DataFrame:
     """Settle the messages of one pipeline, or of several that share trees (`Tracked.branches`).
 
@@ -605,8 +608,9 @@ def completions_of(
     protocol : {"storm", "storm-0.9"}
     include_pending : bool
         The trees that are still open too, with outcome PENDING. For batches only.
-    buckets, high_water
-        As for `acker.spark.completions`, for streams; of no effect in a batch.
+    buckets, high_water, name
+        As for `acker.spark.completions`, for streams; of no effect in a batch. The completions of several pipelines in
+        one query need different names.
 
     Returns
     -------
@@ -621,11 +625,11 @@ def completions_of(
     if not pipelines:
         raise ArgumentValueError("completions_of: expected at least one pipeline")
     _check_disjoint(pipelines)
-    blocks = functools.reduce(lambda one, other: one.union(other), [pipeline.blocks() for pipeline in pipelines])
+    rows = functools.reduce(lambda one, other: one.union(other), [pipeline.blocks() for pipeline in pipelines])
     shards = pipelines[0]._shards
     check_options(protocol, timeout, shards)
-    if not blocks.isStreaming:
-        return completions_from_blocks(blocks, shards=shards, include_pending=include_pending)
+    if not rows.isStreaming:
+        return settle_rows(rows, shards, include_pending=include_pending, unique_ids=True)
     if include_pending:
         raise ArgumentValueError(
             "include_pending: expected False for a streaming pipeline, whose open trees end later, got True"
@@ -633,7 +637,14 @@ def completions_of(
     from acker.spark.streaming import completions_from_block_stream
 
     return completions_from_block_stream(
-        blocks, shards=shards, timeout=timeout, protocol=protocol, buckets=buckets, high_water=high_water
+        rows,
+        shards=shards,
+        unique_ids=True,
+        timeout=timeout,
+        protocol=protocol,
+        buckets=buckets,
+        high_water=high_water,
+        name=name,
     )
 
 

@@ -18,7 +18,8 @@ from acker.combiner import Combiner, Partials, shard_of
 from acker.errors import ArgumentValueError
 from acker.ledger import TOKEN_BYTES, Counts, Ledger
 from acker.protocol import INT64_MIN
-from acker.spark.blocks import decode_block
+from acker.spark.blocks import decode_block, tracks_of
+from acker.spark.messages import shared_ids
 from acker.spark.reports import Report
 from acker.spark.resident import Residents, borrowed
 from acker.spark.state import (
@@ -85,6 +86,8 @@ class Options:
         The rule of protocol "storm-0.9".
     event_time : bool
         The clock is the watermark.
+    unique_ids : bool
+        Two TRACKs of one tree in a micro-batch are an error: the messages come from a pipeline.
     """
 
     shards: int
@@ -94,6 +97,7 @@ class Options:
     high_water: int | None = None
     every_message_refreshes: bool = False
     event_time: bool = False
+    unique_ids: bool = False
 
     def rotation_at(self, time_ms: int) -> int:
         """Return how many rotations there were up to a moment: one each timeout / (buckets - 1), never rounded."""
@@ -301,6 +305,8 @@ class _Work:
             combiner = Combiner(resets=True)
             for partials in parts:
                 combiner.merge(partials)
+            if combiner.duplicates and self._options.unique_ids:
+                raise ArgumentValueError(f"message_id: {shared_ids([tracks_of(partials) for partials in parts])}")
             duplicates += combiner.duplicates
             self._native_ns += combiner.native_ns
             parts = combiner.partials()

@@ -27,6 +27,7 @@ from acker.spark import anchors as trees
 from acker.spark.anchors import Anchors, Int64s
 from acker.spark.blocks import encode_blocks
 from acker.spark.functions import Produced, run_batch, run_rows
+from acker.spark.messages import shared_ids
 
 ANCHORS: Final = "acker_anchors"
 SHARD: Final = "acker_shard"
@@ -179,6 +180,7 @@ class SpoutStep:
 
     def run(self, flows: Iterator[Flow], collector: Collector) -> Iterator[Flow]:
         """Track the rows whose message id is not null; the others stay unanchored."""
+        tracks: list[tuple[Int64s, Int64s]] = []
         for rows, _ in flows:
             tracked = rows.column(self.message_id).is_valid()
             part = rows.filter(tracked)
@@ -189,7 +191,10 @@ class SpoutStep:
             root_id = root_ids(self.run_seed, source, message_id, attempt, component=self.component)
             tuple_id = tuple_ids(self.run_seed, root_id, 0, self.component, 0)
             kind = np.full(root_id.size, Kind.TRACK, np.int8)
-            collector.add(kind, root_id, tuple_id, task_id.astype(np.int32), message_id)
+            duplicates = collector.add(kind, root_id, tuple_id, task_id.astype(np.int32), message_id)
+            tracks.append((root_id, message_id))
+            if duplicates:
+                raise ColumnValueError(f"{self.component}: {self.message_id}: {shared_ids(tracks)}")
             counters = collector.counters(self.component)
             counters.emitted += rows.num_rows
             counters.messages += root_id.size

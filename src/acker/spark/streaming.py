@@ -89,6 +89,7 @@ def completions_from_block_stream(
     event_time: bool = False,
     watermark_delay: str = DEFAULT_DELAY,
     name: str = DEFAULT_NAME,
+    unique_ids: bool = False,
 ) -> DataFrame:
     """Settle the blocks of a stream.
 
@@ -103,6 +104,8 @@ def completions_from_block_stream(
         As in `acker.spark.completions`.
     event_time : bool
         Let trees expire by the watermark of ``event_ms``.
+    unique_ids : bool
+        The messages are those of a pipeline: a tree with two TRACKs in one micro-batch ends the query.
     """
     session = blocks.sparkSession
     check_streaming_session(session)
@@ -114,6 +117,7 @@ def completions_from_block_stream(
         buckets=buckets,
         high_water=high_water,
         event_time=event_time,
+        unique_ids=unique_ids,
     )
     # Imported here, since it imports pandas, which a worker that only combines does not need.
     from acker.spark.operator import OUTPUT_DDL, AckerProcessor
@@ -154,6 +158,7 @@ def stream_options(
     buckets: int,
     high_water: int | None,
     event_time: bool,
+    unique_ids: bool = False,
 ) -> Options:
     """Check what a streaming acker was asked for."""
     check_options(protocol, timeout, None)
@@ -172,6 +177,7 @@ def stream_options(
         high_water=high_water,
         every_message_refreshes=protocol == PROTOCOLS[1],
         event_time=event_time,
+        unique_ids=unique_ids,
     )
 
 
