@@ -130,7 +130,7 @@ def test_one_message_a_micro_batch_is_the_acker_of_one_message_after_the_other(p
     assert counts.orphans > 100
 
 
-def test_a_table_grows_shrinks_never_and_keeps_everything():
+def test_a_table_grows_shrinks_and_keeps_everything():
     ledger = Ledger()
     roots = np.random.default_rng(1).permutation(np.arange(50_000, dtype=np.int64))
     for number, part in enumerate(np.array_split(roots, 20)):
@@ -142,9 +142,39 @@ def test_a_table_grows_shrinks_never_and_keeps_everything():
     expired = ledger.expire(10, 10)
     assert len(ledger) == 25_000
     assert len(expired.completions) == 25_000
-    ledger.erase(roots)
+    ledger.shrink()
+    assert ledger.nbytes == grown, "half of it is used"
+    ledger.erase(roots[:-300])
+    assert ledger.nbytes == grown
+    ledger.shrink()
     ledger.check_invariants()
-    assert (len(ledger), ledger.nbytes) == (0, grown)
+    kept = set(roots[-300:].tolist())
+    assert len(ledger) == 300 and all(root in ledger for root in kept)
+    assert ledger.nbytes == Ledger().nbytes
+    ledger.expire(20, 20)
+    ledger.shrink()
+    assert (len(ledger), ledger.nbytes) == (0, Ledger().nbytes)
+
+
+def test_rows_that_settle_at_once_or_are_known_take_no_room():
+    ledger = Ledger()
+    empty = ledger._table.capacity
+    roots = range(50_000)
+    done = ledger.merge(partials([(root, 5, 1, 5, 0, root) for root in roots]), time_ms=1)
+    assert len(done.completions) == 50_000 and ledger._table.capacity == empty
+    ledger.merge(partials([(root, 1, 1, 5, 0, root) for root in roots]), time_ms=2)
+    held = ledger._table.capacity
+    assert len(ledger) == 50_000
+    done = ledger.merge(partials([(root, 4, 0, 0, 0, 0) for root in roots]), time_ms=3)
+    assert len(done.completions) == 50_000 and ledger._table.capacity == held
+    # Some of each, one row more than there is room for.
+    capacity = held
+    ledger.merge(partials([(root, 1, 1, 5, 0, root) for root in range(capacity)]), time_ms=4)
+    assert ledger._table.capacity == held
+    mixed = [(0, 4, 0, 0, 0, 0), (capacity, 5, 1, 5, 0, 1), (capacity + 1, 3, 0, 0, 0, 0)]
+    ledger.merge(partials(mixed), time_ms=5)
+    ledger.check_invariants()
+    assert len(ledger) == capacity and ledger._table.capacity > held and capacity + 1 in ledger
 
 
 @COMPILED_ONLY
@@ -174,3 +204,21 @@ def test_no_memory_leaves_it_as_it_was():
         ledger.merge(partials([(root, 1, 0, 0, 0, 0) for root in range(50_000)]), time_ms=6)
     ledger.check_invariants()
     assert len(ledger) == 1
+    with pytest.raises(ValueError, match="no room for so many rows"):
+        ledger._table.merge(*partials([(root, 1, 0, 0, 0, 0) for root in range(50_000)]), 6, None, False)
+    assert len(ledger) == 1
+
+
+def test_a_table_that_cannot_be_made_smaller_stays(monkeypatch):
+    ledger = Ledger()
+    roots = np.arange(50_000)
+    ledger.merge(partials([(root, 1, 0, 0, 0, 0) for root in roots.tolist()]), time_ms=5)
+    ledger.erase(roots[1:])
+    grown = ledger.nbytes
+
+    def refuse(size_bytes):
+        raise OSError("no descriptor is left")
+
+    monkeypatch.setattr(ledger, "_allocate", refuse)
+    ledger.shrink()
+    assert (len(ledger), ledger.nbytes) == (1, grown) and 0 in ledger

@@ -106,8 +106,19 @@ class Ledger {
 
     bool contains(int64_t root_id) const noexcept { return find(static_cast<uint64_t>(root_id)) != nullptr; }
 
-    // Applies partials of which no two have the same root. The caller sees to it that size() + rows <= capacity(), and
-    // that `done` and `changes` have room for as many rows.
+    // How many entries a merge of these partials makes at most: one for each root that is not known and that the
+    // partials do not finish.
+    size_t room_for(const Partials& in) const noexcept {
+        size_t needed = 0;
+        each_row(in.root_id, in.rows, [&](size_t row, uint64_t hash) noexcept {
+            const bool finished = (in.flags[row] & TRACKED) != 0 && in.value[row] == in.track_value[row];
+            if (!finished) needed += index_[search(hash, static_cast<uint64_t>(in.root_id[row]))] == 0;
+        });
+        return needed;
+    }
+
+    // Applies partials of which no two have the same root. The caller sees to it that size() + room_for(in) is not more
+    // than capacity(), and that `done` and `changes` have room for as many rows as `in` has.
     void merge(const Partials& in, const Rules& rules, Completions* done, Changes* changes, Counts* counts) noexcept {
         each_row(in.root_id, in.rows,
                  [&](size_t row, uint64_t hash) noexcept { merge_row(in, row, hash, rules, done, changes, counts); });

@@ -54,6 +54,7 @@ cdef extern from "ledger.h" namespace "acker" nogil:
         uint64_t seed() noexcept
         uint8_t* token() noexcept
         bint contains(int64_t root_id) noexcept
+        size_t room_for(const c_LedgerPartials& partials) noexcept
         void merge(
             const c_LedgerPartials& partials, const c_LedgerRules& rules, c_LedgerCompletions* done,
             c_LedgerChanges* changes, c_LedgerCounts* counts
@@ -157,6 +158,28 @@ cdef class LedgerTable:
     def contains(self, int64_t root_id):
         return self.table.contains(root_id)
 
+    cpdef size_t room_for(
+        self,
+        const int64_t[::1] root_id,
+        const int64_t[::1] value,
+        const uint8_t[::1] flags,
+        const int64_t[::1] track_value,
+    ):
+        """Return how many entries a merge of such partials makes at most, as far as the capacity depends on it."""
+        cdef c_LedgerPartials partials
+        cdef size_t rows = <size_t> root_id.shape[0]
+        cdef size_t needed = rows
+        # There is no need to look closer where all of them find room.
+        if rows > 0 and self.table.size() + rows > self.table.capacity():
+            partials.root_id = &root_id[0]
+            partials.value = &value[0]
+            partials.flags = &flags[0]
+            partials.track_value = &track_value[0]
+            partials.rows = rows
+            with nogil:
+                needed = self.table.room_for(partials)
+        return needed
+
     def merge(
         self,
         const int64_t[::1] root_id,
@@ -175,7 +198,7 @@ cdef class LedgerTable:
         cdef c_LedgerChanges changes
         cdef c_LedgerCounts counts
         cdef Py_ssize_t rows = root_id.shape[0]
-        if self.table.size() + <size_t> rows > self.table.capacity():
+        if self.table.size() + self.room_for(root_id, value, flags, track_value) > self.table.capacity():
             raise ValueError("the table has no room for so many rows")
         rules.time_ms = time_ms
         rules.high_water = <uint64_t> -1 if high_water is None else <uint64_t> high_water

@@ -8,6 +8,7 @@ and takes that back from the log.
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -134,8 +135,8 @@ class Ledger:
 
     Notes
     -----
-    48 bytes an entry and 12 to 24 of index; while the table grows, the old one stands beside the new one. Expected O(1)
-    a tree. One thread at a time.
+    48 bytes an entry and 12 to 24 of index; while the table grows or shrinks, the old one stands beside the new one.
+    Expected O(1) a tree. One thread at a time.
 
     Examples
     --------
@@ -213,8 +214,19 @@ class Ledger:
         needed = len(self._table) + more
         if needed <= self._table.capacity:
             return
+        self._move_to(max(needed, self._table.capacity + self._table.capacity // 2))
+
+    def shrink(self) -> None:
+        """Give memory back where less than a quarter of it is used. Positions are not valid any more then."""
+        capacity = max(2 * len(self._table), _CAPACITY_MIN)
+        if 2 * capacity < self._table.capacity:
+            # Where no memory is left for the smaller table the larger one serves as well.
+            with suppress(MemoryError, OSError):
+                self._move_to(capacity)
+
+    def _move_to(self, capacity: int) -> None:
         old_table, old_memory = self._table, self.memory
-        self._open(max(needed, old_table.capacity + old_table.capacity // 2), old_table.seed)
+        self._open(capacity, old_table.seed)
         old_table.copy_to(self._table)
         del old_table
         old_memory.close()
@@ -241,8 +253,13 @@ class Ledger:
             the micro-batch is not held, so it is always ACKED.
         every_message_refreshes : bool
             The rule of protocol "storm-0.9".
+
+        Raises
+        ------
+        MemoryError, OSError   there is no room for what stays open; the ledger is as before.
         """
-        self.reserve(len(partials.root_id))
+        # Most trees end where they begin: these need no room.
+        self.reserve(self._table.room_for(partials.root_id, partials.value, partials.flags, partials.track_value))
         done, changed, gone, counts = self._table.merge(*partials, time_ms, high_water, every_message_refreshes)
         return Merged(Completions(*done), changed, gone, Counts(*counts))
 

@@ -295,3 +295,20 @@ def test_rows_of_a_pipeline_that_share_a_message_id_are_named_and_nothing_is_wri
     # A replay of what is still open comes in another micro-batch: it is counted, as everywhere.
     again = blocks_of([Message(Kind.TRACK, 7, 5, 0, 42)])
     assert update(store, residents, "key", 0, Batch(1, again, 10), options)[1].duplicates == 1
+
+
+def test_a_table_gives_memory_back_after_a_peak(residents):
+    store, options = Store(), Options(1, 2, Fraction(10**6))
+
+    def bytes_after(batch_id, messages):
+        _, report = update(store, residents, "key", 0, Batch(batch_id, blocks_of(messages), batch_id), options)
+        store.commit()
+        return report.table_bytes, report.pending
+
+    small, _ = bytes_after(0, [Message(Kind.TRACK, -1, 5, 0, 0)])
+    roots = range(20_000)
+    whole = [Message(kind, root, 5, 0, root) for root in roots for kind in (Kind.TRACK, Kind.OK)]
+    assert bytes_after(1, whole) == (small, 1), "what ends at once takes no room"
+    large, pending = bytes_after(2, whole[::2])
+    assert (large > 10 * small, pending) == (residents.new().nbytes != 4096, 20_001)  # in plain Python no bytes count
+    assert bytes_after(3, whole[1::2]) == (small, 1)

@@ -164,6 +164,13 @@ class LedgerTable:
         changed, gone = np.array(changes.changed, np.uint32), np.array(changes.gone, np.int64)
         return changes.completions(), changed, gone, tuple(changes.counts.values())
 
+    def room_for(self, root_id: _Int64, value: _Int64, flags: _UInt8, track_value: _Int64) -> int:
+        """Return how many entries a merge of such partials makes at most, as far as the capacity depends on it."""
+        if len(self) + len(root_id) <= self.capacity:
+            return len(root_id)
+        finished = (flags & _TRACKED != 0) & (value == track_value)
+        return sum(root not in self._by_root for root in root_id[~finished].tolist())
+
     def _merge_unknown(self, row: _Row, rules: _Rules, changes: _Changes) -> None:
         counts = changes.counts
         if row.flags == _RESET and row.value == 0:

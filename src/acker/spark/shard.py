@@ -280,6 +280,7 @@ class _Work:
         self._earn(len(merged.changed), len(merged.gone))
         completions = self._expire(merged.completions)
         self._clean()
+        self._ledger.shrink()
         self.head = self.head._replace(
             token=os.urandom(TOKEN_BYTES),
             entries=len(self._ledger),
