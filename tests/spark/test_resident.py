@@ -4,13 +4,16 @@ import multiprocessing
 import os
 import resource
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from acker.combiner import Partials
 from acker.ledger import TOKEN_BYTES
+from acker.spark import resident
 from acker.spark.resident import Residents, SharedMemory, folder_of_executor
 
 FIRST, SECOND = bytes([1]) * TOKEN_BYTES, bytes([2]) * TOKEN_BYTES
@@ -187,6 +190,54 @@ def test_more_tables_than_descriptors_stay_with_their_process(tmp_path):
         assert [len(residents.take(f"shard-{number}", SECOND)) for number in range(300)] == [2000] * 300
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_tables_that_nobody_takes_up_any_more_are_closed(worker, tmp_path):
+    """As those of a query that ended, while the worker goes on with another one."""
+    residents = Residents(tmp_path)
+    before = descriptors()
+    left(residents, 20)
+    residents.release()
+    assert len([*tmp_path.iterdir()]) == 20, "they were left just now"
+    ledger = residents.take("shard-7", FIRST)
+    residents.release(0)
+    assert descriptors() - before == (1 if sys.version_info >= (3, 13) else 2) and not [*tmp_path.iterdir()]
+    # What is in use is not touched, and neither is what others hold.
+    merge(ledger, -1, -2, -3)
+    residents.leave("shard", FIRST, ledger)
+    assert worker.ask("take", FIRST, SECOND) == 2003
+    residents.release(0)
+    assert descriptors() == before
+    ledger = residents.take("shard", SECOND)
+    assert len(ledger) == 2003
+    ledger.close()
+
+
+@pytest.mark.parametrize("folder", [None, "shared"])
+def test_a_worker_lets_go_of_tables_by_itself(folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(resident, "_residents", {})
+    monkeypatch.setattr(resident, "folder_of_executor", lambda: folder and tmp_path)
+    waited, go_on = [], threading.Semaphore(0)
+
+    def wait(seconds):
+        waited.append(seconds)
+        if len(waited) > 1:
+            released.set()
+        go_on.acquire()
+
+    released = threading.Event()
+    now_s = 1000.0
+    monkeypatch.setattr(resident, "time", SimpleNamespace(sleep=wait, monotonic=lambda: now_s))
+    tables = resident.residents()
+    assert resident.residents() is tables
+    ledger = tables.new()
+    tables.leave("shard", FIRST, ledger)
+    now_s += resident.UNUSED_S
+    go_on.release()
+    assert released.wait(60) and 0 < waited[0] < resident.UNUSED_S
+    with pytest.raises(ValueError, match="mmap closed"):
+        ledger.memory.view[0]
+    assert tables.take("shard", FIRST) is None
 
 
 def test_tables_that_others_took_up_are_closed_in_passing(worker, tmp_path):

@@ -8,6 +8,9 @@ state. Who takes it renames the note first, which only one can. The memory goes 
 
 Each such table costs its process a descriptor, and tables never take more than half of those that the system allows.
 A table beyond that, and every table on other systems, stays with the worker that made it.
+
+Nobody tells a worker that a query has ended. So a table that no micro-batch took up for `UNUSED_S` is closed: by a
+thread, since a worker that lives on may never run an acker again. A query that comes back later builds its table again.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import mmap
 import os
 import sys
 import tempfile
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +29,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from acker.ledger import TOKEN_BYTES, Ledger, Memory, PrivateMemory
+
+# So long a table is kept for a micro-batch that may take it up. Longer than most micro-batches take; a worker that has
+# nothing to do Spark ends after a minute, with all its tables.
+UNUSED_S: Final = 300.0
 
 _NO_TOKEN: Final = bytes(TOKEN_BYTES)
 _NO_NUMBER: Final = -1
@@ -87,8 +96,15 @@ class _Note(NamedTuple):
     number: int  # _NO_NUMBER where nobody else can open it
 
 
+class _Held(NamedTuple):
+    """A table that was left, and when."""
+
+    ledger: Ledger
+    left_s: float
+
+
 class Residents:
-    """The tables that this process can take up, and those that it holds for others.
+    """The tables that this process can take up, and those that it holds for others. Threads may share it.
 
     Parameters
     ----------
@@ -99,7 +115,8 @@ class Residents:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         # By shard; first those that were not looked at for longest.
-        self._held: OrderedDict[str, Ledger] = OrderedDict()
+        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._entered = threading.Lock()
         if folder is not None:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -125,10 +142,11 @@ class Residents:
         Whatever else is held of the shard is given up: it is of a version of the state that is no more. The time that
         this takes does not depend on how many tables there are.
         """
-        ledger = self._held.pop(key, None)
-        if self._folder is not None:
-            ledger = self._claim(self._folder, key, ledger)
-        self._let_go()
+        with self._entered:
+            ledger = self._pop(key)
+            if self._folder is not None:
+                ledger = self._claim(self._folder, key, ledger)
+            self._let_go()
         if ledger is None or ledger.token != token:
             if ledger is not None:
                 ledger.close()
@@ -140,16 +158,34 @@ class Residents:
     def leave(self, key: str, token: bytes, ledger: Ledger) -> None:
         """Leave a table that is now what the state with this token says."""
         ledger.token = token
-        before = self._held.pop(key, None)
-        if before is not None:
-            before.close()
-        self._held[key] = ledger
-        if self._folder is not None:
-            mine = self._folder / f".{key}.{os.getpid()}"
-            # Where no note can be left the table is built again: what was done with it is in the state already.
-            with suppress(OSError):
-                mine.write_text("{} {} {}".format(*_note_of(ledger)), "ascii")
-                mine.replace(self._folder / key)
+        with self._entered:
+            before = self._pop(key)
+            if before is not None:
+                before.close()
+            self._held[key] = _Held(ledger, time.monotonic())
+            if self._folder is not None:
+                mine = self._folder / f".{key}.{os.getpid()}"
+                # Where no note can be left the table is built again: what was done with it is in the state already.
+                with suppress(OSError):
+                    mine.write_text("{} {} {}".format(*_note_of(ledger)), "ascii")
+                    mine.replace(self._folder / key)
+
+    def release(self, unused_s: float = UNUSED_S) -> None:
+        """Close the tables that were left at least so many seconds ago and that nobody has taken up since."""
+        with self._entered:
+            before_s = time.monotonic() - unused_s
+            for key in [key for key, held in self._held.items() if held.left_s <= before_s]:
+                ledger = self._held.pop(key).ledger
+                if self._folder is not None:
+                    note = self._folder / key
+                    # Another note leads to a table that others have left since.
+                    if _read_note(note) == _note_of(ledger):
+                        note.unlink(missing_ok=True)
+                ledger.close()
+
+    def _pop(self, key: str) -> Ledger | None:
+        held = self._held.pop(key, None)
+        return None if held is None else held.ledger
 
     def _claim(self, folder: Path, key: str, held: Ledger | None) -> Ledger | None:
         """Take a shard's note away, and return the table that it leads to; close the held one if that is another."""
@@ -182,10 +218,10 @@ class Residents:
         if self._folder is None:
             return
         for key in list(islice(self._held, _LOOKS)):
-            if _read_note(self._folder / key) == _note_of(self._held[key]):
+            if _read_note(self._folder / key) == _note_of(self._held[key].ledger):
                 self._held.move_to_end(key)
             else:
-                self._held.pop(key).close()
+                self._held.pop(key).ledger.close()
 
 
 def _note_of(ledger: Ledger) -> _Note:
@@ -225,7 +261,14 @@ def residents() -> Residents:
     if process not in _residents:
         _residents.clear()
         _residents[process] = Residents(folder_of_executor())
+        threading.Thread(target=_release, args=(_residents[process],), name="acker residents", daemon=True).start()
     return _residents[process]
+
+
+def _release(tables: Residents) -> None:
+    while True:
+        time.sleep(UNUSED_S / 4)
+        tables.release()
 
 
 @contextmanager
