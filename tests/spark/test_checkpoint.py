@@ -166,6 +166,7 @@ def test_a_checkpoint_that_was_moved_is_told(rocks, made, tmp_path, monkeypatch)
     assert row.numPartitions == 2
     with pytest.raises(ArgumentValueError, match="a checkpoint that was moved or copied cannot be read"):
         inspect_checkpoint(rocks, str(copy))
+    assert not (tmp_path / "gone").exists(), "to look at a copy makes nothing where it came from"
 
 
 def head(**fields):
