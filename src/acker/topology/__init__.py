@@ -6,6 +6,7 @@ from acker.implementation import NAME, compiled_only
 if NAME == "python":
     raise compiled_only("acker.topology")
 
+from acker.topology import bolt, component, dsl, spout, storm
 from acker.topology.builder import ComponentSpec, StreamId, Topology
 from acker.topology.components import (
     BatchingBolt,
@@ -51,9 +52,14 @@ __all__ = [
     "TupleStateError",
     "auto_ack_bolt",
     "auto_nack_bolt",
+    "bolt",
+    "component",
+    "dsl",
     "graph_of",
     "is_tick",
     "reliable_spout",
+    "spout",
     "stable_hash",
+    "storm",
     "unreliable_spout",
 ]
