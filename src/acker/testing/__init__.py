@@ -1,5 +1,6 @@
 """Shipped helpers for tests and benchmarks: a test kit for topologies, and seeded message streams."""
 
+from acker.testing.bolts import BoltRun, Emitted, make_tuple, run_bolt
 from acker.testing.clock import ManualClock
 from acker.testing.complete import Completed, complete_topology
 from acker.testing.components import AckFailTracker, Captured, CapturingBolt, FeederSpout, FixedTuple
@@ -8,10 +9,12 @@ from acker.testing.streams import Checksum, TreeStream
 
 __all__ = [
     "AckFailTracker",
+    "BoltRun",
     "Captured",
     "CapturingBolt",
     "Checksum",
     "Completed",
+    "Emitted",
     "FeederSpout",
     "FixedTuple",
     "ManualClock",
@@ -19,4 +22,6 @@ __all__ = [
     "SchedulerError",
     "TreeStream",
     "complete_topology",
+    "make_tuple",
+    "run_bolt",
 ]

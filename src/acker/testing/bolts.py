@@ -1,0 +1,275 @@
+"""One bolt by itself: tuples that a test makes go in; what the bolt emitted, acked and failed comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
+
+from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.ids import IdGenerator
+from acker.local import Hook, Report
+from acker.testing.components import FeederSpout
+from acker.testing.scheduler import Scheduler
+from acker.topology import BatchingBolt, Bolt, Reason, Source, Stream, Topology, Tuple
+from acker.topology.nearest import nearest
+from acker.topology.tuples import row_of
+
+_TICKS: Final = "topology.tick.tuple.freq.secs"
+_BOLT: Final = "tested"
+_READER: Final = "reader"
+
+_ids = IdGenerator()
+
+
+def make_tuple(
+    values: Sequence[Any] | Mapping[str, Any],
+    fields: Sequence[str] | None = None,
+    *,
+    stream: str = "default",
+    component: str = "spout",
+    task: int = 1,
+) -> Tuple:
+    """Return a tuple as a bolt receives it, for `run_bolt`, or to call methods with that do not emit, ack or fail.
+
+    Parameters
+    ----------
+    values : sequence, or dict of str to object
+        One value a field; or the fields with their values.
+    fields : sequence of str, optional
+        Names of the values. Left out, and where `values` is no dict: value0, value1 ...
+    stream, component : str
+        Where it comes from.
+    task : int
+        The task that it comes from.
+
+    Returns
+    -------
+    Tuple
+        It belongs to a tree of its own.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+        The values are no row, or not as many as the fields.
+
+    Examples
+    --------
+    >>> from acker.testing import make_tuple
+    >>> tup = make_tuple({"word": "storm", "count": 1}, component="count")
+    >>> tup.word, tup["count"], tup[1], tup.component, tup.stream
+    ('storm', 1, 1, 'count', 'default')
+    """
+    if isinstance(values, Mapping):
+        if fields is not None:
+            raise ArgumentTypeError("make_tuple: a dict names its fields; leave out fields=")
+        values, fields = list(values.values()), list(values)
+    row = row_of(values)
+    if row is None:
+        raise ArgumentTypeError(f"make_tuple: expected a list or tuple of values, got {values!r}")
+    if fields is None:
+        fields = [f"value{place}" for place in range(len(row))]
+    names = Stream(list(fields), name=stream).fields  # which checks them
+    if len(names) != len(row):
+        raise ArgumentValueError(f"make_tuple: {len(row)} values for {len(names)} fields: {', '.join(names)}")
+    source = Source(component, stream, task, names)
+    return source.tuple_type(source.make_values(row), source, {_ids.next(): _ids.next()})
+
+
+class Emitted(NamedTuple):
+    """What a bolt emitted.
+
+    Attributes
+    ----------
+    values : tuple
+    stream : str
+    anchors : tuple of Tuple
+        Those of the given tuples whose trees it joined.
+    """
+
+    values: tuple[Any, ...]
+    stream: str = "default"
+    anchors: tuple[Tuple, ...] = ()
+
+
+@dataclass(frozen=True)
+class BoltRun:
+    """What a bolt did with the tuples that it was given.
+
+    Attributes
+    ----------
+    bolt : Bolt
+        The instance, closed by now.
+    emitted : list of Emitted
+        In the order of emission.
+    acked, failed, held : list of Tuple
+        Of the given ones: acked and failed in that order, and what was neither acked nor failed.
+    reasons : list of Reason
+        Why, one for each of `failed`.
+    report : Report
+        Of the run; ``report.stats`` has the bolt's own counters.
+    """
+
+    bolt: Bolt
+    emitted: list[Emitted]
+    acked: list[Tuple]
+    failed: list[Tuple]
+    held: list[Tuple]
+    reasons: list[Reason]
+    report: Report
+
+    def tuples(self, stream: str = "default") -> list[tuple[Any, ...]]:
+        """Return the values that were emitted to a stream.
+
+        Raises
+        ------
+        ArgumentValueError
+            The bolt has no such stream.
+        """
+        streams = [*self.bolt.context["stream->outputfields"]]
+        if stream not in streams:
+            raise ArgumentValueError(f"the bolt has no stream {stream!r}; {nearest(stream, streams)}")
+        return [each.values for each in self.emitted if each.stream == stream]
+
+
+class _Settled(Hook):
+    """Notes which tuples the bolt acked and failed."""
+
+    def __init__(self) -> None:
+        self.acked: list[Tuple] = []
+        self.failed: list[Tuple] = []
+        self.reasons: list[Reason] = []
+
+    def ack(self, component: str, task: int, tup: Tuple) -> None:  # noqa: ARG002
+        if component == _BOLT:
+            self.acked.append(tup)
+
+    def fail(self, component: str, task: int, tup: Tuple, reason: Reason) -> None:  # noqa: ARG002
+        if component == _BOLT:
+            self.failed.append(tup)
+            self.reasons.append(reason)
+
+
+def run_bolt(
+    bolt: Bolt | type[Bolt], tuples: Iterable[Tuple], conf: Mapping[str, Any] | None = None, *, ticks: int = 0
+) -> BoltRun:
+    """Let one task of a bolt process tuples: initialize, process, then ticks, then stop it in order.
+
+    The bolt runs in the local runtime, on one thread and a clock that stands still but for the ticks. What it holds in
+    batches is processed when it stops at the latest.
+
+    Parameters
+    ----------
+    bolt : Bolt, or class
+        An instance may have been prepared by the test; a class is called without arguments.
+    tuples : iterable of Tuple
+        Of `make_tuple`, each for one run.
+    conf : mapping, optional
+        Options, as a topology has them.
+    ticks : int
+        How many tick tuples come after the tuples. A bolt that holds tuples gets more as it stops, as in any run.
+
+    Returns
+    -------
+    BoltRun
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+        What was given is no bolt, or no tuple of `make_tuple`, or was processed before.
+    TopologyError
+        The bolt cannot be part of a topology.
+    Exception
+        What escaped from the bolt: from `initialize`, say, or from `process` where `auto_fail` is False.
+
+    Examples
+    --------
+    >>> from acker.testing import make_tuple, run_bolt
+    >>> from acker.topology import Bolt
+    >>> class Split(Bolt):
+    ...     outputs = ["word"]
+    ...     def process(self, tup):
+    ...         for word in tup.line.split():
+    ...             self.emit([word])
+    >>> line = make_tuple(["to be"], ["line"])
+    >>> done = run_bolt(Split, [line])
+    >>> done.tuples(), done.acked == [line], done.failed
+    ([('to',), ('be',)], True, [])
+    """
+    given = _checked(tuples)
+    read: list[Tuple] = []
+    topology, options = _around(bolt, given, read, conf, ticks)
+    settled = _Settled()
+    scheduler = Scheduler.of(topology, options, hooks=[settled], no_restart=True)
+    scheduler.settle()
+    bolts = [] if scheduler.runtime.control.crew is None else scheduler.runtime.control.crew.bolts
+    [executor] = [each for each in bolts if each.tasks[0].collector.component == _BOLT]
+    executor.inbox.put((0, list(given)), len(given))
+    scheduler.settle()
+    task = executor.tasks[0]
+    for _ in range(ticks):
+        scheduler.advance(Fraction((task.tick_at or 0) - scheduler.clock.now_ns(), 10**9))
+    report = scheduler.stop()
+    if scheduler.runtime.error is not None:
+        raise scheduler.runtime.error
+    roots = {root_id: tup for tup in given for root_id in tup._ids or ()}
+    emitted = [
+        Emitted(tuple(tup.values), tup.stream, tuple(roots[root_id] for root_id in tup._ids or () if root_id in roots))
+        for tup in read
+    ]
+    ours = {id(tup) for tup in given}  # a tick that pystorm's bolts ack is not
+    acked = [tup for tup in settled.acked if id(tup) in ours]
+    held = [tup for tup in given if not tup._is_settled]
+    return BoltRun(task.bolt, emitted, acked, settled.failed, held, settled.reasons, report)
+
+
+def _checked(tuples: Iterable[Tuple]) -> list[Tuple]:
+    given = list(tuples)
+    for number, tup in enumerate(given):
+        if not isinstance(tup, Tuple):
+            raise ArgumentTypeError(
+                f"run_bolt: tuple {number}: expected what make_tuple returns, got {tup!r}; write make_tuple({tup!r})"
+            )
+        if tup._owner is not None or any(tup is other for other in given[:number]):
+            raise ArgumentValueError(f"run_bolt: tuple {number} was processed before; make another one: {tup!r}")
+    return given
+
+
+def _around(
+    bolt: Bolt | type[Bolt], given: Sequence[Tuple], read: list[Tuple], conf: Mapping[str, Any] | None, ticks: int
+) -> tuple[type[Topology], dict[str, Any]]:
+    """Return a topology that gives the bolt its inputs and reads all its streams, and its options."""
+    kind = bolt if isinstance(bolt, type) else type(bolt)
+    if not issubclass(kind, Bolt):
+        raise ArgumentTypeError(f"run_bolt: expected a Bolt, its class or an instance, got {bolt!r}")
+    if not isinstance(bolt, type):
+        # A runtime makes its tasks itself; this one is there.
+        kind = type(kind.__name__, (kind,), {"__new__": lambda _: bolt, "__module__": kind.__module__})
+    sources: dict[str, dict[str, Stream]] = {}
+    for tup in given:
+        stream = Stream(tup.fields, name=tup.stream)
+        if sources.setdefault(tup.component, {}).setdefault(tup.stream, stream) != stream:
+            raise ArgumentValueError(f"run_bolt: tuples of one stream have different fields: {tup!r}, {stream!r}")
+    if not sources:
+        sources["spout"] = {"default": Stream(["value"])}
+    specs: dict[str, Any] = {}
+    for number, (component, streams) in enumerate(sources.items()):
+        feeder = FeederSpout.with_outputs(*streams.values())
+        feeder.end()
+        specs[f"source{number}"] = feeder.spec(component)
+    inputs = [specs[f"source{number}"][name] for number, streams in enumerate(sources.values()) for name in streams]
+    specs["tested"] = kind.spec(_BOLT, inputs=inputs)
+    outputs = [*(kind.outputs or ())]
+    names = [each.name for each in outputs if isinstance(each, Stream)]
+    names += ["default"] * any(isinstance(each, str) for each in outputs)
+    if names:
+        reader: Any = type("Reader", (Bolt,), {"process": lambda _, tup: read.append(tup)})
+        specs["reader"] = reader.spec(_READER, inputs=[specs["tested"][name] for name in names])
+    make: Any = type(Topology)
+    topology: type[Topology] = make("Tested", (Topology,), specs)
+    options = dict(conf or {})
+    wants_ticks = ticks > 0 or issubclass(kind, BatchingBolt)
+    if wants_ticks and {**options, **topology.graph().nodes[_BOLT].conf}.get(_TICKS) is None:
+        options[_TICKS] = 1
+    return topology, options
