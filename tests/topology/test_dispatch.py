@@ -153,6 +153,56 @@ def test_next_is_no_coroutine_function():
 
     for dispatch in (reliable_spout, unreliable_spout):
         with pytest.raises(
-            TopologyError, match=r"read is `async def`; write a Spout with an async next_tuple\(\) instead"
+            TopologyError,
+            match=r"next: read is `async def`, .*; return one tuple a call, or write a Spout, whose next_tuple",
         ):
             dispatch(read, outputs=["line"])
+
+
+def generator(*args):
+    yield
+
+
+async def later(*args):
+    pass
+
+
+@pytest.mark.parametrize("function", [generator, later])
+@pytest.mark.parametrize("what", ["next", "ack", "nack", "make_args", "stream_of", "consume"])
+def test_a_function_that_would_never_run_is_refused(what, function):
+    if what == "consume":
+        if function is later:
+            assert auto_ack_bolt(function)
+            return
+        for dispatch in (auto_ack_bolt, auto_nack_bolt):
+            with pytest.raises(TopologyError, match=r"consume: generator is a generator: .* call emit"):
+                dispatch(function)
+        return
+    arguments = {"next": lambda args: None, "outputs": ["line"], what: function}
+    with pytest.raises(TopologyError, match=f"{what}: {function.__name__} is "):
+        reliable_spout(**arguments)
+    if what not in ("ack", "nack"):
+        with pytest.raises(TopologyError, match=f"{what}: {function.__name__} is "):
+            unreliable_spout(**arguments)
+    if what == "make_args":
+        with pytest.raises(TopologyError, match=f"{what}: {function.__name__} is "):
+            auto_ack_bolt(lambda args, tup, emit: None, make_args=function)
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(TopologyError, match="next: expected a function, got 5"):
+        reliable_spout(5, outputs=["line"])
+    with pytest.raises(TopologyError, match="next: expected a function, got None"):
+        unreliable_spout(None, outputs=["line"])
+    with pytest.raises(TopologyError, match="consume: expected a function, got None"):
+        auto_ack_bolt(None)
+    with pytest.raises(TopologyError, match="ack: expected a function, got 'x'"):
+        reliable_spout(lambda args: None, "x", outputs=["line"])
+
+
+@pytest.mark.parametrize("returned", [["a"], (1, ["a"], "x"), "ab", 5, (None, ["a"])])
+def test_a_reliable_next_returns_an_id_and_values(task, returned):
+    spout = reliable_spout(lambda args: returned, outputs=["line"])()
+    task.bind(spout)
+    with pytest.raises(TopologyError, match=r"it: next returned .*; expected \(tup_id, values\), or None"):
+        spout.next_tuple()

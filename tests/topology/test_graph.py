@@ -123,7 +123,9 @@ def test_tasks_count_from_one_and_know_their_component():
 
 def test_context_has_storms_keys():
     context = WordCount.graph().context(2)
-    assert (context["taskid"], context["componentid"]) == (2, "split")
+    assert (context["taskid"], context["componentid"], context["task_index"]) == (2, "split", 0)
+    assert context["component->tasks"] == {"lines": [1], "split": [2, 3], "count": [4, 5, 6], "error_log": [7]}
+    assert [WordCount.graph().context(task)["task_index"] for task in range(1, 8)] == [0, 0, 1, 0, 1, 2, 0]
     assert context["task->component"]["1"] == "lines" and len(context["task->component"]) == 7
     assert context["streams"] == ["default", "errors"]
     assert context["stream->outputfields"] == {"default": ["word", "length"], "errors": ["line", "error"]}
@@ -612,3 +614,71 @@ def test_a_spec_is_no_list():
 def test_a_spout_has_no_inputs():
     with pytest.raises(TypeError, match="inputs"):
         Lines.spec(inputs=[])
+
+
+# --- a parallelism for each environment -------------------------------------------------------------------------------
+
+
+def by_environment(lines=None, split=None, **more):
+    spec = Lines.spec(par=lines)
+    return define(lines=spec, split=Split.spec(inputs=[spec], par=split, **more))
+
+
+def pars(graph):
+    return [(node.par, node.executors, node.tasks) for node in graph.nodes.values()]
+
+
+def test_par_may_be_said_for_each_environment():
+    topology = by_environment({"prod": 5, "beta": 1}, {"beta": 2, "prod": 4}, executors=2)
+    assert pars(topology.graph("prod")) == [(5, 5, range(1, 6)), (4, 2, range(6, 10))]
+    assert pars(topology.graph(environment="beta")) == [(1, 1, range(1, 2)), (2, 2, range(2, 4))]
+    assert pars(graph_of(topology, "prod")) == pars(topology.graph("prod"))
+
+
+def test_the_only_environment_need_not_be_said():
+    assert pars(by_environment({"prod": 5}, 2).graph()) == [(5, 5, range(1, 6)), (2, 2, range(6, 8))]
+    assert pars(by_environment(1, 2).graph("prod")) == pars(by_environment(1, 2).graph())
+
+
+def test_a_class_may_have_a_par_for_each_environment():
+    many = type("Many", (Lines,), {"par": {"prod": 3, "beta": 1}})
+    spec = many.spec()
+    topology = define(lines=spec, last=Sink.spec(inputs=[spec]))
+    assert pars(topology.graph("prod"))[0] == (3, 3, range(1, 4))
+
+
+def test_an_environment_that_is_not_said_or_not_known():
+    topology = by_environment({"prod": 5, "beta": 1}, 2)
+    where = "topology T, component 'lines': par has a number for each of the environments 'prod', 'beta'"
+    with pytest.raises(TopologyError) as refusal:
+        topology.graph()
+    assert str(refusal.value) == f"{where}; say which one: run(..., environment='prod'), acker run --environment prod"
+    with pytest.raises(TopologyError) as refusal:
+        topology.graph("prd")
+    assert str(refusal.value) == f"{where} and none for 'prd'; did you mean 'prod'?"
+    with pytest.raises(TopologyError, match="a Graph is of one environment; give the Topology class, or make it by"):
+        graph_of(topology.graph("prod"), "beta")
+
+
+@pytest.mark.parametrize(
+    ("par", "text"),
+    [
+        ({}, "par={}; name an environment, or write an int"),
+        ({"prod": 0}, "par=0 in environment 'prod'; it is an int of at least 1"),
+        ({"prod": "5"}, "par='5' in environment 'prod'; it is an int of at least 1"),
+        ({"prod": True}, "par=True in environment 'prod'"),
+        ({5: 1}, "a dict has names of environments for keys"),
+        ({"": 1}, "a dict has names of environments for keys"),
+        ([1], r"par=\[1\]; it is an int of at least 1"),
+    ],
+)
+def test_a_par_that_cannot_be(par, text):
+    with pytest.raises(TopologyError, match=f"topology T, component 'lines': .*{text}"):
+        by_environment(par, 1)
+
+
+def test_every_environment_is_checked_where_the_topology_is_defined():
+    with pytest.raises(TopologyError, match=r"component 'split': .* no number for environment 'beta', which another"):
+        by_environment({"prod": 5, "beta": 1}, {"prod": 2})
+    with pytest.raises(TopologyError, match="component 'split': executors=2 for par=1 tasks"):
+        by_environment(1, {"prod": 2, "beta": 1}, executors=2)

@@ -44,7 +44,7 @@ def test_what_failed_is_emitted_again_later_and_later(task):
         collector.now = due
         assert spout._replay_due(due) == 1
     assert waits == [1000, 2000, 4000]
-    assert collector.emitted == [(["a"], 1, "s", 5)] * 4
+    assert collector.emitted == [(("a",), 1, "s", 5)] * 4
     spout.ack(1)
     assert len(spout._ledger) == 0 and spout._next_due_ms is None
 
@@ -82,7 +82,7 @@ def test_after_max_fails_replays_it_is_a_dead_letter(task, caplog):
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert record.getMessage() == (
-        "gave up tuple 1 after 4 attempts: failed in split[3]: ValueError: odd (attempt 4); values ['a']"
+        "gave up tuple 1 after 4 attempts: failed in split[3]: ValueError: odd (attempt 4); values ('a',)"
     )
     assert spout.finished and spout._next_due_ms is None
     assert spout._attempt(1) == 1
@@ -96,7 +96,7 @@ def test_dead_letters_go_where_the_spout_says(task):
         spout.fail("x", Reason(ReasonKind.TIMED_OUT))
         collector.now += 1500
         spout._replay_due(collector.now)
-    assert spout.dead == [("x", ["a"], Reason(ReasonKind.TIMED_OUT, attempt=3))]
+    assert spout.dead == [("x", ("a",), Reason(ReasonKind.TIMED_OUT, attempt=3))]
     assert collector.counts == {}
 
 
@@ -206,7 +206,7 @@ def test_pystorms_records_can_be_read(task):
     for number in (1, 2):
         spout.emit([number], tup_id=number)
     spout.fail(2)
-    assert spout.unacked_tuples == {1: ([1], None, None, False), 2: ([2], None, None, False)}
+    assert spout.unacked_tuples == {1: ((1,), None, None, False), 2: ((2,), None, None, False)}
     assert spout.failed_tuples == {2: 1}
     collector.now = 500
     spout._replay_due(500)

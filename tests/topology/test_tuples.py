@@ -1,5 +1,7 @@
 """Tuples: fields by name, by position and as attributes, ids, ticks."""
 
+import copy
+
 import pytest
 
 from acker.topology import Source, Tuple, is_tick
@@ -50,10 +52,22 @@ def test_a_name_that_is_no_identifier_is_reachable_by_subscript():
 def test_an_unknown_field_is_named_with_those_that_there_are():
     with pytest.raises(KeyError, match=r"'wrod' is no field of stream 'default' of 'split'.*'word', 'count'"):
         make()["wrod"]
-    with pytest.raises(AttributeError, match="wrod"):
+    text = "a tuple of stream 'default' of 'split' has no field 'wrod'; did you mean 'word'"
+    with pytest.raises(AttributeError, match=text):
         _ = make().wrod
-    with pytest.raises(IndexError):
+    with pytest.raises(AttributeError, match="values have no field 'wrod'; did you mean 'word'"):
+        _ = make().values.wrod
+    with pytest.raises(
+        IndexError, match=r"\[2\] of a tuple of stream 'default' of 'split', which has 2 values: word, count"
+    ):
         make()[2]
+    assert not hasattr(make(), "wrod") and getattr(make(), "wrod", 5) == 5
+    assert copy.copy(make()).word == make().word
+
+
+def test_a_tuple_without_a_source_says_what_it_lacks():
+    with pytest.raises(AttributeError):
+        _ = Tuple.__new__(Tuple).wrod
 
 
 def test_tuples_compare_by_identity_and_are_true():

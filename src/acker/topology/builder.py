@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from acker.errors import TopologyError
+from acker.topology.nearest import nearest
 from acker.topology.streams import DEFAULT_STREAM
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class ComponentSpec:
         *,
         name: str | None = None,
         inputs: Any = None,
-        par: int | None = None,
+        par: int | Mapping[str, int] | None = None,
         executors: int | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
@@ -33,7 +34,7 @@ class ComponentSpec:
         self.name = name  # filled with that of the Topology's attribute
         self.inputs = inputs
         self.par = component.par if par is None else par
-        self.executors = self.par if executors is None else executors
+        self.executors = executors  # None: as many as tasks
         self.config = config
         self.name_given = name is not None
 
@@ -58,15 +59,16 @@ class StreamId(NamedTuple):
 class _TopologyType(type):
     """Collects the specs of a class and builds its graph, so that an error is raised where the class is defined."""
 
-    _graph: Graph | None
+    _graphs: dict[str | None, Graph]  # by the environment; None: its parallelism is the same in all
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
         super().__init__(name, bases, namespace)
-        from acker.topology.graph import build
+        from acker.topology.graph import build, environments_of
 
         specs, names = cls._collect()
         cls.specs = list(specs.values())
-        cls._graph = build(name, cls.config, specs, names) if specs else None
+        environments = environments_of(cls.specs) if specs else []
+        cls._graphs = {each: build(name, cls.config, specs, names, each) for each in environments}
 
     def _collect(cls) -> tuple[dict[str, ComponentSpec], dict[ComponentSpec, str]]:
         """Return attribute -> spec in the order of definition, and the name of each spec, replaced ones included."""
@@ -139,8 +141,35 @@ class Topology(metaclass=_TopologyType):
     config: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
-    def graph(cls) -> Graph:
-        """Return the checked topology, as runtimes take it."""
-        if cls._graph is None:
+    def graph(cls, environment: str | None = None) -> Graph:
+        """Return the checked topology, as runtimes take it.
+
+        Parameters
+        ----------
+        environment : str, optional
+            Which number of tasks holds where a component says ``par={"prod": 5, "beta": 1}``. May be left out where all
+            such components name one environment only.
+
+        Raises
+        ------
+        TopologyError
+            The class has no components, or no such environment.
+        """
+        graphs = cls._graphs
+        if not graphs:
             raise TopologyError(f"topology {cls.__name__} has no components; assign X.spec(...) to class attributes")
-        return cls._graph
+        if None in graphs:
+            return graphs[None]
+        if environment is None and len(graphs) == 1:
+            return next(iter(graphs.values()))
+        if environment in graphs:
+            return graphs[environment]
+        named = [str(each) for each in graphs]
+        component = next(spec.name for spec in cls.specs if isinstance(spec.par, Mapping))
+        where = f"topology {cls.__name__}, component {component!r}: par has a number for each of the environments"
+        told = f"{where} {', '.join(map(repr, named))}"
+        if environment is None:
+            raise TopologyError(
+                f"{told}; say which one: run(..., environment={named[0]!r}), acker run --environment {named[0]}"
+            )
+        raise TopologyError(f"{told} and none for {environment!r}; {nearest(environment, named)}")

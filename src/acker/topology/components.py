@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from acker.errors import TopologyError, TupleStateError
 from acker.topology import tuples
+from acker.topology.methods import refuse_unrun
 from acker.topology.reasons import Reason
 from acker.topology.streams import Stream
 from acker.topology.tuples import Tuple
@@ -41,6 +43,9 @@ class Collector(Protocol):
 
     def count(self, name: str, n: int = 1) -> None:
         """Add to a counter of the user's, shown among those of the component."""
+
+    def add_hook(self, hook: Any) -> None:
+        """Let a hook see what the task does."""
 
 
 class SpoutCollector(Collector, Protocol):
@@ -100,21 +105,25 @@ class Component:
         The fields of the default stream by their names, other streams as `Stream`. None: emits nothing.
     config : dict
         Options that hold for this component; those of its spec come before them.
-    par : int
-        How many tasks it has when the spec does not say.
+    par : int, or dict of str to int
+        How many tasks it has when the spec does not say; a dict says it for each environment.
     logger : logging.Logger
         "acker.topology.<component>".
     context : dict
-        Storm's, as streamparse passes it: "taskid", "componentid", "task->component", "stream->outputfields" ...
+        Storm's, as streamparse passes it: "taskid", "componentid", "task->component", "stream->outputfields" ... Also
+        "task_index", "component->tasks".
+    task_index : int
+        The place of the task among those of its component, from 0: which part of a partitioned source is its own.
     task_id, component_name, topology_name, storm_conf, debug, pid
         Also as in streamparse; set before `initialize` is called.
     """
 
     outputs: ClassVar[Outputs | None] = None
     config: ClassVar[Mapping[str, Any] | None] = {}
-    par: ClassVar[int] = 1
+    par: ClassVar[int | Mapping[str, int]] = 1
 
     task_id: int
+    task_index: int
     component_name: str = ""
     topology_name: str = ""
     context: Mapping[str, Any]
@@ -136,6 +145,7 @@ class Component:
         conf : mapping, optional
             The component's resolved options.
         """
+        self.pid = os.getpid()
         self._collector = collector
         # What nobody overrides is called without a detour: emit is called for each tuple.
         if getattr(type(self), "emit", None) in (Spout.emit, Bolt.emit):
@@ -143,6 +153,7 @@ class Component:
         self.context = context
         self.storm_conf = {} if conf is None else conf
         self.task_id = context["taskid"]
+        self.task_index = context.get("task_index", 0)
         self.component_name = context["componentid"]
         self.topology_name = context.get("topology.name") or self.storm_conf.get("topology.name") or ""
         self.debug = bool(self.storm_conf.get("topology.debug"))
@@ -177,6 +188,16 @@ class Component:
         """Add to a counter of your own, shown among those of the component."""
         self._collector.count(name, value)
 
+    def add_task_hook(self, hook: Any) -> None:
+        """Let a hook see what this task does, from now on; for `initialize`. Storm's addTaskHook.
+
+        Parameters
+        ----------
+        hook : acker.local.Hook
+            Its `prepare` is called at once, its `cleanup` after `close`.
+        """
+        self._collector.add_hook(hook)
+
     def raise_exception(self, exception: BaseException, tup: Tuple | None = None) -> None:
         """Log an exception, and the tuple that was being processed."""
         about = "" if tup is None else f" while processing {tup!r}"
@@ -205,7 +226,7 @@ class Spout(Component):
     def spec(
         cls,
         name: str | None = None,
-        par: int | None = None,
+        par: int | Mapping[str, int] | None = None,
         config: Mapping[str, Any] | None = None,
         executors: int | None = None,
     ) -> ComponentSpec:
@@ -215,8 +236,9 @@ class Spout(Component):
         ----------
         name : str, optional
             The name of the component; left out, that of the attribute of the Topology that it is assigned to.
-        par : int >= 1, optional
-            How many tasks run it; the class attribute `par`, 1, when left out.
+        par : int >= 1, or dict of str to int, optional
+            How many tasks run it; the class attribute `par`, 1, when left out. A dict says it for each environment, as
+            in streamparse; see `Topology.graph`.
         config : dict, optional
             Options that hold for this component.
         executors : int, optional
@@ -314,7 +336,7 @@ class Bolt(Component):
         cls,
         name: str | None = None,
         inputs: Any = None,
-        par: int | None = None,
+        par: int | Mapping[str, int] | None = None,
         config: Mapping[str, Any] | None = None,
         executors: int | None = None,
     ) -> ComponentSpec:
@@ -336,6 +358,16 @@ class Bolt(Component):
     def process(self, tup: Tuple) -> Any:
         """Process one tuple. May be ``async def``: it is acked when the coroutine ends."""
         raise NotImplementedError(f"{type(self).__name__} has no process()")
+
+    def activate(self) -> None:
+        """Hear that tuples may come: once all bolts are initialized, before the first one. Emissions have no anchor."""
+
+    def deactivate(self) -> None:
+        """Hear that no tuple comes any more, before `close`.
+
+        If all was drained, bolts hear it in the order of their definition, and what they emit then, without an anchor,
+        is still processed. If not, each hears it at its end.
+        """
 
     def process_tick(self, tup: Tuple) -> Any:
         """Do what is due every topology.tick.tuple.freq.secs."""
@@ -419,6 +451,7 @@ class BatchingBolt(Bolt):
 
     ticks_between_batches: int = 1
     _settles_itself: ClassVar[bool] = True
+    _SET_BY_INIT: ClassVar[tuple[str, ...]] = ("_batches", "_tick_counter")
 
     def __init__(self) -> None:
         super().__init__()
@@ -428,7 +461,7 @@ class BatchingBolt(Bolt):
     def group_key(self, tup: Tuple) -> Any:
         """Return the batch that a tuple belongs to, anything hashable; None, one batch for all, unless overridden."""
 
-    def process_batch(self, key: Any, tups: list[Tuple]) -> None:
+    def process_batch(self, key: Any, tups: list[Tuple]) -> Any:
         """Process one batch. Emissions are anchored to every tuple of it.
 
         Parameters
@@ -442,7 +475,15 @@ class BatchingBolt(Bolt):
 
     def process(self, tup: Tuple) -> None:
         """Put a tuple into its batch. Not to be overridden; see `group_key`."""
-        self._batches.setdefault(self.group_key(tup), []).append(tup)
+        key = self.group_key(tup)
+        try:
+            batch = self._batches.setdefault(key, [])
+        except TypeError:
+            raise TopologyError(
+                f"{self.component_name}: group_key returned {reprlib.repr(key)}; expected something hashable such as a "
+                "str or a tuple"
+            ) from None
+        batch.append(tup)
 
     def process_tick(self, tup: Tuple) -> None:  # noqa: ARG002
         """Process the batches when their last tick has come. Not to be overridden."""
@@ -466,7 +507,9 @@ class BatchingBolt(Bolt):
     def _process_one(self, key: Any, batch: list[Tuple]) -> None:
         tups = tuple(batch)  # the list is the user's to change
         try:
-            self.process_batch(key, batch)
+            returned: object = self.process_batch(key, batch)
+            if returned is not None:
+                refuse_unrun(self.component_name, "process_batch", returned)
         except BaseException as error:
             self.logger.exception("process_batch(%r) raised; its %d tuples fail", key, len(tups))
             if self.auto_fail:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from acker.errors import ConfError
+from acker.errors import ArgumentTypeError, ConfError
 from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, HIGH_WATER_MAX
 
 _SECS_MAX: Final = 49 * 24 * 3600  # the engine measures a tree's age in 32 bits of milliseconds
@@ -159,6 +159,7 @@ INERT_PREFIXES: Final = (
     *("scheduler.", "storm.", "supervisor.", "task.", "transactional.", "ui.", "worker.", "zmq."),
 )
 OWN_PREFIX: Final = "user."
+_EXAMPLE: Final = '{"topology.message.timeout.secs": 10}'
 
 
 def _is_inert(name: object) -> bool:
@@ -172,7 +173,11 @@ def check(conf: Mapping[str, Any]) -> dict[str, Any]:
     ------
     ConfError
         An option is unknown, given twice, or its value of a wrong type or out of its range.
+    ArgumentTypeError
+        This is no mapping.
     """
+    if not isinstance(conf, Mapping):
+        raise ArgumentTypeError(f"conf: expected a dict of options such as {_EXAMPLE}, got {conf!r}")
     checked: dict[str, Any] = {}
     for name, value in conf.items():
         canonical = ALIASES.get(name, name)
@@ -210,7 +215,7 @@ def resolve(*mappings: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     resolved = {name: option.default for name, option in OPTIONS.items()}
     for mapping in mappings:
-        resolved.update(check(mapping or {}))
+        resolved.update(check({} if mapping is None else mapping))
     if not resolved["topology.enable.message.timeouts"] and resolved["topology.max.spout.pending"] is not None:
         raise ConfError(
             "option 'topology.enable.message.timeouts': expected True while 'topology.max.spout.pending' is "

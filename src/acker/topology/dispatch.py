@@ -25,13 +25,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import reprlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from acker.errors import TopologyError
 from acker.topology.components import Bolt, Component, Outputs, Spout
+from acker.topology.methods import refuse_unrun
 from acker.topology.reasons import Reason
-from acker.topology.tuples import Tuple
+from acker.topology.tuples import ACTIVATE_STREAM, DEACTIVATE_STREAM, SYSTEM_COMPONENT, Source, Tuple
 
 Args = Any
 MakeArgs = Callable[[Mapping[str, Any], Mapping[str, Any]], Args]
@@ -58,9 +60,23 @@ def _component(base: type[Any], function: Callable[..., Any], name: str | None, 
     return type(name or own_name, (base,), members)
 
 
+def _check(what: str, function: Any, *, may_be_async: bool = False, mend: str = "write a plain function") -> None:
+    """Refuse what is no function, and one that would be called and never run."""
+    if function is None:
+        return
+    name = getattr(function, "__name__", repr(function))
+    if not callable(function):
+        raise TopologyError(f"{what}: expected a function, got {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TopologyError(f"{what}: {name} is a generator: it has a yield, so a call runs nothing of it; {mend}")
+    if inspect.iscoroutinefunction(function) and not may_be_async:
+        raise TopologyError(f"{what}: {name} is `async def`, and nobody would wait for it; {mend}")
+
+
 def _spout(base: type[Spout], next_: Callable[..., Any], name: str | None, **members: Any) -> type[Spout]:
-    if inspect.iscoroutinefunction(next_):
-        raise TopologyError(f"{next_.__name__} is `async def`; write a Spout with an async next_tuple() instead")
+    if next_ is None:
+        raise TopologyError("next: expected a function, got None")
+    _check("next", next_, mend="return one tuple a call, or write a Spout, whose next_tuple() may be async")
     return _component(base, next_, name, _next=staticmethod(next_), **members)
 
 
@@ -93,16 +109,20 @@ class _ReliableFunctions(_Functions):
     def next_tuple(self) -> None:
         emitted = self._emit_next()
         if emitted is not None:
+            if not isinstance(emitted, tuple | list) or len(emitted) != 2 or emitted[0] is None:
+                raise TopologyError(
+                    f"{self.component_name}: next returned {reprlib.repr(emitted)}; expected "
+                    "(tup_id, values), or None when there is nothing now"
+                )
             tup_id, values = emitted
             self.emit(values, tup_id, self._stream(values))
 
-    def ack(self, tup_id: Any) -> None:
-        if self._ack is not None:
-            self._ack(self._args, tup_id)
+    # What the functions return is passed on: the runtime refuses a coroutine.
+    def ack(self, tup_id: Any) -> Any:
+        return None if self._ack is None else self._ack(self._args, tup_id)
 
-    def fail(self, tup_id: Any, reason: Reason | None = None) -> None:
-        if self._nack is not None:
-            self._nack(self._args, tup_id, reason)
+    def fail(self, tup_id: Any, reason: Reason | None = None) -> Any:
+        return None if self._nack is None else self._nack(self._args, tup_id, reason)
 
 
 class _UnreliableFunctions(_Functions):
@@ -147,6 +167,10 @@ def reliable_spout(
     type
         A subclass of Spout.
     """
+    _check("ack", ack, mend="write a Spout, whose ack() may be async")
+    _check("nack", nack, mend="write a Spout, whose fail() may be async")
+    _check("stream_of", stream_of)
+    _check("make_args", make_args)
     if nack is not None and not _takes_reason(nack):
         nack = _without_reason(nack)
     functions = {"_ack": _static(ack), "_nack": _static(nack)}
@@ -177,6 +201,8 @@ def unreliable_spout(
     type
         A subclass of Spout.
     """
+    _check("stream_of", stream_of)
+    _check("make_args", make_args)
     shared = {"_stream_of": _static(stream_of), "_make_args": _static(make_args)}
     return _spout(_UnreliableFunctions, next, name, outputs=outputs, **shared)
 
@@ -185,6 +211,8 @@ class _Consumer(_WithArgs, Bolt):
     """A bolt of one function."""
 
     _consume: Consume
+    _activation: Mapping[str, Any] | None = None
+    _deactivation: Mapping[str, Any] | None = None
 
     def process(self, tup: Tuple) -> Any:
         return self._consume(self._args, tup, self._emitter)
@@ -193,6 +221,20 @@ class _Consumer(_WithArgs, Bolt):
         self, values: Sequence[Any], stream: str | None = None, anchors: Iterable[Tuple] | None = None
     ) -> None:
         self.emit(values, stream, anchors)
+
+    def activate(self) -> None:
+        self._hear(ACTIVATE_STREAM, self._activation)
+
+    def deactivate(self) -> None:
+        self._hear(DEACTIVATE_STREAM, self._deactivation)
+
+    def _hear(self, stream: str, values: Mapping[str, Any] | None) -> None:
+        if values is not None:
+            source = Source(SYSTEM_COMPONENT, stream, -1, values)
+            tup = source.tuple_type(source.make_values(values.values()), source)
+            returned = self._consume(self._args, tup, self._emitter)
+            if returned is not None:
+                refuse_unrun(self.component_name, "consume", returned)
 
 
 class _AsyncConsumer(_Consumer):
@@ -217,10 +259,20 @@ class _AsyncNacker(_Consumer):
 
 
 def _bolt(
-    kinds: tuple[type[Bolt], type[Bolt]], consume: Consume, outputs: Outputs | None, make_args: Any, name: str | None
+    kinds: tuple[type[Bolt], type[Bolt]],
+    consume: Consume,
+    outputs: Outputs | None,
+    make_args: Any,
+    name: str | None,
+    **members: Any,
 ) -> type[Bolt]:
+    if consume is None:
+        raise TopologyError("consume: expected a function, got None")
+    _check("consume", consume, may_be_async=True, mend="call emit([...]) in the place of yield")
+    _check("make_args", make_args)
     base = kinds[inspect.iscoroutinefunction(consume)]
-    return _component(base, consume, name, outputs=outputs, _consume=_static(consume), _make_args=_static(make_args))
+    functions = {"_consume": _static(consume), "_make_args": _static(make_args)}
+    return _component(base, consume, name, outputs=outputs, **functions, **members)
 
 
 def auto_ack_bolt(
@@ -229,6 +281,8 @@ def auto_ack_bolt(
     outputs: Outputs | None = None,
     make_args: MakeArgs | None = None,
     name: str | None = None,
+    activation: Mapping[str, Any] | None = None,
+    deactivation: Mapping[str, Any] | None = None,
 ) -> type[Bolt]:
     """Return a bolt that acks what it consumed, and fails it when `consume` raises.
 
@@ -243,13 +297,26 @@ def auto_ack_bolt(
         ``make_args(conf, context)``, once a task, makes `args`; None when left out.
     name : str, optional
         Of the class; left out, that of `consume`.
+    activation, deactivation : dict of str to object, optional
+        Fields and values of a tuple that `consume` is given when the bolt is activated or deactivated, as by
+        FsShelter's withActivation: its component is "__system", its stream "__activate" or "__deactivate", and what is
+        emitted then has no anchor. Not for an ``async def``.
 
     Returns
     -------
     type
         A subclass of Bolt.
     """
-    return _bolt((_Consumer, _AsyncConsumer), consume, outputs, make_args, name)
+    told = {"_activation": activation, "_deactivation": deactivation}
+    for what, values in told.items():
+        if values is None:
+            continue
+        named: object = values
+        if not isinstance(named, Mapping) or not all(isinstance(field, str) for field in named):
+            raise TopologyError(f"{what[1:]}: expected a dict of fields such as {{'word': 'x'}}, got {values!r}")
+        if inspect.iscoroutinefunction(consume):
+            raise TopologyError(f"{what[1:]}: {consume.__name__} is `async def`, and nobody would wait for it then")
+    return _bolt((_Consumer, _AsyncConsumer), consume, outputs, make_args, name, **told)
 
 
 def auto_nack_bolt(

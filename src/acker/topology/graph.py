@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from acker.errors import ConfError, TopologyError
 from acker.topology import conf as conf_module
 from acker.topology.components import BatchingBolt, Bolt, Component, Spout
-from acker.topology.streams import DEFAULT_STREAM, Grouping, Stream
+from acker.topology.methods import never_runs, takes, unmade, written
+from acker.topology.nearest import nearest
+from acker.topology.streams import BY_FIELDS, DEFAULT_STREAM, Grouping, Stream
 from acker.topology.tuples import Source
 
 if TYPE_CHECKING:
@@ -25,6 +25,19 @@ _OVERRIDDEN: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
     (Spout, "next_tuple", ()),
     (Bolt, "process", ("tup",)),
     (BatchingBolt, "process_batch", ("key", "tups")),
+)
+# And what it calls whether or not it is overridden.
+_CALLED: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
+    (Component, "initialize", ("conf", "context")),
+    (Component, "close", ()),
+    (Spout, "ack", ("tup_id",)),
+    (Spout, "fail", ("tup_id",)),
+    (Spout, "activate", ()),
+    (Spout, "deactivate", ()),
+    (Bolt, "activate", ()),
+    (Bolt, "deactivate", ()),
+    (Bolt, "process_tick", ("tup",)),
+    (BatchingBolt, "group_key", ("tup",)),
 )
 
 
@@ -146,16 +159,20 @@ class Graph:
         return Source(component, stream, task, self.nodes[component].streams[stream].fields)
 
     def context(self, task: int) -> dict[str, Any]:
-        """Return what `initialize` hears of a task's place: the keys of Storm's multi-language handshake.
+        """Return what `initialize` hears of a task's place: the keys of Storm's multi-language handshake, and two more.
 
-        Task ids are int, but for the keys of "task->component", which are str as in Storm's JSON.
+        Those are "task_index", the place of the task among those of its component, from 0 (Storm's getThisTaskIndex),
+        and "component->tasks", the ids of each component's tasks (its getComponentTasks). Task ids are int, but for the
+        keys of "task->component", which are str as in Storm's JSON.
         """
         node = self.nodes[self.component_of(task)]
         return {
             "taskid": task,
+            "task_index": task - node.tasks.start,
             "componentid": node.name,
             "topology.name": self.name,
             "task->component": {str(number): name for number, name in enumerate(self._components, 1)},
+            "component->tasks": {each.name: list(each.tasks) for each in self.nodes.values()},
             "streams": list(node.streams),
             "stream->outputfields": {stream.name: list(stream.fields) for stream in node.streams.values()},
             "stream->target->grouping": {
@@ -178,7 +195,7 @@ class Graph:
 
 def _grouping_of(grouping: Grouping) -> dict[str, Any]:
     result: dict[str, Any] = {"type": grouping.kind.upper()}
-    if grouping.kind == "fields":
+    if grouping.kind in BY_FIELDS:
         result["fields"] = list(grouping.names)
     return result
 
@@ -206,16 +223,19 @@ def _is_free_name(name: object) -> bool:
     return isinstance(name, str) and name != "" and not name.startswith("__") and ":" not in name
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
-    """Return what mends an unknown name: the nearest known one, or all of them."""
-    names = list(known)
-    if not names:
-        return "there are none"
-    near = difflib.get_close_matches(str(name), names, 1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, names))}"
+def environments_of(specs: Iterable[ComponentSpec]) -> list[str | None]:
+    """Return the environments that the definition names a parallelism for; [None]: it names none."""
+    named = [str(each) for spec in specs if isinstance(spec.par, Mapping) for each in spec.par]
+    return list(dict.fromkeys(named)) or [None]
 
 
-def build(name: str, config: object, specs: Mapping[str, ComponentSpec], names: Mapping[ComponentSpec, str]) -> Graph:
+def build(
+    name: str,
+    config: object,
+    specs: Mapping[str, ComponentSpec],
+    names: Mapping[ComponentSpec, str],
+    environment: str | None = None,
+) -> Graph:
     """Check a definition and return its graph.
 
     Parameters
@@ -228,21 +248,29 @@ def build(name: str, config: object, specs: Mapping[str, ComponentSpec], names: 
         Attribute -> spec, in the order of definition.
     names : dict
         The name of each spec, those that a subclass replaced included.
+    environment : str, optional
+        Whose parallelism holds where a component has one for each environment.
 
     Raises
     ------
     TopologyError
     """
-    return _Builder(name, config, specs, names).graph()
+    return _Builder(name, config, specs, names, environment).graph()
 
 
 class _Builder:
     """Builds one graph; `_fail` is the one place that raises, so that every text reads alike."""
 
     def __init__(
-        self, name: str, config: object, specs: Mapping[str, ComponentSpec], names: Mapping[ComponentSpec, str]
+        self,
+        name: str,
+        config: object,
+        specs: Mapping[str, ComponentSpec],
+        names: Mapping[ComponentSpec, str],
+        environment: str | None,
     ) -> None:
         self._topology = name
+        self._environment = environment
         self._config = config
         self._names = names
         self._specs: dict[str, ComponentSpec] = {}
@@ -258,22 +286,23 @@ class _Builder:
         first_task = 1
         nodes: dict[str, Node] = {}
         for name, spec in self._specs.items():
+            par, executors = self._parallelism(name, spec)
             kind = self._check_component(name, spec)
             nodes[name] = Node(
                 name=name,
                 component=spec.component,
                 kind=kind,
-                par=spec.par,
-                executors=spec.executors,
+                par=par,
+                executors=executors,
                 conf={
                     **self._conf(f"component {name!r}", spec.component.config),
                     **self._conf(f"component {name!r}", spec.config),
                 },
                 streams=streams[name],
                 inputs=tuple(self._inputs(name, spec, streams)),
-                tasks=range(first_task, first_task + spec.par),
+                tasks=range(first_task, first_task + par),
             )
-            first_task += spec.par
+            first_task += par
         graph = Graph(conf.get("topology.name") or self._topology, conf, nodes)
         self._check_reach(graph)
         return graph
@@ -297,16 +326,6 @@ class _Builder:
             raise self._error(
                 name, "a component is named by a str without ':' that does not begin with '__'; rename it"
             )
-        numbers: tuple[tuple[str, object], ...] = (("par", spec.par), ("executors", spec.executors))
-        for what, number in numbers:
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise self._error(name, f"{what}={number!r}; it is an int of at least 1")
-        if spec.executors > spec.par:
-            raise self._error(
-                name,
-                f"executors={spec.executors} for par={spec.par} tasks; an executor runs at least one task, so "
-                "raise par or lower executors",
-            )
         self._check_methods(name, spec.component)
         if issubclass(spec.component, Spout):
             return "spout"
@@ -314,24 +333,60 @@ class _Builder:
             raise self._error(name, "a bolt without inputs never runs; write spec(inputs=[...])")
         return "bolt"
 
+    def _parallelism(self, name: str, spec: ComponentSpec) -> tuple[int, int]:
+        """Return the number of tasks and that of their executors."""
+        par: Any = spec.par
+        if isinstance(par, Mapping):
+            par = self._par_of(name, par)
+        executors: Any = par if spec.executors is None else spec.executors
+        for what, number in (("par", par), ("executors", executors)):
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise self._error(name, f"{what}={number!r}; it is an int of at least 1")
+        if executors > par:
+            raise self._error(
+                name,
+                f"executors={executors} for par={par} tasks; an executor runs at least one task, so "
+                "raise par or lower executors",
+            )
+        return par, executors
+
+    def _par_of(self, name: str, par: Mapping[Any, Any]) -> object:
+        for environment, number in par.items():
+            if not isinstance(environment, str) or not environment:
+                raise self._error(name, f"par={dict(par)!r}; a dict has names of environments for keys")
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise self._error(name, f"par={number!r} in environment {environment!r}; it is an int of at least 1")
+        if not par:
+            raise self._error(name, "par={}; name an environment, or write an int")
+        if self._environment not in par:
+            raise self._error(
+                name, f"par={dict(par)!r} has no number for environment {self._environment!r}, which another one has"
+            )
+        return par[self._environment]
+
     def _check_methods(self, name: str, component: type[Component]) -> None:
-        calls: list[tuple[str, tuple[str, ...]]] = [("initialize", ("conf", "context"))]
+        calls = [(method, arguments) for base, method, arguments in _CALLED if issubclass(component, base)]
         for base, method, arguments in _OVERRIDDEN:
             if not issubclass(component, base):
                 continue
             if getattr(component, method) is getattr(base, method):
                 raise self._error(
                     name,
-                    f"{component.__name__} has no {method}() of its own; give the class {_written(method, arguments)}",
+                    f"{component.__name__} has no {method}() of its own; give the class {written(method, arguments)}",
                 )
             calls.append((method, arguments))
         for method, arguments in calls:
-            if not _takes(component, method, arguments):
+            # A spout's fail may want to know why; see `Spout.fail`.
+            may_take = [arguments, ("tup_id", "reason")] if method == "fail" else [arguments]
+            if not any(takes(component, method, each) for each in may_take):
                 raise self._error(
                     name,
                     f"{component.__name__}.{method} cannot be called with ({', '.join(arguments)}); write "
-                    f"{_written(method, arguments)}",
+                    f"{written(method, arguments)}",
                 )
+        wrong = never_runs(component) or unmade(component)
+        if wrong is not None:
+            raise self._error(name, wrong)
 
     def _streams(self, name: str, spec: ComponentSpec) -> dict[str, Stream]:
         outputs = spec.component.outputs
@@ -441,8 +496,8 @@ class _Builder:
             text = f"grouping direct, but {source!r} does not emit directly; declare Stream(..., direct=True)"
         elif grouping.kind == "custom" and not callable(grouping.fn):
             text = f"grouping custom of {source!r} has no function; write Grouping.custom(fn)"
-        elif grouping.kind == "fields" and not grouping.names:
-            text = f"grouping fields of {source!r} names no field; write Grouping.fields('name')"
+        elif grouping.kind in BY_FIELDS and not grouping.names:
+            text = f"grouping {grouping.kind} of {source!r} names no field; write Grouping.{grouping.kind}('name')"
         else:
             unknown = [field for field in grouping.names if field not in stream.fields]
             if not unknown:
@@ -467,23 +522,6 @@ class _Builder:
                 "one of them an input from outside",
                 first.stream,
             )
-
-
-def _written(method: str, arguments: Sequence[str]) -> str:
-    return f"def {method}({', '.join(('self', *arguments))})"
-
-
-def _takes(component: type[Component], method: str, arguments: Sequence[str]) -> bool:
-    """Say whether a method of an instance can be called with so many arguments, as far as Python can tell."""
-    found = inspect.getattr_static(component, method)
-    binds = getattr(found, "__get__", None)
-    try:
-        inspect.signature(found if binds is None else binds(object(), component)).bind(*arguments)
-    except TypeError:
-        return False
-    except ValueError:  # it is not written in Python and has no signature
-        return True
-    return True
 
 
 def check_ticks(graph: Graph, conf: Mapping[str, Any]) -> None:
@@ -513,11 +551,16 @@ def check_ticks(graph: Graph, conf: Mapping[str, Any]) -> None:
             )
 
 
-def graph_of(topology: object) -> Graph:
-    """Return the graph of a Topology class or its instance; a Graph as it is."""
+def graph_of(topology: object, environment: str | None = None) -> Graph:
+    """Return the graph of a Topology class or its instance, in an environment; a Graph as it is."""
     if isinstance(topology, Graph):
+        if environment is not None:
+            raise TopologyError(
+                f"topology {topology.name}: a Graph is of one environment; give the Topology class, or make it by "
+                f"graph(environment={environment!r})"
+            )
         return topology
     graph = getattr(topology, "graph", None)
     if not callable(graph):
         raise TopologyError(f"expected a Topology class or a Graph, got {topology!r}")
-    return graph()  # type: ignore[no-any-return]
+    return graph() if environment is None else graph(environment)  # type: ignore[no-any-return]

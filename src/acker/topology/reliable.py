@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+from acker.errors import AckerError
 from acker.topology.components import Spout
 from acker.topology.reasons import Reason, ReasonKind
+from acker.topology.tuples import row_of
 
 # These say nothing about the tuple: who was open when a topology restarted is not to blame for it.
 _NOT_COUNTED: Final = frozenset({ReasonKind.RESTART, ReasonKind.SHUTDOWN})
@@ -72,6 +74,12 @@ class Ledger:
         entry.due_ms, entry.counted = due_ms, counted
         heapq.heappush(self._heap, (due_ms, next(self._sequence), tup_id))
 
+    def schedule_lost(self, open_ids: Collection[Hashable], due_ms: int) -> None:
+        """Schedule what is open here and, as the runtime knows, nowhere else."""
+        for tup_id, entry in self.entries.items():
+            if entry.due_ms is None and tup_id not in open_ids:
+                self.schedule(tup_id, due_ms, counted=False)
+
     def forget(self, tup_id: Hashable) -> Entry | None:
         """Drop a tuple, and return what was known of it."""
         return self.entries.pop(tup_id, None)
@@ -122,6 +130,8 @@ class ReliableSpout(Spout):
     backoff_secs: float = 1.0
     backoff_secs_max: float = 60.0
 
+    _SET_BY_INIT: ClassVar[tuple[str, ...]] = ("_ledger",)
+
     def __init__(self) -> None:
         super().__init__()
         self._ledger = Ledger()
@@ -152,14 +162,19 @@ class ReliableSpout(Spout):
         need_task_ids: bool = False,
     ) -> list[int] | None:
         """Emit a tuple; with a tup_id, remember it until it is acked. See `Spout.emit`."""
-        if tup_id is not None:
-            # Before the emission: the outcome may come before that returns.
-            before = self._ledger.record(tup_id, tup, stream, direct_task)
-        try:
+        if tup_id is None:
             return super().emit(tup, tup_id, stream, direct_task, need_task_ids)
-        except BaseException:
-            if tup_id is not None:
-                self._ledger.restore(tup_id, before)
+        # The spout may go on changing its list, and a replay is what was emitted. What is no row is refused below.
+        values = row_of(tup)
+        try:
+            # Before the emission: the outcome may come before that returns.
+            before = self._ledger.record(tup_id, () if values is None else values, stream, direct_task)
+        except TypeError:  # it has no hash, as emit will say
+            return super().emit(tup, tup_id, stream, direct_task, need_task_ids)
+        try:
+            return super().emit(tup if values is None else values, tup_id, stream, direct_task, need_task_ids)
+        except AckerError:  # nothing was emitted; what a hook raises comes later
+            self._ledger.restore(tup_id, before)
             raise
 
     def ack(self, tup_id: Any) -> None:

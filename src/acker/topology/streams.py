@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import inspect
 import numbers
 import uuid
 import zlib
@@ -73,19 +74,27 @@ class Stream:
         return hash((self.fields, self.name, self.direct))
 
 
-KINDS: Final = ("shuffle", "fields", "all", "global", "direct", "none", "local_or_shuffle", "custom")
+KINDS: Final = ("shuffle", "fields", "partial_key", "all", "global", "direct", "none", "local_or_shuffle", "custom")
+
+# Kinds that name fields.
+BY_FIELDS: Final = ("fields", "partial_key")
+
+
+def _one_by_one(names: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(names[0]) if len(names) == 1 and isinstance(names[0], list | tuple) else tuple(names)
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
     r"""How the tuples of a stream are spread over the tasks of a bolt that reads it.
 
-    Use the ready ones (``Grouping.shuffle``, or ``Grouping.SHUFFLE`` as in streamparse) and the functions `fields` and
-    `custom`. The default is shuffle; of a direct stream, direct.
+    Use the ready ones (``Grouping.shuffle``, or ``Grouping.SHUFFLE`` as in streamparse) and the functions `fields`,
+    `partial_key` and `custom`. The default is shuffle; of a direct stream, direct.
 
     ====================  ==============================================================================================
     shuffle               evenly, in random order
     fields(\*names)       equal values of these fields go to the same task
+    partial_key(\*names)  equal values of these fields go to one of two tasks, the one that was sent fewer tuples
     all                   to every task; each delivery has a tuple id of its own
     global\_              to the task with the lowest id
     direct                to the task that the emitter names; only on direct streams
@@ -119,9 +128,17 @@ class Grouping:
     @classmethod
     def fields(cls, *names: str | Sequence[str]) -> Grouping:
         """Return the grouping by these fields, given one by one or as one list."""
-        if len(names) == 1 and not isinstance(names[0], str):
-            names = tuple(names[0])
-        return cls("fields", names)  # type: ignore[arg-type]
+        return cls("fields", _one_by_one(names))
+
+    @classmethod
+    def partial_key(cls, *names: str | Sequence[str]) -> Grouping:
+        """Return Storm's PartialKeyGrouping by these fields, given one by one or as one list.
+
+        Two tasks belong to each value, by its hash. Each task that emits sends a tuple to that one of the two which it
+        has sent fewer tuples so far. So a value that is very frequent does not keep one task alone busy, and whoever
+        counts by value adds up what two tasks have counted.
+        """
+        return cls("partial_key", _one_by_one(names))
 
     @classmethod
     def custom(cls, fn: CustomGrouping) -> Grouping:
@@ -133,6 +150,8 @@ class Grouping:
             Takes the values of a tuple and the ids of the reading bolt's tasks in ascending order; returns those that
             receive it, any number of them.
         """
+        if inspect.iscoroutinefunction(fn):
+            raise TopologyError(f"Grouping.custom: {fn.__name__} cannot be `async def`, nobody would wait for it")
         return cls("custom", (), fn)
 
     def __call__(self) -> Grouping:
@@ -140,8 +159,8 @@ class Grouping:
         return self
 
     def __str__(self) -> str:
-        if self.kind == "fields":
-            return f"fields({', '.join(map(str, self.names))})"
+        if self.kind in BY_FIELDS:
+            return f"{self.kind}({', '.join(map(str, self.names))})"
         if self.kind == "custom":
             return f"custom({getattr(self.fn, '__name__', self.fn)})"
         return self.kind

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections import namedtuple
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from acker._flow import Delivery, Field
 from acker.protocol import encode_tuple_id
+from acker.topology.nearest import nearest
 
 SYSTEM_COMPONENT: Final = "__system"
 TICK_STREAM: Final = "__tick"
+ACTIVATE_STREAM: Final = "__activate"
+DEACTIVATE_STREAM: Final = "__deactivate"
 
 
 class Tuple(Delivery):
@@ -49,6 +52,17 @@ class Tuple(Delivery):
         def __getattr__(self, name: str) -> Any:  # The fields, which the subclass of a stream has.
             ...
 
+    else:
+
+        def __getattr__(self, name):
+            if name.startswith("__") or name in _OWN_NAMES:  # a protocol that Python asks for; a tuple without a source
+                raise AttributeError(name)
+            raise AttributeError(f"a tuple of {self._where} has no field {name!r}; {nearest(name, self.fields)}")
+
+    @property
+    def _where(self) -> str:
+        return f"stream {self.stream!r} of {self.component!r}"
+
     @property
     def component(self) -> str:
         """Name of the component that emitted it."""
@@ -79,10 +93,16 @@ class Tuple(Delivery):
             try:
                 return self.values[self._index[key]]
             except KeyError:
+                mend = nearest(key, self.fields)
                 raise KeyError(
-                    f"{key!r} is no field of stream {self.stream!r} of {self.component!r}: {self.fields}"
+                    f"{key!r} is no field of {self._where}: {self.fields}" + f"; {mend}" * mend.startswith("did")
                 ) from None
-        return self.values[key]
+        try:
+            return self.values[key]
+        except IndexError:
+            raise IndexError(
+                f"[{key}] of a tuple of {self._where}, which has {len(self.values)} values: {', '.join(self.fields)}"
+            ) from None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -124,7 +144,27 @@ def values_type(fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
 
     Names that a named tuple refuses are left to positions.
     """
-    return namedtuple("Values", fields, rename=True)  # noqa: PYI024
+    named: Any = namedtuple("Values", fields, rename=True)  # type: ignore[misc]  # noqa: PYI024
+
+    def missing(_: object, name: str) -> Any:
+        raise AttributeError(f"values have no field {name!r}; {nearest(name, fields)}")
+
+    members = {"__slots__": (), "__module__": __name__, "__getattr__": missing}
+    return type("Values", (named,), members)
+
+
+def row_of(values: object) -> tuple[Any, ...] | None:
+    """Return the values of a tuple as a tuple; None where they are no row.
+
+    That is what has no length or no order, text and bytes, and a mapping, whose order is not that of the fields.
+    """
+    if type(values) is list or type(values) is tuple:
+        return tuple(values)
+    if isinstance(values, str | bytes | bytearray | memoryview | Mapping):
+        return None
+    if not (hasattr(values, "__len__") and hasattr(values, "__getitem__")) or getattr(values, "ndim", 1) != 1:
+        return None
+    return tuple(values)  # type: ignore[arg-type]
 
 
 class Source:
@@ -153,6 +193,8 @@ class Source:
         self.fields = tuple(fields)
         self.tuple_type = tuple_type(self.fields)
         self.values_type = values_type(self.fields)
+
+    row_of = staticmethod(row_of)
 
     def make_values(self, values: Iterable[Any]) -> tuple[Any, ...]:
         """Return values as the named tuple of the fields. How many there are is not checked."""
