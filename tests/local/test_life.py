@@ -413,8 +413,8 @@ def test_what_cannot_be_made_again_ends_a_restart_with_its_error(feeder):
     with Scheduler.of(chain(feeder, Once)) as scheduler:
         feeder.feed([1], "m")
         scheduler.run("stopped")
-        assert isinstance(scheduler.runtime.error, OSError)
-        scheduler.settle()
+        with pytest.raises(OSError, match="the device is taken"):
+            scheduler.settle()
         assert all(acker.done is Mode.CLOSE for acker in scheduler.runtime.ackers)
     assert feeder.tracker.reason_of("m").kind is ReasonKind.RESTART
 

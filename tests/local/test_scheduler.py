@@ -2,6 +2,7 @@
 
 import pytest
 
+from acker.local import LocalRuntime, run
 from acker.testing import CapturingBolt, FeederSpout, Scheduler, SchedulerError
 from acker.topology import Bolt, Grouping, Spout, Topology
 
@@ -223,3 +224,83 @@ def test_drain_raises_what_the_topology_stopped_with():
 
     with pytest.raises(OSError, match="no source"):
         Scheduler.of(Stops, no_restart=True).drain()
+
+
+# --- a topology that has died -----------------------------------------------------------------------------------------
+
+
+def broken():
+    class Breaks(Spout):
+        outputs = ["num"]
+
+        def next_tuple(self):
+            raise OSError("no broker")
+
+    class Broken(Topology):
+        config = {"topology.no.restart": True}
+        source = Breaks.spec()
+        last = Pass.spec(inputs=[source])
+
+    return Broken
+
+
+@pytest.mark.parametrize(
+    "go_on",
+    [
+        lambda scheduler: scheduler.settle(),
+        lambda scheduler: scheduler.advance(1),
+        lambda scheduler: scheduler.drain(),
+        lambda scheduler: scheduler.run(lambda: False),
+    ],
+    ids=["settle", "advance", "drain", "run"],
+)
+def test_a_dead_topology_raises_what_it_died_of(go_on):
+    scheduler = Scheduler.of(broken())
+    for _ in range(2):  # nobody gets past it
+        with pytest.raises(OSError, match="no broker"):
+            go_on(scheduler)
+
+
+def test_leaving_the_with_statement_raises_what_nothing_else_has_raised():
+    with pytest.raises(OSError, match="no broker"), Scheduler.of(broken()) as scheduler:
+        scheduler.run("stopped")
+    with Scheduler.of(broken()) as scheduler, pytest.raises(OSError, match="no broker"):
+        scheduler.settle()
+    with pytest.raises(ZeroDivisionError), Scheduler.of(broken()):
+        raise ZeroDivisionError
+
+
+def test_a_restart_that_goes_on_is_no_death():
+    scheduler = Scheduler.of(broken(), no_restart=False, max_restarts=1)
+    scheduler.settle()
+    assert scheduler.runtime.state == "restarting"
+    scheduler.advance(1)
+    with pytest.raises(OSError, match="no broker"):
+        scheduler.advance(2)
+
+
+def test_a_runtime_with_threads_raises_it_too_and_once():
+    runtime = LocalRuntime(broken())
+    with pytest.raises(OSError, match="no broker"), runtime:
+        runtime.control.over.wait()
+    runtime = LocalRuntime(broken())
+    with runtime, pytest.raises(OSError, match="no broker"):
+        runtime.run_until("drained")
+
+
+def test_a_run_raises_what_was_raised_while_it_drained():
+    class Late(Spout):
+        outputs = ["num"]
+
+        def next_tuple(self):
+            self.finish()
+
+        def deactivate(self):
+            raise OSError("the broker has gone")
+
+    class Ends(Topology):
+        source = Late.spec()
+        last = Pass.spec(inputs=[source])
+
+    with pytest.raises(OSError, match="the broker has gone"):
+        run(Ends, until="drained")

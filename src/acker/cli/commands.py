@@ -154,6 +154,11 @@ def _until(_context: click.Context, _option: click.Parameter, value: str | None)
     return value
 
 
+_environment_option = click.option(
+    "-e", "--environment", metavar="NAME", help='Which of the numbers of tasks in par={"prod": 5, "beta": 1} holds.'
+)
+
+
 @click.command(epilog=TOPOLOGY_EXIT_CODES)
 @click.option(
     "--conf", "pairs", multiple=True, metavar="NAME=VALUE", help="An option of the topology; the value as JSON or text."
@@ -173,6 +178,7 @@ def _until(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.option("--prometheus", type=click.IntRange(0, 65535), metavar="PORT", help="Serve metrics; 0: on a free port.")
 @click.option("--no-restart", is_flag=True, help="The first exception that escapes ends the topology.")
 @click.option("--max-restarts", type=click.IntRange(0), help="Restarts in a row, then it ends.  [default: 5]")
+@_environment_option
 @guarded
 def topology(name: str, pairs: tuple[str, ...], **options: Any) -> None:
     """Run a topology in this process, until it is stopped or --until holds.
@@ -193,12 +199,13 @@ def topology(name: str, pairs: tuple[str, ...], **options: Any) -> None:
     "--format", "how", type=click.Choice(["dot", "svg", "mermaid"]), help="[default: by the name of --output, or dot]"
 )
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="[default: the standard output]")
+@_environment_option
 @guarded
-def graph(topology: str, how: str | None, output: Path | None) -> None:
+def graph(topology: str, how: str | None, output: Path | None, environment: str | None) -> None:
     """Draw a topology: for Graphviz, as SVG (which needs no Graphviz), or for Mermaid."""
     from acker.cli.topology import draw
 
-    sys.exit(draw(topology, how=how, output=output))
+    sys.exit(draw(topology, how=how, output=output, environment=environment))
 
 
 def word_count_options(attempts_max: int, output: str) -> Callable[[Command], Command]:

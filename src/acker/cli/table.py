@@ -41,6 +41,7 @@ _LOSSES: Final = (
     ("rejected", "rejected", "rejected"),
     ("restarted", "ended by a restart", "ended by restarts"),
     ("shut_down", "shut down", "shut down"),
+    ("ack_errors", "acked, but ack() raised", "acked, but ack() raised"),
     ("dead_letters", "dead letter", "dead letters"),
 )
 

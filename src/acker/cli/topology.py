@@ -43,6 +43,7 @@ def main(
     prometheus: int | None,
     no_restart: bool,
     max_restarts: int | None,
+    environment: str | None,
 ) -> int:
     """Run a topology, and return the exit code."""
     for report in reports:
@@ -62,7 +63,9 @@ def main(
     _log_to(console)
     if trace is not None:
         conf = {**conf, "topology.trace.sample": trace}
-    runtime = LocalRuntime(topology, conf, no_restart=no_restart or None, max_restarts=max_restarts)
+    runtime = LocalRuntime(
+        topology, conf, no_restart=no_restart or None, max_restarts=max_restarts, environment=environment
+    )
     with ExitStack() as stack:
         if prometheus is not None:
             stack.enter_context(_served(runtime, prometheus, console))
@@ -91,8 +94,7 @@ def _run(runtime: LocalRuntime, until: str | None, console: Console) -> None:
                 f"{runtime.graph.name} runs: {counted(len(runtime.graph.nodes), 'component')}, "
                 f"{counted(tasks, 'task')}; Ctrl-C drains it and stops, a second one stops it at once",
             )
-            runtime.start()
-            runtime.run_until(until)
+            runtime.run(until)
         except Exception:
             # What the topology ended with: it is in the report. What is not is a fault of the runtime's own.
             if runtime.error is None:
@@ -122,16 +124,15 @@ def write_report(report: Report, graph: Graph, path: Path, crash: str | None = N
     path.write_text(text, encoding="utf-8")
 
 
-def draw(name: str, *, how: str | None, output: Path | None) -> int:
+def draw(name: str, *, how: str | None, output: Path | None, environment: str | None) -> int:
     """Draw a topology to a file or the standard output, and return the exit code."""
-    from acker.topology import Graph, drawing
+    from acker.topology import drawing, graph_of
 
     if how is None:
         how = "dot" if output is None else _SUFFIXES.get(output.suffix)
     if how is None:
         raise UsageError(f"--output {output}: name it *.dot, *.svg or *.mmd, or say which --format it is")
-    topology = load(name)
-    graph = topology if isinstance(topology, Graph) else topology.graph()
+    graph = graph_of(load(name), environment)
     drawings: dict[str, Callable[[Graph], str]] = {"dot": drawing.dot, "svg": drawing.svg, "mermaid": drawing.mermaid}
     text = drawings[how](graph).rstrip("\n") + "\n"
     if output is None:

@@ -93,6 +93,7 @@ def _tiles(report: Report) -> list[tuple[str, str]]:
         ("ended by restarts", totals.restarted),
         ("shut down while open", totals.shut_down),
         ("spout could not be told", report.untold),
+        ("acked, but ack() raised", totals.ack_errors),
     ]
     return [
         ("trees acked", f"{totals.acked:,}"),

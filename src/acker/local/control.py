@@ -6,7 +6,7 @@ which steps them between any two steps of the executors.
 
 from __future__ import annotations
 
-import functools
+import itertools
 import logging
 import sys
 import threading
@@ -22,6 +22,7 @@ from acker.local.crew import Crew
 from acker.local.executors import Executor, Mode, Worker
 from acker.local.metrics import Abandoned, Ending, RuntimeState
 from acker.local.spouts import SpoutExecutor
+from acker.local.tracing import seconds
 from acker.local.until import Until
 from acker.topology.reasons import ReasonKind
 
@@ -32,6 +33,9 @@ _BACK_OFF_SECS, _BACK_OFF_SECS_MAX = 2, 30
 
 # How long executors may take to end their step when a stop has no time left.
 _GRACE_SECS = 1
+
+# After how long an `initialize` that has not returned is named, and again each time that has doubled.
+_TELL_OPENING_SECS = 10
 
 # How often conditions that no signal announces are looked at, in real time.
 _LOOK_SECS = 0.02
@@ -125,6 +129,7 @@ class Control:
         self._stop = False
         self._abort = False
         self._drain_ns = limits.drain_ns
+        self._opened = False
         self._in_a_row = 0
         self._moved = -1
         self._life = self._live()
@@ -201,6 +206,7 @@ class Control:
         self.over.set()
 
     def _start(self) -> Life:
+        self._opened = False
         previous, self.crew = self.crew, self._make_crew()
         if previous is None:
             for acker in self.ackers:
@@ -212,17 +218,61 @@ class Control:
             for executor in executors:
                 self._give_life(executor)
             self._set(executors, Mode.OPEN)
-            opening = functools.partial(self._is_opening, executors)
-            yield Wait(lambda opening=opening: self._stop or not opening())  # type: ignore[misc]
-            # Who stops does not wait for ever for an `initialize` that never returns.
-            yield Wait(lambda opening=opening: not opening(), self.clock.now_ns() + self._drain_ns)  # type: ignore[misc]
-            if self._abort or self._crashed() or opening():
+            yield from self._open(executors)
+            if self._abort or self._crashed() or self._is_opening(executors):
                 return
             self._set(executors, Mode.RUN)
+        self._opened = True
+
+    def _open(self, executors: Sequence[Executor]) -> Life:
+        """Wait until components are initialized. Who stops does not wait for ever for one that does not return."""
+        pause_ns = _TELL_OPENING_SECS * _NS
+        tell_at = self.clock.now_ns() + pause_ns
+        while self._may_open(executors):
+            is_known = self.reached.is_set()  # that the time of the run is up
+            yield Wait(
+                lambda is_known=is_known: not self._may_open(executors) or (self._is_late() and not is_known),  # type: ignore[misc]
+                tell_at,
+            )
+            if not self._may_open(executors):
+                break
+            if self._is_late() and not is_known:
+                self._tell_who_opens(executors, "the time of the run is up", _GRACE_SECS)
+                self.reached.set()
+            elif self.clock.now_ns() >= tell_at:
+                self._tell_who_opens(executors, "the topology waits to begin")
+                pause_ns *= 2
+                tell_at = self.clock.now_ns() + pause_ns
+        # A run that was given a time ends then: nothing is pending that could be drained.
+        wait_ns = _GRACE_SECS * _NS if self.reached.is_set() else self._drain_ns
+        if self._is_opening(executors) and not self.reached.is_set():
+            self._tell_who_opens(executors, "the topology stops", wait_ns / _NS)
+        yield Wait(lambda: not self._is_opening(executors), self.clock.now_ns() + wait_ns)
+
+    def _tell_who_opens(self, executors: Sequence[Executor], what: str, wait_secs: float | None = None) -> None:
+        now_ns = self.clock.now_ns()
+        who = [
+            f"{each.name} for {seconds((now_ns - since) // 1_000_000)}"
+            for each in executors
+            if each.done is not Mode.OPEN and (since := each.step_since_ns) is not None
+        ]
+        if who:
+            wait = "" if wait_secs is None else f"; it is left behind unless it returns within {wait_secs:g} s"
+            text = f"{what} and initialize() has not returned: {', '.join(who)}{wait}"
+            self.stalls.append(text)
+            logger.warning("%s", text)
+
+    def _is_late(self) -> bool:
+        """Say whether the time that the run was given is up."""
+        elapsed_ns = self.until.elapsed_ns
+        return elapsed_ns is not None and self.clock.now_ns() >= self.started_ns + elapsed_ns
 
     def _is_opening(self, executors: Sequence[Executor]) -> bool:
         is_open = all(executor.done is Mode.OPEN for executor in executors)
         return not (is_open or self._abort or self._crashed())
+
+    def _may_open(self, executors: Sequence[Executor]) -> bool:
+        return not self._stop and self._is_opening(executors)
 
     def _give_life(self, executor: Executor) -> None:
         executor.spawned = True
@@ -281,7 +331,11 @@ class Control:
         yield from self._close()
         back_off = min(_BACK_OFF_SECS**self._in_a_row, _BACK_OFF_SECS_MAX)
         logger.warning("restart %d of at most %d in %d s", self._in_a_row, self._limits.restarts_max, back_off)
-        yield Wait(lambda: self._stop, self.clock.now_ns() + back_off * _NS)
+        restart_at = self.clock.now_ns() + back_off * _NS
+        yield Wait(lambda: self._stop or self._is_late(), restart_at)
+        if self._is_late():
+            self.reached.set()
+            yield Wait(lambda: self._stop, restart_at)
         if self._stop:
             return False
         self.restarts += 1
@@ -291,21 +345,37 @@ class Control:
         assert self.crew is not None
         self.state = "draining"
         deadline = self.clock.now_ns() + self._drain_ns
-        if self.error is None and not self._abort and not self._crashed():
+        drains = self._opened and self.error is None and not self._abort
+        if drains and not self._crashed():
             self._set(self.crew.spouts, Mode.PAUSE)
             yield from self._ask(self.ackers, Mode.DRAIN)
             self._set(self.crew.bolts, Mode.DRAIN)
-            yield Wait(lambda: self._abort or bool(self._crashed()) or self._is_quiet(), deadline)
+            yield from self._quiet(deadline)
+            yield from self._deactivate(deadline)
             for executor in self._crashed()[:1]:
                 self.error, self.outcome = executor.crash, "failed"
                 logger.error("%s raised while the topology drained", executor.name, exc_info=executor.crash)
             self._tell_what_is_left()
         if self._abort:
             self.outcome = "aborted"
-        yield from self._halt(max(deadline if self.error is None and not self._abort else 0, self._grace()))
+        yield from self._halt(max(deadline if drains and self.error is None and not self._abort else 0, self._grace()))
         yield from self._settle(ReasonKind.SHUTDOWN)
         yield from self._close()
         yield from self._ask(self.ackers, Mode.CLOSE)
+
+    def _quiet(self, deadline_ns: int) -> Life:
+        yield Wait(lambda: self._abort or bool(self._crashed()) or self._is_quiet(), deadline_ns)
+
+    def _deactivate(self, deadline_ns: int) -> Life:
+        """Tell bolts that no tuple comes any more, one component after the other; what they emit is processed."""
+        assert self.crew is not None
+        for _, group in itertools.groupby(self.crew.bolts, key=lambda executor: executor.tasks[0].collector.component):
+            executors = list(group)
+            if self._abort or self._crashed() or self.clock.now_ns() >= deadline_ns:
+                return  # each hears it when it is closed
+            if any(executor.hears_deactivate for executor in executors):
+                self._set(executors, Mode.DEACTIVATE)
+                yield from self._quiet(deadline_ns)
 
     def _tell_what_is_left(self) -> None:
         """Say who holds what is still open when the time to drain has ended."""
@@ -415,7 +485,7 @@ class Control:
     def _is_reached(self) -> bool:
         assert self.crew is not None
         if self.until.elapsed_ns is not None:
-            return self.clock.now_ns() >= self.started_ns + self.until.elapsed_ns
+            return self._is_late()
         if self.until.acked is not None and self._acked() >= self.until.acked:
             return True
         # Where no more will come, no more will be acked either.

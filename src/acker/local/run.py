@@ -32,6 +32,7 @@ def run(
     seed: int | None = None,
     max_restarts: int | None = None,
     no_restart: bool | None = None,
+    environment: str | None = None,
 ) -> Report:
     """Run a topology until a condition holds or it is stopped; return how it went.
 
@@ -41,9 +42,9 @@ def run(
     conf : mapping, optional
         Goes before the topology's own.
     until : str, int or None
-        "drained": every spout says that it has no more, and nothing is pending. A time, such as "30s". A number of
-        trees to be acked. None: until stopped.
-    clock, hooks, seed, max_restarts, no_restart
+        "drained": every spout says that it has no more, and nothing is pending. A time from this call, such as "30s",
+        `initialize` of the components included. A number of trees to be acked. None: until stopped.
+    clock, hooks, seed, max_restarts, no_restart, environment
         As for `LocalRuntime`.
 
     Returns
@@ -64,14 +65,22 @@ def run(
     """
     parse_until(until)
     runtime = LocalRuntime(
-        topology, conf, clock=clock, hooks=hooks, seed=seed, max_restarts=max_restarts, no_restart=no_restart
+        topology,
+        conf,
+        clock=clock,
+        hooks=hooks,
+        seed=seed,
+        max_restarts=max_restarts,
+        no_restart=no_restart,
+        environment=environment,
     )
     with stopped_by_signals(runtime):
-        runtime.start()
         try:
-            runtime.run_until(until)
+            runtime.run(until)
         finally:
             runtime.stop()
+    if runtime.error is not None:  # it was raised while the topology drained
+        raise runtime.error
     return runtime.report()
 
 

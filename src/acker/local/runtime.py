@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from acker.engine import Acker
-from acker.errors import ArgumentTypeError, RuntimeStateError
+from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError
 from acker.local.ackers import AckerTask
 from acker.local.bolts import BoltExecutor, BoltTask
 from acker.local.clock import Clock, SystemClock
@@ -20,7 +20,7 @@ from acker.local.collectors import text_of
 from acker.local.control import Control, Limits
 from acker.local.crew import Crew, Site
 from acker.local.executors import Executor
-from acker.local.hooks import Hook
+from acker.local.hooks import Hook, check_hook
 from acker.local.metrics import Report, RuntimeState, RuntimeStats, TaskStats
 from acker.local.sampling import Sampler
 from acker.local.spouts import SpoutExecutor, SpoutTask
@@ -38,7 +38,9 @@ _NS_PER_MS: Final = 1_000_000
 # How often the watchdog looks, in parts of the message timeout.
 _LOOKS_A_TIMEOUT: Final = 4
 
+# Threads that wait look up now and then, so that a signal's handler runs meanwhile on every system.
 _WAIT_SECONDS: Final = 0.5
+_LOOK_SECONDS: Final = 0.1
 
 # The counter in which a reliable spout counts what it gave up.
 DEAD_LETTERS: Final = "dead_letters"
@@ -65,11 +67,13 @@ class LocalRuntime:
         Stop at the first one.
     threads : bool
         False: nothing runs by itself; whoever holds the runtime steps its `steppables`.
+    environment : str, optional
+        Which number of tasks holds where a component has one for each environment; see `Topology.graph`.
 
     Notes
     -----
-    A context manager: `start` on the way in, `stop` on the way out. What a topology promises and how it stops is
-    written in docs/topologies.md.
+    A context manager: `start` on the way in, `stop` on the way out, which raises what the topology stopped with unless
+    `run_until` has. What a topology promises and how it stops is written in docs/topologies.md.
     """
 
     def __init__(
@@ -83,20 +87,20 @@ class LocalRuntime:
         max_restarts: int | None = None,
         no_restart: bool | None = None,
         threads: bool = True,
+        environment: str | None = None,
     ) -> None:
         for hook in hooks:
-            if isinstance(hook, type):
-                raise ArgumentTypeError(f"hooks: expected instances, got the class {hook.__name__}: call it")
-        graph = graph_of(topology)
+            check_hook(hook)
+        graph = graph_of(topology, environment)
         # What only this process is told goes before what the definition says.
-        overrides = check(conf or {})
+        overrides = _checked_conf(conf)
         options = self.conf = resolve(graph.conf, overrides)
         check_ticks(graph, options)
         self.graph = dataclasses.replace(graph, name=options["topology.name"] or graph.name)
         self.clock: Clock = SystemClock() if clock is None else clock
         self._threads = threads
         self._seed = seed
-        self._begun = False
+        self._begun = self._error_told = False
         self._started_at = ""
         self._started_ns = self._ended_ns = 0
         names = {task: node.name for node in self.graph.nodes.values() for task in node.tasks}
@@ -138,7 +142,7 @@ class LocalRuntime:
     # Life.
 
     def start(self) -> Self:
-        """Start; return when the spouts are asked for tuples, or the start has failed.
+        """Start; return when the spouts are asked for tuples, or the start has failed, or the time of `run` is up.
 
         Raises
         ------
@@ -149,7 +153,7 @@ class LocalRuntime:
             raise RuntimeStateError("a LocalRuntime is started once; make another one")
         self._begun = True
         self._started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._started_ns = self.clock.now_ns()
+        self._started_ns = self.control.started_ns = self.clock.now_ns()
         if not self.ackers:
             logger.warning(
                 "%s: topology.acker.tasks is 0: tuples are acked as soon as they are emitted, whatever becomes of them",
@@ -159,8 +163,18 @@ class LocalRuntime:
             logger.info("%s: %s has no effect here", self.graph.name, option)
         if self._threads:
             threading.Thread(target=self.control.work, name=f"{self.graph.name}.control", daemon=True).start()
-            _wait_for(self.control.running)
+            while not self.control.reached.is_set() and not self.control.running.wait(_LOOK_SECONDS):
+                pass
         return self
+
+    def run(self, until: str | int | None = None) -> str:
+        """Start, and wait until a condition holds; the topology runs on.
+
+        As `start` and `run_until`, but that a time counts from this call, `initialize` of the components included.
+        """
+        parsed = self.watch_for(until)
+        self.start()
+        return self._wait_until(parsed)
 
     def run_until(self, until: str | int | None = None) -> str:
         """Wait until a condition holds; the topology runs on.
@@ -181,10 +195,13 @@ class LocalRuntime:
         Exception
             What the topology stopped with.
         """
-        parsed = self.watch_for(until)
+        return self._wait_until(self.watch_for(until))
+
+    def _wait_until(self, parsed: Until) -> str:
         while not self.control.reached.is_set() and not self.control.over.is_set():
-            _wait_for(self.control.reached, seconds=0.1)
+            self.control.reached.wait(_LOOK_SECONDS)
         if self.control.error is not None:
+            self._error_told = True
             raise self.control.error
         if self.control.reached.is_set():
             self.control.outcome = self.control.why_reached(parsed)
@@ -237,6 +254,8 @@ class LocalRuntime:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        if kind is None and self.error is not None and not self._error_told:
+            raise self.error
 
     # What can be seen.
 
@@ -387,6 +406,7 @@ def _spout_row(task: SpoutTask, executor: SpoutExecutor, uptime_ns: int) -> Task
         rejected=outcomes[ReasonKind.REJECTED],
         restarted=outcomes[ReasonKind.RESTART],
         shut_down=outcomes[ReasonKind.SHUTDOWN],
+        ack_errors=collector.ack_errors,
         late=collector.late,
         pending=len(collector.pending),
         oldest_age_ms=collector.oldest_age_ms(),
@@ -427,10 +447,18 @@ def _acker_row(acker: AckerTask, number: int, uptime_ns: int) -> TaskStats:
     )
 
 
-def _wait_for(event: threading.Event, seconds: float | None = None) -> None:
-    """Wait in pieces, so that a signal's handler runs meanwhile on every system."""
-    if seconds is not None:
-        event.wait(seconds)
-        return
+def _checked_conf(conf: Any) -> dict[str, Any]:
+    """Check what a runtime is given as its conf; say where else it belongs if it is no dict."""
+    try:
+        return check({} if conf is None else conf)
+    except ArgumentTypeError as error:
+        try:
+            parse_until(conf)
+        except ArgumentValueError:
+            raise error from None
+        raise ArgumentTypeError(f"{error}; write until={conf!r}") from None
+
+
+def _wait_for(event: threading.Event) -> None:
     while not event.wait(_WAIT_SECONDS):
         pass

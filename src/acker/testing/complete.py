@@ -11,7 +11,7 @@ from acker.local import Hook, Report
 from acker.testing.components import AckFailTracker, FeederSpout, fixed, misfit
 from acker.testing.scheduler import Scheduler
 from acker.topology import Graph, Topology, graph_of
-from acker.topology.graph import nearest
+from acker.topology.nearest import nearest
 
 
 class _Recorder(Hook):
@@ -85,6 +85,7 @@ def complete_topology(
     seed: int = 0,
     steps_max: int = 1_000_000,
     no_restart: bool = True,
+    environment: str | None = None,
 ) -> Completed:
     """Run a topology on given tuples until nothing is left to do, on a clock of its own and one thread.
 
@@ -103,6 +104,8 @@ def complete_topology(
     steps_max : int
     no_restart : bool
         Stop with the first exception that escapes. False: restart as the options say, and fail what was open.
+    environment : str, optional
+        As for `acker.local.LocalRuntime`.
 
     Returns
     -------
@@ -117,7 +120,7 @@ def complete_topology(
     Exception
         What the topology stopped with.
     """
-    graph = graph_of(topology)
+    graph = graph_of(topology, environment)
     fed = {name: _fed(graph, name, tuples) for name, tuples in feed.items()}
     nodes = {name: replace(node, component=fed.get(name, node.component)) for name, node in graph.nodes.items()}
     recorder = _Recorder()

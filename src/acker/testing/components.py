@@ -7,14 +7,16 @@ Each class has its own, also when it was derived from another one.
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from acker.errors import ArgumentValueError, TopologyError
 from acker.topology import Bolt, ComponentSpec, Reason, Spout, Stream, Tuple
-from acker.topology.graph import nearest
+from acker.topology.nearest import nearest
 from acker.topology.streams import DEFAULT_STREAM
+from acker.topology.tuples import row_of
 
 _NO_FEED: Final = "no feed of its own; make one that has: Words = FeederSpout.with_outputs('word'), or a subclass"
 _NO_LIST: Final = "no list of its own; make one that has: Sink = CapturingBolt.fresh(), or a subclass"
@@ -53,7 +55,7 @@ def misfit(tup: FixedTuple, streams: Mapping[str, Sequence[str]]) -> str | None:
         return f"there is no stream {stream!r}; {nearest(stream, streams)}"
     fields = streams[stream]
     expected = f"stream {stream!r} takes {len(fields)} values, [{', '.join(fields)}]"
-    if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
+    if row_of(values) is None:
         return f"{expected}; expected a list or tuple of them, got {values!r}"
     return None if len(values) == len(fields) else f"{expected}, got {len(values)}: {values!r}"
 
@@ -165,7 +167,8 @@ class FeederSpout(Spout):
         wrong = misfit(tup, cls._streams())
         if wrong is not None:
             raise ArgumentValueError(f"{cls.__name__}.feed: {wrong}")
-        feed.append((tup, tup_id))
+        # A copy: the test may go on changing its list.
+        feed.append((FixedTuple(copy.copy(tup.values), tup.stream), tup_id))
 
     @classmethod
     def _own_feed(cls) -> deque[tuple[FixedTuple, Hashable | None]]:

@@ -50,7 +50,8 @@ def _fits(name: str, pattern: str) -> bool:
 class Scheduler:
     """Drives a runtime that has no threads, on a clock that it turns itself, in an order that the seed decides.
 
-    ``Scheduler.of(topology)`` makes all three. Used in a `with` statement, the runtime is stopped at the end of it.
+    ``Scheduler.of(topology)`` makes all three. Used in a `with` statement, the runtime is stopped at the end of it,
+    and what the topology stopped with before is raised there if nothing else has raised it.
 
     Parameters
     ----------
@@ -75,6 +76,7 @@ class Scheduler:
         self.seed = seed
         self.steps = 0
         self._random = random.Random(seed)
+        self._error_told = False
         self._told: deque[str] = deque(maxlen=_STEPS_TOLD)
         # Who had nothing to do -> until when it rests unless its signal is set, as a thread would; None: for ever.
         self._resting: dict[str, int | None] = {}
@@ -96,12 +98,13 @@ class Scheduler:
         hooks: Sequence[Hook] = (),
         max_restarts: int | None = None,
         no_restart: bool | None = None,
+        environment: str | None = None,
     ) -> Self:
         """Start a topology on a clock that shows 0, with nobody but the new scheduler to drive it.
 
         Parameters
         ----------
-        topology, conf, hooks, max_restarts, no_restart
+        topology, conf, hooks, max_restarts, no_restart, environment
             As for `acker.local.LocalRuntime`.
         seed : int
             Decides the order of steps, and the runtime's random choices.
@@ -116,6 +119,7 @@ class Scheduler:
             max_restarts=max_restarts,
             no_restart=no_restart,
             threads=False,
+            environment=environment,
         )
         runtime.start()
         return cls(runtime, clock, seed)
@@ -128,6 +132,15 @@ class Scheduler:
     ) -> None:
         if error is None:
             self.stop()
+            if not self._error_told:
+                self._raise_if_dead()
+
+    def _raise_if_dead(self) -> None:
+        """Raise what the topology stopped with: a test that goes on would look at nothing."""
+        error = self.runtime.error
+        if error is not None:
+            self._error_told = True
+            raise error
 
     def stop(self, drain_secs: float | None = None) -> Report:
         """Stop the runtime in order, as `LocalRuntime.stop` does; return its report."""
@@ -150,8 +163,7 @@ class Scheduler:
         self.run(lambda: control.reached.is_set() or self.runtime.settled, steps_max=steps_max)
         drained = control.reached.is_set()
         report = self.stop()
-        if self.runtime.error is not None:
-            raise self.runtime.error
+        self._raise_if_dead()
         return replace(report, outcome="drained") if drained else report
 
     def run(self, until: Callable[[], object] | Literal["stopped"] = "stopped", *, steps_max: int = 1_000_000) -> int:
@@ -173,6 +185,8 @@ class Scheduler:
         ------
         SchedulerError
             It did not happen within `steps_max`, or never will: nothing is ready, and no timer is set.
+        Exception
+            What the topology stopped with before it happened.
         """
         reached = (lambda: self.runtime.settled) if until == "stopped" else until
         before = self.steps
@@ -181,16 +195,26 @@ class Scheduler:
             if reached():
                 return self.steps - before
             if not self.step() and not self._turn_clock():
+                self._raise_if_dead()
                 raise self._error("nothing is left to do and no timer is set")
         raise self._error(f"not reached within {steps_max} steps")
 
     def settle(self, *, steps_max: int = 1_000_000) -> int:
-        """Take steps until nothing is ready at the time that the clock shows; return how many."""
+        """Take steps until nothing is ready at the time that the clock shows; return how many.
+
+        Raises
+        ------
+        SchedulerError
+            That takes more than `steps_max`.
+        Exception
+            What the topology stopped with.
+        """
         before = self.steps
         self._resting.clear()
         while self.step():
             if self.steps - before >= steps_max:
                 raise self._error(f"still something to do after {steps_max} steps, at one and the same time")
+        self._raise_if_dead()
         return self.steps - before
 
     def advance(self, seconds: float | Fraction, *, steps_max: int = 1_000_000) -> int:
@@ -206,6 +230,11 @@ class Scheduler:
         -------
         int
             How many steps were taken.
+
+        Raises
+        ------
+        SchedulerError, Exception
+            As of `settle`.
         """
         before, end_ns = self.steps, self.clock.now_ns() + round(Fraction(seconds) * _NS_A_SECOND)
         self.settle(steps_max=steps_max)
