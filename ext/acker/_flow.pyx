@@ -343,11 +343,11 @@ cdef class Route:
         return 0
 
     cdef object values_of(self, values):
-        """Make the named tuple of emitted values; None if they are not as many as the stream has fields."""
+        """Make the named tuple of emitted values; None if they are no row, or not as many as the stream has fields."""
         if type(values) is not list and type(values) is not tuple:
-            if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+            values = self.source.row_of(values)
+            if values is None:
                 return None
-            values = tuple(values)
         if len(values) != self.width:
             return None
         named = blank_tuple(self.values_type, self.width)
@@ -616,6 +616,8 @@ cdef class Emitter:
         return 0
 
     cdef Route route_of(self, stream):
+        if stream is not None and not isinstance(stream, str):
+            return None
         route = self.routes.get(stream)
         return None if route is None else <Route>route
 
@@ -655,7 +657,7 @@ cdef class BoltEmitter(Emitter):
         cdef bint own = self.hand.is_own()
         cdef tuple tied
         if anchors is not None:
-            tied = tuple(anchors)
+            tied = tuple(anchors) if type(anchors) is list else self._anchors_of(anchors)
         elif not self.auto_anchor:
             tied = ()
         else:
@@ -837,7 +839,9 @@ cdef class BoltEmitter(Emitter):
                 if measured:
                     since = self.now_ns()
                 try:
-                    process(tup)
+                    returned = process(tup)
+                    if returned is not None:
+                        self._refuse_unrun("process", returned)
                 except BaseException as error:
                     on_error(tup, error)
                 else:
@@ -969,11 +973,13 @@ cdef class SpoutEmitter(Emitter):
             if spout._finished or len(self.pending) >= pending_max or self.hand.pressed:
                 return got
             before = self.emits
-            next_tuple()
+            returned = next_tuple()
+            if returned is not None:
+                self._refuse_unrun("next_tuple", returned)
             self.executed += 1
             while self.at_once:
-                self.acked += 1
                 ack(self.at_once.pop(0))
+                self.acked += 1
             if self.emits == before:
                 return got
         return limit
@@ -986,7 +992,8 @@ cdef class SpoutEmitter(Emitter):
     def hear(self, list verdicts not None, ack, fail):
         """Tell the spout how trees ended, by `ack(tup_id)` and `fail(tup_id, reason)`.
 
-        What those raise escapes, and the next call goes on behind it.
+        What those raise escapes, and the next call goes on behind it. An ack that raised, or that returns True because
+        what it raised was logged, does not count as acked.
         """
         cdef Open open_
         cdef int64_t elapsed_ns
@@ -1000,9 +1007,9 @@ cdef class SpoutEmitter(Emitter):
             elif outcome == 0:
                 elapsed_ns = <int64_t>self.now_ns() - open_.emitted_ns
                 self.latency.add(elapsed_ns)
-                self.acked += 1
                 self._on_acked(open_, elapsed_ns)
-                ack(open_.tup_id)
+                if not ack(open_.tup_id):
+                    self.acked += 1
             else:
                 fail(open_.tup_id, self._why(open_, outcome, reason))
         self.heard.clear()

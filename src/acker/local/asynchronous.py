@@ -1,4 +1,4 @@
-"""Executors of components whose `process` or `next_tuple` is a coroutine: event loops that keep the runtime's time."""
+"""Executors of components with coroutines (`process`, `next_tuple`, a spout's `ack`): loops with the runtime's time."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from acker.local.collectors import AsyncBoltCollector
 from acker.local.executors import STEP_TUPLES, Mode
 from acker.local.queues import Outbox
 from acker.local.spouts import SpoutExecutor, SpoutTask
+from acker.topology.methods import MAY_BE_ASYNC
 from acker.topology.tuples import Tuple
 
 # A coroutine that became ready makes others ready. So many rounds of the loop are one step.
@@ -132,7 +133,9 @@ class AsyncBoltTask(BoltTask):
         collector.begin(tup)
         begin = self._clock.now_ns()
         try:
-            await self.bolt.process(tup)
+            returned = await self.bolt.process(tup)
+            if returned is not None:
+                collector._refuse_unrun("process", returned)
             if self._auto_ack:
                 collector.ack_unless_settled(tup)
         except asyncio.CancelledError:
@@ -295,9 +298,9 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
 
 
 class AsyncSpoutTask(SpoutTask):
-    """One task of a spout whose `next_tuple` is a coroutine.
+    """One task of a spout whose `next_tuple`, `ack` or `fail` is a coroutine.
 
-    One runs at a time, and outcomes wait until it ends: `next_tuple`, `ack` and `fail` of a task never run at once.
+    One of them runs at a time, and outcomes wait until it ends: `next_tuple`, `ack` and `fail` never run at once.
     """
 
     loop: ClockLoop
@@ -307,6 +310,8 @@ class AsyncSpoutTask(SpoutTask):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._later: list[Verdict] = []
+        # Where only `ack` or `fail` is a coroutine, `next_tuple` is called as any other spout's.
+        self._waits = inspect.iscoroutinefunction(self.spout.next_tuple)
 
     def _ask(self, limit: int) -> int:
         collector = self.collector
@@ -318,8 +323,8 @@ class AsyncSpoutTask(SpoutTask):
                 return got
             collector.executed += 1
             while collector.at_once:
-                collector.acked += 1
                 self._ack(collector.at_once.pop(0))
+                collector.acked += 1
             if collector.emits == before:
                 return got
         return limit
@@ -327,6 +332,9 @@ class AsyncSpoutTask(SpoutTask):
     def _has_returned(self) -> bool:
         """Let `next_tuple` go on; say whether it is through."""
         if self.asking is None:
+            if not self._waits:
+                self._call("next_tuple")
+                return True
             self.asking = self.loop.create_task(self.spout.next_tuple())
             self.asking.add_done_callback(self._touch)
         self.loop.rounds()
@@ -356,10 +364,12 @@ class AsyncSpoutTask(SpoutTask):
         """Say whether nothing is open and every outcome was told."""
         return not self._later and super().is_quiet()
 
-    def _call(self, function: Callable[..., Any], *arguments: object) -> None:
-        result = function(*arguments)
-        if inspect.iscoroutine(result):
-            self.loop.run_until_complete(result)
+    def _call(self, method: str, *arguments: object) -> None:
+        returned = getattr(self.spout, method)(*arguments)
+        if method in MAY_BE_ASYNC and inspect.isawaitable(returned):
+            self.loop.run_until_complete(returned)
+        elif returned is not None:
+            self.collector._refuse_unrun(method, returned)
 
 
 class AsyncSpoutExecutor(_OnLoop, SpoutExecutor):

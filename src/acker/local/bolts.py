@@ -47,6 +47,7 @@ class BoltTask:
         self.bolt = bolt
         self.collector = collector
         self.opened = False
+        self.active = False
         self.tick_at = None if tick_ns is None else clock.now_ns() + tick_ns
         self._forgotten = 0
         self._raised = 0
@@ -87,7 +88,7 @@ class BoltTask:
         collector.inputs = ()
         tick = self._tick.tuple_type((self._tick_ns / 1e9,), self._tick)
         tick._owner = collector
-        self.bolt.process_tick(tick)
+        self._call("process_tick", tick)
         if tick._is_settled:  # pystorm's bolts ack ticks too. It is no tuple that anybody waits for.
             collector.executed += 1
 
@@ -132,10 +133,31 @@ class BoltTask:
         """Close the component, if it was initialized; what it raises is logged."""
         if not self.opened:
             return
-        try:
-            self.bolt.close()
-        except BaseException:
-            logger.exception("%s: task %d raised in close", self.collector.component, self.collector.task)
+        for end in (self._deactivate, self._close):
+            try:
+                end()
+            except BaseException:
+                logger.exception("%s: task %d raised as it ended", self.collector.component, self.collector.task)
+        self.collector.cleanup_hooks()
+
+    def _deactivate(self) -> None:
+        self.activate(active=False)
+
+    def _close(self) -> None:
+        self._call("close")
+
+    def activate(self, active: bool) -> bool:
+        """Tell the component that tuples may come, or come no more, where that changes; say whether it does."""
+        if self.active is active:
+            return False
+        self.active = active
+        self._call("activate" if active else "deactivate")
+        return True
+
+    def _call(self, method: str, *arguments: object) -> None:
+        returned = getattr(self.bolt, method)(*arguments)
+        if returned is not None:
+            self.collector._refuse_unrun(method, returned)
 
 
 class BoltExecutor(Worker):
@@ -161,12 +183,13 @@ class BoltExecutor(Worker):
     def _work(self, mode: Mode, limit: int) -> bool:
         if mode is Mode.SETTLE or not self.has_room():
             return False
-        done, ticked = 0, False
+        done, ticked, told, ends = 0, False, False, mode in (Mode.DRAIN, Mode.DEACTIVATE)
         try:
-            if mode is not Mode.DRAIN:
+            told = any([task.activate(self._is_active(task, mode)) for task in self.tasks])  # noqa: C419  Each of them.
+            if not ends:
                 ticked = any([task.tick_if_due() for task in self.tasks])  # noqa: C419  Each of them.
             done = self._process(mode, limit)
-            if mode is Mode.DRAIN and not done:
+            if ends and not done:
                 # The timers have stopped. Who holds tuples until the next tick would hold them for ever.
                 ticked = any([task.release() for task in self.tasks])  # noqa: C419
         finally:
@@ -174,7 +197,11 @@ class BoltExecutor(Worker):
             # Only now: while something is in hand the queue it came from is not empty.
             if done:
                 self.inbox.done(done)
-        return done > 0 or ticked
+        return done > 0 or ticked or told
+
+    @staticmethod
+    def _is_active(task: BoltTask, mode: Mode) -> bool:
+        return mode is Mode.RUN or (task.active and mode is not Mode.DEACTIVATE)
 
     def _process(self, mode: Mode, limit: int) -> int:
         done = 0
@@ -190,6 +217,11 @@ class BoltExecutor(Worker):
             if self._position == len(tuples):
                 self._chunk = None
         return done
+
+    @property
+    def hears_deactivate(self) -> bool:
+        """Whether its component does something when no tuple comes any more."""
+        return any(type(task.bolt).deactivate is not Bolt.deactivate for task in self.tasks)
 
     def drop(self) -> int:
         """Forget what was read and not processed, and what is in hand; return how many tuples were in the queue."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
+import reprlib
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -19,18 +21,21 @@ from acker._flow import BoltEmitter, Emitter, Open, Outlet, Post, Route, SpoutEm
 from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError
 from acker.ids import IdGenerator
 from acker.local.clock import Clock
-from acker.local.hooks import Hook
+from acker.local.hooks import Hook, check_hook
 from acker.local.metrics import LatencyRecorder
 from acker.local.queues import Outbox
 from acker.local.sampling import Sampler
 from acker.protocol import Outcome
+from acker.topology.methods import refuse_unrun
 from acker.topology.reasons import Reason, ReasonKind
-from acker.topology.tuples import Tuple
+from acker.topology.tuples import Tuple, row_of
 
 # More than a task will emit between two restarts.
 _MESSAGE_IDS_A_LIFE = 2**40
 
 _NS_PER_MS = 1_000_000
+
+logger = logging.getLogger("acker.local")
 
 
 @dataclass(frozen=True)
@@ -82,13 +87,36 @@ class Collector(Emitter):
         self.component = component
         self.outlets = outlets
         self._clock = around.clock
-        self._hooks = around.hooks
+        self._hooks = list(around.hooks)
+        # What hooks hear of when a task begins.
+        self._begun_with: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
         self._sampler = around.sampler
         self.watched = bool(around.hooks) or around.sampler is not None
 
     def now_ms(self) -> int:
         """Return the time of the runtime's clock in milliseconds."""
         return self._clock.now_ns() // _NS_PER_MS
+
+    def prepare_hooks(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Let hooks see that the task begins."""
+        self._begun_with = conf, context
+        for hook in self._hooks:
+            hook.prepare(self.component, self.task, conf, context)
+
+    def add_hook(self, hook: Hook) -> None:
+        """Let a hook see what this task does."""
+        check_hook(hook)
+        self._hooks.append(hook)
+        self.watched = True
+        hook.prepare(self.component, self.task, *self._begun_with)
+
+    def cleanup_hooks(self) -> None:
+        """Let hooks see that the task has ended; what they raise is logged."""
+        for hook in self._hooks:
+            try:
+                hook.cleanup(self.component, self.task)
+            except Exception:
+                logger.exception("%s: task %d: a hook raised in cleanup", self.component, self.task)
 
     def inherit(self, previous: Any) -> None:
         """Go on counting where the collector of the same task before a restart stopped."""
@@ -108,8 +136,8 @@ class Collector(Emitter):
             "open then has failed. Let initialize() start such threads and close() end them"
         )
 
-    def _unroutable(self, values: Any, stream: str | None) -> NoReturn:
-        route = self.routes.get(stream)
+    def _unroutable(self, values: Any, stream: Any) -> NoReturn:
+        route = self.routes.get(stream) if isinstance(stream, str | None) else None
         if route is None:
             known = ", ".join(repr(name) for name in self.routes if name is not None) or "none"
             raise TopologyError(
@@ -117,10 +145,16 @@ class Collector(Emitter):
                 f"its streams are {known}"
             )
         where = f"{self.component}: emits to stream {route.source.stream!r}"
-        if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
-            raise TopologyError(f"{where} {values!r}; expected a list or tuple of values")
         fields = ", ".join(route.source.fields)
+        if row_of(values) is None:
+            raise TopologyError(
+                f"{where} {reprlib.repr(values)}; expected a list or tuple of values, and no "
+                f"{type(values).__name__}: write [{fields}]"
+            )
         raise TopologyError(f"{where} {len(values)} values; expected {route.width}: {fields}")
+
+    def _refuse_unrun(self, method: str, returned: object) -> None:
+        refuse_unrun(f"{self.component}[{self.task}]", method, returned)
 
     def _direct(self, route: Route, direct_task: int | None) -> list[Outlet]:
         """Choose a task of a direct stream."""
@@ -129,7 +163,10 @@ class Collector(Emitter):
             raise TopologyError(f"{where} with direct_task={direct_task!r}; declare it with Stream(..., direct=True)")
         if direct_task is None:
             raise TopologyError(f"{where}, which is direct, without direct_task")
-        outlet = route.direct.get(direct_task)
+        try:
+            outlet = route.direct.get(direct_task)
+        except TypeError:  # it has no hash
+            outlet = None
         if outlet is None:
             raise TopologyError(
                 f"{where} for task {direct_task!r}, which does not read it; the tasks that do are {list(route.direct)}"
@@ -168,6 +205,14 @@ class BoltCollector(Collector, BoltEmitter):
         if tup._is_settled:
             raise TupleStateError(f"{self.component}: {tup!r} cannot be {what}: it was acked or failed before")
         raise TupleStateError(f"{self.component}: {tup!r} cannot be {what} here: it is not a tuple of this task")
+
+    def _anchors_of(self, anchors: Iterable[Tuple]) -> tuple[Tuple, ...]:
+        """Return anchors that are no list as a tuple; one tuple would be taken for the list of its values."""
+        if isinstance(anchors, Tuple) or not isinstance(anchors, Iterable):
+            raise ArgumentTypeError(
+                f"{self.component}: anchors: expected a list of tuples such as [tup], got {reprlib.repr(anchors)}"
+            )
+        return tuple(anchors)
 
     def _reason_of(self, reason: str | BaseException | Reason | None) -> Reason:
         if isinstance(reason, Reason):
@@ -228,6 +273,7 @@ class SpoutCollector(Collector, SpoutEmitter):
     def __init__(self, *arguments: Any, fails_max: int | None, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.outcomes = dict.fromkeys(ReasonKind, 0)
+        self.ack_errors = 0
         # Tuple id -> how often its tree failed, until it is acked. A spout that never sends again what failed would
         # fill it, so without a ReliableSpout's promise the oldest are forgotten.
         self._fails: dict[Hashable, int] = {}
@@ -235,7 +281,10 @@ class SpoutCollector(Collector, SpoutEmitter):
         self._failed_below = 0
 
     def _unhashable(self, tup_id: object) -> NoReturn:
-        raise ArgumentTypeError(f"{self.component}: tup_id: expected something hashable, got {tup_id!r}")
+        raise ArgumentTypeError(
+            f"{self.component}: tup_id: expected something hashable, got {reprlib.repr(tup_id)}; "
+            "write a str, an int or a tuple of these"
+        )
 
     def track_again(self) -> None:
         """Send the TRACK of everything that is open, for an acker that may have forgotten it.
@@ -286,6 +335,7 @@ class SpoutCollector(Collector, SpoutEmitter):
         """Go on counting where the collector of the same task before a restart stopped."""
         super().inherit(previous)
         self.outcomes = previous.outcomes
+        self.ack_errors = previous.ack_errors
         self.late = previous.late
         self._fails = previous._fails
         self.pending.update(previous.pending)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from acker.local.spouts import SpoutExecutor, SpoutTask
 from acker.topology.components import Bolt, Component, Spout
 from acker.topology.conf import resolve
 from acker.topology.graph import Graph, Node, Subscription
+from acker.topology.methods import half_made
 from acker.topology.reasons import ReasonKind
 from acker.topology.reliable import ReliableSpout
 from acker.topology.tuples import SYSTEM_COMPONENT, TICK_STREAM, Source
@@ -33,9 +34,6 @@ _NS_PER_MS = 1_000_000
 
 # Failed tuples whose attempts are remembered for a spout that does not promise to send them again.
 _FAILS_MAX = 65_536
-
-_MAY_BE_ASYNC = ("process", "next_tuple", "a spout's ack", "fail")
-_NEVER_ASYNC = ("initialize", "process_tick", "process_batch", "group_key", "activate", "deactivate", "close")
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ class Crew:
             executor: SpoutExecutor | BoltExecutor
             if node.kind == "spout":
                 poll_ns = int(options["topology.sleep.spout.wait.strategy.time.ms"] * _NS_PER_MS)
-                kind = AsyncSpoutExecutor if _is_async(node, "next_tuple") else SpoutExecutor
+                kind = AsyncSpoutExecutor if _is_async(node, "next_tuple", "ack", "fail") else SpoutExecutor
                 executor = kind(*arguments, poll_ns=poll_ns, **common)
                 self.spouts.append(executor)
             else:
@@ -152,7 +150,7 @@ class Crew:
             )
             kind = AsyncSpoutTask if isinstance(executor, AsyncSpoutExecutor) else SpoutTask
             bind = functools.partial(self._bind, node, task, collector)
-            spout = node.component()
+            spout = self._make_component(node)
             assert isinstance(spout, Spout)
             made = kind(spout, bind, collector, options["topology.max.spout.pending"])
             if isinstance(made, AsyncSpoutTask) and isinstance(executor, AsyncSpoutExecutor):
@@ -165,7 +163,7 @@ class Crew:
     ) -> BoltTask:
         site, options = self._site, self._options[node.name]
         is_async = isinstance(executor, AsyncBoltExecutor)
-        component = node.component()
+        component = self._make_component(node)
         assert isinstance(component, Bolt)
         collector: BoltCollector = (AsyncBoltCollector if is_async else BoltCollector)(
             *arguments,
@@ -182,6 +180,18 @@ class Crew:
             tick=Source(SYSTEM_COMPONENT, TICK_STREAM, -1, ["interval"]),
             tick_ns=None if tick_secs is None else round(tick_secs * 1e9),
         )
+
+    def _make_component(self, node: Node) -> Component:
+        where = f"topology {self._site.graph.name}, component {node.name!r}"
+        try:
+            component = node.component()
+        except Exception as error:
+            error.add_note(f"{where}: raised by {node.component.__name__}()")
+            raise
+        wrong = half_made(component)
+        if wrong is not None:
+            raise TopologyError(f"{where}: {wrong}")
+        return component
 
     def _routes(self, node: Node, task: int, outbox: Outbox, outlets: dict[int, Outlet]) -> dict[str | None, Route]:
         site = self._site
@@ -209,12 +219,13 @@ class Crew:
         context = self._site.graph.context(task)
         options = self._options[node.name]
         component._bind(collector, context, options)
-        component.initialize(options, context)
+        collector.prepare_hooks(options, context)
+        initialize: Callable[..., object] = component.initialize
+        returned = initialize(options, context)
+        if returned is not None:
+            collector._refuse_unrun("initialize", returned)
 
 
-def _is_async(node: Node, method: str) -> bool:
-    """Say whether a method is a coroutine function; refuse others that are, since nobody would wait for them."""
-    for name in _NEVER_ASYNC:
-        if inspect.iscoroutinefunction(getattr(node.component, name, None)):
-            raise TopologyError(f"{node.name}: {name} cannot be `async def`; {' and '.join(_MAY_BE_ASYNC)} can")
-    return inspect.iscoroutinefunction(getattr(node.component, method))
+def _is_async(node: Node, *methods: str) -> bool:
+    """Say whether one of these methods is a coroutine function."""
+    return any(inspect.iscoroutinefunction(getattr(node.component, method)) for method in methods)

@@ -30,6 +30,7 @@ class Mode(enum.Enum):
     RUN = enum.auto()
     PAUSE = enum.auto()  # spouts: hear outcomes and ask for nothing; the others work on
     DRAIN = enum.auto()  # as PAUSE, and no ticks and rotations by the clock
+    DEACTIVATE = enum.auto()  # bolts: as DRAIN, once told that no tuple comes any more
     HALT = enum.auto()  # nothing
     SETTLE = enum.auto()  # spouts: hear outcomes, whatever they raise
     CLOSE = enum.auto()  # close the components

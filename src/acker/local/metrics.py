@@ -146,6 +146,8 @@ class Counts:
         Spouts: trees that ended so. Bolts: tuples that were acked, that were failed.
     timed_out, rejected, restarted, shut_down : int
         Spouts: trees that ended for that reason.
+    ack_errors : int
+        Spouts: trees that were acked and whose `ack` raised, so that the source may not know. Not among `acked`.
     late : int
         Spouts: outcomes that nobody waited for. Ackers: messages of trees that are not known, or not any more.
     duplicates : int
@@ -178,6 +180,7 @@ class Counts:
     rejected: int = 0
     restarted: int = 0
     shut_down: int = 0
+    ack_errors: int = 0
     late: int = 0
     duplicates: int = 0
     dead_letters: int = 0
@@ -419,7 +422,8 @@ def _plain(value: object) -> Any:
 
 def _trees(totals: ComponentStats) -> dict[str, int]:
     """Return how many trees there were, by what became of them."""
-    names = ("acked", "failed", "timed_out", "rejected", "restarted", "shut_down", "dead_letters", "pending")
+    ends = ("acked", "failed", "timed_out", "rejected", "restarted", "shut_down", "ack_errors")
+    names = (*ends, "dead_letters", "pending")
     return {name: getattr(totals, name) for name in names}
 
 

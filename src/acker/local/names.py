@@ -135,6 +135,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     _messages("rejected", "trees that the acker had no room for", "spout"),
     _messages("restarted", "trees that a restart of the topology ended", "spout"),
     _messages("shut_down", "trees that the end of the topology ended", "spout"),
+    _messages("ack_errors", "trees that were acked and whose ack() raised; not among the acked", "spout"),
     _messages(
         "late", "spouts: outcomes nobody waited for; ackers: messages of trees that are not known", "spout", "acker"
     ),

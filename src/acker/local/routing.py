@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from acker._flow import ByField, ByFunction, Chooser, Every, InTurn, Outlet, Route, Several
 from acker.errors import TopologyError
 from acker.topology.graph import Graph, Subscription
-from acker.topology.streams import Stream, stable_hash
+from acker.topology.streams import BY_FIELDS, Stream, stable_hash
 from acker.topology.tuples import Source
 
 # What has a hash for certain, and is most of what is grouped by.
@@ -47,10 +47,11 @@ def _chooser(subscription: Subscription, stream: Stream, outlets: Sequence[Outle
         return ByFunction(_custom(subscription, outlets))
     if grouping.kind == "all":
         return Every(outlets)
-    if grouping.kind == "global" or (len(outlets) == 1 and grouping.kind != "fields"):
+    if grouping.kind == "global" or (len(outlets) == 1 and grouping.kind not in BY_FIELDS):
         return Every(outlets[:1])
-    if grouping.kind == "fields":
-        return _by_fields([stream.fields.index(name) for name in grouping.names], outlets)
+    if grouping.kind in BY_FIELDS:
+        positions = [stream.fields.index(name) for name in grouping.names]
+        return (_by_fields if grouping.kind == "fields" else _by_partial_key)(positions, outlets)
     # Shuffle, none, local_or_shuffle: in one process every task is local. Round robin is as even as can be.
     return InTurn(outlets, rng.randrange(len(outlets)))
 
@@ -63,6 +64,25 @@ def _by_fields(positions: Sequence[int], outlets: Sequence[Outlet]) -> Chooser:
 
     def choose(values: tuple[object, ...]) -> list[Outlet]:
         return [outlets[stable_hash(*[values[position] for position in positions]) % len(outlets)]]
+
+    return ByFunction(choose)
+
+
+def _by_partial_key(positions: Sequence[int], outlets: Sequence[Outlet]) -> Chooser:
+    """Choose the less loaded of two tasks that belong to a key, as Storm's PartialKeyGrouping does."""
+    if len(outlets) == 1:
+        return ByFunction(_only(positions, outlets[0]))
+    sent = [0] * len(outlets)
+
+    def choose(values: tuple[object, ...]) -> list[Outlet]:
+        key = stable_hash(*[values[position] for position in positions])
+        # Two digits of the hash, so that they have nothing to do with each other.
+        first, second = key % len(outlets), key // len(outlets) % len(outlets)
+        if second == first:
+            second = (second + 1) % len(outlets)
+        chosen = second if sent[second] < sent[first] else first
+        sent[chosen] += 1
+        return [outlets[chosen]]
 
     return ByFunction(choose)
 
@@ -84,15 +104,17 @@ def _custom(subscription: Subscription, outlets: Sequence[Outlet]) -> Callable[[
     tasks = tuple(by_task)
     function = subscription.grouping.fn
     assert function is not None
+    where = f"{subscription.consumer}: its custom grouping of {subscription.source}[{subscription.stream!r}]"
 
     def choose(values: tuple[object, ...]) -> list[Outlet]:
-        chosen = list(function(values, tasks))
+        returned: object = function(values, tasks)
+        if not isinstance(returned, Iterable) or isinstance(returned, str):
+            raise TopologyError(f"{where} returned {returned!r}; expected a list of some of {list(tasks)}, or []")
+        chosen = list(returned)
         try:
             return [by_task[task] for task in chosen]
-        except KeyError as unknown:
-            raise TopologyError(
-                f"{subscription.consumer}: its custom grouping of {subscription.source}[{subscription.stream!r}] "
-                f"chose task {unknown.args[0]!r}; expected some of {list(tasks)}"
-            ) from None
+        except (KeyError, TypeError):
+            unknown = next(task for task in chosen if task not in tasks)
+            raise TopologyError(f"{where} chose task {unknown!r}; expected some of {list(tasks)}") from None
 
     return choose

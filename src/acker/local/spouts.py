@@ -54,7 +54,7 @@ class SpoutTask:
         """Tell the component that it will be asked for tuples, or not, where that changes."""
         if self.active is not active:
             self.active = active
-            (self.spout.activate if active else self.spout.deactivate)()
+            self._call("activate" if active else "deactivate")
 
     @property
     def finished(self) -> bool:
@@ -92,8 +92,10 @@ class SpoutTask:
     def _ask(self, limit: int) -> int:
         return self.collector.ask(self.spout, self._ack, limit, self._pending_max)
 
-    def _call(self, function: Callable[..., Any], *arguments: object) -> None:
-        function(*arguments)
+    def _call(self, method: str, *arguments: object) -> None:
+        returned = getattr(self.spout, method)(*arguments)
+        if returned is not None:
+            self.collector._refuse_unrun(method, returned)
 
     def hear(self, verdicts: list[Verdict], *, guarded: bool) -> None:
         """Tell the component how trees ended.
@@ -103,27 +105,33 @@ class SpoutTask:
         ack, fail = (self._guarded(self._ack), self._guarded(self._fail)) if guarded else (self._ack, self._fail)
         self.collector.hear(verdicts, ack, fail)
         while self.collector.at_once:  # What another thread has emitted, where there is no acker.
-            self.collector.acked += 1
-            ack(self.collector.at_once.pop(0))
+            if not ack(self.collector.at_once.pop(0)):
+                self.collector.acked += 1
 
-    def _guarded(self, tell: Callable[..., Any]) -> Callable[..., None]:
-        def guarded(tup_id: Hashable, *reason: Reason) -> None:
+    def _guarded(self, tell: Callable[..., Any]) -> Callable[..., bool]:
+        def guarded(tup_id: Hashable, *reason: Reason) -> bool:
             try:
                 tell(tup_id, *reason)
             except BaseException:
                 who = self.collector.component
                 logger.exception("%s: task %d raised for %r while it stops", who, self.collector.task, tup_id)
+                return True
+            return False
 
         return guarded
 
     def _ack(self, tup_id: Hashable) -> None:
-        self._call(self.spout.ack, tup_id)
+        try:
+            self._call("ack", tup_id)
+        except BaseException:
+            self.collector.ack_errors += 1
+            raise
 
     def _fail(self, tup_id: Hashable, reason: Reason) -> None:
         if self._fail_takes_reason:
-            self._call(self.spout.fail, tup_id, reason)
+            self._call("fail", tup_id, reason)
         else:
-            self._call(self.spout.fail, tup_id)
+            self._call("fail", tup_id)
 
     def inherit(self, previous: SpoutTask) -> None:
         """Take over counts, and what a reliable spout has to replay, from the task that ran before a restart."""
@@ -132,16 +140,26 @@ class SpoutTask:
         if mine is not None and theirs is not None:
             # Swapped: should the predecessor be inside user code still, it does not write into this one's.
             mine._ledger, theirs._ledger = theirs._ledger, mine._ledger
+            # What its `ack` or `fail` raised for ended without the source having heard: it is sent again.
+            open_ids = {open_.tup_id for open_ in self.collector.pending.values()}
+            mine._ledger.schedule_lost(open_ids, self.collector.now_ms())
 
     def close(self) -> None:
         """Close the component, if it was initialized; what it raises is logged."""
         if not self.opened:
             return
-        try:
-            self.activate(active=False)
-            self.spout.close()
-        except BaseException:
-            logger.exception("%s: task %d raised in close", self.collector.component, self.collector.task)
+        for end in (self._deactivate, self._close):
+            try:
+                end()
+            except BaseException:
+                logger.exception("%s: task %d raised as it ended", self.collector.component, self.collector.task)
+        self.collector.cleanup_hooks()
+
+    def _deactivate(self) -> None:
+        self.activate(active=False)
+
+    def _close(self) -> None:
+        self._call("close")
 
 
 def takes_reason(fail: Callable[..., Any]) -> bool:

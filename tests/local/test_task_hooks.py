@@ -1,0 +1,107 @@
+"""Hooks that a component adds to one task, and what every hook hears of the beginning and the end of a task."""
+
+import logging
+
+import pytest
+
+from acker.errors import ArgumentTypeError
+from acker.local import Hook
+from acker.testing import FeederSpout, Scheduler
+from acker.topology import Bolt, Topology
+
+
+class Seen(Hook):
+    def __init__(self):
+        self.calls = []
+
+    def prepare(self, component, task, conf, context):
+        self.calls.append(("prepare", component, task, conf["topology.debug"], context["task_index"]))
+
+    def cleanup(self, component, task):
+        self.calls.append(("cleanup", component, task))
+
+    def execute(self, component, task, tup):
+        self.calls.append(("execute", component, task, tup[0]))
+
+    def spout_ack(self, component, task, tup_id, complete_ms):
+        self.calls.append(("spout_ack", component, task, tup_id))
+
+
+def last(**members):
+    return type("Last", (Bolt,), {"process": lambda *_: None, **members})
+
+
+def topology(bolt, par=1):
+    feeder = FeederSpout.with_outputs("n")
+    tested = type(Topology)("T", (Topology,), {"source": feeder.spec(), "last": bolt.spec(inputs=["source"], par=par)})
+    return feeder, tested
+
+
+def test_every_hook_hears_of_the_beginning_and_the_end_of_each_task():
+    seen = Seen()
+    feeder, tested = topology(last(), par=2)
+    with Scheduler.of(tested, {"topology.debug": True}, hooks=[seen]) as scheduler:
+        feeder.feed(["a"], "m")
+        scheduler.settle()
+    begun = [call for call in seen.calls if call[0] == "prepare"]
+    assert sorted(begun) == [
+        ("prepare", "last", 2, True, 0),
+        ("prepare", "last", 3, True, 1),
+        ("prepare", "source", 1, True, 0),
+    ]
+    assert seen.calls[:2] != [] and seen.calls[-1][0] == "cleanup"
+    assert sorted(call for call in seen.calls if call[0] == "cleanup") == [
+        ("cleanup", "last", 2),
+        ("cleanup", "last", 3),
+        ("cleanup", "source", 1),
+    ]
+
+
+def test_a_component_adds_a_hook_to_its_own_task():
+    hooks = []
+
+    def initialize(self, conf, context):
+        if self.task_index == 1:
+            hooks.append(Seen())
+            self.add_task_hook(hooks[0])
+
+    feeder, tested = topology(last(initialize=initialize), par=2)
+    with Scheduler.of(tested) as scheduler:
+        for number in range(4):
+            feeder.feed([number], number)
+        scheduler.settle()
+    [seen] = hooks
+    assert seen.calls[0] == ("prepare", "last", 3, False, 1)
+    assert seen.calls[-1] == ("cleanup", "last", 3)
+    assert {call[1:3] for call in seen.calls} == {("last", 3)} and len(seen.calls) == 2 + 2
+
+
+def test_a_spout_adds_one_too():
+    seen = Seen()
+    feeder, tested = topology(last())
+    feeder.initialize = lambda self, conf, context: self.add_task_hook(seen)
+    with Scheduler.of(tested) as scheduler:
+        feeder.feed([1], "m")
+        scheduler.settle()
+    assert seen.calls == [("prepare", "source", 1, False, 0), ("spout_ack", "source", 1, "m"), ("cleanup", "source", 1)]
+
+
+def test_what_is_no_hook_is_refused():
+    _, tested = topology(last(initialize=lambda self, conf, context: self.add_task_hook(Seen)))
+    with pytest.raises(ArgumentTypeError, match="hooks: expected instances, got the class Seen: call it"):
+        Scheduler.of(tested, no_restart=True).settle()
+
+
+def test_what_a_cleanup_raises_is_logged(caplog):
+    class Breaks(Hook):
+        def cleanup(self, component, task):
+            raise OSError(component)
+
+    _, tested = topology(last())
+    caplog.set_level(logging.ERROR, "acker.local")
+    with Scheduler.of(tested, hooks=[Breaks()]) as scheduler:
+        scheduler.settle()
+    assert sorted(caplog.messages) == [
+        "last: task 2: a hook raised in cleanup",
+        "source: task 1: a hook raised in cleanup",
+    ]
