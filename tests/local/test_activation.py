@@ -127,7 +127,7 @@ def test_a_deactivate_that_raises_does_not_keep_close_from_being_called(caplog):
         feeder.feed(["x"], 1)
         scheduler.settle()
     assert heard[-1] == ("bolt0", "close")
-    assert "bolt0: task 2 raised as it ended" in caplog.messages
+    assert "bolt0: task 2 raised in deactivate" in caplog.messages
 
 
 def test_functions_are_given_tuples_as_by_withactivation():

@@ -385,8 +385,8 @@ def test_options_reach_a_bolt_by_itself():
 
     done = run_bolt(Reads, [make_tuple([1])], {"user.size": 5})
     assert done.tuples() == [(5,)]
-    with pytest.raises(ValueError, match="the bolt has no stream 'defalt'; did you mean 'default'"):
-        done.tuples("defalt")
+    with pytest.raises(ValueError, match="the bolt has no stream 'deflt'; did you mean 'default'"):
+        done.tuples("deflt")
 
 
 def test_a_feeder_keeps_what_it_was_fed():

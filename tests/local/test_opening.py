@@ -118,7 +118,6 @@ def test_a_stop_during_initialize_waits_for_the_time_to_drain_and_names_who_does
     assert "the topology stops and initialize() has not returned: source[1] for" in caplog.text
 
 
-@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals go to the main thread")
 def test_two_interrupts_during_initialize_end_the_run_at_once(monkeypatch):
     named = threading.Event()
 

@@ -238,7 +238,7 @@ BUGS = {
     lets_queues_grow: "the queue of .* held",
     times_out_early: "but the timeout is",
     forgets_what_is_open_when_it_stops_or_restarts: "was never told its end|neither been acked|not reached within",
-    tracks_nothing_again_when_an_acker_is_lost: "not reached within",
+    tracks_nothing_again_when_an_acker_is_lost: "was never told its end|not reached within",
     forgets_replays_at_a_restart: "neither been acked nor given up|not reached within",
     spreads_keys: "by fields: key",
     leaves_one_task_of_all_out: "by all: key",

@@ -148,11 +148,11 @@ class SpoutTask:
         """Close the component, if it was initialized; what it raises is logged."""
         if not self.opened:
             return
-        for end in (self._deactivate, self._close):
+        for method, end in (("deactivate", self._deactivate), ("close", self._close)):
             try:
                 end()
             except BaseException:
-                logger.exception("%s: task %d raised as it ended", self.collector.component, self.collector.task)
+                logger.exception("%s: task %d raised in %s", self.collector.component, self.collector.task, method)
         self.collector.cleanup_hooks()
 
     def _deactivate(self) -> None:

@@ -4,8 +4,7 @@ Word count topology
 
 from bolts.wordcount import WordCountBolt
 from spouts.words import WordSpout
-
-from streamparse import Grouping, Topology
+from streamparse.dsl import Grouping, Topology
 
 
 class WordCount(Topology):

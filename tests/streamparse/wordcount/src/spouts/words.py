@@ -1,9 +1,9 @@
 from itertools import cycle
 
-from streamparse import Spout
+import streamparse
 
 
-class WordSpout(Spout):
+class WordSpout(streamparse.Spout):
     outputs = ["word"]
 
     def initialize(self, stormconf, context):
