@@ -308,7 +308,7 @@ def test_the_first_line_comes_before_the_start_is_over(start) -> None:
 
 
 def test_a_task_that_never_comes_back_is_shown_and_ends_with_3(start, folder) -> None:
-    program = start("run", "jobs:Hangs", "--until", "100ms", "--conf", "topology.drain.secs=0.1", "--report", "r.json")
+    program = start("run", "jobs:Hangs", "--until", "3s", "--conf", "topology.drain.secs=0.1", "--report", "r.json")
     assert program.end() == 3, program.said
     assert "stuck[2] did not come back and was left behind, here:" in program.said
     assert "threading.Event().wait()" in program.said

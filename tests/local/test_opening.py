@@ -48,8 +48,16 @@ class Slow:
 @pytest.mark.parametrize("kind", ["spout", "bolt"])
 def test_a_run_ends_when_its_time_is_up_though_initialize_has_not_returned(kind, caplog):
     name = {"spout": "source[1]", "bolt": "last[2]"}[kind]
+    clock, reports = ManualClock(), []
     with Slow() as slow:
-        report = run(slow.topology(kind), until="10ms")
+        topology = slow.topology(kind)
+        runs = threading.Thread(target=lambda: reports.append(run(topology, until="1s", clock=clock)))
+        runs.start()
+        slow.inside.wait()
+        while runs.is_alive():
+            clock.advance(0.5)
+            runs.join(0.01)
+    [report] = reports
     assert report.outcome == "elapsed"
     (left,) = report.abandoned
     assert f"{left.component}[{left.task}]" == name and "go_on.wait()" in left.stack

@@ -215,6 +215,8 @@ class Control:
             self.crew.inherit(previous)
         yield from self._ask(self.ackers, Mode.RUN)
         for executors in (self.crew.bolts, self.crew.spouts):
+            if self._stop:
+                return
             for executor in executors:
                 self._give_life(executor)
             self._set(executors, Mode.OPEN)
@@ -228,6 +230,7 @@ class Control:
         """Wait until components are initialized. Who stops does not wait for ever for one that does not return."""
         pause_ns = _TELL_OPENING_SECS * _NS
         tell_at = self.clock.now_ns() + pause_ns
+        told_late = False
         while self._may_open(executors):
             is_known = self.reached.is_set()  # that the time of the run is up
             yield Wait(
@@ -238,14 +241,15 @@ class Control:
                 break
             if self._is_late() and not is_known:
                 self._tell_who_opens(executors, "the time of the run is up", _GRACE_SECS)
+                told_late = True
                 self.reached.set()
             elif self.clock.now_ns() >= tell_at:
                 self._tell_who_opens(executors, "the topology waits to begin")
                 pause_ns *= 2
                 tell_at = self.clock.now_ns() + pause_ns
         # A run that was given a time ends then: nothing is pending that could be drained.
-        wait_ns = _GRACE_SECS * _NS if self.reached.is_set() else self._drain_ns
-        if self._is_opening(executors) and not self.reached.is_set():
+        wait_ns = _GRACE_SECS * _NS if self._is_late() else self._drain_ns
+        if self._is_opening(executors) and not told_late:
             self._tell_who_opens(executors, "the topology stops", wait_ns / _NS)
         yield Wait(lambda: not self._is_opening(executors), self.clock.now_ns() + wait_ns)
 
