@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,24 +51,25 @@ def rabbitmq(tmp_path_factory):
     """A RabbitMQ server for all tests, started by scripts/broker.py: its `url`, and `commands`, a folder for PATH."""
     script = Path(__file__).resolve().parent.parent / "scripts/broker.py"
     told = tmp_path_factory.mktemp("rabbitmq") / "told"
-    with told.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, script, "rabbitmq"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-        )
-    line = process.stdout.readline()
-    if not line:
-        why = told.read_text(encoding="utf-8").strip()
-        if process.wait() == 3 and "CI" not in os.environ:
-            pytest.skip(why.rpartition("\n")[2])
-        pytest.fail(f"no RabbitMQ server: {why}")
-    running = SimpleNamespace(**json.loads(line))
-    yield running
-    process.stdin.close()  # which tells it to stop
-    assert process.wait(90) == 0
+    command = [sys.executable, script, "rabbitmq"]
+    with (
+        told.open("wb") as log,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log) as process,
+    ):
+        line = process.stdout.readline()
+        if not line:
+            why = told.read_text(encoding="utf-8").strip()
+            # On a machine of CI what apt-get can bring is not done without.
+            if process.wait() == 3 and not ("CI" in os.environ and shutil.which("apt-get")):
+                pytest.skip(why.rpartition("\n")[2])
+            pytest.fail(f"no RabbitMQ server: {why}")
+        running = SimpleNamespace(**json.loads(line))
+        yield running
+        process.stdin.close()  # which tells it to stop
+        assert process.wait(90) == 0
     assert not Path(running.folder).exists(), "it leaves its folder behind"
     node = running.url.rpartition(":")[2].partition("/")[0]
     assert not list(Path("/var").glob(f"*/rabbitmq/*{node}*")), "it writes to the folders of the system"
-    process.stdout.close()
 
 
 @pytest.fixture(params=[acker.Acker, acker.ReferenceAcker], ids=["native", "reference"])

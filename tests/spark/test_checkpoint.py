@@ -108,7 +108,7 @@ def test_the_command_shows_a_table_and_ages(command, made):
     assert (answer.exit_code, answer.stderr) == (0, waits(made.path))
     lines = answer.stdout.splitlines()
     assert lines[0] == f"{made.path}, operator 0, after micro-batch 1"
-    assert lines[1] == "format 1; 4 shards in 2 partitions; trees expire by the clock; 4 shards have state"
+    assert lines[1] == "format 2; 4 shards in 2 partitions; trees expire by the clock; 4 shards have state"
     (total,) = [line.split("\N{BOX DRAWINGS LIGHT VERTICAL}") for line in lines if " all " in line]
     assert [cell.strip() for cell in total[1:4]] == ["all", "71", "70"] and total[7].strip() == "30"
     assert sum(int(line.split()[-1]) for line in lines if line.startswith("  ")) == 71
