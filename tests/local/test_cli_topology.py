@@ -90,6 +90,10 @@ class Runs(Topology):
     numbers = Endless.spec()
     works = Works.spec(inputs=[numbers])
 
+class Scaled(Topology):
+    numbers = Endless.spec()
+    works = Works.spec(inputs=[numbers], par={"prod": 5, "beta": 1})
+
 class Fails(Topology):
     numbers = Raises.spec()
     works = Works.spec(inputs=[numbers])
@@ -237,6 +241,18 @@ def test_what_cannot_be_is_a_usage_error(invoke, folder, arguments, text) -> Non
     assert answer.exit_code == 2, answer.output
     assert text in " ".join(answer.output.split())
     assert sorted(path.name for path in folder.iterdir() if path.name != "__pycache__") == ["jobs.py"]
+
+
+def test_an_environment_chooses_the_number_of_tasks(invoke, folder) -> None:
+    answer = invoke("run", "jobs:Scaled", "-e", "prod", "--until", "10", "--report", "report.json")
+    assert answer.exit_code == 0, answer.output
+    report = json.loads((folder / "report.json").read_text())
+    assert report["stats"]["components"]["works"]["tasks"] == 5
+    answer = invoke("graph", "jobs:Scaled", "--environment", "beta")
+    assert answer.exit_code == 0 and "bolt, 1 task" in answer.output
+    for command in ("run", "graph"):
+        answer = invoke(command, "jobs:Scaled")
+        assert answer.exit_code == 2 and "say which one: run(..., environment='prod'), acker run" in answer.output
 
 
 def test_a_port_that_is_taken_is_a_usage_error(invoke, runtime) -> None:

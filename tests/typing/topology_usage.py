@@ -33,6 +33,9 @@ class Lines(ReliableSpout):
         self.log(tasks, "debug")
         self.finish()
 
+    async def ack(self, tup_id: Any) -> None:
+        super().ack(tup_id)
+
     def fail(self, tup_id: Any, reason: Reason | None = None) -> None:
         super().fail(tup_id, reason)
 

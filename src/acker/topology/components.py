@@ -252,11 +252,13 @@ class Spout(Component):
         """Emit what there is to emit, and return without waiting. May be ``async def``."""
         raise NotImplementedError(f"{type(self).__name__} has no next_tuple()")
 
-    def ack(self, tup_id: Any) -> None:
-        """Hear that everything derived from a tuple is done."""
+    def ack(self, tup_id: Any) -> Any:
+        """Hear that everything derived from a tuple is done. May be ``async def``, also beside a plain next_tuple."""
 
-    def fail(self, tup_id: Any, reason: Reason | None = None) -> None:
-        """Hear that a tuple failed. A method that takes `tup_id` only is called without the reason, as in streamparse.
+    def fail(self, tup_id: Any, reason: Reason | None = None) -> Any:
+        """Hear that a tuple failed. May be ``async def``.
+
+        A method that takes `tup_id` only is called without the reason, as in streamparse.
 
         Parameters
         ----------

@@ -177,12 +177,12 @@ class ReliableSpout(Spout):
             self._ledger.restore(tup_id, before)
             raise
 
-    def ack(self, tup_id: Any) -> None:
+    def ack(self, tup_id: Any) -> Any:
         """Forget a tuple."""
         if self._ledger.forget(tup_id) is None:
             self.logger.warning("ack of a tuple that is not open: %r", tup_id)
 
-    def fail(self, tup_id: Any, reason: Reason | None = None) -> None:
+    def fail(self, tup_id: Any, reason: Reason | None = None) -> Any:
         """Schedule the replay of a tuple, or give it up.
 
         Parameters

@@ -158,7 +158,7 @@ def row_of(values: object) -> tuple[Any, ...] | None:
 
     That is what has no length or no order, text and bytes, and a mapping, whose order is not that of the fields.
     """
-    if type(values) is list or type(values) is tuple:
+    if isinstance(values, list | tuple):
         return tuple(values)
     if isinstance(values, str | bytes | bytearray | memoryview | Mapping):
         return None
