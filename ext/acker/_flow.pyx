@@ -82,12 +82,14 @@ cdef class Delivery:
             break
         return 0
 
+    @cython.final
     @cython.critical_section
     cdef int answer_for(self, int64_t tuple_id) except -1:
         """Let the id of a tuple that is emitted under this one enter its ack val."""
         self._ack_val ^= tuple_id
         return 0
 
+    @cython.final
     @cython.critical_section
     cdef bint change_hands(self, before, after) except -1:
         """Give it another owner; False: somebody else was the owner before."""
@@ -137,11 +139,13 @@ cdef class Outlet:
         self.place = place
         self.task = task
 
+    @cython.final
     @cython.critical_section
     cdef int count(self, Py_ssize_t tuples) except -1:
         self.sent += tuples
         return 0
 
+    @cython.final
     cdef int send(self, list tuples) except -1:
         """Put tuples into the other task's queue. Any thread may."""
         self.count(len(tuples))
@@ -154,11 +158,13 @@ cdef class Hand:
 
     `pressed`: time to put it down and to look up, because a buffer has `full_at` tuples or somebody wants something.
     `lock`: held by threads that are not the executor's while they call its components. `closed`: they may not any more.
+    `alive_at`: when `_keep_alive` is to be called, in ns of the runtime's clock; 0: never.
     """
 
     cdef readonly list dirty
     cdef public bint pressed
     cdef readonly Py_ssize_t full_at
+    cdef public int64_t alive_at
     cdef readonly object lock
     cdef readonly bint closed
     # The thread that is in a step of the executor, or runs its coroutines while it rests; 0: none is.
@@ -186,6 +192,7 @@ cdef class Hand:
         with self.lock:
             self.closed = True
 
+    @cython.final
     cdef bint is_own(self) except -1:
         """Say whether this thread is the executor's. One that rests is woken, to put down what comes now."""
         cdef unsigned long me = PyThread_get_thread_ident()
@@ -196,6 +203,7 @@ cdef class Hand:
         self._wake()
         return True
 
+    @cython.final
     cdef int put(self, Outlet outlet, Delivery tup) except -1:
         if not outlet.buffer:
             self.dirty.append(outlet)
@@ -337,6 +345,7 @@ cdef class Route:
         self.is_direct = is_direct
         self.direct = dict(direct)
 
+    @cython.final
     @cython.critical_section
     cdef int count(self) except -1:
         self.emitted += 1
@@ -589,6 +598,7 @@ cdef class Emitter:
             self._refuse_ended(f"cannot {what}")
         return 0
 
+    @cython.final
     @cython.critical_section
     cdef int64_t next_id(self) except? 0:
         if self.next_place >= self.ids_held:
@@ -605,6 +615,7 @@ cdef class Emitter:
             raise ValueError("the generator gave no ids")
         return 0
 
+    @cython.final
     cdef int put(self, Outlet outlet, Delivery tup, bint own) except -1:
         """Hand over a tuple: with others, by the executor, or at once by a thread that is not its own."""
         if own:
@@ -673,6 +684,7 @@ cdef class BoltEmitter(Emitter):
             self._on_emit(route, values, outlets)
         return [(<Outlet>outlet).task for outlet in outlets] if need_task_ids else None
 
+    @cython.final
     cdef int deliver(self, Route route, values, list outlets, tuple tied, bint own) except -1:
         cdef Outlet outlet
         cdef Delivery delivery
@@ -688,6 +700,7 @@ cdef class BoltEmitter(Emitter):
         route.count()
         return 0
 
+    @cython.final
     cdef int anchor(self, Delivery tup, Delivery anchor) except -1:
         """Let a tuple join the trees of its one anchor."""
         if anchor.tracked:
@@ -715,6 +728,7 @@ cdef class BoltEmitter(Emitter):
                     ids[root_id] = <int64_t>ids.get(root_id, 0) ^ tuple_id
         return tup._set_ids(ids)
 
+    @cython.final
     @cython.critical_section
     cdef int count_settled(self, bint failed) except -1:
         if failed:
@@ -743,6 +757,7 @@ cdef class BoltEmitter(Emitter):
         if self.watched:
             self._on_ack(tup)
 
+    @cython.final
     cdef int ack_to(self, tup, Post post) except -1:
         self.take(tup, "acked")
         post.put_oks(<Delivery>tup)
@@ -768,6 +783,7 @@ cdef class BoltEmitter(Emitter):
         post.fail((<Delivery>tup)._ids or (), reason)
         return self.count_settled(True)
 
+    @cython.final
     cdef int take(self, tup, what) except -1:
         """Take a tuple of this task to settle it, as nobody else will be able to."""
         if not self.mine(tup, what).change_hands(self, SETTLED):
@@ -797,6 +813,7 @@ cdef class BoltEmitter(Emitter):
         """Ack a tuple that nobody has acked or failed. For the executor."""
         self.settle(tup)
 
+    @cython.final
     cdef int settle(self, Delivery tup) except -1:
         if not tup.change_hands(self, SETTLED):
             return 0
@@ -920,6 +937,7 @@ cdef class SpoutEmitter(Emitter):
             self._on_emit(route, values, outlets)
         return [(<Outlet>outlet).task for outlet in outlets] if need_task_ids else None
 
+    @cython.final
     cdef int deliver(self, Route route, values, list outlets, tup_id, Post post, bint own) except -1:
         cdef Outlet outlet
         if tup_id is not None and self.tracks:
@@ -932,6 +950,7 @@ cdef class SpoutEmitter(Emitter):
         route.count()
         return 0
 
+    @cython.final
     @cython.critical_section
     cdef int64_t open_tree(self, Open open_) except -1:
         """Enter a tree into what is pending; return its message id."""
@@ -970,6 +989,8 @@ cdef class SpoutEmitter(Emitter):
         cdef int64_t before
         next_tuple = spout.next_tuple
         for got in range(limit):
+            if self.hand.alive_at:
+                self.keep_alive()
             if spout._finished or len(self.pending) >= pending_max or self.hand.pressed:
                 return got
             before = self.emits
@@ -983,6 +1004,13 @@ cdef class SpoutEmitter(Emitter):
             if self.emits == before:
                 return got
         return limit
+
+    @cython.final
+    cdef int keep_alive(self) except -1:
+        """Call what is due however many tuples and outcomes there are."""
+        if <int64_t>self.now_ns() >= self.hand.alive_at:
+            self.hand._keep_alive()
+        return 0
 
     @property
     def untold(self):
@@ -999,6 +1027,8 @@ cdef class SpoutEmitter(Emitter):
         cdef int64_t elapsed_ns
         self.heard.extend(verdicts)
         while self.told < len(self.heard):
+            if self.hand.alive_at:
+                self.keep_alive()
             message_id, outcome, reason = <tuple>self.heard[self.told]
             self.told += 1
             open_ = self.pending.pop(message_id, None)

@@ -45,9 +45,13 @@ class ClockLoop(asyncio.SelectorEventLoop):
         self.dues: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._count = 0
 
+    def now_ns(self) -> int:
+        """Return the time of the runtime's clock in nanoseconds."""
+        return self._runtime_clock.now_ns()
+
     def time(self) -> float:
         """Return the time of the runtime's clock in seconds."""
-        return self._runtime_clock.now_ns() / 1e9
+        return self.now_ns() / 1e9
 
     def call_at(  # type: ignore[override]  # There the callback's type tells those of args.
         self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
@@ -306,28 +310,37 @@ class AsyncSpoutTask(SpoutTask):
     loop: ClockLoop
     signal: Signal
     asking: asyncio.Task[None] | None = None
+    beating: asyncio.Future[Any] | None = None
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._later: list[Verdict] = []
-        # Where only `ack` or `fail` is a coroutine, `next_tuple` is called as any other spout's.
+        self._emits = 0  # How often it had emitted when `next_tuple` was called.
+        # Where only other methods are coroutines, `next_tuple` is called as any other spout's.
         self._waits = inspect.iscoroutinefunction(self.spout.next_tuple)
 
     def _ask(self, limit: int) -> int:
         collector = self.collector
         for got in range(limit):
+            self._beat_if_due()
             if self.asking is None and (self.spout._finished or self._is_full() or collector.hand.pressed):
                 return got
-            before = collector.emits
+            if self.asking is None:
+                self._emits = collector.emits
             if not self._has_returned():
                 return got
             collector.executed += 1
             while collector.at_once:
                 self._ack(collector.at_once.pop(0))
                 collector.acked += 1
-            if collector.emits == before:
+            if collector.emits == self._emits:
                 return got
         return limit
+
+    def _beat_if_due(self) -> None:
+        hand = self.collector.hand
+        if hand.alive_at and self.loop.now_ns() >= hand.alive_at:
+            hand._keep_alive()
 
     def _has_returned(self) -> bool:
         """Let `next_tuple` go on; say whether it is through."""
@@ -349,16 +362,37 @@ class AsyncSpoutTask(SpoutTask):
 
     def hear(self, verdicts: list[Verdict], *, guarded: bool) -> None:
         """Tell the component how trees ended, once `next_tuple` has returned."""
+        beating = self.beating
+        if beating is not None and beating.done():
+            self.beating = None
+            self._look_at(beating, guarded=guarded)
         if self.asking is not None and not self.asking.done():
             self._later.extend(verdicts)
             return
         if self.asking is not None and (self.asking.cancelled() or self.asking.exception() is not None):
-            # Now and not when the spout is asked again, which it may never be. Of a halt it is heard guarded.
+            # Now and not when the spout is asked again, which it may never be.
             asking, self.asking = self.asking, None
-            if not guarded:
-                asking.result()
+            self._look_at(asking, guarded=guarded)
         later, self._later = self._later, []
         super().hear(later + verdicts, guarded=guarded)
+
+    def _look_at(self, coroutine: asyncio.Future[Any], *, guarded: bool) -> None:
+        """Raise what a coroutine raised; after a halt, which has cancelled it, log it."""
+        if not guarded:
+            coroutine.result()
+        elif not coroutine.cancelled() and coroutine.exception() is not None:
+            who = self.collector
+            logger.error("%s: task %d raised as it stopped", who.component, who.task, exc_info=coroutine.exception())
+
+    def keep_alive(self) -> None:
+        """Let the component keep alive what it holds open: a coroutine beside all else that runs, one at a time."""
+        if self.beating is not None:
+            return
+        beat = self.spout.keep_alive()
+        if inspect.isawaitable(beat):
+            self.beating = asyncio.ensure_future(beat, loop=self.loop)
+            self.beating.add_done_callback(self._touch)
+            self.loop.rounds()
 
     def is_quiet(self) -> bool:
         """Say whether nothing is open and every outcome was told."""
@@ -367,9 +401,18 @@ class AsyncSpoutTask(SpoutTask):
     def _call(self, method: str, *arguments: object) -> None:
         returned = getattr(self.spout, method)(*arguments)
         if method in MAY_BE_ASYNC and inspect.isawaitable(returned):
-            self.loop.run_until_complete(returned)
+            self._finish(asyncio.ensure_future(returned, loop=self.loop))
         elif returned is not None:
             self.collector._refuse_unrun(method, returned)
+
+    def _finish(self, coroutine: asyncio.Future[Any]) -> None:
+        """Wait for a coroutine; what keeps the spout alive is called meanwhile."""
+        hand = self.collector.hand
+        while hand.alive_at and not coroutine.done():
+            self._beat_if_due()
+            left_ns = hand.alive_at - self.loop.now_ns()
+            self.loop.run_until_complete(asyncio.wait([coroutine], timeout=left_ns / 1e9))
+        self.loop.run_until_complete(coroutine)
 
 
 class AsyncSpoutExecutor(_OnLoop, SpoutExecutor):
@@ -381,8 +424,8 @@ class AsyncSpoutExecutor(_OnLoop, SpoutExecutor):
         return min(dues, default=None)
 
     def _work(self, mode: Mode, limit: int) -> bool:
-        if mode is not Mode.RUN and asyncio.all_tasks(self.loop):
-            self.loop.rounds()  # What a resting spout waits for may come.
+        if asyncio.all_tasks(self.loop):
+            self.loop.rounds()  # What a spout waits for may come, though it is not asked.
         try:
             return super()._work(mode, limit)
         finally:

@@ -122,7 +122,8 @@ class Crew:
             executor: SpoutExecutor | BoltExecutor
             if node.kind == "spout":
                 poll_ns = int(options["topology.sleep.spout.wait.strategy.time.ms"] * _NS_PER_MS)
-                kind = AsyncSpoutExecutor if _is_async(node, "next_tuple", "ack", "fail") else SpoutExecutor
+                on_loop = _is_async(node, "next_tuple", "ack", "fail", "keep_alive")
+                kind = AsyncSpoutExecutor if on_loop else SpoutExecutor
                 executor = kind(*arguments, poll_ns=poll_ns, **common)
                 self.spouts.append(executor)
             else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from acker._flow import Hand, Outlet
@@ -111,11 +112,14 @@ class Outbox(Hand):
     may_wait : bool
         Whether threads that call the executor's components are held up while there is no room. Not under a scheduler:
         the one that waits may be the one that steps everybody.
+    keep_alive : callable, optional
+        Called between two calls of a component once the clock shows `alive_at`.
     """
 
     def __init__(self, signal: Signal, full_at: int) -> None:
         super().__init__(full_at)
         self.may_wait = False
+        self.keep_alive: Callable[[], object] | None = None
         self._signal = signal
         self._queues: list[TupleQueue] = []
 
@@ -127,6 +131,10 @@ class Outbox(Hand):
 
     def _wake(self) -> None:
         self._signal.set()
+
+    def _keep_alive(self) -> None:
+        assert self.keep_alive is not None
+        self.keep_alive()
 
     def _wait_for_room(self) -> None:
         """Hold up a thread that is not the executor's and is about to emit.

@@ -18,6 +18,9 @@ from acker.topology.reliable import ReliableSpout
 
 _NS_PER_MS = 1_000_000
 
+# A spout's keep_alive is promised within a second, and a thread may be late.
+_ALIVE_NS = 500_000_000
+
 logger = logging.getLogger("acker.local")
 
 
@@ -91,6 +94,15 @@ class SpoutTask:
 
     def _ask(self, limit: int) -> int:
         return self.collector.ask(self.spout, self._ack, limit, self._pending_max)
+
+    @property
+    def has_keep_alive(self) -> bool:
+        """Whether the component has a `keep_alive` of its own."""
+        return getattr(self.spout.keep_alive, "__func__", None) is not Spout.keep_alive
+
+    def keep_alive(self) -> None:
+        """Let the component keep alive what it holds open."""
+        self._call("keep_alive")
 
     def _call(self, method: str, *arguments: object) -> None:
         returned = getattr(self.spout, method)(*arguments)
@@ -185,11 +197,18 @@ class SpoutExecutor(Worker):
         # Not bounded by its capacity: the ackers never wait, and more outcomes than open trees there cannot be.
         self.inbox: Verdicts = Queue(capacity, self.signal)
         self.track_again = False
+        self.outbox.keep_alive = self._keep_alive
         self._poll_ns = poll_ns
         self._idle_until: int | None = None
 
     def deadline_ns(self) -> int | None:
-        """Return when a replay is due."""
+        """Return when a replay or a `keep_alive` is due."""
+        return min((due for due in (self._alive_ns(), self._replay_ns()) if due is not None), default=None)
+
+    def _alive_ns(self) -> int | None:
+        return None if self.crash is not None else self.outbox.alive_at or None
+
+    def _replay_ns(self) -> int | None:
         if self.mode is not Mode.RUN:
             return None
         dues = [due for task in self.tasks if (due := task.next_replay_ns()) is not None and task.may_emit()]
@@ -197,12 +216,34 @@ class SpoutExecutor(Worker):
 
     def rest(self) -> None:
         """Wait for outcomes or room; a spout that had nothing is asked again after a while."""
-        due = self.deadline_ns()
-        if self.blocked:
-            due = None
-        elif self._idle_until is not None:
-            due = self._idle_until if due is None else min(due, self._idle_until)
+        due = self._alive_ns()
+        if not self.blocked:
+            dues = (self.deadline_ns(), self._idle_until)
+            due = min((each for each in dues if each is not None), default=None)
         self.clock.wait(self.signal, due)
+
+    def _inside(self, mode: Mode, limit: int) -> bool:
+        if self._alive_ns() is not None and self.clock.now_ns() >= self.outbox.alive_at:
+            self._keep_alive()
+        return super()._inside(mode, limit)
+
+    def _keep_alive(self) -> None:
+        """Call every task's `keep_alive`, in any mode; what it raises crashes the executor unless that is halted."""
+        self.outbox.alive_at = self.clock.now_ns() + _ALIVE_NS
+        for task in self.tasks:
+            try:
+                task.keep_alive()
+            except BaseException:
+                if self.seen not in (Mode.HALT, Mode.SETTLE):
+                    raise
+                who = task.collector
+                logger.exception("%s: task %d raised in keep_alive while it stops", who.component, who.task)
+
+    def finished(self, mode: Mode) -> bool:
+        """Note that OPEN or CLOSE is through."""
+        wanted = mode is Mode.OPEN and any(task.has_keep_alive for task in self.tasks)
+        self.outbox.alive_at = self.clock.now_ns() + _ALIVE_NS if wanted else 0
+        return super().finished(mode)
 
     def is_quiet(self) -> bool:
         """Say whether nothing is in hand and every outcome was taken."""

@@ -266,6 +266,16 @@ class Spout(Component):
         reason : Reason, optional
         """
 
+    def keep_alive(self) -> Any:
+        """Keep alive what the spout holds open: send a heartbeat, renew a lease. Called at least every second.
+
+        It is called by the clock of the runtime and in every state from `initialize` to `close`: while too much is
+        open for `next_tuple` to be called, while consumers are slow, while the topology is paused, drains or waits for
+        other components. It is called between two calls of the spout's other methods, on the same thread; while one of
+        those blocks it cannot be. It may be ``async def``, and then goes on while other coroutines of the spout wait.
+        What it raises is treated as what `next_tuple` raises. It is not the place to emit.
+        """
+
     def activate(self) -> None:
         """Hear that the spout is asked for tuples again."""
 

@@ -77,6 +77,8 @@ def _spout(base: type[Spout], next_: Callable[..., Any], name: str | None, **mem
     if next_ is None:
         raise TopologyError("next: expected a function, got None")
     _check("next", next_, mend="return one tuple a call, or write a Spout, whose next_tuple() may be async")
+    if members["_keep"] is not None:
+        members["keep_alive"] = _Functions._beat
     return _component(base, next_, name, _next=staticmethod(next_), **members)
 
 
@@ -89,6 +91,12 @@ class _Functions(_WithArgs, Spout):
 
     _next: Callable[[Args], Any]
     _stream_of: StreamOf | None = None
+    _keep: Callable[[Args], object] | None = None
+
+    def _beat(self) -> None:
+        """Stand for `keep_alive` where there is a function for it."""
+        assert self._keep is not None
+        self._keep(self._args)
 
     def _emit_next(self) -> Any:
         """Return what the user's function gives; None also when it is at its end."""
@@ -140,6 +148,7 @@ def reliable_spout(
     outputs: Outputs,
     make_args: MakeArgs | None = None,
     stream_of: StreamOf | None = None,
+    keep_alive: Callable[[Args], object] | None = None,
     name: str | None = None,
 ) -> type[Spout]:
     """Return a spout that tracks what it emits.
@@ -159,6 +168,8 @@ def reliable_spout(
         ``make_args(conf, context)``, once a task, makes `args`; None when left out.
     stream_of : callable, optional
         ``stream_of(values)`` names the stream of a tuple; "default" when left out.
+    keep_alive : callable, optional
+        ``keep_alive(args)`` is called at least every second; see `Spout.keep_alive`.
     name : str, optional
         Of the class; left out, that of `next`.
 
@@ -174,7 +185,8 @@ def reliable_spout(
     if nack is not None and not _takes_reason(nack):
         nack = _without_reason(nack)
     functions = {"_ack": _static(ack), "_nack": _static(nack)}
-    shared = {"_stream_of": _static(stream_of), "_make_args": _static(make_args)}
+    shared = {"_stream_of": _static(stream_of), "_make_args": _static(make_args), "_keep": _static(keep_alive)}
+    _check("keep_alive", keep_alive, mend="write a Spout, whose keep_alive() may be async")
     return _spout(_ReliableFunctions, next, name, outputs=outputs, **functions, **shared)
 
 
@@ -184,6 +196,7 @@ def unreliable_spout(
     outputs: Outputs,
     make_args: MakeArgs | None = None,
     stream_of: StreamOf | None = None,
+    keep_alive: Callable[[Args], object] | None = None,
     name: str | None = None,
 ) -> type[Spout]:
     """Return a spout whose tuples nobody tracks.
@@ -193,7 +206,7 @@ def unreliable_spout(
     next : callable
         ``next(args)`` returns the values of a tuple, or None when there is nothing now. It raises StopIteration when
         there will be nothing any more.
-    outputs, make_args, stream_of, name
+    outputs, make_args, stream_of, keep_alive, name
         See `reliable_spout`.
 
     Returns
@@ -203,7 +216,8 @@ def unreliable_spout(
     """
     _check("stream_of", stream_of)
     _check("make_args", make_args)
-    shared = {"_stream_of": _static(stream_of), "_make_args": _static(make_args)}
+    shared = {"_stream_of": _static(stream_of), "_make_args": _static(make_args), "_keep": _static(keep_alive)}
+    _check("keep_alive", keep_alive, mend="write a Spout, whose keep_alive() may be async")
     return _spout(_UnreliableFunctions, next, name, outputs=outputs, **shared)
 
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from acker.topology.components import Component
 
 # A runtime waits for these. Nobody would wait for another method that is a coroutine.
-MAY_BE_ASYNC: Final = ("process", "next_tuple", "ack", "fail")
+MAY_BE_ASYNC: Final = ("process", "next_tuple", "ack", "fail", "keep_alive")
 _NEVER_ASYNC: Final = (
-    *("initialize", "close", "activate", "deactivate", "keep_alive", "dead_letter"),
+    *("initialize", "close", "activate", "deactivate", "dead_letter"),
     *("process_tick", "tick_secs", "group_key", "process_batch"),
 )
 _LAZY: Final = (map, filter)
