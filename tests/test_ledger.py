@@ -222,3 +222,10 @@ def test_a_table_that_cannot_be_made_smaller_stays(monkeypatch):
     monkeypatch.setattr(ledger, "_allocate", refuse)
     ledger.shrink()
     assert (len(ledger), ledger.nbytes) == (1, grown) and 0 in ledger
+
+
+def test_the_time_since_any_start_fits_an_int64():
+    ledger = Ledger()
+    ledger.merge(partials([(7, 5, TRACKED, 1, 2, 3)]), time_ms=-(2**63))
+    done = ledger.merge(partials([(7, 4, 0, 0, 0, 0)]), time_ms=2**63 - 1).completions
+    assert done.elapsed_ms.tolist() == [2**63 - 1]

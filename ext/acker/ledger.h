@@ -351,7 +351,9 @@ class Ledger {
         done->message_id[row] = entry.message_id;
         done->task_id[row] = entry.task_id;
         done->outcome[row] = outcome;
-        done->elapsed_ms[row] = now_ms > entry.start_ms ? now_ms - entry.start_ms : 0;
+        const uint64_t elapsed = static_cast<uint64_t>(now_ms) - static_cast<uint64_t>(entry.start_ms);
+        const uint64_t most = INT64_MAX;
+        done->elapsed_ms[row] = now_ms > entry.start_ms ? static_cast<int64_t>(elapsed < most ? elapsed : most) : 0;
     }
 
     void merge_row(const Partials& in, size_t row, uint64_t hash, const Rules& rules, Completions* done,

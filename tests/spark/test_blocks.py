@@ -72,13 +72,13 @@ def test_what_goes_in_comes_out():
     for part, finished, event_ms in (
         (PARTIALS, 1, None),
         (PARTIALS.rows(0, 0), 0, 0),
-        (PARTIALS.rows(4, 5), 1, INT64_MIN + 1),
-        (PARTIALS.rows(1, 4), 0, INT64_MAX),
+        (PARTIALS.rows(4, 5), 1, -(2**61)),
+        (PARTIALS.rows(1, 4), 0, 2**61),
     ):
-        block = encode_block(part, messages=11, duplicates=2**63, event_ms=event_ms)
+        block = encode_block(part, messages=11, duplicates=2**48, event_ms=event_ms)
         decoded, header = decode_block(block)
         trees = len(part.root_id)
-        assert header == read_header(block) == BlockHeader(trees, trees - finished, 11, 2**63, event_ms)
+        assert header == read_header(block) == BlockHeader(trees, trees - finished, 11, 2**48, event_ms)
         assert [column.dtype for column in decoded] == [column.dtype for column in part]
         rows, expected = (list(zip(*(column.tolist() for column in one), strict=True)) for one in (decoded, part))
         assert rows == [*expected[trees - finished :], *expected[: trees - finished]]  # the finished tree is the last
@@ -111,6 +111,9 @@ def test_what_no_combiner_writes_is_refused_though_the_checksum_fits():
     for lie in (PARTIALS._replace(flags=PARTIALS.flags + 8), PARTIALS._replace(task_id=-1 - PARTIALS.task_id)):
         with pytest.raises(ArgumentValueError, match="flags or task ids that no combiner writes"):
             decode_block(encode_block(lie))
+    for counts in ({"messages": 2**63}, {"duplicates": 2**49}, {"event_ms": 2**62}, {"event_ms": 1 - 2**63}):
+        with pytest.raises(ArgumentValueError, match="block: counts or an event time that no combiner writes: "):
+            decode_block(encode_block(PARTIALS, **counts))
     later = bytearray(encode_block(PARTIALS))
     later[8] = 3
     with pytest.raises(ArgumentValueError, match="block: expected version 2, got 3"):

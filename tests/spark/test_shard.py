@@ -13,7 +13,7 @@ from acker.protocol import Kind
 from acker.spark.blocks import encode_blocks
 from acker.spark.resident import Residents
 from acker.spark.shard import Batch, Options, update
-from acker.spark.state import CHUNK_ROWS_MAX, StateError, decode_chunk, decode_head, encode_head
+from acker.spark.state import CHUNK_ROWS_MAX, ChunkSize, StateError, decode_chunk, decode_head, encode_head
 from acker.testing.microbatches import Message, MicroBatches
 
 # All of it with the compiled tables and with their twins.
@@ -268,6 +268,9 @@ def test_damage_is_refused():
     expect("chunk 1 of the log is missing")
     store.written["head"] = encode_head(head._replace(entries=2))
     expect("the log holds 1 entries, 1 of them tracked, and the head says 2 and 1")
+    # No memory for what the head claims, before the log has shown it; its chunks may claim as much as they like.
+    store.written["head"] = encode_head(head._replace(entries=2**61, chunks=(ChunkSize(2**32 - 1, 2**32 - 1),)))
+    expect(f"the log holds 1 entries, 1 of them tracked, and the head says {2**61} and 1")
     store.written["head"] = encode_head(head._replace(shard=3))
     expect("expected the state of shard 0, got that of shard 3")
 

@@ -96,6 +96,27 @@ def test_what_cannot_be_read_is_refused(data, decode):
         decode(later)
 
 
+@pytest.mark.parametrize("name", ["clock_ms", "time_ms", "rotation", "entries", "credit_rows"])
+@pytest.mark.parametrize("number", [2**62, 2**63 - 1, -(2**62), -(2**63)])
+def test_numbers_of_a_head_that_would_overflow_are_refused(name, number):
+    with pytest.raises(StateError, match=f"head: expected {name} within .* of 0, got {number}, which no shard writes"):
+        decode_head(encode_head(HEAD._replace(**{name: number})))
+
+
+@pytest.mark.parametrize("count", [2**62, 2**63 - 1, -1])
+def test_counts_of_a_head_that_would_overflow_are_refused(count):
+    with pytest.raises(StateError, match=f"head: expected a count acked from 0 to .*, got {count}"):
+        decode_head(encode_head(HEAD._replace(counts=HEAD.counts._replace(acked=count))))
+
+
+@pytest.mark.parametrize("name", ["start_ms", "since_ms"])
+@pytest.mark.parametrize("time_ms", [2**62, -(2**63)])
+def test_times_of_entries_that_would_overflow_are_refused(name, time_ms):
+    entries = ENTRIES._replace(**{name: np.array([1, time_ms])})
+    with pytest.raises(StateError, match=f"chunk: a {name} that no shard writes"):
+        decode_chunk(encode_chunk(entries, GONE))
+
+
 def test_lengths_that_do_not_fit_are_refused_whatever_the_checksum_says():
     for rows, gone in ((3, 2), (2, 3), (2**62, 0), (0, 2**61)):
         with pytest.raises(StateError, match="do not hold"):

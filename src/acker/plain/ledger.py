@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from acker.protocol import Outcome
+from acker.protocol import INT64_MAX, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,7 +99,7 @@ class _Changes:
 
     def report(self, entry: _Entry, outcome: Outcome, now_ms: int) -> None:
         """Note that a tree ended; the counters have the names of the outcomes."""
-        elapsed = max(now_ms - entry.start_ms, 0)
+        elapsed = min(max(now_ms - entry.start_ms, 0), INT64_MAX)
         self.counts[outcome.name.lower()] += 1
         self.done.append((entry.root_id, entry.message_id, entry.task_id, int(outcome), elapsed))
 

@@ -58,6 +58,9 @@ _HEADER: Final = struct.Struct("<8sIIQQQQq")
 _CHECKSUM: Final = struct.Struct("<Q")
 HEADER_BYTES: Final = _HEADER.size + _CHECKSUM.size
 _NO_EVENT: Final = INT64_MIN
+# So that sums over the blocks of a micro-batch, and a clock that goes on from an event time, stay int64.
+_COUNT_MAX: Final = 2**48
+_EVENT_MS_MAX: Final = 2**61
 # The columns in the order of the block, and whether they hold the open trees only. The widest come first, so that each
 # is aligned in an aligned block.
 _COLUMNS: Final = (
@@ -170,6 +173,10 @@ def read_header(block: Any) -> BlockHeader:
             f"block: expected {expected} bytes for {trees} trees, {open_trees} of them open, got {len(view)}"
         )
     event = None if event_ms == _NO_EVENT else event_ms
+    if max(messages, duplicates) > _COUNT_MAX or abs(event or 0) > _EVENT_MS_MAX:
+        raise ArgumentValueError(
+            f"block: counts or an event time that no combiner writes: {messages}, {duplicates}, {event}"
+        )
     return BlockHeader(trees, open_trees, messages, duplicates, event)
 
 

@@ -43,6 +43,8 @@ _LOG_ROWS_PER_ENTRY: Final = 2
 _LOG_ROWS_SPARE: Final = CHUNK_ROWS_MAX
 # ... or more chunks than full ones would need, and some.
 _CHUNKS_SPARE: Final = 64
+# A table that is built from the log has room for so many times the rows that were read.
+_ROOM_TIMES: Final = 8
 # For each row written so many old ones may be looked at, and this many a micro-batch besides: the work of a micro-batch
 # is bounded by its own size, and still the cleaning outruns the writing.
 _CREDIT_PER_ROW: Final = 2
@@ -226,12 +228,15 @@ def _rebuild(store: Store, residents: Residents, head: Head) -> Ledger:
     """Make the table that the log describes."""
     ledger = residents.new()
     with borrowed(ledger):
-        ledger.reserve(head.entries + CHUNK_ROWS_MAX)
+        read = 0
         for number in range(head.first_chunk, head.next_chunk):
             data = store.chunk(number)
             if data is None:
                 raise StateError(f"chunk {number} of the log is missing: the checkpoint is damaged")
             entries, gone = decode_chunk(data)
+            read += len(entries.root_id)
+            # Room at once, but for what was read: a head may claim any number of entries.
+            ledger.reserve(min(head.entries + CHUNK_ROWS_MAX, _ROOM_TIMES * read) - len(ledger))
             ledger.erase(gone)
             ledger.put(entries, number)
         ledger.expire(head.expired_ms, head.time_ms)

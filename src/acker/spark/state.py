@@ -17,6 +17,7 @@ import numpy.typing as npt
 from acker.combiner import xxh64
 from acker.errors import ArgumentValueError
 from acker.ledger import TOKEN_BYTES, UNTRACKED_FAILED, Counts, Entries
+from acker.protocol import INT64_MIN
 
 VERSION: Final = 2
 # The state variable, a map, and its types as Spark writes them. One for both: a second variable would make every commit
@@ -26,6 +27,9 @@ KEY_DDL: Final = "chunk int"
 VALUE_DDL: Final = "bytes binary"
 # Where the head stands in the map; chunks are numbered from 1.
 HEAD_KEY: Final = 0
+
+# Of what a head holds, and of the times of entries: the sum or the difference of two is an int64.
+NUMBER_MAX: Final = 2**62 - 1
 
 # A chunk stays near 1.4 MB: it is written in one piece, and done away with in one.
 CHUNK_ROWS_MAX: Final = 32_768
@@ -151,7 +155,15 @@ def decode_head(data: Any) -> Head:
         raise StateError(f"head: {len(content)} bytes do not hold one")
     values = _HEAD.unpack_from(content, _PREFIX.size)
     chunks = np.frombuffer(content, _CHUNK_SIZE, offset=_PREFIX.size + _HEAD.size).reshape(-1, 2).tolist()
+    for name, number in zip(Head._fields[1 : 1 + _NUMBERS], values[1:], strict=False):
+        if abs(number) > NUMBER_MAX and (name, number) != ("expired_ms", INT64_MIN):
+            raise StateError(f"head: expected {name} within {NUMBER_MAX} of 0, got {number}, which no shard writes")
     counts = Counts(*values[1 + _NUMBERS :])
+    for name, count in counts._asdict().items():
+        if not 0 <= count <= NUMBER_MAX:
+            raise StateError(
+                f"head: expected a count {name} from 0 to {NUMBER_MAX}, got {count}, which no shard writes"
+            )
     return Head._make([*values[: 1 + _NUMBERS], counts, tuple(ChunkSize(*chunk) for chunk in chunks)])
 
 
@@ -184,6 +196,9 @@ def decode_chunk(data: Any) -> tuple[Entries, npt.NDArray[np.int64]]:
         offset += columns[name].nbytes
     if rows and columns["task_id"].min() < UNTRACKED_FAILED:
         raise StateError("chunk: a task id that no shard writes")
+    for name in ("start_ms", "since_ms"):
+        if rows and not -NUMBER_MAX <= columns[name].min() <= columns[name].max() <= NUMBER_MAX:
+            raise StateError(f"chunk: a {name} that no shard writes")
     # Copies, since the native table asks for aligned memory that may be written to.
     native = {name: column.astype(column.dtype.newbyteorder("=")) for name, column in columns.items()}
     return Entries(**native), gone.astype(np.int64)
