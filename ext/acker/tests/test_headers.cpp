@@ -1115,11 +1115,11 @@ TEST(room_is_made_for_what_was_read_and_not_for_what_is_claimed) {
     Snapshot snapshot({core.get()});
     size_t entry = 0;
     CHECK(snapshot.read_into({honest.get()}, snapshot.entries, &entry) == NO_FAULT);
-    CHECK(snapshot.read_into({fresh.get()}, SIZE_MAX, &entry) == NO_FAULT);
+    CHECK(snapshot.read_into({fresh.get()}, 64 * BLOCK_ENTRIES, &entry) == NO_FAULT);
     CHECK(fresh->arena.bytes() <= 8 * honest->arena.bytes());
     auto untouched = filled(0);
     snapshot.blocks[0][5] ^= 1;
-    CHECK(snapshot.read_into({untouched.get()}, SIZE_MAX, &entry) == CHECKSUM_WRONG);
+    CHECK(snapshot.read_into({untouched.get()}, 64 * BLOCK_ENTRIES, &entry) == CHECKSUM_WRONG);
     CHECK(untouched->arena.bytes() == 0);
 }
 
