@@ -174,7 +174,8 @@ cdef class Hand:
     def __init__(self, full_at):
         self.dirty = []
         self.full_at = full_at
-        self.lock = threading.Lock()
+        # A finalizer may run while it is held, and may ack.
+        self.lock = threading.RLock()
 
     def enter(self, bint rests=False):
         """Say that this thread is the executor's until `leave`; return what that is to be told."""
