@@ -20,7 +20,7 @@ PACKAGE = ROOT / "src/acker"
 # Lowest first: a module may import from its own layer and from those before it. The last part of ARCHITECTURE.md.
 LAYERS = (
     ("errors", "xxh64", "protocol", "ids"),
-    ("columns", "storage", "snapshot"),
+    ("columns", "storage", "snapshot", "alone", "rotation"),
     ("reference", "plain", "implementation"),
     ("engine", "combiner", "ledger"),
     ("sharded",),

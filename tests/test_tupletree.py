@@ -2,12 +2,13 @@
 
 import itertools
 import random
+import warnings
 
 import pytest
 
 import acker
-from acker import Kind, Outcome, TupleTree
-from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError
+from acker import Kind, Outcome, PendingTree, TupleTree
+from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, TupleStateError
 from acker.protocol import INT64_MIN, PROTOCOLS
 from acker.tupletree import Message
 
@@ -108,7 +109,7 @@ def test_an_input_acknowledged_inside_the_block_is_not_acknowledged_again(protoc
 @every_protocol
 def test_reset_timeout_is_sent_once_for_each_tree(protocol):
     tree, sent = make(protocol)
-    tree.reset_timeout(["7:5", "8:6", "7:9", "x"])
+    tree.reset_timeout(["7:5", "8:6", "7:9", "5"])
     assert sent == [Message(Kind.RESET_TIMEOUT, 7, 0), Message(Kind.RESET_TIMEOUT, 8, 0)]
 
 
@@ -121,10 +122,10 @@ def test_an_untracked_message_sends_nothing(protocol):
     with tree.track(3, None) as mk_ids:
         assert mk_ids() == ["200"]
         assert mk_ids() == ["300"]
-    with tree.anchor(["200", "no id"]) as mk_ids:
+    with tree.anchor(["200", "-7"]) as mk_ids:
         assert mk_ids() == ["400"]
     tree.mk_ack()("200")
-    tree.mk_ack(Kind.FAIL)("")
+    tree.mk_ack(Kind.FAIL)("300")
     assert (sent, len(tree)) == ([], 0)
 
 
@@ -327,3 +328,125 @@ def test_ids_are_random_by_default():
     assert 0 not in (first.root_id, first.value)
     assert first.root_id != second.root_id
     assert first.value != second.value
+
+
+# --- wrong calls ------------------------------------------------------------------------------------------------------
+
+
+@every_protocol
+@pytest.mark.parametrize("first", [Kind.OK, Kind.FAIL])
+@pytest.mark.parametrize("second", [Kind.OK, Kind.FAIL])
+@pytest.mark.parametrize("anchored", [False, True])
+def test_an_input_is_acknowledged_once(protocol, first, second, anchored):
+    tree, sent = make(protocol)
+    if anchored:
+        tree.anchor(["7:5"])
+    tree.mk_ack(first)("7:5")
+    with pytest.raises(TupleStateError, match="the input '7:5' was acknowledged already"):
+        tree.mk_ack(second)("7:5")
+    with pytest.raises(TupleStateError, match="the input '7:5' was acknowledged; nothing can be anchored"):
+        tree.anchor(["8:6", "7:5"])
+    assert (sent, len(tree)) == ([Message(first, 7, 5)], 0)
+
+
+@every_protocol
+def test_ok_and_fail_are_methods_too(protocol):
+    tree, sent = make(protocol)
+    tree.ok("7:5")
+    tree.fail("8:6")
+    assert sent == [Message(Kind.OK, 7, 5), Message(Kind.FAIL, 8, 6)]
+
+
+def test_the_last_acknowledged_are_remembered_and_no_more():
+    tree, sent = make()
+    for tuple_id in range(1, 10_001):
+        tree.ok(f"7:{tuple_id}")
+    with pytest.raises(TupleStateError):
+        tree.ok(f"7:{10_000 - 4095}")
+    tree.ok("7:1")
+    assert len(sent) == 10_001
+
+
+@every_protocol
+@pytest.mark.parametrize(
+    "wrong", ["hello", "", "x:1", "1:", "1:2:3", "1:2 ", "9" * 30, f"1:{2**63}", "1:99999999999999999999"]
+)
+def test_text_that_is_no_encoded_id_is_refused(protocol, wrong):
+    tree, sent = make(protocol)
+    expected = "expected an encoded id as mk_ids"
+    for call in (tree.ok, tree.fail, tree.mk_ack(), tree.mk_ack(Kind.FAIL)):
+        with pytest.raises(ArgumentValueError, match=f"tuple_id: {expected}"):
+            call(wrong)
+    for call in (tree.anchor, tree.reset_timeout):
+        with pytest.raises(ArgumentValueError, match=rf"tuple_ids\[1\]: {expected}"):
+            call(["7:5", wrong])
+    assert (sent, len(tree)) == ([], 0)
+
+
+@every_protocol
+@pytest.mark.parametrize("wrong", [["7:5"], ("7:5",), 7, None, b"7:5", 7.5, object()])
+def test_what_is_no_text_is_refused(protocol, wrong):
+    tree, sent = make(protocol)
+    for call in (tree.ok, tree.fail, tree.mk_ack()):
+        with pytest.raises(ArgumentTypeError, match="tuple_id: expected one encoded id, a str, got") as caught:
+            call(wrong)
+        assert ("once for each" in str(caught.value)) == isinstance(wrong, (list, tuple))
+    for call in (tree.anchor, tree.reset_timeout):
+        with pytest.raises(ArgumentTypeError, match=r"tuple_ids\[0\]: expected one encoded id, a str"):
+            call([wrong])
+        if not isinstance(wrong, (list, tuple)):
+            with pytest.raises(ArgumentTypeError, match="tuple_ids: expected a sequence of encoded ids, got"):
+                call(wrong)
+    assert (sent, len(tree)) == ([], 0)
+
+
+# --- what waits -------------------------------------------------------------------------------------------------------
+
+
+@every_protocol
+def test_the_oldest_are_what_waits_on_this_side(protocol):
+    clock = [1000]
+    ids = itertools.count(100, 100)
+    tree = TupleTree([].append, protocol=protocol, next_id=ids.__next__, now_ms=lambda: clock[0])
+    spout = tree.track(3, 42)
+    spout()
+    clock[0] = 1500
+    bolt = tree.anchor(["7:5", "9"])
+    bolt()
+    clock[0] = 2500
+    emitted = 300 if protocol != "fsshelter" else 0
+    assert tree.oldest() == [
+        PendingTree(42, 1500, "tracking", 100, 3, 200, None),
+        PendingTree(None, 1000, "anchored", 7, None, 5 ^ emitted, None),
+    ]
+    assert [each.state for each in tree.oldest(1)] == ["tracking"]
+    spout.close()
+    tree.ok("7:5")
+    assert tree.oldest() == []
+    with pytest.raises(ArgumentValueError, match="n: expected"):
+        tree.oldest(-1)
+
+
+def test_a_tracking_that_is_dropped_waits_no_more():
+    tree, _ = make("fsshelter")
+    tree.track(3, 42)
+    assert tree.oldest() == []
+    assert TupleTree([].append).oldest() == []
+
+
+def test_inputs_that_nobody_acknowledges_are_told_once():
+    clock = [0]
+    tree = TupleTree([].append, now_ms=lambda: clock[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for tuple_id in range(1, 2048):
+            tree.anchor([f"7:{tuple_id}"])
+    clock[0] = 700_000
+    with pytest.warns(
+        RuntimeWarning, match="2,048 inputs were anchored to and never acknowledged, the oldest for 700 s"
+    ):
+        tree.anchor(["7:2048"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for tuple_id in range(2049, 10_000):
+            tree.anchor([f"7:{tuple_id}"])

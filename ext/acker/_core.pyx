@@ -9,11 +9,15 @@ cimport numpy as cnp
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.type cimport PyType_GenericNew
 from libc.stddef cimport size_t
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, UINT32_MAX, int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from acker.columns import Completions
-from acker.errors import AckerMemoryError, BusyError, UnusableError
+from acker.errors import AckerMemoryError, BusyError, ForkedError, UnusableError
+from acker.rotation import FEW as _FEW
+from acker.rotation import LONG_MS as _LONG_MS
+from acker.rotation import MANY as _MANY
+from acker.rotation import warn_never_rotated as _warn_never_rotated
 
 cnp.import_array()
 
@@ -33,6 +37,9 @@ cdef extern from "gate.h" namespace "acker" nogil:
     cppclass Gate:
         bint enter() noexcept
         void leave() noexcept
+        int64_t holder() noexcept
+
+    int64_t process_id "acker::Process::id"() noexcept
 
     cppclass Published:
         void write(const int64_t* numbers) noexcept
@@ -99,6 +106,35 @@ cdef extern from "ingest.h" namespace "acker" nogil:
         size_t ingest(const Messages& messages, int64_t now_ms) noexcept
         void rotate(int64_t now_ms, int64_t* roots, int64_t* messages, int32_t* tasks, int64_t* elapsed) noexcept
         bint check_invariants() noexcept
+
+
+cdef extern from "oldest.h" namespace "acker" nogil:
+    struct OldEntry:
+        int64_t root_id
+        int64_t ack_val
+        int64_t message_id
+        int64_t age_ms
+        int32_t task_id
+        uint8_t state
+        uint8_t rotations_left
+
+    cppclass c_Oldest "acker::Oldest":
+        c_Oldest(size_t most)
+        bint start() noexcept
+        void look_at(AckerCore& core, bint clock_known, int64_t now_ms) noexcept
+        const OldEntry* sorted() noexcept
+        size_t rows() noexcept
+
+
+cdef extern from "watch.h" namespace "acker" nogil:
+    cppclass c_RotationWatch "acker::RotationWatch":
+        c_RotationWatch(int64_t long_ms, int64_t few, int64_t many)
+        bint is_told() noexcept
+        int64_t now_ms() noexcept
+        bint look(int64_t now_ms, int64_t held, int64_t open, int64_t ended) noexcept
+        void look_again(int64_t age_ms) noexcept
+        void rotated(int64_t now_ms) noexcept
+        void end() noexcept
 
 
 cdef extern from "probe.h" namespace "acker" nogil:
@@ -264,6 +300,81 @@ cdef object _report(tuple columns, size_t applied, size_t rows):
     return completions
 
 
+cdef int _refuse(Gate* gate, str what) except -1:
+    """Raise the error of a gate that let nobody in."""
+    holder = gate.holder()
+    if holder != 0 and holder != process_id():
+        raise ForkedError(what, holder)
+    raise BusyError(f"another thread is inside this {what}; one {what} is used from one thread at a time")
+
+
+cdef inline int _enter(Gate* gate, str what) except -1:
+    return 0 if gate.enter() else _refuse(gate, what)
+
+
+cdef int _expect(str name, int64_t number, int64_t least, int64_t most) except -1:
+    if not least <= number <= most:
+        raise ValueError(f"{name}: expected {least} to {most}, got {number}")
+    return 0
+
+
+cdef int _check_options(int protocol, unsigned buckets) except -1:
+    _expect("protocol", protocol, 0, 2)
+    return _expect("buckets", buckets, 2, 15)
+
+
+cdef int _expect_rows(str name, Py_ssize_t got, Py_ssize_t rows) except -1:
+    if got != rows:
+        raise ValueError(f"{name}: expected {rows} rows like root_id, got {got}")
+    return 0
+
+
+cdef list _oldest(AckerCore** cores, size_t count, size_t most, bint clock_known, int64_t now_ms):
+    """The entries that were begun first, the oldest first, as tuples in the order of `acker.PendingTree`'s columns."""
+    cdef size_t held = 0
+    for core in range(count):
+        held += cores[core].arena.count()
+    oldest = new c_Oldest(held if held < most else most)
+    cdef const OldEntry* entries = NULL
+    try:
+        if not oldest.start():
+            raise MemoryError(f"no memory for {most} entries")
+        with nogil:
+            for core in range(count):
+                oldest.look_at(cores[core][0], clock_known, now_ms)
+            entries = oldest.sorted()
+        return [
+            (
+                entries[row].message_id,
+                entries[row].age_ms,
+                entries[row].state,
+                entries[row].root_id,
+                entries[row].task_id,
+                entries[row].ack_val,
+                entries[row].rotations_left,
+            )
+            for row in range(<Py_ssize_t>oldest.rows())
+        ]
+    finally:
+        del oldest
+
+
+cdef int _look_at_oldest(
+    c_RotationWatch* watch, AckerCore** cores, size_t count, int64_t open_trees, int64_t ended
+) except -1:
+    """Warn, if there is reason to, that nobody rotates: before a batch, so that the warning may be an error."""
+    ((_, age_ms, *_),) = _oldest(cores, count, 1, True, watch.now_ms())
+    if age_ms < _LONG_MS and not (open_trees >= _MANY and ended == 0):
+        watch.look_again(age_ms)
+        return 0
+    cdef size_t held = 0
+    for core in range(count):
+        held += cores[core].arena.count()
+    watch.end()
+    _warn_never_rotated(held, open_trees, ended, age_ms)
+    return 0
+
+
 @cython.final
 cdef class Core:
     """The native acker behind `acker.Acker`: the same calls, over columns that are plain arrays.
@@ -275,21 +386,24 @@ cdef class Core:
     cdef tuple no_trees  # most small batches finish none, and five new arrays would be half of their time
     cdef Gate gate
     cdef Published published
+    cdef c_RotationWatch* watch
 
     def __cinit__(self, int protocol, unsigned buckets, object high_water, uint64_t seed, str kernel):
         cdef int64_t limit = -1 if high_water is None else high_water
         self.core = NULL
+        self.watch = NULL
+        _check_options(protocol, buckets)
         self.no_trees = _tree_columns(0)
+        self.watch = new c_RotationWatch(_LONG_MS, _FEW, _MANY)
         self.core = new AckerCore(<Protocol>protocol, buckets, limit, seed, kernel == "avx2")
         self.publish()
 
     def __dealloc__(self):
         del self.core
+        del self.watch
 
     cdef int enter(self) except -1:
-        if not self.gate.enter():
-            raise BusyError("another thread is inside this Acker; one Acker is used from one thread at a time")
-        return 0
+        return _enter(&self.gate, "Acker")
 
     cdef void leave(self) noexcept:
         self.publish()
@@ -317,6 +431,8 @@ cdef class Core:
             return None
         self.enter()
         try:
+            if self.watch.look(now, <int64_t>self.core.arena.count(), self.core.open(), self.ended()):
+                self.look_at_oldest()
             with nogil:
                 legal = _is_legal(messages)
                 if legal:
@@ -339,10 +455,29 @@ cdef class Core:
             elapsed = <int64_t*>_data(columns[4])
             with nogil:
                 self.core.rotate(now_ms, roots, messages, tasks, elapsed)
+            self.watch.rotated(now_ms)
             cnp.PyArray_FILLWBYTE(columns[3], 2)
         finally:
             self.leave()
         return _completions(columns)
+
+    cdef int64_t ended(self) noexcept:
+        return self.core.counters.acked + self.core.counters.failed
+
+    cdef int look_at_oldest(self) except -1:
+        _look_at_oldest(self.watch, &self.core, 1, self.core.open(), self.ended())
+        return 0
+
+    def oldest(self, size_t most, now_ms):
+        """The `most` entries that were begun first; None: at the time that the last call told."""
+        cdef int64_t now = 0 if now_ms is None else now_ms
+        self.enter()
+        try:
+            if now_ms is None:
+                return _oldest(&self.core, 1, most, self.watch.is_told(), self.watch.now_ms())
+            return _oldest(&self.core, 1, most, True, now)
+        finally:
+            self.gate.leave()
 
     def contains(self, int64_t root_id):
         self.enter()
@@ -363,9 +498,9 @@ cdef class Core:
 
     def reader(self, uint64_t checksum, uint64_t entries):
         """What fills this core, which is new, from the blocks of a snapshot of so many entries."""
-        return _reader(self, &self.core, 1, checksum, entries)
+        return _reader(self, &self.gate, &self.core, 1, checksum, entries)
 
-    def set_counters(self, tuple counters):
+    def set_counters(self, tuple counters not None):
         """Count on from the eleven lifetime counters of a snapshot."""
         self.enter()
         try:
@@ -415,13 +550,13 @@ cdef class Gups:
     cdef Gate gate
 
     def __cinit__(self, size_t table_bytes, uint64_t seed):
-        if not self.table.start(table_bytes, seed):
+        # Beyond that the size of the table would overflow on its way to the system.
+        if table_bytes >> 48 != 0 or not self.table.start(table_bytes, seed):
             raise MemoryError(f"no memory for a table of {table_bytes} bytes")
 
-    def update(self, const int64_t[::1] root_id, const int64_t[::1] value):
+    def update(self, const int64_t[::1] root_id not None, const int64_t[::1] value not None):
         """One update a row; both columns of one length."""
-        if root_id.shape[0] != value.shape[0]:
-            raise ValueError(f"value: expected {root_id.shape[0]} rows like root_id, got {value.shape[0]}")
+        _expect_rows("value", value.shape[0], root_id.shape[0])
         self.enter()
         if root_id.shape[0] > 0:
             with nogil:
@@ -436,6 +571,4 @@ cdef class Gups:
         return found
 
     cdef int enter(self) except -1:
-        if not self.gate.enter():
-            raise BusyError("another thread is inside this Gups")
-        return 0
+        return _enter(&self.gate, "Gups")

@@ -1,4 +1,5 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
+# cython: language_level=3, boundscheck=True, nonecheck=True, wraparound=False, cdivision=True
+# cython: auto_pickle=False, freethreading_compatible=True
 """What the local runtime does for each tuple: ids, anchors, routes, deliveries, messages to ackers.
 
 All of it runs with the GIL, between two calls of a user's Python; what is rare (errors, hooks, traces) is left to the
@@ -6,12 +7,16 @@ Python classes that inherit from these. Each object belongs to one executor; a t
 
 A component may also be called by threads of its user's: see `Emitter.is_own`. They share with the executor what is read
 and written below in one go, which the GIL sees to, and without a GIL a critical section, which is nothing with one.
+
+What is built by hand, or half, raises and does not crash: places in lists are checked, and None in the place of an
+object, which together cost less than can be measured.
 """
 
 import threading
 
 cimport cython
 from cpython.ref cimport Py_INCREF, PyObject
+from cpython.tuple cimport PyTuple_Size
 from libc.stdint cimport int8_t, int32_t, int64_t
 from libcpp.vector cimport vector
 
@@ -286,6 +291,8 @@ cdef class ByField(Chooser):
         self.known = {}
 
     cdef list choose(self, values):
+        if not isinstance(values, tuple) or not 0 <= self.position < PyTuple_Size(values):
+            raise IndexError(f"no field {self.position} of {values!r}")
         value = <object>PyTuple_GET_ITEM(values, self.position)
         if type(value) is not str:
             return <list>self.alone[self.hash_of(value) % len(self.alone)]
@@ -338,6 +345,8 @@ cdef class Route:
     cdef Chooser chooser
 
     def __init__(self, source, chooser, is_direct, direct):
+        if not issubclass(source.values_type, tuple) or not issubclass(source.tuple_type, Delivery):
+            raise TypeError("source: expected a stream whose values are tuples and whose tuples are Deliveries")
         self.source = source
         self.width = len(source.fields)
         self.values_type = source.values_type
@@ -360,6 +369,8 @@ cdef class Route:
                 return None
         if len(values) != self.width:
             return None
+        if self.values_type is None:
+            raise TypeError("a route without a stream")
         named = blank_tuple(self.values_type, self.width)
         cdef Py_ssize_t position
         for position in range(self.width):
@@ -370,34 +381,46 @@ cdef class Route:
 
     cdef Delivery delivery_of(self, values):
         """Make a tuple that belongs to no tree yet."""
+        if self.tuple_type is None:
+            raise TypeError("a route without a stream")
         cdef Delivery tup = <Delivery>blank(self.tuple_type, NO_ARGUMENTS)
         tup.values = values
         tup._source = self.source
         return tup
 
 
-cdef class Letter:
-    """What one executor has to say to one acker. All of it may be applied in any order (protocol "storm")."""
+cdef struct Track:
+    int64_t root_id
+    int64_t value
+    int64_t task
+    int64_t message_id
 
-    cdef vector[int64_t] track_roots
-    cdef vector[int64_t] track_values
-    cdef vector[int64_t] track_tasks
-    cdef vector[int64_t] track_messages
-    cdef vector[int64_t] ok_roots
-    cdef vector[int64_t] ok_values
-    cdef vector[int64_t] fail_roots
-    cdef vector[int64_t] reset_roots
-    cdef readonly list reasons
+
+cdef struct Ok:
+    int64_t root_id
+    int64_t value
+
+
+cdef class Letter:
+    """What one executor has to say to one acker. All of it may be applied in any order (protocol "storm").
+
+    A message is whole, in one place: one for which there is no memory leaves the letter as it was.
+    """
+
+    cdef vector[Track] tracks
+    cdef vector[Ok] oks
+    cdef list failures  # (root id, reason)
+    cdef vector[int64_t] resets
 
     def __cinit__(self):
-        self.reasons = []
+        self.failures = []
 
     def __len__(self):
-        return self.track_roots.size() + self.ok_roots.size() + self.fail_roots.size() + self.reset_roots.size()
+        return self.tracks.size() + self.oks.size() + len(self.failures) + self.resets.size()
 
     def fails(self):
         """Return (root id, reason) of each FAIL."""
-        return [(self.fail_roots[place], self.reasons[place]) for place in range(<Py_ssize_t>self.fail_roots.size())]
+        return list(self.failures)
 
 
 cdef class Post:
@@ -422,21 +445,17 @@ cdef class Post:
     cdef Letter to(self, int64_t root_id):
         if self.only is not None:
             return self.only
+        if not self.letters:
+            raise ValueError("there is no acker to write to")
         # protocol.md, *Which acker*: the remainder has the sign of the root id, as in C.
         return <Letter>self.letters[abs(root_id % <int64_t>len(self.letters))]
 
     cdef int put_track(self, int64_t root_id, int64_t value, int64_t task, int64_t message_id) except -1:
-        cdef Letter letter = self.to(root_id)
-        letter.track_roots.push_back(root_id)
-        letter.track_values.push_back(value)
-        letter.track_tasks.push_back(task)
-        letter.track_messages.push_back(message_id)
+        self.to(root_id).tracks.push_back(Track(root_id, value, task, message_id))
         return 0
 
     cdef int put_ok(self, int64_t root_id, int64_t value) except -1:
-        cdef Letter letter = self.to(root_id)
-        letter.ok_roots.push_back(root_id)
-        letter.ok_values.push_back(value)
+        self.to(root_id).oks.push_back(Ok(root_id, value))
         return 0
 
     cdef int put_oks(self, Delivery tup) except -1:
@@ -454,16 +473,14 @@ cdef class Post:
 
     def fail(self, root_ids, reason):
         """Write a FAIL for each tree."""
-        cdef Letter letter
+        cdef int64_t root_id
         for root_id in root_ids:
-            letter = self.to(root_id)
-            letter.fail_roots.push_back(root_id)
-            letter.reasons.append(reason)
+            self.to(root_id).failures.append((root_id, reason))
 
     def reset_timeout(self, root_ids):
         """Write a RESET_TIMEOUT for each tree."""
         for root_id in root_ids:
-            self.to(root_id).reset_roots.push_back(root_id)
+            self.to(root_id).resets.push_back(root_id)
 
     def has_room(self, signal):
         """Say whether the ackers keep up; if not, the signal is set once they do."""
@@ -496,26 +513,28 @@ def columns_of(list letters not None):
     cdef int64_t[::1] message = message_array
     cdef Py_ssize_t row = 0
     cdef size_t place
+    cdef Track track
     for letter in letters:
-        for place in range(letter.track_roots.size()):
+        for place in range(letter.tracks.size()):
+            track = letter.tracks[place]
             kind[row] = 0
-            root[row] = letter.track_roots[place]
-            value[row] = letter.track_values[place]
-            task[row] = <int32_t>letter.track_tasks[place]
-            message[row] = letter.track_messages[place]
+            root[row] = track.root_id
+            value[row] = track.value
+            task[row] = <int32_t>track.task
+            message[row] = track.message_id
             row += 1
-        for place in range(letter.ok_roots.size()):
+        for place in range(letter.oks.size()):
             kind[row] = 2
-            root[row] = letter.ok_roots[place]
-            value[row] = letter.ok_values[place]
+            root[row] = letter.oks[place].root_id
+            value[row] = letter.oks[place].value
             row += 1
-        for place in range(letter.fail_roots.size()):
+        for root_id, _ in letter.failures:
             kind[row] = 3
-            root[row] = letter.fail_roots[place]
+            root[row] = root_id
             row += 1
-        for place in range(letter.reset_roots.size()):
+        for place in range(letter.resets.size()):
             kind[row] = 4
-            root[row] = letter.reset_roots[place]
+            root[row] = letter.resets[place]
             row += 1
     return kind_array, root_array, value_array, task_array, message_array
 
@@ -532,10 +551,12 @@ cdef class Latencies:
 
     def __init__(self, bounds_ns):
         self.bounds_ns = bounds_ns
-        self.counts.assign(len(bounds_ns) + 1, 0)
+        self.counts.assign(self.bounds_ns.size() + 1, 0)
 
-    cdef void add(self, int64_t ns) noexcept:
+    cdef int add(self, int64_t ns) except -1:
         cdef size_t low = 0, high = self.bounds_ns.size(), middle
+        if self.counts.size() <= high:
+            raise ValueError("these latencies have no bounds: __init__ was not called")
         while low < high:
             middle = (low + high) // 2
             if self.bounds_ns[middle] < ns:
@@ -544,6 +565,7 @@ cdef class Latencies:
                 high = middle
         self.counts[low] += 1
         self.sum_ns += ns
+        return 0
 
     def record(self, ns):
         """Count one latency in nanoseconds. Negative ones, of a clock that was set back, count as the shortest."""
@@ -631,7 +653,7 @@ cdef class Emitter:
         if stream is not None and not isinstance(stream, str):
             return None
         route = self.routes.get(stream)
-        return None if route is None else <Route>route
+        return None if route is None else <Route?>route
 
     cdef list outlets_of(self, Route route, values, direct_task):
         if direct_task is None and not route.is_direct:
@@ -654,6 +676,8 @@ cdef class BoltEmitter(Emitter):
 
     def __init__(self, *arguments, auto_anchor, sample_every, now_ns):
         super().__init__(*arguments)
+        if sample_every < 1:
+            raise ValueError(f"sample_every: expected 1 or more, got {sample_every}")
         self.inputs = ()
         self.auto_anchor = auto_anchor
         self.sample_every = sample_every
@@ -742,7 +766,7 @@ cdef class BoltEmitter(Emitter):
         """Return a tuple of this task that is not settled; refuse anything else."""
         if not isinstance(tup, Delivery) or (<Delivery>tup)._owner is not self:
             self._refuse(tup, what)
-        return <Delivery>tup
+        return <Delivery?>tup
 
     def ack(self, tup):
         """Say that a tuple and everything that this task had to do for it is done."""
@@ -847,6 +871,8 @@ cdef class BoltEmitter(Emitter):
         cdef bint measured
         if begin < 0 or end > len(tuples):
             raise IndexError(f"{begin}:{end} of {len(tuples)}")
+        if self.sample_every < 1:
+            raise ValueError("this emitter samples nothing: __init__ was not called")
         try:
             for place in range(begin, end):
                 tup = <Delivery?>tuples[place]
@@ -1030,7 +1056,7 @@ cdef class SpoutEmitter(Emitter):
         while self.told < len(self.heard):
             if self.hand.alive_at:
                 self.keep_alive()
-            message_id, outcome, reason = <tuple>self.heard[self.told]
+            message_id, outcome, reason = self.heard[self.told]
             self.told += 1
             open_ = self.pending.pop(message_id, None)
             if open_ is None:

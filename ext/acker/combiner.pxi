@@ -62,7 +62,7 @@ cdef int32_t* _ints_out(int32_t[::1] column) noexcept:
     return &column[0] if column.shape[0] > 0 else NULL
 
 
-def xxh64(const uint8_t[::1] data, uint64_t seed):
+def xxh64(const uint8_t[::1] data not None, uint64_t seed):
     """Return the XXH64 hash of some bytes."""
     cdef uint64_t hash_
     cdef uint8_t nothing = 0
@@ -74,7 +74,7 @@ def xxh64(const uint8_t[::1] data, uint64_t seed):
     return hash_
 
 
-def shards_of(const int64_t[::1] root_id, uint32_t shards):
+def shards_of(const int64_t[::1] root_id not None, uint32_t shards):
     """Return the shard of each root as a uint32 array."""
     cdef Py_ssize_t row
     shard = np.empty(root_id.shape[0], np.uint32)
@@ -108,9 +108,9 @@ cdef class CombineTable:
 
     def add(
         self,
-        const int8_t[::1] kind,
-        const int64_t[::1] root_id,
-        const int64_t[::1] value,
+        const int8_t[::1] kind not None,
+        const int64_t[::1] root_id not None,
+        const int64_t[::1] value not None,
         const int32_t[::1] task_id,
         const int64_t[::1] message_id,
     ):
@@ -118,6 +118,12 @@ cdef class CombineTable:
         cdef c_Messages messages
         cdef size_t rows_applied = 0
         messages.rows = <size_t> root_id.shape[0]
+        _expect_rows("kind", kind.shape[0], root_id.shape[0])
+        _expect_rows("value", value.shape[0], root_id.shape[0])
+        if task_id is not None:
+            _expect_rows("task_id", task_id.shape[0], root_id.shape[0])
+        if message_id is not None:
+            _expect_rows("message_id", message_id.shape[0], root_id.shape[0])
         if messages.rows == 0:
             return 0
         messages.kind = &kind[0]
@@ -135,17 +141,22 @@ cdef class CombineTable:
 
     def merge(
         self,
-        const int64_t[::1] root_id,
-        const int64_t[::1] value,
-        const uint8_t[::1] flags,
-        const int64_t[::1] track_value,
-        const int32_t[::1] task_id,
-        const int64_t[::1] message_id,
+        const int64_t[::1] root_id not None,
+        const int64_t[::1] value not None,
+        const uint8_t[::1] flags not None,
+        const int64_t[::1] track_value not None,
+        const int32_t[::1] task_id not None,
+        const int64_t[::1] message_id not None,
     ):
         """Merge partials; return how many leading rows took effect: fewer than there are when memory ran out."""
         cdef c_PartialsIn partials
         cdef size_t rows_applied = 0
         cdef size_t rows = <size_t> root_id.shape[0]
+        _expect_rows("value", value.shape[0], root_id.shape[0])
+        _expect_rows("flags", flags.shape[0], root_id.shape[0])
+        _expect_rows("track_value", track_value.shape[0], root_id.shape[0])
+        _expect_rows("task_id", task_id.shape[0], root_id.shape[0])
+        _expect_rows("message_id", message_id.shape[0], root_id.shape[0])
         if rows == 0:
             return 0
         partials.root_id = &root_id[0]
@@ -161,6 +172,7 @@ cdef class CombineTable:
     def partials(self, uint32_t shards):
         """Return six columns with the trees of a shard side by side, and where each shard ends in them."""
         cdef Py_ssize_t rows = <Py_ssize_t> self.table.size()
+        _expect("shards", shards, 1, UINT32_MAX)
         longs = np.empty((4, rows), np.int64)
         ints = np.empty(rows, np.int32)
         flag_bytes = np.empty(rows, np.uint8)

@@ -4,38 +4,84 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <mutex>
+#if defined(_WIN32)
+#include <process.h>
+#else
+#include <pthread.h>
+#include <unistd.h>
+#endif
 
 namespace acker {
 
-class Gate {
+// The id of this process without a system call: it is asked for at every entry, and changes in a forked child only.
+class Process {
   public:
-    bool enter() noexcept { return !taken_.exchange(true, std::memory_order_acquire); }
-    void leave() noexcept { taken_.store(false, std::memory_order_release); }
+    static int64_t id() noexcept { return here().load(std::memory_order_relaxed); }
 
   private:
-    std::atomic<bool> taken_{false};
+    static int64_t ask() noexcept {
+#if defined(_WIN32)
+        return _getpid();
+#else
+        return getpid();
+#endif
+    }
+
+    static std::atomic<int64_t>& here() noexcept {
+        static std::atomic<int64_t> id{begin()};
+        return id;
+    }
+
+    static int64_t begin() noexcept {
+#if !defined(_WIN32)
+        pthread_atfork(nullptr, nullptr, [] { here().store(ask(), std::memory_order_relaxed); });
+#endif
+        return ask();
+    }
 };
 
-// Numbers that belong together: whoever reads them sees them as one call left them, never half of the next.
+class Gate {
+  public:
+    bool enter() noexcept {
+        int64_t nobody = 0;
+        return holder_.compare_exchange_strong(nobody, Process::id(), std::memory_order_acquire,
+                                               std::memory_order_relaxed);
+    }
+    void leave() noexcept { holder_.store(0, std::memory_order_release); }
+
+    // The process of the thread that is inside; 0: nobody is. Another process than this one was forked from while that
+    // thread was inside: here it never leaves, and what it was at may be half done.
+    int64_t holder() const noexcept { return holder_.load(std::memory_order_relaxed); }
+
+  private:
+    std::atomic<int64_t> holder_{0};
+};
+
+// Numbers that belong together: whoever reads them sees them as one call left them, never half of the next. One thread
+// writes at a time. There is no lock, which a fork could leave taken: the numbers are written beside the last ones.
 class Published {
   public:
     static constexpr size_t NUMBERS = 14;  // the eleven counters, entries held, open trees, bytes
 
     void write(const int64_t* numbers) noexcept {
-        std::lock_guard<std::mutex> lock(mutex_);
-        std::memcpy(numbers_, numbers, sizeof(numbers_));
+        uint64_t turn = turn_.load(std::memory_order_relaxed) + 1;
+        for (size_t i = 0; i < NUMBERS; ++i) numbers_[turn % 2][i].store(numbers[i], std::memory_order_release);
+        turn_.store(turn, std::memory_order_release);
     }
 
+    // Again where a write ended meanwhile: the next one may have begun on these. The acquire of each number pairs with
+    // its release, so that whoever sees a number of the next write sees the new turn as well.
     void read(int64_t* numbers) const noexcept {
-        std::lock_guard<std::mutex> lock(mutex_);
-        std::memcpy(numbers, numbers_, sizeof(numbers_));
+        uint64_t turn;
+        do {
+            turn = turn_.load(std::memory_order_acquire);
+            for (size_t i = 0; i < NUMBERS; ++i) numbers[i] = numbers_[turn % 2][i].load(std::memory_order_acquire);
+        } while (turn_.load(std::memory_order_relaxed) != turn);
     }
 
   private:
-    mutable std::mutex mutex_;
-    int64_t numbers_[NUMBERS] = {};
+    std::atomic<uint64_t> turn_{0};
+    std::atomic<int64_t> numbers_[2][NUMBERS] = {};
 };
 
 }  // namespace acker

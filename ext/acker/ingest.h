@@ -384,12 +384,13 @@ class AckerCore {
             }
             unsigned place = ACKER_LOWEST_BIT(places), slot = place % SLOTS;
             uint64_t* at = line->word + slot;
-            uint64_t word = at[0];
+            uint64_t* val_at = line->val + slot;
+            uint64_t word = *at;
             size_t finding = stretch.effect[i] | (place & NO_ENTRY) | (static_cast<unsigned>(word >> STATE_SHIFT) & 3);
-            uint64_t val = at[SLOTS] ^ (static_cast<uint64_t>(values[i]) & rules.value_mask[finding]);
+            uint64_t val = *val_at ^ (static_cast<uint64_t>(values[i]) & rules.value_mask[finding]);
             size_t effect = finding + finding + (val == 0);
-            at[0] = (word & rules.keep[effect]) | (fresh & rules.take[effect]) | rules.set[effect];
-            at[SLOTS] = val & rules.keep_val[effect];
+            *at = (word & rules.keep[effect]) | (fresh & rules.take[effect]) | rules.set[effect];
+            *val_at = val & rules.keep_val[effect];
             tally += rules.tally[effect];
 
             bool at_home = reinterpret_cast<uintptr_t>(line) == stretch.place[i];

@@ -20,6 +20,7 @@ class Ledger {
     static constexpr int32_t UNTRACKED = -1, UNTRACKED_FAILED = -2;  // task ids of entries without a TRACK
     static constexpr uint32_t UNLOGGED = 0;                          // chunk of an entry that the log does not know
     static constexpr uint64_t NO_LIMIT = UINT64_MAX;
+    static constexpr size_t CAPACITY_MAX = size_t{1} << 31;
 
     enum Flag : uint8_t { TRACKED = 1, FAILED = 2, RESET = 4 };
 
@@ -87,7 +88,8 @@ class Ledger {
         map(memory);
     }
 
-    // Takes memory that `create` was given before, perhaps in another process. False: it does not hold a table.
+    // Takes memory that `create` was given before, perhaps in another process. False: it does not hold a table, or one
+    // that contradicts itself, so that some call could leave the memory or never end. O(size), and O(slots).
     bool attach(uint8_t* memory, size_t bytes) noexcept {
         const Header* header = reinterpret_cast<const Header*>(memory);
         if (bytes < sizeof(Header) || header->magic != MAGIC || header->capacity > CAPACITY_MAX ||
@@ -95,6 +97,15 @@ class Ledger {
             header->top > header->capacity || header->size > header->top || header->open > header->size)
             return false;
         map(memory);
+        return index_is_sound() && check_invariants();
+    }
+
+    // Whether there is an entry at each of these positions.
+    bool holds(const uint32_t* position, size_t rows) const noexcept {
+        for (size_t i = 0; i < rows; ++i) {
+            if (i + AHEAD < rows && position[i + AHEAD] < header_->top) ACKER_PREFETCH(&entries_[position[i + AHEAD]]);
+            if (position[i] >= header_->top || entries_[position[i]].task_id == VACANT) return false;
+        }
         return true;
     }
 
@@ -211,6 +222,8 @@ class Ledger {
     bool check_invariants() const noexcept {
         size_t size = 0, open = 0, vacant = 0, in_index = 0;
         for (size_t i = 0; i < header_->top; ++i) {
+            if (i + INDEX_AHEAD < header_->top)
+                ACKER_PREFETCH(&index_[home_of(hash_.of(entries_[i + INDEX_AHEAD].root_id) >> 32)]);
             if (entries_[i].task_id == VACANT) continue;
             ++size;
             open += entries_[i].task_id >= 0;
@@ -252,10 +265,20 @@ class Ledger {
 
     static constexpr int32_t VACANT = -3;
     static constexpr uint32_t NOWHERE = UINT32_MAX;
-    static constexpr size_t CAPACITY_MAX = size_t{1} << 31;
     static constexpr size_t SLOTS_MIN = 64;
     static constexpr size_t CHUNK_ROWS = 256;
     static constexpr size_t INDEX_AHEAD = 24, AHEAD = 12;
+
+    // Whether a search in the index ends, and finds nothing but positions that were used.
+    bool index_is_sound() const noexcept {
+        size_t in_index = 0;
+        bool good = true;
+        for (size_t slot = 0; slot < header_->slots; ++slot) {
+            in_index += index_[slot] != 0;
+            good = good && (index_[slot] == 0 || position_in(slot) < header_->top);
+        }
+        return good && in_index == header_->size;
+    }
 
     // A load between a third and two thirds.
     static size_t slots_for(size_t capacity) noexcept {

@@ -48,6 +48,7 @@ cdef extern from "ledger.h" namespace "acker" nogil:
     cppclass c_Ledger "acker::Ledger":
         void create(uint8_t* memory, size_t capacity, uint64_t seed) noexcept
         bint attach(uint8_t* memory, size_t bytes) noexcept
+        bint holds(const uint32_t* position, size_t rows) noexcept
         size_t size() noexcept
         size_t open() noexcept
         size_t capacity() noexcept
@@ -69,11 +70,13 @@ cdef extern from "ledger.h" namespace "acker" nogil:
         void copy_to(c_Ledger* other) noexcept
         bint check_invariants() noexcept
 
+    size_t c_CAPACITY_MAX "acker::Ledger::CAPACITY_MAX"
     size_t c_ledger_bytes "acker::Ledger::bytes_for"(size_t capacity) noexcept
 
 
 def ledger_bytes(size_t capacity):
     """Return how many bytes of zeros a table for so many entries asks for."""
+    _expect("capacity", <int64_t> capacity, 0, <int64_t> c_CAPACITY_MAX)
     return c_ledger_bytes(capacity)
 
 
@@ -121,10 +124,12 @@ cdef class LedgerTable:
     cdef c_Ledger table
     cdef uint8_t[::1] memory
 
-    def __cinit__(self, uint8_t[::1] memory, capacity=None, uint64_t seed=0):
+    def __cinit__(self, uint8_t[::1] memory not None, capacity=None, uint64_t seed=0):
         self.memory = memory
+        if memory.shape[0] > 0 and <size_t> &memory[0] % sizeof(uint64_t) != 0:
+            raise ValueError("the memory is not aligned to 8 bytes")
         if capacity is not None:
-            if <size_t> memory.shape[0] < c_ledger_bytes(<size_t> capacity):
+            if <size_t> memory.shape[0] < ledger_bytes(capacity):
                 raise ValueError("the memory is too small for the capacity")
             self.table.create(&memory[0], <size_t> capacity, seed)
         elif memory.shape[0] == 0 or not self.table.attach(&memory[0], <size_t> memory.shape[0]):
@@ -150,7 +155,7 @@ cdef class LedgerTable:
         return (<const char*> self.table.token())[:16]
 
     @token.setter
-    def token(self, bytes token):
+    def token(self, bytes token not None):
         if len(token) != 16:
             raise ValueError("a token has 16 bytes")
         memcpy(self.table.token(), <const char*> token, 16)
@@ -169,6 +174,9 @@ cdef class LedgerTable:
         cdef c_LedgerPartials partials
         cdef size_t rows = <size_t> root_id.shape[0]
         cdef size_t needed = rows
+        _expect_rows("value", value.shape[0], root_id.shape[0])
+        _expect_rows("flags", flags.shape[0], root_id.shape[0])
+        _expect_rows("track_value", track_value.shape[0], root_id.shape[0])
         # There is no need to look closer where all of them find room.
         if rows > 0 and self.table.size() + rows > self.table.capacity():
             partials.root_id = &root_id[0]
@@ -182,12 +190,12 @@ cdef class LedgerTable:
 
     def merge(
         self,
-        const int64_t[::1] root_id,
-        const int64_t[::1] value,
-        const uint8_t[::1] flags,
-        const int64_t[::1] track_value,
-        const int32_t[::1] task_id,
-        const int64_t[::1] message_id,
+        const int64_t[::1] root_id not None,
+        const int64_t[::1] value not None,
+        const uint8_t[::1] flags not None,
+        const int64_t[::1] track_value not None,
+        const int32_t[::1] task_id not None,
+        const int64_t[::1] message_id not None,
         int64_t time_ms,
         high_water,
         bint every_message_refreshes,
@@ -198,6 +206,8 @@ cdef class LedgerTable:
         cdef c_LedgerChanges changes
         cdef c_LedgerCounts counts
         cdef Py_ssize_t rows = root_id.shape[0]
+        _expect_rows("task_id", task_id.shape[0], rows)
+        _expect_rows("message_id", message_id.shape[0], rows)
         if self.table.size() + self.room_for(root_id, value, flags, track_value) > self.table.capacity():
             raise ValueError("the table has no room for so many rows")
         rules.time_ms = time_ms
@@ -236,14 +246,14 @@ cdef class LedgerTable:
             oldest_ms = self.table.expire(before_ms, now_ms, &done.out, &counts)
         return done.columns(), oldest_ms, _counts_of(counts)
 
-    def take(self, const uint32_t[::1] position, uint32_t chunk):
+    def take(self, const uint32_t[::1] position not None, uint32_t chunk):
         """Return the columns of some entries and note the chunk that they go to."""
         cdef Py_ssize_t rows = position.shape[0]
         cdef c_LedgerColumns columns
         longs = np.empty((5, rows), np.int64)
         task_id = np.empty(rows, np.int32)
         if rows > 0:
-            if int(np.max(position)) >= self.table.capacity():
+            if not self.table.holds(&position[0], <size_t> rows):
                 raise ValueError("there is no such position")
             columns = _ledger_columns(longs[0], longs[1], longs[2], longs[3], longs[4], task_id)
             with nogil:
@@ -262,17 +272,24 @@ cdef class LedgerTable:
 
     def put(
         self,
-        int64_t[::1] root_id,
-        int64_t[::1] value,
-        int64_t[::1] message_id,
-        int64_t[::1] start_ms,
-        int64_t[::1] since_ms,
-        int32_t[::1] task_id,
+        int64_t[::1] root_id not None,
+        int64_t[::1] value not None,
+        int64_t[::1] message_id not None,
+        int64_t[::1] start_ms not None,
+        int64_t[::1] since_ms not None,
+        int32_t[::1] task_id not None,
         uint32_t chunk,
     ):
         """Put entries over what is there."""
         cdef Py_ssize_t rows = root_id.shape[0]
         cdef c_LedgerColumns columns
+        _expect_rows("value", value.shape[0], rows)
+        _expect_rows("message_id", message_id.shape[0], rows)
+        _expect_rows("start_ms", start_ms.shape[0], rows)
+        _expect_rows("since_ms", since_ms.shape[0], rows)
+        _expect_rows("task_id", task_id.shape[0], rows)
+        for row in range(rows):
+            _expect("task_id", task_id[row], -2, INT32_MAX)
         if self.table.size() + <size_t> rows > self.table.capacity():
             raise ValueError("the table has no room for so many rows")
         if rows > 0:
@@ -280,13 +297,13 @@ cdef class LedgerTable:
             with nogil:
                 self.table.put(columns, <size_t> rows, chunk)
 
-    def erase(self, const int64_t[::1] root_id):
+    def erase(self, const int64_t[::1] root_id not None):
         """Remove entries; unknown ones do not matter."""
         if root_id.shape[0] > 0:
             with nogil:
                 self.table.erase(&root_id[0], <size_t> root_id.shape[0])
 
-    def copy_to(self, LedgerTable other):
+    def copy_to(self, LedgerTable other not None):
         """Copy everything into an empty table."""
         if len(other) > 0 or other.table.capacity() < self.table.size():
             raise ValueError("expected an empty table with room for all")

@@ -42,8 +42,9 @@ cdef extern from "sharded.h" namespace "acker" nogil:
 SHARDS_MAX = c_SHARDS_MAX
 
 
-def shard_of(const int64_t[::1] root_id, int64_t shards):
+def shard_of(const int64_t[::1] root_id not None, int64_t shards):
     """The shard of each root id, of any number of shards >= 1, as `acker.acker_of` has it. For tests."""
+    _expect("shards", shards, 1, INT64_MAX)
     column = _column(<size_t>root_id.shape[0], cnp.NPY_INT64)
     found = <int64_t*>_data(column)
     shard = new ShardOf(<uint64_t>shards)
@@ -61,6 +62,7 @@ cdef class ShardedCore:
     cdef tuple no_trees  # as in Core
     cdef Gate gate
     cdef Published published
+    cdef c_RotationWatch* watch
 
     def __cinit__(
         self, unsigned shards, unsigned threads, int protocol, unsigned buckets, object high_water, uint64_t seed,
@@ -68,6 +70,11 @@ cdef class ShardedCore:
     ):
         cdef int64_t limit = -1 if high_water is None else high_water
         self.core = NULL
+        self.watch = NULL
+        _check_options(protocol, buckets)
+        _expect("shards", shards, 1, c_SHARDS_MAX)
+        _expect("threads", threads, 1, shards)
+        self.watch = new c_RotationWatch(_LONG_MS, _FEW, _MANY)
         self.no_trees = _tree_columns(0)
         self.core = new c_ShardedCore(shards, threads)
         if not self.core.start(<Protocol>protocol, buckets, limit, seed, kernel == "avx2"):
@@ -76,10 +83,10 @@ cdef class ShardedCore:
 
     def __dealloc__(self):
         del self.core
+        del self.watch
 
     cdef int enter(self) except -1:
-        if not self.gate.enter():
-            raise BusyError("another thread is inside this Acker; one Acker is used from one thread at a time")
+        _enter(&self.gate, "Acker")
         if self.core.broken():
             self.gate.leave()
             raise UnusableError()
@@ -108,6 +115,8 @@ cdef class ShardedCore:
             return None
         self.enter()
         try:
+            if self.watch.look(now, <int64_t>self.core.count(), self.core.open(), self.ended()):
+                _look_at_oldest(self.watch, self.core.cores(), self.core.shards(), self.core.open(), self.ended())
             with nogil:
                 legal = _is_legal(messages)
                 if legal:
@@ -147,10 +156,28 @@ cdef class ShardedCore:
             elapsed = <int64_t*>_data(columns[4])
             with nogil:
                 self.core.rotate(now_ms, roots, messages, tasks, elapsed)
+            self.watch.rotated(now_ms)
             cnp.PyArray_FILLWBYTE(columns[3], 2)
         finally:
             self.leave()
         return _completions(columns)
+
+    cdef int64_t ended(self) noexcept:
+        cdef Counters counters = self.core.counters()
+        return counters.acked + counters.failed
+
+    def oldest(self, size_t most, now_ms):
+        """As `Core.oldest`, of all shards."""
+        cdef int64_t now = 0 if now_ms is None else now_ms
+        self.enter()
+        try:
+            if now_ms is None:
+                return _oldest(
+                    self.core.cores(), self.core.shards(), most, self.watch.is_told(), self.watch.now_ms()
+                )
+            return _oldest(self.core.cores(), self.core.shards(), most, True, now)
+        finally:
+            self.gate.leave()
 
     def contains(self, int64_t root_id):
         self.enter()
@@ -174,9 +201,9 @@ cdef class ShardedCore:
 
     def reader(self, uint64_t checksum, uint64_t entries):
         """What fills the shards, which are new, from the blocks of a snapshot of so many entries."""
-        return _reader(self, self.core.cores(), self.core.shards(), checksum, entries)
+        return _reader(self, &self.gate, self.core.cores(), self.core.shards(), checksum, entries)
 
-    def set_counters(self, tuple counters):
+    def set_counters(self, tuple counters not None):
         """Count on from the eleven lifetime counters of a snapshot, whose entries the shards hold."""
         cdef Counters before
         _set_counters(&before, counters)

@@ -11,6 +11,7 @@ cdef extern from "memory.h" namespace "acker" nogil:
 
 
 cdef extern from "snapshot.h" namespace "acker" nogil:
+    size_t BLOCK_ENTRIES
     size_t block_bytes(size_t entries) noexcept
 
     enum Fault:
@@ -31,6 +32,8 @@ cdef extern from "snapshot.h" namespace "acker" nogil:
 
 cdef void _set_counters(Counters* counters, tuple numbers) except *:
     cdef int64_t[11] values
+    if len(numbers) != 11:
+        raise ValueError(f"counters: expected 11, got {len(numbers)}")
     for i in range(11):
         values[i] = numbers[i]
     memcpy(counters, values, sizeof(Counters))
@@ -48,6 +51,7 @@ cdef class SnapshotWriter:
     cdef AckerCore** cores
     cdef size_t count
     cdef bint inside
+    cdef Gate calls  # the blocks are written without the GIL, one call at a time
     cdef c_SnapshotWriter* blocks
 
     def __cinit__(self):
@@ -58,13 +62,18 @@ cdef class SnapshotWriter:
         del self.blocks
 
     def __enter__(self):
-        if not self.gate.enter():
-            raise BusyError()
+        self.expect(self.gate != NULL)
+        _enter(self.gate, "Acker")
         self.inside = True
         return self
 
     def __exit__(self, *_):
+        self.expect(self.inside)
+        _enter(&self.calls, "snapshot's writer")
         self.inside = False
+        del self.blocks  # it points into tables that may change from now on
+        self.blocks = NULL
+        self.calls.leave()
         self.gate.leave()
 
     @property
@@ -102,11 +111,13 @@ cdef class SnapshotWriter:
             return b""
         block = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>block_bytes(entries))
         cdef uint8_t* data = <uint8_t*>PyBytes_AsString(block)
+        _enter(&self.calls, "snapshot's writer")
         with nogil:
             self.blocks.write(data)
+        self.calls.leave()
         return block
 
-    def whole(self, bytes header):
+    def whole(self, bytes header not None):
         """Return the header and, behind it, all blocks."""
         self.expect(self.inside and self.blocks != NULL)
         cdef size_t at = <size_t>len(header)
@@ -116,12 +127,14 @@ cdef class SnapshotWriter:
         cdef uint8_t* data = <uint8_t*>PyBytes_AsString(snapshot)
         prefer_huge_pages(data, size)
         memcpy(data, PyBytes_AsString(header), at)
+        _enter(&self.calls, "snapshot's writer")
         with nogil:
             entries = self.blocks.next_entries()
             while entries > 0:
                 self.blocks.write(data + at)
                 at += block_bytes(entries)
                 entries = self.blocks.next_entries()
+        self.calls.leave()
         return snapshot
 
     cdef int expect(self, bint holds) except -1:
@@ -141,7 +154,8 @@ cdef SnapshotWriter _writer(object owner, Gate* gate, AckerCore** cores, size_t 
 cdef class SnapshotReader:
     """Fills the new cores of one owner from the blocks of a snapshot; used before anyone else knows the owner."""
 
-    cdef object owner  # keeps the cores alive
+    cdef object owner  # keeps the cores and the gate alive
+    cdef Gate* gate
     cdef AckerCore** cores
     cdef size_t count
     cdef uint64_t entries
@@ -153,14 +167,19 @@ cdef class SnapshotReader:
     def __dealloc__(self):
         del self.blocks
 
-    def read(self, const uint8_t[::1] block, size_t entries):
+    def read(self, const uint8_t[::1] block not None, size_t entries):
         """Take over a block; return None, or (fault, entry): what is wrong, and with which entry of the block."""
-        cdef Fault fault
+        cdef Fault fault = NO_FAULT
         cdef size_t row = 0
+        if self.blocks == NULL:
+            raise AssertionError("only an acker makes the reader of a snapshot")
+        _expect("entries", <int64_t>entries, 1, BLOCK_ENTRIES)
         if <size_t>block.shape[0] != block_bytes(entries):
             raise ValueError(f"block: expected {block_bytes(entries)} bytes, got {block.shape[0]}")
+        _enter(self.gate, "Acker")
         with nogil:
             fault = self.blocks.read(&block[0], entries, &row)
+        self.gate.leave()
         if fault == NO_MEMORY:
             raise MemoryError(f"no memory for the {self.entries} entries of the snapshot")
         return None if fault == NO_FAULT else (<int>fault, row)
@@ -174,9 +193,11 @@ cdef class SnapshotReader:
         return tracked
 
 
-cdef SnapshotReader _reader(object owner, AckerCore** cores, size_t count, uint64_t checksum, uint64_t entries):
+cdef SnapshotReader _reader(
+    object owner, Gate* gate, AckerCore** cores, size_t count, uint64_t checksum, uint64_t entries
+):
     """A reader into `count` new cores, each root into that of `acker_of`; the owner keeps the cores alive."""
     reader = SnapshotReader()
-    reader.owner, reader.cores, reader.count, reader.entries = owner, cores, count, entries
+    reader.owner, reader.gate, reader.cores, reader.count, reader.entries = owner, gate, cores, count, entries
     reader.blocks = new c_SnapshotReader(cores, count, checksum, entries)
     return reader

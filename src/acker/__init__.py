@@ -12,7 +12,7 @@ from acker.columns import Completions
 from acker.errors import AckerError, AckerMemoryError, BusyError, SnapshotError, UnusableError
 from acker.ids import IdGenerator
 from acker.implementation import build_info
-from acker.protocol import Kind, Outcome, Stats, acker_of, encode_tuple_id, parse_tuple_id
+from acker.protocol import Kind, Outcome, PendingTree, Stats, acker_of, encode_tuple_id, parse_tuple_id
 from acker.reference import ReferenceAcker
 from acker.tupletree import TupleTree
 
@@ -42,6 +42,7 @@ __all__ = [
     "IdGenerator",
     "Kind",
     "Outcome",
+    "PendingTree",
     "ReferenceAcker",
     "ShardedAcker",
     "SnapshotError",

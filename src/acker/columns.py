@@ -15,7 +15,7 @@ import numpy as np
 
 from acker import protocol
 from acker.errors import ArgumentTypeError, ColumnTypeError, ColumnValueError
-from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Kind, check_integer
+from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Kind, check_ms
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -107,8 +107,12 @@ def check_columns(
 
 
 def check_now_ms(now_ms: SupportsIndex) -> int:
-    """Return the clock as an int; any int64 is legal, bool and float are not."""
-    return check_integer("now_ms", now_ms, INT64_MIN, INT64_MAX)
+    """Return the clock as an int; any int64 is legal, bool and float are not.
+
+    Integers that count seconds cannot be told from milliseconds: a machine that has been up for 20 days has about as
+    many of these as there were seconds since 1970.
+    """
+    return check_ms("now_ms", now_ms)
 
 
 def find_root_id(root_id: object) -> int | None:

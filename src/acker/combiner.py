@@ -9,15 +9,15 @@ combined what, or in which order.
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from acker.alone import Alone
 from acker.columns import Columns, Completions, check_columns
-from acker.errors import AckerMemoryError, BusyError, ColumnTypeError, ColumnValueError
+from acker.errors import AckerMemoryError, ColumnTypeError, ColumnValueError
 from acker.implementation import core
 from acker.protocol import check_integer, check_seed
 
@@ -132,7 +132,7 @@ class Combiner:
 
     def __init__(self, *, seed: int | None = None, resets: bool = False) -> None:
         self._table = core.CombineTable(check_seed(seed), bool(resets))
-        self._entered = threading.Lock()
+        self._entered = Alone("Combiner")
         self.messages = 0
         self.native_ns = 0
         self._publish()
@@ -242,13 +242,11 @@ class Combiner:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        if not self._entered.acquire(blocking=False):
-            raise BusyError("another thread is inside this Combiner; nothing was applied")
-        try:
-            yield
-        finally:
-            self._publish()
-            self._entered.release()
+        with self._entered:
+            try:
+                yield
+            finally:
+                self._publish()
 
     def _publish(self) -> None:
         """Let `len` and `nbytes` show this moment: another thread may ask while the table changes."""

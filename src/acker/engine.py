@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from itertools import chain
-from typing import TYPE_CHECKING, NoReturn, Self, SupportsIndex
+from typing import TYPE_CHECKING, Final, NoReturn, Self, SupportsIndex
 
 from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
 from acker.errors import ColumnValueError
 from acker.implementation import core, kernel
-from acker.protocol import PROTOCOLS, Options, Stats, check_options, check_seed
+from acker.protocol import INT64_MAX, PROTOCOLS, Options, PendingTree, Stats, check_integer, check_options, check_seed
 from acker.snapshot import Header, Reading, checksum_at_end, source_of
 from acker.storage import Readable, Writable, opened, write
 
@@ -152,6 +152,50 @@ class NativeAcker(ABC):
         """
         return self._core.rotate(check_now_ms(now_ms))
 
+    def oldest(self, n: SupportsIndex = 10, *, now_ms: SupportsIndex | None = None) -> list[PendingTree]:
+        """Return the `n` trees that were begun first, the oldest first: what to look at when something hangs.
+
+        Parameters
+        ----------
+        n : int >= 0
+            At most so many.
+        now_ms : int64, optional
+            Ages are counted up to it; left out, up to what the last `ingest` or `rotate` was told. Before the first of
+            these, as after a restore, every age is 0.
+
+        Returns
+        -------
+        list of PendingTree
+            0 to `n` of them, entries without a TRACK included, and nothing is changed. Those of one age begin with
+            those that leave first, then with the least root id.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentValueError
+            `n` is no integer >= 0, or `now_ms` no int64.
+        MemoryError
+            No memory for the result.
+        BusyError
+            Another thread is inside this acker.
+
+        Notes
+        -----
+        One pass over the table, as for `snapshot`: milliseconds for a million trees. Releases the GIL; memory for `n`.
+
+        Examples
+        --------
+        >>> from acker import Acker, Kind
+        >>> acker = Acker()
+        >>> _ = acker.ingest(Kind.TRACK, [7, 8], [1 ^ 2, 4], [0, 0], [42, 43], now_ms=1_000)
+        >>> _ = acker.ingest(Kind.OK, [7], [1], now_ms=3_000)
+        >>> for tree in acker.oldest(1):
+        ...     print(tree.message_id, tree.age_ms, tree.state, tree.ack_val)
+        42 2000 tracked 2
+        """
+        most = check_integer("n", n, 0, INT64_MAX)
+        rows = self._core.oldest(most, None if now_ms is None else check_now_ms(now_ms))
+        return [_pending_tree(row) for row in rows]
+
     def stats(self) -> Stats:
         """Return what happened since creation, and what is held now."""
         return Stats(*self._core.numbers()[:13])
@@ -237,6 +281,17 @@ class NativeAcker(ABC):
         options = self._options
         shown = f"protocol={options.protocol!r}, buckets={options.buckets}, high_water={options.high_water}"
         return f"{type(self).__name__}({shown}): {len(self)} pending"
+
+
+# By the number that the core gives them.
+_STATES: Final = ("untracked", "failed", "tracked")
+
+
+def _pending_tree(row: tuple[int, ...]) -> PendingTree:
+    message_id, age_ms, state, root_id, task_id, ack_val, rotations_left = row
+    is_tracked = _STATES[state] == "tracked"
+    message, task = (message_id, task_id) if is_tracked else (None, None)
+    return PendingTree(message, age_ms, _STATES[state], root_id, task, ack_val, rotations_left)
 
 
 class Acker(NativeAcker):

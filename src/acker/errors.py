@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,6 +52,26 @@ class BusyError(AckerError, RuntimeError):
         self, message: str = "another thread is inside this Acker; one Acker is used from one thread at a time"
     ) -> None:
         super().__init__(message)
+
+
+class ForkedError(BusyError):
+    """A thread of the parent process was inside when this process was forked; it is not here, so it never leaves.
+
+    What it was at may be half done, so nobody is let in any more.
+
+    Attributes
+    ----------
+    holder : int
+        The id of the process whose thread was inside.
+    """
+
+    def __init__(self, what: str, holder: int) -> None:
+        super().__init__(
+            f"this {what} was held by a thread of process {holder} when process {os.getpid()} was forked from it: the"
+            " copy here may be half-written and can never be used; restore a snapshot here, make a new one after the"
+            " fork, or fork while no thread is inside"
+        )
+        self.holder = holder
 
 
 class UnusableError(AckerError, RuntimeError):

@@ -120,6 +120,37 @@ class Stats:
     open: int
 
 
+class PendingTree(NamedTuple):
+    """What is known of a tree that has not ended: for a log line, and for whoever asks what a program waits for.
+
+    Attributes
+    ----------
+    message_id : int, or None
+        The spout's own id; None where no TRACK was seen.
+    age_ms : int
+        Milliseconds since its first message; 0 where the clock was set back or is not known.
+    state : str
+        Of an acker: "tracked", "untracked" (messages came and no TRACK did), "failed" (the same, and one was a FAIL).
+        Of a `TupleTree`: "tracking" (the spout has not closed it), "anchored" (an input that is not acknowledged).
+    root_id : int
+    task_id : int, or None
+        The spout task that hears the outcome; None where no TRACK was seen.
+    ack_val : int
+        The xor of what is outstanding. Where one tuple is left it is the id of that tuple. Of a `TupleTree`: what the
+        TRACK or the OK would carry now.
+    rotations_left : int, or None
+        With which rotation from now on it leaves, unless something moves it to the nursery; None of a `TupleTree`.
+    """
+
+    message_id: int | None
+    age_ms: int
+    state: str
+    root_id: int
+    task_id: int | None
+    ack_val: int
+    rotations_left: int | None
+
+
 # The names of the counts since creation, in the order in which the core, the snapshots and `Stats` hold them.
 COUNTERS: Final = (
     "tracked",
@@ -169,6 +200,16 @@ def check_seed(seed: object) -> int:
     if seed is None:
         return int.from_bytes(os.urandom(8), "little")
     return check_integer("seed", seed, 0, UINT64_MAX)
+
+
+def check_ms(name: str, value: object, least: int = INT64_MIN) -> int:
+    """Return a time in milliseconds as an int, from `least` on; a float, which is mostly seconds, is told the mend."""
+    if isinstance(value, (float, np.floating)):
+        raise ArgumentTypeError(
+            f"{name}: expected an integer from {least} to {INT64_MAX}, got {type(value).__name__}: it counts"
+            " milliseconds, so of the seconds of time.time() make int(time.time() * 1000)"
+        )
+    return check_integer(name, value, least, INT64_MAX)
 
 
 def check_integer(name: str, value: object, least: int, most: int) -> int:

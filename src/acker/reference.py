@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, SupportsIndex
 
+from acker.alone import Alone
 from acker.columns import Columns, Completions, check_columns, check_now_ms, columns_from_arrow, find_root_id
-from acker.errors import BusyError
 from acker.protocol import (
     COUNTERS,
+    INT64_MAX,
     Kind,
     Outcome,
+    PendingTree,
     Stats,
+    check_integer,
     check_options,
     check_seed,
     elapsed_ms,
     start_tick,
     track_rank,
 )
+from acker.rotation import LONG_MS, MANY, RotationWatch, warn_never_rotated
 from acker.snapshot import (
     BLOCK_ENTRIES,
     FAILED,
@@ -126,7 +129,8 @@ class ReferenceAcker:
         self._buckets: deque[_Bucket] = deque({} for _ in range(self._options.buckets))
         self._counts = dict.fromkeys(COUNTERS, 0)
         self._open = 0  # entries with a task id
-        self._inside = threading.Lock()
+        self._inside = Alone("Acker")
+        self._watch = RotationWatch()
         self._publish()
 
     @property
@@ -228,6 +232,7 @@ class ReferenceAcker:
         """
         now = check_now_ms(now_ms)
         with self._alone():
+            self._watch.rotated(now)
             death_row = self._buckets.pop()
             self._buckets.appendleft({})
             rows = []
@@ -237,6 +242,21 @@ class ReferenceAcker:
                 else:
                     rows.append(self._finish(root, entry, _TIMED_OUT, now))
             return Completions.from_rows(rows)
+
+    def oldest(self, n: SupportsIndex = 10, *, now_ms: SupportsIndex | None = None) -> list[PendingTree]:
+        """Return the `n` trees that were begun first, the oldest first; see `Acker.oldest`.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentValueError
+            `n` is no integer >= 0, or `now_ms` no int64.
+        BusyError
+            Another thread is inside this acker.
+        """
+        most = check_integer("n", n, 0, INT64_MAX)
+        now = None if now_ms is None else check_now_ms(now_ms)
+        with self._alone():
+            return self._oldest(most, self._watch.now_ms if now is None else now)
 
     def stats(self) -> Stats:
         """Return the counts since creation and the numbers of entries held now. May be called at any time."""
@@ -343,8 +363,37 @@ class ReferenceAcker:
 
     def _ingest(self, columns: Columns, now_ms: int) -> Completions:
         with self._alone():
+            self._look_for_rotations(now_ms)
             apply = self._apply_fsshelter if self._options.protocol == "fsshelter" else self._apply_storm
             return Completions.from_rows(list(_apply_rows(apply, columns, now_ms)))
+
+    def _look_for_rotations(self, now_ms: int) -> None:
+        """Warn, if there is reason to, that nobody rotates: before a batch, so that the warning may be an error."""
+        held, ended = self._held(), self._counts["acked"] + self._counts["failed"]
+        if not self._watch.look(now_ms, held, self._open, ended):
+            return
+        age_ms = self._oldest(1, now_ms)[0].age_ms
+        if age_ms < LONG_MS and not (self._open >= MANY and ended == 0):
+            self._watch.look_again(age_ms)
+            return
+        self._watch.end()
+        warn_never_rotated(held, self._open, ended, age_ms)
+
+    def _oldest(self, most: int, now_ms: int | None) -> list[PendingTree]:
+        trees = (
+            PendingTree(
+                message_id=None if entry.task_id is None else entry.message_id,
+                age_ms=0 if now_ms is None else elapsed_ms(entry.start, now_ms),
+                state="tracked" if entry.task_id is not None else "failed" if entry.failed else "untracked",
+                root_id=root,
+                task_id=entry.task_id,
+                ack_val=entry.ack_val,
+                rotations_left=len(self._buckets) - age,
+            )
+            for age, bucket in enumerate(self._buckets)
+            for root, entry in bucket.items()
+        )
+        return sorted(trees, key=lambda tree: (-tree.age_ms, tree.rotations_left, tree.root_id))[:most]
 
     def _apply_storm(self, kind: int, root: int, value: int, task: int, message: int, now_ms: int) -> _Row | None:
         """Apply one message under protocol "storm" or "storm-0.9"; return the tree that it ends, if it ends one.
@@ -501,13 +550,11 @@ class ReferenceAcker:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        if not self._inside.acquire(blocking=False):
-            raise BusyError
-        try:
-            yield
-        finally:
-            self._publish()
-            self._inside.release()
+        with self._inside:
+            try:
+                yield
+            finally:
+                self._publish()
 
     def _publish(self) -> None:
         """Let `stats`, `len` and `nbytes` show this moment: another thread may ask while the next call is under way."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from acker import xxh64 as _xxh64
+from acker.plain.checks import PARTIALS, check_rows
 from acker.protocol import Kind, Outcome, track_rank
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class CombineTable:
         self, kind: _Int8, root_id: _Int64, value: _Int64, task_id: _Int32 | None, message_id: _Int64 | None
     ) -> int:
         """Add messages; return how many there were."""
+        names, dtypes = "kind root_id value task_id? message_id?", "i1 i8 i8 i4 i8"
+        check_rows(names, dtypes, kind, root_id, value, task_id, message_id)
         rows = len(root_id)
         if not self._resets and (kind == Kind.RESET_TIMEOUT).any():
             wanted = np.flatnonzero(kind != Kind.RESET_TIMEOUT)
@@ -99,6 +102,7 @@ class CombineTable:
         message_id: _Int64,
     ) -> int:
         """Merge partials; return how many rows there were."""
+        check_rows(*PARTIALS, root_id, value, flags, track_value, task_id, message_id)
         place = self._places(root_id)
         np.bitwise_xor.at(self._value, place, value)
         np.bitwise_or.at(self._flags, place, flags & (_FAILED | _RESET))
@@ -108,6 +112,8 @@ class CombineTable:
 
     def partials(self, shards: int) -> tuple[_Partials, _Int64]:
         """Return six columns with the trees of a shard side by side, and where each shard ends in them."""
+        if shards < 1:
+            raise ValueError(f"shards: expected 1 or more, got {shards}")
         rows = len(self)
         is_open = (self._flags[:rows] != _TRACKED) | (self._value[:rows] != self._track_value[:rows])
         # Two groups a shard: first the trees that look finished, then the others.

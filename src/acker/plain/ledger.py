@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from acker.plain.checks import ENTRIES, PARTIALS, check_rows
 from acker.protocol import INT64_MAX, Outcome
 
 if TYPE_CHECKING:
@@ -153,8 +154,11 @@ class LedgerTable:
         every_message_refreshes: bool,
     ) -> tuple[_Completions, _UInt32, _Int64, tuple[int, ...]]:
         """Apply partials; return completions, positions that changed, roots that left the log, and the counts."""
-        rules, changes = _Rules(time_ms, high_water, every_message_refreshes), _Changes()
         columns = (root_id, value, flags, track_value, task_id, message_id)
+        check_rows(*PARTIALS, *columns)
+        if high_water is not None and high_water < 0:
+            raise ValueError(f"high_water: expected 0 or more, got {high_water}")
+        rules, changes = _Rules(time_ms, high_water, every_message_refreshes), _Changes()
         for row in map(_Row, *(column.tolist() for column in columns)):
             entry = self._by_root.get(row.root_id)
             if entry is None:
@@ -257,10 +261,13 @@ class LedgerTable:
 
     def take(self, position: _UInt32, chunk: int) -> _EntryColumns:
         """Return the columns of some entries and note the chunk that they go to."""
+        check_rows("root_id", "u4", position)
+        places = position.tolist()
+        if any(place >= len(self._by_position) or self._by_position[place] is None for place in places):
+            raise ValueError("there is no such position")
         rows = []
-        for place in position.tolist():
-            entry = self._by_position[place]
-            assert entry is not None, "positions are those of entries"
+        for entry in (self._by_position[place] for place in places):
+            assert entry is not None, "it was looked at"
             entry.chunk = chunk
             rows.append((entry.root_id, entry.value, entry.message_id, entry.start_ms, entry.since_ms, entry.task_id))
         root_id, value, message_id, start_ms, since_ms, task_id = _columns(rows, 6)
@@ -268,6 +275,8 @@ class LedgerTable:
 
     def logged_before(self, chunk: int, most: int) -> _UInt32:
         """Return the positions of the entries that are in no chunk from this one on; not more than so many."""
+        if most < 0:
+            raise ValueError(f"most: expected 0 or more, got {most}")
         found = (entry.position for entry in self._in_order() if entry.chunk < chunk)
         return np.array(list(islice(found, most)), np.uint32)
 
@@ -283,6 +292,9 @@ class LedgerTable:
     ) -> None:
         """Put entries over what is there."""
         columns = (root_id, value, message_id, start_ms, since_ms, task_id)
+        check_rows(*ENTRIES, *columns)
+        if (task_id < _UNTRACKED_FAILED).any():
+            raise ValueError(f"task_id: expected {_UNTRACKED_FAILED} or more, got {np.min(task_id)}")
         for root, its_value, message, start, since, task in zip(*(column.tolist() for column in columns), strict=True):
             entry = self._by_root.get(root)
             if entry is None:
@@ -294,6 +306,7 @@ class LedgerTable:
 
     def erase(self, root_id: _Int64) -> None:
         """Remove entries; unknown ones do not matter."""
+        check_rows("root_id", "i8", root_id)
         for root in root_id.tolist():
             entry = self._by_root.get(root)
             if entry is not None:

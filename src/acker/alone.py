@@ -1,0 +1,49 @@
+"""Alone: one thread at a time, for what is written in Python; the native core has a gate of its own."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+from acker.errors import BusyError, ForkedError
+
+
+class Alone:
+    """Lets one thread in, as a context manager, and refuses every other one meanwhile.
+
+    Parameters
+    ----------
+    what : str
+        The name of the class that it guards, for the errors.
+
+    Raises
+    ------
+    BusyError
+        On entering: another thread is inside.
+    ForkedError
+        A thread of the parent process was inside when this process was forked.
+    """
+
+    __slots__ = ("_inside", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        # Who is inside: the id of its process, under the one key. setdefault is atomic, and there is no lock that a
+        # fork could leave taken without a word about whose it was.
+        self._inside: dict[None, tuple[int]] = {}
+
+    def __enter__(self) -> None:
+        me = (os.getpid(),)
+        other = self._inside.setdefault(None, me)
+        if other is me:
+            return
+        if other != me:
+            raise ForkedError(self._what, other[0])
+        raise BusyError(
+            f"another thread is inside this {self._what}; one {self._what} is used from one thread at a time"
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del self._inside[None]

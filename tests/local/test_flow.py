@@ -1,0 +1,237 @@
+"""The native half of the local runtime, built and called by hand: exceptions, and never a crash of the interpreter."""
+
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from acker import _flow
+
+ERRORS = (TypeError, ValueError, OverflowError, AttributeError, IndexError, ZeroDivisionError)
+
+
+class Values(tuple):
+    __slots__ = ()
+
+
+class Tup(_flow.Delivery):
+    pass
+
+
+class Ids:
+    def take(self, n):
+        return np.arange(1, n + 1)
+
+
+def source(width=1, values_type=Values, tuple_type=Tup):
+    return SimpleNamespace(fields=("f",) * width, values_type=values_type, tuple_type=tuple_type)
+
+
+def emitter_of(routes, kind=_flow.SpoutEmitter, **options):
+    options.setdefault("now_ns", lambda: 0)
+    post = _flow.Post([])
+    return kind(1, routes, _flow.Hand(10), post, Ids(), _flow.Latencies([1]), **options)
+
+
+def refuses(*calls):
+    for call in calls:
+        with pytest.raises(ERRORS):
+            call()
+
+
+def test_letters_to_no_acker():
+    post = _flow.Post([])
+    refuses(lambda: post.track(1, 2, 3, 4), lambda: post.fail([1], "x"), lambda: post.reset_timeout([1]))
+    assert (len(post), post.send()) == (0, None)
+
+
+def test_latencies_without_bounds():
+    blank = _flow.Latencies.__new__(_flow.Latencies)
+    refuses(lambda: blank.record(5))
+    again = _flow.Latencies([1, 2, 3])
+    again.__init__([1])
+    again.record(7)
+    assert again.taken() == ((0, 1), 7)
+
+
+@pytest.mark.parametrize("what", [None, "outlet", 7])
+def test_a_hand_that_holds_something_else(what):
+    hand = _flow.Hand(10)
+    hand.dirty.append(what)
+    refuses(hand.put_down, hand.drop)
+
+
+def test_columns_of_what_is_no_letter():
+    refuses(lambda: _flow.columns_of([None]), lambda: _flow.columns_of(["x"]), lambda: _flow.columns_of(None))
+
+
+def test_choosers_without_outlets_or_beyond_them():
+    outlet = _flow.Outlet(SimpleNamespace(put=lambda *_: None), 0, 1)
+    for chooser in (
+        _flow.InTurn([], 0),
+        _flow.InTurn([outlet], 5),
+        _flow.ByField([outlet], 7, hash),
+        _flow.ByField([outlet], -1, hash),
+        _flow.ByField([], 0, hash),
+        _flow.ByFunction(lambda _: [None]),
+        _flow.ByFunction(lambda _: None),
+        _flow.Several([None]),
+        _flow.Chooser(),
+        _flow.InTurn.__new__(_flow.InTurn),
+        None,
+    ):
+        spout = emitter_of({None: _flow.Route(source(), chooser, False, {})})
+        with pytest.raises((*ERRORS, NotImplementedError)):
+            spout.emit(["x"])
+
+
+def test_routes_of_no_stream():
+    refuses(
+        lambda: _flow.Route(source(values_type=int), None, False, {}),
+        lambda: _flow.Route(source(tuple_type=int), None, False, {}),
+        lambda: emitter_of({None: _flow.Route.__new__(_flow.Route)}).emit([]),
+        lambda: emitter_of({None: object()}).emit([]),
+    )
+
+
+def test_a_field_beyond_the_values():
+    field, tup = _flow.Field(5), _flow.Delivery(("only",), None)
+    refuses(lambda: field.__get__(tup, Tup), lambda: field.__get__("x", Tup))
+
+
+@pytest.mark.parametrize("sample_every", [0, -1])
+def test_a_bolt_that_samples_nothing(sample_every):
+    refuses(
+        lambda: emitter_of({}, _flow.BoltEmitter, auto_anchor=True, sample_every=sample_every),
+        lambda: _flow.BoltEmitter.__new__(_flow.BoltEmitter).run([], 0, 0, print, True, print),
+    )
+
+
+def test_nothing_of_it_is_pickled():
+    import pickle
+
+    for each in (_flow.Delivery((1,), None), _flow.Latencies([1]), _flow.Post([])):
+        refuses(lambda each=each: pickle.dumps(each))
+
+
+def in_a_process_of_its_own(code):
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_a_letter_for_which_there_is_no_memory_holds_whole_messages():
+    said = in_a_process_of_its_own(
+        """
+        import resource
+        import numpy as np
+        from acker import _flow
+
+        class Queue:
+            def put(self, letter, items):
+                self.letter = letter
+
+        queue = Queue()
+        post = _flow.Post([queue])
+        with open("/proc/self/statm") as file:
+            size = int(file.read().split()[0]) * resource.getpagesize()
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (size + (48 << 20), before[1]))
+        written = 0
+        try:
+            while True:
+                post.track(written, written + 1, 2, written + 3)
+                written += 1
+        except MemoryError:
+            pass
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        post.send()
+        kind, root, value, task, message = _flow.columns_of([queue.letter])
+        assert len(root) == written > 100_000
+        assert (value == root + 1).all() and (message == root + 3).all() and (task == 2).all()
+        print("whole")
+        """
+    )
+    assert said == "whole\n"
+
+
+HOSTILE = """
+    import inspect, random, resource, warnings
+    import numpy as np
+    from types import SimpleNamespace
+    from acker import _core, _flow
+
+    warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_AS, (3 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    rng = random.Random({seed})
+    kinds = [kind for module in (_core, _flow) for kind in vars(module).values() if inspect.isclass(kind)]
+    kinds = [kind for kind in kinds if kind.__module__ in ("acker._core", "acker._flow")]
+    functions = [_core.shard_of, _core.shards_of, _core.xxh64, _core.ledger_bytes, _flow.columns_of]
+    numbers = [None, -1, 0, 1, 2, 3, 8, 255, 2**31 - 1, 2**32, 2**63 - 1, -(2**63), 2**64 - 1, 2**80, 1.5, True]
+    arrays = [
+        np.arange(n).astype(t)
+        for n in (0, 1, 3)
+        for t in (np.int8, np.int32, np.int64, np.uint8, np.uint32, np.float64)
+    ]
+    class Values(tuple):
+        pass
+    streams = SimpleNamespace(fields=("a",), values_type=Values, tuple_type=_flow.Delivery)
+    others = ["x", b"x", b"", bytearray(4096), (), [], {{}}, {{None: None}}, [None], (None,), ("x",), (1, 2, 3),
+              [(1, 0, None)], repr, lambda *_: None, streams, Values(("x",)), iter([]), object()]
+    things = []
+
+    def argument():
+        pool = rng.choice([numbers, arrays, others, things or others])
+        return rng.choice(pool)
+
+    def attempt(call):
+        global failed
+        try:
+            return call()
+        except Exception:
+            failed += 1
+
+    made = called = failed = 0
+    for _ in range({turns}):
+        turn = rng.random()
+        if turn < 0.3:
+            kind = rng.choice(kinds)
+            arguments = [argument() for _ in range(rng.randrange(9))]
+            names = ("now_ns", "auto_anchor", "sample_every")
+            named = {{name: argument() for name in names if rng.random() < 0.1}}
+            thing = attempt((lambda: kind.__new__(kind)) if rng.random() < 0.4 else (lambda: kind(*arguments, **named)))
+            if thing is not None:
+                made += 1
+                things.append(thing)
+                del things[:-60]
+        elif turn < 0.33:
+            function = rng.choice(functions)
+            attempt(lambda: function(*[argument() for _ in range(rng.randrange(1, 4))]))
+        elif things:
+            thing = rng.choice(things)
+            names = [name for name in dir(type(thing)) if not name.startswith("__")]
+            name = rng.choice([*names, "__init__", "__len__", "__enter__", "__exit__", "__get__", "__reduce__"])
+            member = attempt(lambda: getattr(thing, name))
+            if rng.random() < 0.1:
+                attempt(lambda: setattr(thing, name, argument()))
+            if callable(member) and name != "fail_allocations_after":
+                called += 1
+                got = attempt(lambda: member(*[argument() for _ in range(rng.randrange(8))]))
+                if type(got) in kinds:
+                    things.append(got)
+    print(made > {turns} // 40, called > {turns} // 10, failed > {turns} // 10)
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_calls_of_everything_crash_nothing(seed):
+    assert in_a_process_of_its_own(HOSTILE.format(seed=seed, turns=6_000)) == "True True True\n"
