@@ -1,4 +1,4 @@
-"""What the driver does with paths and footers, without Spark."""
+"""What the driver does with footers, and a task with its units, without Spark."""
 
 import os
 from pathlib import Path
@@ -10,79 +10,12 @@ import pytest
 
 from acker import MESSAGE_SCHEMA
 from acker.combiner import Combiner
-from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
+from acker.errors import ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.reference import combined
 from acker.spark import files
 from acker.spark.blocks import decode_block
-from acker.spark.files import Unit, combine_units, deal, inspect_file, list_files
-
-
-@pytest.fixture
-def tree(tmp_path):
-    """A folder with files at three depths, and some that are nobody's data."""
-    for name in (
-        "a.parquet",
-        "b.arrow",
-        "_SUCCESS",
-        ".a.parquet.crc",
-        "day=1/a.parquet",
-        "day=2/x/a.parquet",
-        "_tmp/c.parquet",
-    ):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("paths", "found"),
-    [
-        ("", ["a.parquet", "b.arrow", "day=1/a.parquet", "day=2/x/a.parquet"]),
-        ("a.parquet", ["a.parquet"]),
-        ("_SUCCESS", ["_SUCCESS"]),
-        ("*.parquet", ["a.parquet"]),
-        ("?.*", ["a.parquet", "b.arrow"]),
-        ("[b-z].arrow", ["b.arrow"]),
-        ("day=*", ["day=1/a.parquet", "day=2/x/a.parquet"]),
-        ("day=*/*.parquet", ["day=1/a.parquet"]),
-        ("**/a.parquet", ["a.parquet", "day=1/a.parquet", "day=2/x/a.parquet"]),
-        ("**", ["a.parquet", "b.arrow", "day=1/a.parquet", "day=2/x/a.parquet"]),
-        (["day=2", "a.parquet", "*.parquet"], ["day=2/x/a.parquet", "a.parquet"]),
-    ],
-)
-@pytest.mark.parametrize("as_uri", [False, True])
-def test_paths_name_files(tree, paths, found, as_uri):
-    several = [paths] if isinstance(paths, str) else paths
-    full = [f"{tree.as_uri() if as_uri else tree}/{path}" for path in several]
-    assert [path for _, path in list_files(full)] == [f"{tree}/{name}" for name in found]
-    if len(full) == 1 and not as_uri:
-        assert [path for _, path in list_files(Path(full[0]))] == [f"{tree}/{name}" for name in found]
-
-
-def test_relative_paths_hold_wherever_workers_run(tree, monkeypatch):
-    monkeypatch.chdir(tree)
-    assert [path for _, path in list_files("day=1")] == [f"{tree}/day=1/a.parquet"]
-    assert [path for _, path in list_files("*.arrow")] == [f"{tree}/b.arrow"]
-
-
-@pytest.mark.parametrize(
-    ("paths", "error", "text"),
-    [
-        (5, ArgumentTypeError, "paths: expected a path or several, got int"),
-        (["a", 5], ArgumentTypeError, "got int among them"),
-        ([], ArgumentValueError, "paths: expected at least one path"),
-        ("nowhere.parquet", ArgumentValueError, "paths: 'nowhere.parquet' names no file"),
-        ("no*where", ArgumentValueError, "paths: 'no*where' names no file"),
-        ("nowhere/*/x", ArgumentValueError, "names no file"),
-    ],
-)
-def test_paths_that_name_nothing(tree, monkeypatch, paths, error, text):
-    monkeypatch.chdir(tree)
-    (tree / "a").touch()
-    with pytest.raises(error) as caught:
-        list_files(paths)
-    assert text in str(caught.value)
+from acker.spark.files import Unit, combine_units, deal, inspect_file
+from acker.spark.paths import list_files
 
 
 def table_of(rows=10, **types):

@@ -13,11 +13,14 @@ from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError,
 from acker.reference import combined
 from acker.spark import completions_from_files, files, filestream
 from acker.spark.blocks import decode_block
-from acker.spark.files import gather_units, inspect_file, list_files
+from acker.spark.files import gather_units, inspect_file
 from acker.spark.filestream import blocks_from_directory
 from acker.spark.guards import PROVIDER, PROVIDER_CONF
+from acker.spark.listener import skipped_files
+from acker.spark.paths import list_files
 
 from .test_files import table_of, write
+from .test_sinklog import commit
 
 
 def drop(table, path, kind=files.PARQUET, piece_rows=100):
@@ -95,7 +98,7 @@ def test_a_task_that_is_dealt_much_hands_on_what_it_has(tmp_path, monkeypatch):
         (["in"], ArgumentTypeError),
         (5, ArgumentTypeError),
         ("in/*", ArgumentValueError),
-        ("in/{a,b}", ArgumentValueError),
+        ("in/[ab]", ArgumentValueError),
         ("in/file", ArgumentValueError),
         ("nowhere", ArgumentValueError),
     ],
@@ -113,6 +116,8 @@ def test_a_stream_watches_one_directory(tmp_path, monkeypatch, given, error):
 def test_options_of_streams_are_refused_without_one(tmp_path):
     for name, value in (
         ("max_files_per_trigger", 1),
+        ("source_options", {}),
+        ("skip_foreign_files", True),
         ("buckets", 3),
         ("high_water", 5),
         ("event_time", "at"),
@@ -189,6 +194,127 @@ def test_files_become_blocks_once_however_they_are_cut(gathered, tmp_path, monke
         times = {table.num_rows for table in of_batch}
         assert events <= (times | {None}) if event_time else events == {None}
         assert event_time is None or max(times) in events
+
+
+def roots_of(batches):
+    """The root ids that blocks hold, by micro-batch."""
+    found = []
+    for rows in batches:
+        partials = [decode_block(bytes(row[1]))[0] for row in rows]
+        found.append(sorted(root for part in partials for root in part.root_id.tolist()))
+    return found
+
+
+def one(root):
+    """A file with one message."""
+    return pa.table([[0], [root], [1], [0], [root]], schema=MESSAGE_SCHEMA)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("folder", ["in [1]", "{a,b}", "x*y?", "back\\\\slash"])
+def test_names_that_could_be_patterns(gathered, tmp_path, folder):
+    names = ["part[1].parquet", "a*b?.parquet", "{a,b}.parquet", "d[1]/e.parquet"]
+    for number, name in enumerate(names):
+        (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)
+        drop(one(number), tmp_path / folder / name)
+    for decoy in ("in 1", "a", "xay_", "backslash"):
+        drop(one(99), tmp_path / decoy / "m.parquet")
+    seen, _ = gathered(tmp_path / folder)
+    assert roots_of(seen) == [[0, 1, 2, 3]]
+
+
+@pytest.mark.spark
+def test_files_of_any_age_are_taken_unless_an_option_says_otherwise(gathered, tmp_path):
+    directory, week = tmp_path / "in", 7 * 86_400
+    now = 1_700_000_000
+    for number, age in enumerate((0, week - 60, week + 60, 9 * week, now)):
+        drop(one(number), directory / f"{number}.parquet")
+        os.utime(directory / f"{number}.parquet", (now - age, now - age))
+    drop(one(0), directory / "0.parquet")
+    os.utime(directory / "0.parquet", (now, now))
+    for number in range(1, 5):
+        (directory / f"{number}.parquet").rename(tmp_path / f"{number}")
+    assert roots_of(gathered(directory)[0]) == [[0]]
+    for number in range(1, 5):
+        (tmp_path / f"{number}").rename(directory / f"{number}.parquet")
+    assert roots_of(gathered(directory, source_options={"MAXFILEAGE": "7d"})[0]) == [[1]]
+    assert roots_of(gathered(directory)[0]) == [[2, 3, 4]]
+
+
+@pytest.mark.spark
+def test_options_of_sparks_source_reach_it(gathered, tmp_path):
+    directory = tmp_path / "in"
+    for number in range(4):
+        drop(one(number), directory / f"{number}.{'parquet' if number else 'other'}")
+        os.utime(directory / f"{number}.{'parquet' if number else 'other'}", (number, number))
+    options = {"pathGlobFilter": "*.parquet", "maxBytesPerTrigger": 1, "latestFirst": True, "cleanSource": "delete"}
+    seen, _ = gathered(directory, source_options=options)
+    assert roots_of(seen) == [[3], [2], [1]]
+    gathered(directory, source_options=options)  # Spark cleans up a micro-batch when the next one is planned.
+    assert {path.name for path in directory.iterdir()} & {"0.other", "2.parquet", "3.parquet"} == {"0.other"}
+
+
+def test_what_is_no_option_of_the_source_is_refused(tmp_path):
+    for given, error, text in (
+        (
+            {"maxfilesage": 1},
+            ArgumentValueError,
+            "source_options: expected options of Spark's file source, maxFilesPer",
+        ),
+        ({5: 1}, ArgumentValueError, "got 5"),
+        (["maxFileAge"], ArgumentTypeError, "source_options: expected a mapping of names to values, got list"),
+        ({"maxFilesPerTrigger": 1}, ArgumentValueError, "max_files_per_trigger: expected it once"),
+    ):
+        with pytest.raises(error, match=text):
+            blocks_from_directory(None, tmp_path, 2, source_options=given, max_files_per_trigger=3)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("event_time", [None, "message_id"])
+def test_a_foreign_file_is_skipped_and_counted(gathered, tmp_path, monkeypatch, event_time):
+    monkeypatch.setattr(filestream, "_SLICE_BYTES", 1000)
+    directory = tmp_path / "in"
+    drop(one(1), directory / "1.parquet")
+    drop(messages(900, 1).drop_columns("value"), directory / "2.parquet")  # of several slices, and told of once
+    (directory / "3.csv").write_text("kind,root_id\n")
+    (directory / "4.parquet").write_bytes(b"PAR1")
+    seen, query = gathered(directory, skip_foreign_files=True, event_time=event_time)
+    assert roots_of(seen) == [[1]]
+    texts = skipped_files(query.lastProgress)
+    assert [text.partition(": ")[0] for text in texts] == [
+        str(directory / name) for name in ("2.parquet", "3.csv", "4.parquet")
+    ]
+    assert "value: expected a column of int64, got no column" in texts[0] and "damaged" in texts[2]
+    assert skipped_files(query.lastProgress, "other") == skipped_files(None) == []
+
+
+@pytest.mark.spark
+def test_the_log_of_a_file_sink_is_followed_in_its_very_directory(gathered, tmp_path):
+    directory = tmp_path / "in"
+    for number in range(3):
+        drop(one(number), directory / f"{number}.parquet")
+    drop(one(7), directory / "day=1/left.parquet")
+    commit(directory, 0, ["0.parquet"])
+    assert roots_of(gathered(directory)[0]) == [[0]]
+    commit(directory, 1, ["2.parquet"])
+    assert roots_of(gathered(directory)[0]) == [[2]]
+
+
+@pytest.mark.spark
+def test_a_log_that_spark_would_not_follow_is_refused(spark, gathered, tmp_path):
+    for name in ("in", "[in]", "above/in"):
+        drop(one(1), (tmp_path / name).joinpath("1.parquet")) if name != "above/in" else None
+    above = tmp_path / "above"
+    (above / "in").mkdir(parents=True)
+    drop(one(1), above / "in" / "1.parquet")
+    for directory in (tmp_path / "in", tmp_path / "[in]", above / "in"):
+        commit(directory, 0, ["1.parquet"])
+    (tmp_path / "in/day=1").mkdir()
+    for directory, mend in (("in/day=1", f"watch {tmp_path}/in itself"), ("[in]", "give it a name without any of")):
+        with pytest.raises(ArgumentValueError, match=mend):
+            blocks_from_directory(spark, tmp_path / directory, 2)
+    with pytest.raises(StreamingQueryException, match=f"does not follow its log .* watch {above}/in itself"):
+        gathered(above)
 
 
 @pytest.mark.spark

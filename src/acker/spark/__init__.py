@@ -19,7 +19,7 @@ from acker.spark.files import completions_from_files  # noqa: E402
 from acker.spark.functions import Outputs  # noqa: E402
 
 if TYPE_CHECKING:
-    from acker.spark.listener import AckerListener, batch_report
+    from acker.spark.listener import AckerListener, batch_report, skipped_files
     from acker.spark.pipeline import Tracked, completions_of, spout
     from acker.spark.shipping import ship
     from acker.spark.sinks import for_each_completion
@@ -35,6 +35,7 @@ __all__ = [
     "completions_of",
     "for_each_completion",
     "ship",
+    "skipped_files",
     "spout",
 ]
 
@@ -46,6 +47,7 @@ _LAZY = {
     "completions_of": "pipeline",
     "for_each_completion": "sinks",
     "ship": "shipping",
+    "skipped_files": "listener",
     "spout": "pipeline",
 }
 

@@ -7,13 +7,10 @@ file are often of the same trees, and what one task combines needs no shuffle.
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import os
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -23,10 +20,11 @@ from pyarrow import fs
 from pyspark.errors import PySparkException
 
 from acker.combiner import SHARDS_MAX, Combiner
-from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
+from acker.errors import ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark.blocks import BLOCKS_DDL, block_row, completions_from_blocks, encode_blocks
 from acker.spark.guards import carried
 from acker.spark.messages import FIELDS, check_options, columns_of
+from acker.spark.paths import list_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,11 +39,9 @@ _TASK_ROOTS_MAX: Final = 4_000_000
 _FOOTER_THREADS: Final = 8
 # What a message takes in Arrow's memory, to guess the messages of a file that does not say.
 _MESSAGE_BYTES: Final = 29
+# Spark's own way of reading all that lies in the directory of a file sink.
+_IGNORE_LOGS_CONF: Final = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
 _NANOSECONDS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-_MAGIC: Final = re.compile(r"[*?\[]")
-# Hadoop's names of what pyarrow calls s3.
-_HADOOP_S3: Final = re.compile(r"^s3[an]:")
-_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 PARQUET: Final = "parquet"
 ARROW_FILE: Final = "arrow file"
@@ -90,6 +86,8 @@ def completions_from_files(
     include_pending: bool = False,
     streaming: bool = False,
     max_files_per_trigger: int | None = None,
+    source_options: Mapping[str, Any] | None = None,
+    skip_foreign_files: bool = False,
     buckets: int | None = None,
     high_water: int | None = None,
     event_time: str | None = None,
@@ -110,11 +108,13 @@ def completions_from_files(
     ----------
     spark : SparkSession
     paths : path or paths
-        Files, directories (searched to the bottom; names that begin with "_" or "." are left out) and patterns with
-        ``*``, ``?``, ``[...]`` and ``**``; local, or URIs of a filesystem that pyarrow knows. The first bytes of a file
-        tell its format. With `streaming` one directory that exists, without patterns. Columns as in
-        `acker.MESSAGE_SCHEMA`, found by name, further ones ignored; integers of another width are converted when no
-        value changes; task_id and message_id may be null where no row is a TRACK.
+        Files, directories (searched to the bottom; what Spark takes for hidden, such as ``_SUCCESS``, is left out) and
+        patterns with ``*``, ``?``, ``[...]`` and ``**``; local, or URIs of a filesystem that pyarrow knows. What exists
+        under its very name is no pattern. Where a file sink of Structured Streaming wrote, only what its log holds
+        counts; a file that is named itself is read all the same, with a warning. The first bytes of a file tell its
+        format. With `streaming` one directory that exists. Columns as in `acker.MESSAGE_SCHEMA`, found by name, further
+        ones ignored; integers of another width are converted when no value changes; task_id and message_id may be null
+        where no row is a TRACK.
     shards : int, 1 to 1024, optional
         Into how many parts the trees are split before they are settled. By default the larger of the session's
         parallelism and one shard for 16 million messages, each by one task; with `streaming` as many as Spark's shuffle
@@ -129,6 +129,12 @@ def completions_from_files(
         Watch one directory. The options that follow are refused without it.
     max_files_per_trigger : int, optional
         The most files that one micro-batch takes. By default all that are there.
+    source_options : mapping of str to object, optional
+        Options of Spark's source of files by Spark's own names: `acker.spark.filestream.SOURCE_OPTIONS`. `maxFileAge`
+        stands for any age unless given: files that are old are taken like others.
+    skip_foreign_files : bool
+        A file of another format, that lacks columns or is damaged where its footer stands does not end the query: it is
+        passed over, logged as a warning by the worker, counted by `AckerListener` and told by `skipped_files`.
     event_time : str, optional
         A column of the files, of timestamps or of integers in milliseconds since 1970, by which trees time out.
     buckets, high_water, watermark_delay, name : optional
@@ -156,6 +162,8 @@ def completions_from_files(
     shards = check_options(protocol, timeout, shards)
     options = {
         "max_files_per_trigger": max_files_per_trigger,
+        "source_options": source_options,
+        "skip_foreign_files": skip_foreign_files or None,
         "buckets": buckets,
         "high_water": high_water,
         "event_time": event_time,
@@ -171,7 +179,7 @@ def completions_from_files(
         return completions_from_directory(spark, paths, shards=shards, timeout=timeout, protocol=protocol, **given)
     if given:
         raise ArgumentValueError(f"{next(iter(given))}: expected nothing without streaming=True")
-    files = list_files(paths)
+    files = list_files(paths, logs=follows_logs(spark))
     with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
         units = [unit for found in pool.map(lambda file: inspect_file(*file), files) for unit in found]
     messages = sum(unit.messages for unit in units)
@@ -187,75 +195,6 @@ def completions_from_files(
 
     blocks = spark.range(0, len(work), 1, len(work)).mapInArrow(carried(run), BLOCKS_DDL)
     return completions_from_blocks(blocks, shards=split, include_pending=include_pending)
-
-
-def list_files(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-) -> list[tuple[fs.FileSystem, str]]:
-    """Return the files that `paths` name, in order, each once."""
-    if isinstance(paths, (str, os.PathLike)):
-        paths = [paths]
-    if not isinstance(paths, Iterable):
-        raise ArgumentTypeError(f"paths: expected a path or several, got {type(paths).__name__}")
-    found: dict[str, tuple[fs.FileSystem, str]] = {}
-    asked = 0
-    for path in paths:
-        if not isinstance(path, (str, os.PathLike)):
-            raise ArgumentTypeError(f"paths: expected a path or several, got {type(path).__name__} among them")
-        asked += 1
-        filesystem, base, pattern = resolve(os.fspath(path))
-        files = sorted(_expand(filesystem, base, pattern))
-        if not files:
-            raise ArgumentValueError(f"paths: {os.fspath(path)!r} names no file")
-        for file in files:
-            found.setdefault(f"{filesystem.type_name}:{file}", (filesystem, file))
-    if not asked:
-        raise ArgumentValueError("paths: expected at least one path")
-    return list(found.values())
-
-
-def resolve(path: str) -> tuple[fs.FileSystem, str, list[str]]:
-    """Return a filesystem, a path on it, and the pattern's segments below that path."""
-    is_uri = _URI.match(path) is not None
-    segments = path.split("/") if is_uri or os.sep == "/" else re.split(r"[\\/]", path)
-    plain = next((i for i, segment in enumerate(segments) if _MAGIC.search(segment)), len(segments))
-    base = "/".join(segments[:plain])
-    # The workers may have another working directory.
-    whole = base if is_uri else str(Path(base or ("/" if path.startswith("/") else ".")).absolute())
-    return *locate(whole), segments[plain:]
-
-
-def locate(path: str) -> tuple[fs.FileSystem, str]:
-    """Return the filesystem of an absolute path or a URI, and the path on it."""
-    if _URI.match(path) is None:
-        return fs.LocalFileSystem(use_mmap=True), path
-    filesystem, root = fs.FileSystem.from_uri(_HADOOP_S3.sub("s3:", path))
-    return fs.LocalFileSystem(use_mmap=True) if isinstance(filesystem, fs.LocalFileSystem) else filesystem, root
-
-
-def _expand(filesystem: fs.FileSystem, base: str, pattern: list[str]) -> Iterator[str]:
-    if not pattern:
-        info = filesystem.get_file_info(base)
-        if info.is_file:
-            yield base
-        elif info.type == fs.FileType.Directory:
-            for entry in filesystem.get_file_info(fs.FileSelector(base, recursive=True)):
-                below = entry.path[len(base) :].lstrip("/")
-                if entry.is_file and not any(segment[0] in "._" for segment in below.split("/")):
-                    yield entry.path
-        return
-    segment, rest = pattern[0], pattern[1:]
-    if segment == "**":
-        yield from _expand(filesystem, base, rest or ["*"])
-    for entry in filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True)):
-        is_directory = entry.type == fs.FileType.Directory
-        if entry.base_name[0] in "._":
-            continue
-        if segment == "**":
-            if is_directory:
-                yield from _expand(filesystem, entry.path, pattern)
-        elif fnmatch.fnmatchcase(entry.base_name, segment) and (is_directory or not rest):
-            yield from _expand(filesystem, entry.path, rest)
 
 
 def inspect_file(filesystem: fs.FileSystem, path: str, event_time: str | None = None) -> list[Unit]:
@@ -418,6 +357,11 @@ def _ipc_options(schema: pa.Schema, names: list[str]) -> pa.ipc.IpcReadOptions:
 def _check_pieces(unit: Unit, pieces: int) -> None:
     if pieces != unit.pieces:
         raise ArgumentValueError(f"{unit.path}: changed while it was read: {unit.pieces} pieces before, now {pieces}")
+
+
+def follows_logs(spark: SparkSession) -> bool:
+    """Tell whether the logs of file sinks are to be followed; Spark has an option to ignore them."""
+    return spark.conf.get(_IGNORE_LOGS_CONF, "false") != "true"
 
 
 def parallelism_of(spark: SparkSession) -> int:

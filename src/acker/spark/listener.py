@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from acker.protocol import COUNTERS
-from acker.spark.reports import SHARDS, Report
+from acker.spark.reports import DEFAULT_NAME, SHARDS, SKIPPED, SKIPPED_SUFFIX, Report
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -78,6 +78,25 @@ def shard_reports(progress: StreamingQueryProgress | None) -> dict[str, list[Rep
                 reports = {each["shard"]: Report(*(each[field] for field in Report._fields)) for each in fields}
                 found[name] = [reports[shard] for shard in sorted(reports)]
     return found
+
+
+def skipped_files(progress: StreamingQueryProgress | None, name: str = DEFAULT_NAME) -> list[str]:
+    """Return which files a micro-batch skipped: `completions_from_files` with ``skip_foreign_files=True``.
+
+    Parameters
+    ----------
+    progress : StreamingQueryProgress or None
+        `query.lastProgress`, an item of `query.recentProgress`, or what a listener is given.
+    name : str
+        The name of the acker's observation.
+
+    Returns
+    -------
+    list of str
+        What is wrong with each, a text that begins with its path.
+    """
+    observed = (progress and progress["observedMetrics"]) or {}
+    return sorted(_fields_of(observed.get(f"{name}{SKIPPED_SUFFIX}")).get(SKIPPED) or [])
 
 
 def _fields_of(row: Any) -> Mapping[str, Any]:
@@ -159,6 +178,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("acker.table.size", "gauge", "By", "memory of the native tables", "table_bytes"),
     Metric("acker.table.resident", "counter", "{table}", "native tables found in a worker's memory", "resident"),
     Metric("acker.table.rebuilt", "counter", "{table}", "native tables built from the state", "rebuilt"),
+    Metric("acker.files.skipped", "counter", "{file}", "files of another sort that were passed over", SKIPPED),
     Metric("acker.native.duration", "counter", "s", "time in native code", "native_ns", 10**9),
 )
 
@@ -168,10 +188,10 @@ class _Acker:
 
     def __init__(self) -> None:
         self.batch: tuple[str, int] = ("", -1)  # run and batch id of the latest
-        self.sums = dict.fromkeys(Report._fields, 0)
+        self.sums = dict.fromkeys((*Report._fields, SKIPPED), 0)
         self.latest: dict[int, Report] = {}  # by shard: one to which nothing came holds what it held
 
-    def take(self, run_id: str, batch_id: int, reports: list[Report]) -> bool:
+    def take(self, run_id: str, batch_id: int, reports: list[Report], skipped: int) -> bool:
         """Count a micro-batch in, unless it was told before."""
         if self.batch[0] == run_id and batch_id <= self.batch[1]:
             return False
@@ -180,6 +200,7 @@ class _Acker:
         for report in reports:
             for field, value in report._asdict().items():
                 self.sums[field] += value
+        self.sums[SKIPPED] += skipped
         return True
 
 
@@ -247,11 +268,14 @@ class AckerListener(StreamingQueryListener):
         for name, reports in shard_reports(progress).items():
             if not reports:
                 continue
+            skipped = skipped_files(progress, name)
             with self._lock:
                 acker = self._ackers.setdefault((query, name), _Acker())
-                if not acker.take(progress["runId"], progress["batchId"], reports):
+                if not acker.take(progress["runId"], progress["batchId"], reports, len(skipped)):
                     continue
                 held = total(list(acker.latest.values()))
+            for text in skipped:
+                _log.warning("query=%s acker=%s batch=%s skipped a file: %s", query, name, progress["batchId"], text)
             now = total(reports)
             yield (
                 f"query={query} acker={name} batch={progress['batchId']} messages={now.messages} acked={now.acked}"

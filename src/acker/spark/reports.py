@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+# The name of an acker's observation, unless it is given another.
+DEFAULT_NAME: Final = "acker"
 # The field of an observation that holds the reports, one row a shard.
 SHARDS: Final = "shards"
+# Of files that were skipped there is an observation of its own: its name is the acker's with this behind it.
+SKIPPED_SUFFIX: Final = ".files"
+SKIPPED: Final = "skipped"
 
 
 class Report(NamedTuple):

@@ -21,7 +21,7 @@ from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, COMPLETION_SCHEMA, HIGH_WAT
 from acker.spark.blocks import place_of
 from acker.spark.guards import PARTITIONS_CONF, check_streaming_session, versions
 from acker.spark.messages import check_options, check_timeout
-from acker.spark.reports import SHARDS, Report
+from acker.spark.reports import DEFAULT_NAME, SHARDS, Report
 from acker.spark.rows import blocks_of_rows
 from acker.spark.shard import Options
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _DEFAULT_PARTITIONS: Final = "200"
-DEFAULT_NAME: Final = "acker"
 DEFAULT_DELAY: Final = "0 seconds"
 
 

@@ -1,0 +1,239 @@
+"""Which files some paths name: files, directories and patterns, on any filesystem that pyarrow knows.
+
+Of a directory into which a file sink of Structured Streaming wrote, the sink's log says which files count.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit
+
+from pyarrow import fs
+
+from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.spark.sinklog import LOG, read_log
+
+_MAGIC: Final = re.compile(r"[*?\[]")
+# Hadoop's names of what pyarrow calls s3.
+_HADOOP_S3: Final = re.compile(r"^s3[an]:")
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+# What pyarrow takes in a URI as it stands, but for what `_MAGIC` holds.
+_URI_CHARACTERS: Final = "%/:@!$&'()+,;=~"
+
+
+def list_files(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, logs: bool = True
+) -> list[tuple[fs.FileSystem, str]]:
+    """Return the files that `paths` name, in order, each once.
+
+    Parameters
+    ----------
+    paths : path or paths
+    logs : bool
+        Follow the logs of file sinks: of what is found in their directories only what they committed counts.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+        No path; a path that names no file; a log that is damaged, or that names a file which is not there.
+
+    Warns
+    -----
+    UserWarning
+        A file that `paths` name is not in the log of its directory.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    if not isinstance(paths, Iterable):
+        raise ArgumentTypeError(f"paths: expected a path or several, got {type(paths).__name__}")
+    found: dict[str, tuple[fs.FileSystem, str]] = {}
+    asked = 0
+    seen: dict[str, Directories] = {}
+    for path in paths:
+        if not isinstance(path, (str, os.PathLike)):
+            raise ArgumentTypeError(f"paths: expected a path or several, got {type(path).__name__} among them")
+        asked += 1
+        filesystem, base, pattern = resolve(os.fspath(path))
+        directories = seen.setdefault(filesystem.type_name, Directories(filesystem, logs=logs))
+        files = sorted(directories.expand(base, pattern))
+        if not files:
+            raise ArgumentValueError(f"paths: {os.fspath(path)!r} names no file{directories.hint(base)}")
+        for file in files:
+            found.setdefault(f"{filesystem.type_name}:{file}", (filesystem, file))
+    if not asked:
+        raise ArgumentValueError("paths: expected at least one path")
+    return list(found.values())
+
+
+def resolve(path: str) -> tuple[fs.FileSystem, str, list[str]]:
+    """Return a filesystem, a path on it, and the pattern's segments below that path.
+
+    What exists under its very name is no pattern, whatever characters the name has.
+    """
+    is_uri = _URI.match(path) is not None
+    segments = path.split("/") if is_uri or os.sep == "/" else re.split(r"[\\/]", path)
+    plain = 0
+    while True:
+        plain = next((i for i in range(plain, len(segments)) if _MAGIC.search(segments[i])), len(segments))
+        if plain == len(segments):
+            break
+        filesystem, named = _whole(segments[: plain + 1], path, is_uri=is_uri)
+        if filesystem.get_file_info(named).type == fs.FileType.NotFound:
+            break
+        plain += 1
+    return *_whole(segments[:plain], path, is_uri=is_uri), segments[plain:]
+
+
+def _whole(segments: list[str], path: str, *, is_uri: bool) -> tuple[fs.FileSystem, str]:
+    base = "/".join(segments)
+    if is_uri:
+        return locate(quote(base, safe=_URI_CHARACTERS))
+    # The workers may have another working directory.
+    return locate(str(Path(base or ("/" if path.startswith("/") else ".")).absolute()))
+
+
+def locate(path: str) -> tuple[fs.FileSystem, str]:
+    """Return the filesystem of an absolute path or a URI, and the path on it."""
+    if _URI.match(path) is None:
+        return fs.LocalFileSystem(use_mmap=True), path
+    filesystem, root = fs.FileSystem.from_uri(_HADOOP_S3.sub("s3:", path))
+    return fs.LocalFileSystem(use_mmap=True) if isinstance(filesystem, fs.LocalFileSystem) else filesystem, root
+
+
+def is_hidden(name: str) -> bool:
+    """Tell whether Spark leaves out what has this name: a column's name may begin with "_", as in ``_day=1``."""
+    return (name.startswith("_") and "=" not in name) or name.startswith(".") or name.endswith("._COPYING_")
+
+
+class Directories:
+    """Searches directories of one filesystem, and follows the logs that it finds.
+
+    Parameters
+    ----------
+    filesystem : pyarrow.fs.FileSystem
+    logs : bool
+        Whether to follow them.
+    """
+
+    def __init__(self, filesystem: fs.FileSystem, *, logs: bool = True) -> None:
+        self._filesystem = filesystem
+        self._follow = logs
+        self._committed: dict[str, dict[str, None]] = {}  # by directory, of those that have a log
+        self._governing: dict[str, str | None] = {}  # by directory, the outermost one above it that has a log
+
+    def expand(self, base: str, pattern: list[str]) -> Iterator[str]:
+        """Yield the files that a path and a pattern below it name."""
+        if not pattern and self._filesystem.get_file_info(base).is_file:
+            if not self._counts(base):
+                warnings.warn(
+                    f"paths: {base} is named, and so is read, but is not in {self._governed(base)}/{LOG}, the log of"
+                    " the file sink that wrote there; name the directory to read what was committed",
+                    UserWarning,
+                    stacklevel=4,
+                )
+            yield base
+            return
+        for file in self._search(base, pattern):
+            if self._counts(file):
+                yield file
+
+    def hint(self, base: str) -> str:
+        """Return what to say of a path that names no file."""
+        root = self._governed(f"{base}/")
+        return "" if root is None else f"; of what lies below {root} only what {root}/{LOG} holds counts"
+
+    def governing(self, directory: str) -> str | None:
+        """Return the outermost directory with a log, of this one and those above it; None where there is none."""
+        if directory not in self._governing:
+            above = directory.rpartition("/")[0]
+            root = self.governing(above) if above and above != directory else None
+            if root is None and directory:
+                try:
+                    info = self._filesystem.get_file_info(f"{directory}/{LOG}")
+                except OSError:  # Directories far above may be closed to us, and then are none of ours.
+                    info = None
+                root = directory if info is not None and info.type == fs.FileType.Directory else None
+            self._governing[directory] = root
+        return self._governing[directory]
+
+    def _governed(self, file: str) -> str | None:
+        return self.governing(file.rpartition("/")[0]) if self._follow else None
+
+    def _counts(self, file: str) -> bool:
+        root = self._governed(file)
+        return root is None or file in self._committed_below(root)
+
+    def _search(self, base: str, pattern: list[str]) -> Iterator[str]:
+        if not pattern:
+            info = self._filesystem.get_file_info(base)
+            if info.is_file:
+                yield base
+            elif info.type == fs.FileType.Directory:
+                yield from self._below(base)
+            return
+        segment, rest = pattern[0], pattern[1:]
+        if segment == "**":
+            yield from self._search(base, rest or ["*"])
+        for entry in self._filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True)):
+            is_directory = entry.type == fs.FileType.Directory
+            if is_hidden(entry.base_name):
+                continue
+            if segment == "**":
+                if is_directory:
+                    yield from self._search(entry.path, pattern)
+            elif fnmatch.fnmatchcase(entry.base_name, segment) and (is_directory or not rest):
+                yield from self._search(entry.path, rest)
+
+    def _below(self, base: str) -> Iterator[str]:
+        """Yield all files below a directory; of one that has a log, those that it holds, wherever they lie."""
+        base = base.rstrip("/")
+        files, with_log = [], set()
+        for entry in self._filesystem.get_file_info(fs.FileSelector(base or "/", recursive=True)):
+            parts = entry.path[len(base) :].strip("/").split("/")
+            hidden = next((place for place, part in enumerate(parts) if is_hidden(part)), None)
+            if hidden is None and entry.is_file:
+                files.append(entry.path)
+            elif hidden is not None and parts[hidden] == LOG and self._follow:
+                with_log.add("/".join([base, *parts[:hidden]]))
+        # The log of a directory rules all below it. Logs above `base` are asked for each file, by `expand`.
+        outermost = {self.governing(directory) for directory in with_log}
+        roots = {root for root in outermost if root is not None and f"{root}/".startswith(f"{base}/")}
+        yield from (file for file in files if self._governed(file) not in roots)
+        there = set(files)
+        for root in roots:
+            committed = self._committed_below(root)
+            self._check_there(root, [path for path in committed if path not in there])
+            yield from committed
+
+    def _check_there(self, root: str, paths: list[str]) -> None:
+        for info in self._filesystem.get_file_info(paths):
+            if not info.is_file:
+                raise ArgumentValueError(
+                    f"{root}/{LOG} holds {info.path}, which is not there: it was removed, or the directory was moved"
+                    " after it was written"
+                )
+
+    def _committed_below(self, root: str) -> dict[str, None]:
+        if root not in self._committed:
+            self._committed[root] = dict.fromkeys(_paths_of(read_log(self._filesystem, root)))
+        return self._committed[root]
+
+
+def _paths_of(uris: list[str]) -> Iterator[str]:
+    """Yield the paths of URIs on their filesystem; of each host one is asked of pyarrow, which is slow from afar."""
+    before: dict[tuple[str, str], str] = {}
+    for uri in uris:
+        parts = urlsplit(uri)
+        path = unquote(parts.path).lstrip("/")
+        host = (parts.scheme, parts.netloc)
+        if host not in before:
+            # Java leaves letters as they are that pyarrow does not take.
+            located = locate(quote(uri, safe=_URI_CHARACTERS))[1]
+            before[host] = located[: len(located) - len(path)]
+        yield before[host] + path
