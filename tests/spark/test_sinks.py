@@ -3,17 +3,28 @@
 import contextlib
 import json
 import os
+import signal
 import sqlite3
+import sys
+import threading
+import traceback
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
 
 from acker import COMPLETION_SCHEMA, Outcome
 from acker.errors import ArgumentTypeError, ColumnValueError
 from acker.offsets import OffsetTracker, pack, unpack
 from acker.spark import for_each_completion
+
+from .conftest import REMOTE
+
+# The workers cannot import the tests; functions of this module travel as code.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.spark
 
@@ -34,6 +45,11 @@ class Stream:
         pq.write_table(table.cast(COMPLETION_SCHEMA), path)
         os.utime(path, (self._written, self._written))  # the order in which they are taken
         self._written += 1
+
+    def start(self, function, through):
+        frame = self._spark.readStream.schema(SCHEMA).parquet(str(self._files)).mapInArrow(through, SCHEMA)
+        writer = frame.writeStream.foreachBatch(function)
+        return writer.option("checkpointLocation", str(self._checkpoint)).trigger(availableNow=True).start()
 
     def run(self, function, where="true"):
         frame = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(self._files))
@@ -153,6 +169,59 @@ def test_a_tracker_of_offsets_goes_on_where_it_was(stream, tmp_path):
         stream.run(for_each_completion(settle))
     stream.run(for_each_completion(settle))
     assert positions == [{0: 1, 3: 0}, {0: 1, 3: 2}, {0: 3, 3: 2}]
+
+
+@pytest.mark.skipif(REMOTE in os.environ, reason="a function runs in the server's process, without py4j")
+def test_a_stop_in_the_middle_of_a_micro_batch_is_no_error(spark, tmp_path):
+    """Spark tells its own interruption by a regular expression, for which a stack trace is too long."""
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+
+    def stand_still(batches):
+        with begun.open("w") as pipe:
+            pipe.write("begun")
+        threading.Event().wait()
+        yield from batches
+
+    texts = []
+
+    def watched(frame, batch_id):
+        try:
+            for_each_completion(print)(frame, batch_id)
+        except Exception:
+            texts.append(traceback.format_exc())
+            raise
+
+    stream = Stream(spark, tmp_path)
+    stream.write(rows_of(0))
+    query = stream.start(watched, stand_still)
+    assert begun.read_text() == "begun"
+    query.stop()
+    assert query.exception() is None
+    prefix = "py4j.protocol.Py4JJavaError: An error occurred while calling"
+    (rest,) = [text.partition(prefix)[2] for text in texts]
+    # Spark's own expression, on a thread of the JVM: it raises where there is not stack enough.
+    spark._jvm.java.util.regex.Pattern.compile(f"{prefix}((.|\\r\\n|\\r|\\n)*)(java.lang.NoException)").matcher(
+        texts[0]
+    ).find()
+    assert "InterruptedException" in rest or ("cancelled" in rest and query.runId in rest)
+
+
+@pytest.mark.skipif(REMOTE in os.environ, reason="a function runs in the server's process, without py4j")
+def test_an_error_of_spark_comes_with_its_causes_and_without_its_stack_traces(spark, tmp_path):
+    stream = Stream(spark, tmp_path)
+    stream.write(rows_of(0))
+
+    def die(batches):
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield from batches
+
+    with pytest.raises(StreamingQueryException) as caught:
+        stream.start(for_each_completion(print), die).awaitTermination()
+    text = str(caught.value).partition("py4j.protocol.Py4JJavaError: An error occurred while calling")[2]
+    text = text.partition("=== Streaming Query ===")[0]
+    assert "Caused by: java.io.EOFException" in text or "Python worker exited unexpectedly" in text
+    assert len(text) < 1_000 and "\tat " not in text
 
 
 def test_a_stream_of_something_else_is_refused(spark, stream):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -14,6 +16,15 @@ from acker.protocol import COMPLETION_SCHEMA
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+_log: Final = logging.getLogger("acker.spark")
+
+# What stands before the Java side of an error, and how much may stand behind it: 1,000 characters are no danger to a
+# stack of 1 MB, 2,000 overflow it while the JVM has not yet compiled its regular expressions.
+_PROXY_ERROR: Final = "py4j.protocol.Py4JJavaError: An error occurred while calling"
+_REST_CHARS_MAX: Final = 800
+_CAUSE_CHARS_MAX: Final = 300
+_INTERRUPTIONS: Final = ("InterruptedException", "InterruptedIOException", "ClosedByInterruptException", "cancelled")
 
 BatchFunction: TypeAlias = "Callable[[Completions, int], object]"
 
@@ -79,12 +90,35 @@ def for_each_completion(batch_fn: BatchFunction, *, empty: bool = False) -> Call
                 f"for_each_completion: expected the columns of acker.COMPLETION_SCHEMA, {', '.join(missing)} among"
                 f" them, got {', '.join(frame.columns)}"
             )
-        # One action and no more: each further one would run the stateful operator again.
-        done = _completions_of(frame.select(*COMPLETION_SCHEMA.names).toArrow())
-        if empty or len(done):
-            batch_fn(done, batch_id)
+        try:
+            # One action and no more: each further one would run the stateful operator again.
+            done = _completions_of(frame.select(*COMPLETION_SCHEMA.names).toArrow())
+            if empty or len(done):
+                batch_fn(done, batch_id)
+        except Exception as fault:
+            short = _shortened(fault)
+            if short is None:
+                raise
+            is_stop = any(name in short for name in _INTERRUPTIONS)
+            _log.log(logging.DEBUG if is_stop else logging.ERROR, "micro-batch %s failed", batch_id, exc_info=True)
+            raise RuntimeError(short) from None
 
     return call
+
+
+def _shortened(fault: Exception) -> str | None:
+    """Return the causes that a long error of Spark's names, without its stack traces; None for any other error.
+
+    When a query is stopped, Spark looks into the error that its function ended with for the stop's own interruption, by
+    a regular expression that needs a piece of stack for each character. A stack trace is too long for that: the stop
+    would end in a StackOverflowError. So what Spark looks for has to stand here too.
+    """
+    _, is_sparks, rest = "".join(traceback.format_exception(fault)).partition(_PROXY_ERROR)
+    if not is_sparks or len(rest) <= _REST_CHARS_MAX:
+        return None
+    call, *lines = rest.splitlines()
+    causes = [line[:_CAUSE_CHARS_MAX] for line in lines if line.startswith((": ", "Caused by: "))]
+    return f"{_PROXY_ERROR}{call}\n" + "\n".join(dict.fromkeys(causes))[:_REST_CHARS_MAX]
 
 
 def _completions_of(table: pa.Table) -> Completions:
