@@ -192,4 +192,5 @@ def test_what_needs_the_end_of_the_data_is_refused(spark, stream) -> None:
     for make, text in bad:
         with pytest.raises(AckerError, match=text):
             make()
-    assert batch.completions(timeout="5 seconds").count() == 0  # Checked, and of no effect.
+    with pytest.warns(UserWarning, match="nobody reads what 'others' emits"):
+        assert batch.completions(timeout="5 seconds").count() == 0  # Checked, and of no effect.

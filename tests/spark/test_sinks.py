@@ -21,8 +21,6 @@ from acker.errors import ArgumentTypeError, ColumnValueError
 from acker.offsets import OffsetTracker, pack, unpack
 from acker.spark import for_each_completion
 
-from .conftest import REMOTE
-
 # The workers cannot import the tests; functions of this module travel as code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -171,7 +169,6 @@ def test_a_tracker_of_offsets_goes_on_where_it_was(stream, tmp_path):
     assert positions == [{0: 1, 3: 0}, {0: 1, 3: 2}, {0: 3, 3: 2}]
 
 
-@pytest.mark.skipif(REMOTE in os.environ, reason="a function runs in the server's process, without py4j")
 def test_a_stop_in_the_middle_of_a_micro_batch_is_no_error(spark, tmp_path):
     """Spark tells its own interruption by a regular expression, for which a stack trace is too long."""
     begun = tmp_path / "begun"
@@ -207,7 +204,6 @@ def test_a_stop_in_the_middle_of_a_micro_batch_is_no_error(spark, tmp_path):
     assert "InterruptedException" in rest or ("cancelled" in rest and query.runId in rest)
 
 
-@pytest.mark.skipif(REMOTE in os.environ, reason="a function runs in the server's process, without py4j")
 def test_an_error_of_spark_comes_with_its_causes_and_without_its_stack_traces(spark, tmp_path):
     stream = Stream(spark, tmp_path)
     stream.write(rows_of(0))

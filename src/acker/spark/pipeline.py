@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -29,6 +30,7 @@ from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Outcome, check_integer
 from acker.spark import steps
 from acker.spark.blocks import settle_rows
+from acker.spark.failing import accumulator
 from acker.spark.guards import carried, is_classic
 from acker.spark.messages import check_options, quoted
 from acker.spark.steps import BLOCK, HIDDEN, SHARD
@@ -99,6 +101,7 @@ def spout(
     shards: int | None = None,
     reader: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None = None,
     schema: StructType | str | None = None,
+    strict: bool = False,
 ) -> Tracked:
     """Give each row of a DataFrame a tree, with one tuple in it.
 
@@ -127,6 +130,8 @@ def spout(
         As for `DataFrame.mapInArrow`: takes the batches of `frame`, yields batches of `schema`, which are the rows of
         the spout. So a frame of a few paths becomes rows in the worker that sends them, without a way through the JVM.
     schema : StructType or str, with `reader` only
+    strict : bool
+        What `strict` is for bolts that are not told otherwise.
 
     Returns
     -------
@@ -185,6 +190,8 @@ def spout(
         _shards=check_shards(shards),
         _components={component: token},
         _origins=frozenset({token}),
+        _strict=bool(strict),
+        _unread=frozenset({component}),
     )
 
 
@@ -210,6 +217,8 @@ class Tracked:
     _shards: int
     _components: dict[str, object]
     _origins: frozenset[object]
+    _strict: bool
+    _unread: frozenset[str]
 
     @property
     def columns(self) -> list[str]:
@@ -230,8 +239,10 @@ class Tracked:
             self._steps, _arrow_schema(self._frame.sparkSession, self._schema), self._shards, self._mute, self._tracked
         )
 
+        failed = accumulator(self._frame.sparkSession)
+
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return stage.run(batches)
+            return stage.run(batches, None if failed is None else failed.add)
 
         hidden = [StructField(name, dtype) for name, dtype in zip(HIDDEN, _hidden_types(), strict=True)]
         return _mapped(self._frame, run, StructType([*self._schema.fields, *hidden]))
@@ -244,6 +255,7 @@ class Tracked:
         component: str | None = None,
         by: str = "row",
         sink: bool = False,
+        strict: bool | None = None,
     ) -> Tracked:
         """Run a function over the rows; acknowledge each input row in each of its trees, or fail it.
 
@@ -266,6 +278,10 @@ class Tracked:
         by : {"row", "batch", "partition"}
         sink : bool
             The outputs are results that nobody consumes: they get no tuple id, so the tree does not wait for them.
+        strict : bool, optional
+            True: the first row that fails ends the job, with an error that names the component and says what was
+            raised. False: it fails its trees; the worker logs the first one, the driver how many (logger
+            `acker.spark`). By default as the spout says.
 
         Returns
         -------
@@ -286,9 +302,16 @@ class Tracked:
                 raise ArgumentValueError("component: a function without a name needs one")
         struct = _nullable(_parse(schema))
         step = steps.BoltStep(
-            component, self._run_seed, function, by, _arrow_schema(self._frame.sparkSession, struct), bool(sink)
+            component,
+            self._run_seed,
+            function,
+            by,
+            _arrow_schema(self._frame.sparkSession, struct),
+            bool(sink),
+            self._strict if strict is None else bool(strict),
         )
-        return replace(self._with(component), _steps=(*self._steps, step), _schema=struct)
+        unread = frozenset[str]() if sink else frozenset({component})
+        return replace(self._with(component), _steps=(*self._steps, step), _schema=struct, _unread=unread)
 
     def _with(self, component: str) -> Tracked:
         """Add the name of a component that sends messages."""
@@ -372,7 +395,7 @@ class Tracked:
         forked = []
         for branch in range(count):
             step = steps.BranchStep(component, self._run_seed, branch, count)
-            part = replace(named, _steps=(*self._steps, step))
+            part = replace(named, _steps=(*self._steps, step), _unread=frozenset({component}))
             # A later branch repeats the rows and carries no messages of anything before the fork.
             forked.append(part if branch == 0 else replace(part, _mute=len(part._steps), _origins=frozenset()))
         return tuple(forked)
@@ -392,7 +415,10 @@ class Tracked:
                 f"union: the columns differ: {self._schema.simpleString()} and {other._schema.simpleString()}"
             )
         joined = replace(
-            self, _components={**self._components, **other._components}, _origins=self._origins | other._origins
+            self,
+            _components={**self._components, **other._components},
+            _origins=self._origins | other._origins,
+            _unread=self._unread | other._unread,
         )
         return joined._moved(self.dataframe.union(other.dataframe))
 
@@ -628,6 +654,7 @@ def completions_of(
     rows = functools.reduce(lambda one, other: one.union(other), [pipeline.blocks() for pipeline in pipelines])
     shards = pipelines[0]._shards
     check_options(protocol, timeout, shards)
+    _warn_of_unread(pipelines)
     if not rows.isStreaming:
         return settle_rows(rows, shards, include_pending=include_pending, unique_ids=True)
     if include_pending:
@@ -646,6 +673,17 @@ def completions_of(
         high_water=high_water,
         name=name,
     )
+
+
+def _warn_of_unread(pipelines: Sequence[Tracked]) -> None:
+    unread = sorted(frozenset[str]().union(*(pipeline._unread for pipeline in pipelines)))
+    if unread:
+        warnings.warn(
+            f"nobody reads what {', '.join(map(repr, unread))} emits, so the trees of rows that it emits stay open:"
+            " give the last bolt sink=True, or add a bolt that reads them",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _check_disjoint(pipelines: Sequence[Tracked]) -> None:

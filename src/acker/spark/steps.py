@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from acker.combiner import Combiner
-from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnValueError
+from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, ColumnValueError
 from acker.ids import root_ids, tuple_ids
 from acker.protocol import Kind
 from acker.spark import anchors as trees
@@ -57,6 +58,13 @@ ROOTS_PER_FLUSH: Final = 1_000_000
 _BATCH_BYTES: Final = 32_000_000
 
 
+_log: Final = logging.getLogger("acker.spark")
+
+
+class StrictError(AckerError, RuntimeError):
+    """A row failed in a bolt that was told ``strict=True``; the text names the bolt and says what the row raised."""
+
+
 class Flow(NamedTuple):
     """Some rows on their way: the user's columns, and the trees of each row."""
 
@@ -90,6 +98,7 @@ class Collector:
         self._combiner = Combiner()
         self._failures: list[pa.RecordBatch] = []
         self._counters: dict[str, Counters] = {}
+        self.first_failures: dict[str, str] = {}
         self._ready: list[tuple[int, bytes]] = []
         self._messages = 0
         self._native_ns = 0
@@ -108,6 +117,16 @@ class Collector:
         if len(self._combiner) > ROOTS_PER_FLUSH:
             self._flush()
         return duplicates
+
+    def tell_failed(self, component: str, failed: dict[int, str]) -> None:
+        """Log the first row of a component that fails in this task."""
+        if component not in self.first_failures:
+            reason = self.first_failures[component] = next(iter(failed.values()))
+            _log.warning("%s: a row failed with %s; further ones of this task are not logged", component, reason)
+
+    def failed(self) -> dict[str, tuple[int, str]]:
+        """Return, of each component with rows that failed, how many those are and the reason of the first."""
+        return {name: (self.counters(name).failed, reason) for name, reason in self.first_failures.items()}
 
     def add_failures(self, component: str, root_id: Int64s | None, tuple_id: Int64s | None, reason: list[str]) -> None:
         """Take texts of failures, one a row and tree; without ids of rows that belong to no tree."""
@@ -223,6 +242,7 @@ class BoltStep:
     by: str
     schema: pa.Schema
     sink: bool
+    strict: bool = False
 
     def run(self, flows: Iterator[Flow], collector: Collector) -> Iterator[Flow]:
         """Run the function over rows, over each batch, or over the partition as one batch."""
@@ -238,6 +258,14 @@ class BoltStep:
                 emitted, anchors = trees.emit(flow.anchors, produced.parents, outputs, self.run_seed, self.component)
             self._count(flow, produced, function_ns, collector.counters(self.component))
             self._send(flow, produced, emitted, collector)
+            if produced.failed:
+                if self.strict:
+                    row, reason = min(produced.failed.items())
+                    raise StrictError(
+                        f"{self.component}: {len(produced.failed)} of {flow.rows.num_rows} rows failed, row {row} with"
+                        f" {reason}; strict=True lets this end the job"
+                    )
+                collector.tell_failed(self.component, produced.failed)
             if outputs:
                 yield Flow(produced.rows, anchors)
 
@@ -371,8 +399,10 @@ class Stage:
     mute: int = 0
     tracked: bool = True
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Be the function of `mapInArrow`."""
+    def run(
+        self, batches: Iterator[pa.RecordBatch], tell: Callable[[dict[str, tuple[int, str]]], object] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Be the function of `mapInArrow`; at its end `tell` hears what `Collector.failed` says."""
         passing: list[pa.RecordBatch] = []
         collector, muted = Collector(self.shards), Collector(self.shards)
         flows = self._read(batches, passing)
@@ -383,6 +413,8 @@ class Stage:
             columns = [*flow.rows.columns, trees.to_arrow(flow.anchors)]
             yield self._batch(columns, None, None)
         yield from self._passed(passing)
+        if tell is not None and collector.first_failures:
+            tell(collector.failed())
         yield from self._carriers(collector)
 
     def _read(self, batches: Iterator[pa.RecordBatch], passing: list[pa.RecordBatch]) -> Iterator[Flow]:
