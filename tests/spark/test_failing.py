@@ -18,7 +18,7 @@ from acker.spark.steps import BoltStep, SpoutStep, Stage, StrictError
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SCHEMA = pa.schema({"word": pa.string()})
-NUMBERS = pa.record_batch({"number": pa.array(range(6))})
+NUMBERS, OTHERS = (pa.record_batch({"number": pa.array(range(first, first + 6))}) for first in (0, 6))
 
 
 def fail(row):
@@ -38,7 +38,7 @@ def stage(function, *, strict=False, shards=2):
 
 def test_the_worker_logs_the_first_row_of_a_task_that_fails(caplog):
     told = []
-    list(stage(fail).run(iter([NUMBERS, NUMBERS]), told.append))
+    list(stage(fail).run(iter([NUMBERS, OTHERS]), told.append))
     assert [record.getMessage() for record in caplog.records] == [
         "halve: a row failed with ValueError: odd: 1; further ones of this task are not logged"
     ]
