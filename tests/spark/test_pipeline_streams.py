@@ -158,7 +158,7 @@ def test_trees_of_a_stream_end_once_and_lost_ones_in_time(stream, tmp_path) -> N
 def test_two_pipelines_settle_in_one_query(spark, stream, tmp_path) -> None:
     """Each has an observation of its own, so its reports are told apart."""
     others = spout(stream, message_id="line", component="others", run_seed=5, shards=1)
-    others = others.bolt(lambda row: None, schema="x int", component="end")
+    others = others.bolt(lambda row: None, schema="x int", component="end", sink=True)
     one = counted(stream).completions(timeout="1 hour", name="one")
     both = one.union(completions_of(others, timeout="1 hour", name="other"))
     writer = both.writeStream.format("memory").queryName("both").option("checkpointLocation", str(tmp_path))
