@@ -401,6 +401,25 @@ def test_an_ack_that_raised_is_counted_apart(ackers):
     assert (totals.acked, totals.ack_errors) == (1, 1)
 
 
+def test_an_ack_that_raises_while_the_topology_stops_is_logged_and_counted_apart(caplog):
+    class Holds(Bolt):
+        auto_ack = False
+
+        def process(self, tup):
+            pass
+
+    feeder = BrokenAck.with_outputs("n")
+    feeder.feed([1], "bad")
+    feeder.feed([2], "good")
+    scheduler = Scheduler.of(topology(feeder, Holds))
+    scheduler.settle()
+    [task] = scheduler.runtime.control.crew.spout_tasks()
+    task.hear([(message_id, 0, None) for message_id in task.collector.pending], guarded=True)
+    totals = scheduler.runtime.stats().totals
+    assert (totals.acked, totals.ack_errors, totals.pending) == (1, 1, 0)
+    assert "it: task 1 raised for 'bad' while it stops" in caplog.text
+
+
 def test_what_an_ack_raised_for_is_sent_again_by_a_reliable_spout(caplog):
     acked = []
 

@@ -157,7 +157,8 @@ def run_bolt(
     """Let one task of a bolt process tuples: initialize, process, then ticks, then stop it in order.
 
     The bolt runs in the local runtime, on one thread and a clock that stands still but for the ticks. What it holds in
-    batches is processed when it stops at the latest.
+    batches is processed when it stops at the latest. Its component is named "tested"; one task of "reader" reads all
+    its streams, also direct ones.
 
     Parameters
     ----------
