@@ -410,7 +410,7 @@ def test_rows_that_share_a_message_id_are_named(partitions, spark) -> None:
 
 
 def test_columns_may_have_any_name(spark) -> None:
-    odd = ["li`ne.x", "te``xt", "ü ☃ %s", "`", "a.b.c", "'\"\\"]
+    odd = ["li`ne.x", "to``xt", "ü ☃ %s", "`", "a.b.c", "'\"\\"]
     frame = spark.createDataFrame(
         [(number, *"abcde") for number in range(4)],
         StructType([StructField(odd[0], LongType()), *(StructField(name, StringType()) for name in odd[1:])]),
@@ -419,7 +419,7 @@ def test_columns_may_have_any_name(spark) -> None:
     schema = StructType([StructField(name, StringType()) for name in odd[1:]])
     tracked = (
         first.grouped(*odd)
-        .lossy("`te````xt` = 'a'")
+        .lossy("`to````xt` = 'a'")
         .bolt(lambda row: [tuple(row)[1:]], schema=schema, component="same")
         .select(*odd[1:])
         .grouped(odd[1], odd[3])
