@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acker import AckerMemoryError, BusyError, Kind, _core
-from acker.combiner import SHARDS_MAX, Combiner, Partials, shard_of
+from acker.combiner import SHARDS_MAX, Cohorts, Combiner, Partials, shard_of
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.protocol import INT64_MAX, INT64_MIN, track_rank
 from acker.reference import combined
@@ -268,7 +268,8 @@ def test_partials_that_are_none():
     good = combiner_of([(0, 1, 1, 0, 0)]).partials()[0]
     combiner = Combiner()
     for bad, error, text in (
-        (good[:5], ColumnValueError, "partials: expected 6 columns, got 5"),
+        (good[:5], ColumnValueError, "partials: expected 6 columns, or 7 with event times, got 5"),
+        (good._replace(event_ms=np.zeros(2, np.int64)), ColumnValueError, "event_ms: expected shape (1,), got (2,)"),
         (good._replace(value=good.value.astype(np.int32)), ColumnTypeError, "value: expected a NumPy array of int64"),
         (good._replace(flags=[1]), ColumnTypeError, "flags: expected a NumPy array of uint8, got list"),
         (good._replace(task_id=np.zeros(2, np.int32)), ColumnValueError, "task_id: expected shape (1,), got (2,)"),
@@ -349,8 +350,16 @@ def test_a_second_thread_is_refused(monkeypatch):
     thread.join()
 
 
+def test_a_combiner_with_cohorts_wants_event_times():
+    combiner = Combiner(cohorts=Cohorts(timeout_ms=10, buckets=3))
+    with pytest.raises(ColumnValueError, match="event_ms: expected a column, since trees expire by event time"):
+        combiner.merge(combiner_of([(0, 1, 1, 0, 0)]).partials()[0])
+    assert len(combiner) == 0
+
+
 def test_partials_are_what_they_say():
     part = combiner_of([(0, 1, 9, 2, 3), (2, 1, 5, 0, 0), (3, 1, 0, 0, 0), (1, 2, 4, 0, 0)]).partials()[0]
     assert isinstance(part, Partials)
-    assert [column.dtype.str[1:] for column in part] == ["i8", "i8", "u1", "i8", "i4", "i8"]
-    assert [column.tolist() for column in part] == [[1, 2], [5, 4], [3, 0], [9, 0], [2, 0], [3, 0]]
+    assert [column.dtype.str[1:] for column in part[:6]] == ["i8", "i8", "u1", "i8", "i4", "i8"]
+    assert part.event_ms is None
+    assert [column.tolist() for column in part[:6]] == [[1, 2], [5, 4], [3, 0], [9, 0], [2, 0], [3, 0]]

@@ -46,7 +46,7 @@ class Log:
         entries, _ = self.chunks.pop(number)
         kept = ledger.logged_before(number + 1, len(entries.root_id))
         assert ledger.logged_before(number + 1, len(ledger) + 1).tolist() == kept.tolist()
-        self.write(ledger, kept, np.empty(0, np.int64))
+        self.write(ledger, kept, np.empty((2, 0), np.int64))
 
     def read(self, before):
         ledger = Ledger(seed=9)
@@ -144,7 +144,10 @@ def test_a_table_grows_shrinks_and_keeps_everything():
     assert len(expired.completions) == 25_000
     ledger.shrink()
     assert ledger.nbytes == grown, "half of it is used"
-    ledger.erase(roots[:-300])
+    ledger.erase(np.array([roots, np.ones_like(roots)]))
+    ledger.check_invariants()
+    assert len(ledger) == 25_000, "an entry is known by its start too"
+    ledger.erase(np.array([roots[:-300], np.zeros_like(roots[:-300])]))
     assert ledger.nbytes == grown
     ledger.shrink()
     ledger.check_invariants()
@@ -205,7 +208,7 @@ def test_no_memory_leaves_it_as_it_was():
     ledger.check_invariants()
     assert len(ledger) == 1
     with pytest.raises(ValueError, match="no room for so many rows"):
-        ledger._table.merge(*partials([(root, 1, 0, 0, 0, 0) for root in range(50_000)]), 6, None, False)
+        ledger._table.merge(*partials([(root, 1, 0, 0, 0, 0) for root in range(50_000)]), 6, None, False, None)
     assert len(ledger) == 1
 
 
@@ -213,7 +216,7 @@ def test_a_table_that_cannot_be_made_smaller_stays(monkeypatch):
     ledger = Ledger()
     roots = np.arange(50_000)
     ledger.merge(partials([(root, 1, 0, 0, 0, 0) for root in roots.tolist()]), time_ms=5)
-    ledger.erase(roots[1:])
+    ledger.erase(np.array([roots[1:], np.full(len(roots) - 1, 5)]))
     grown = ledger.nbytes
 
     def refuse(size_bytes):

@@ -94,7 +94,7 @@ def test_ledger_tables_say_the_same_of_every_change(batches, high_water, every_m
     tables = ledgers()
     for number, (rows, age, take) in enumerate(batches, 1):
         columns, now = columns_of(rows, PARTIAL_DTYPES), 10 * number
-        native, twin = (table.merge(*columns, now, high_water, every_message_refreshes) for table in tables)
+        native, twin = (table.merge(*columns, None, now, high_water, every_message_refreshes, None) for table in tables)
         assert_same(native, twin)
         if take:
             assert_same(*(table.take(native[1], number) for table in tables))
@@ -109,14 +109,51 @@ def test_ledger_tables_put_erase_and_copy_the_same():
     for table, copy in zip(ledgers(), copies, strict=True):
         roots = np.arange(6, dtype=np.int64)
         table.put(roots, roots, roots, roots, roots, np.array([0, 1, -1, -2, 2, 3], np.int32), 1)
-        table.erase(np.array([1, 99, 4]))
-        table.put(roots[:2], *[roots[:2] + 7] * 4, np.array([-1, 5], np.int32), 2)
+        table.erase(np.array([1, 99, 4, 5]), np.array([1, 99, 4, 4]))
+        later = roots[:2] + 7
+        table.put(roots[:2], later, later, roots[:2], later, np.array([-1, 5], np.int32), 2)
         table.copy_to(copy)
         with pytest.raises(ValueError, match="an empty table"):
             table.copy_to(copy)
     held = [copy.take(copy.logged_before(9, 10), 3) for copy in copies]
     assert_same(held[0], held[1])
     assert [copy.open for copy in copies] == [2, 2]
+
+
+@given(
+    st.lists(st.lists(st.tuples(MESSAGE, st.integers(-40, 40)), max_size=30), max_size=4),
+    st.sampled_from([(0, 2), (10, 2), (7, 5)]),
+    st.sampled_from([None, 0, 2]),
+    st.booleans(),
+)
+def test_tables_with_event_times_do_the_same(batches, cohorts, high_water, every_message_refreshes):
+    tables = ledgers()
+    for number, batch in enumerate(batches, 1):
+        times = np.array([at for _, at in batch], np.int64)
+        combined = []
+        for core in (_core, plain):
+            combiner = core.CombineTable(SEED, True, cohorts)
+            merged = core.CombineTable(SEED, True, cohorts)
+            combiner.add(*columns_of([message for message, _ in batch], MESSAGE_DTYPES), times)
+            for _ in range(2):
+                merged.merge(*combiner.partials(1)[0])
+            assert len(merged) == len(combiner)
+            combined.append(combiner.partials(3))
+        assert_same(*combined)
+        partials = combined[0][0]
+        order = np.lexsort((partials[6], partials[0]))
+        columns = [column[order] for column in partials]
+        found = [table.merge(*columns, 0, high_water, every_message_refreshes, cohorts) for table in tables]
+        assert_same(found[0][0], found[1][0])
+        assert_same(found[0][3], found[1][3])
+        assert sorted(found[0][2].T.tolist()) == sorted(found[1][2].T.tolist())
+        taken = [
+            sorted(zip(*table.take(one[1], number), strict=True)) for table, one in zip(tables, found, strict=True)
+        ]
+        assert taken[0] == taken[1]
+        assert_same(*(table.expire(10 * number - 40, 40)[1:] for table in tables))
+        assert all(table.check_invariants() for table in tables)
+        assert len({(len(table), table.open) for table in tables}) == 1
 
 
 def test_a_ledger_table_keeps_its_token_and_is_found_by_nobody_else():

@@ -175,15 +175,16 @@ def table_of(module, capacity=64):
 def test_a_ledger_table_refuses_columns_that_do_not_belong_together(module):
     table = table_of(module)
     for columns in spoilt(PARTIALS):
-        refuses(lambda columns=columns: table.merge(*columns, 0, None, False))
+        refuses(lambda columns=columns: table.merge(*columns, None, 0, None, False, None))
     for columns in spoilt(ENTRIES):
         refuses(lambda columns=columns: table.put(*columns, 1))
     refuses(
         lambda: table.put(*ENTRIES[:5], ints(-3, 0), 1),
-        lambda: table.erase(None),
+        lambda: table.erase(None, None),
+        lambda: table.erase(longs(2), longs(0, 0)),
         lambda: table.copy_to(None),
         lambda: table.logged_before(1, -1),
-        lambda: table.merge(*PARTIALS, 0, -1, False),
+        lambda: table.merge(*PARTIALS, None, 0, -1, False, None),
     )
     with pytest.raises(ERRORS):
         table.token = None
@@ -193,7 +194,7 @@ def test_a_ledger_table_refuses_columns_that_do_not_belong_together(module):
 def test_a_ledger_table_gives_no_entry_that_is_not_there(module):
     table = table_of(module)
     table.put(*ENTRIES, 1)
-    table.erase(longs(2))
+    table.erase(longs(2), ENTRIES[3][ENTRIES[0] == 2])
     for bad in (1, 2, 63, 64, 2**31, 2**32 - 1):
         refuses(lambda bad=bad: table.take(np.array([0, bad], np.uint32), 5))
     refuses(lambda: table.take(None, 5))
@@ -242,7 +243,7 @@ def held_table():
     roots = np.arange(40)
     zeros = np.zeros(40, np.int64)
     table.put(roots, roots, roots, zeros, zeros, (np.arange(40) % 5 - 2).astype(np.int32), 1)
-    table.erase(np.arange(0, 40, 3))
+    table.erase(np.arange(0, 40, 3), np.zeros(14, np.int64))
     return bytes(memory)
 
 
@@ -259,7 +260,7 @@ def used(ledger):
     ledger.expire(10, 10) if len(ledger) % 2 else None
     more = np.arange(1000, 1000 + 30)
     zeros = np.zeros(30, np.int64)
-    ledger.erase(np.arange(0, 45, 2))
+    ledger.erase(np.array([np.arange(0, 45, 2), np.zeros(23, np.int64)]))
     ledger.reserve(30)
     ledger._table.put(more, more, more, zeros, zeros, np.zeros(30, np.int32), 2)
     position = ledger.logged_before(3, 100)

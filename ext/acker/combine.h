@@ -1,11 +1,13 @@
 // The messages of each root taken as a set: xor, flags and the least TRACK by root, for Spark's map-side combine and
-// for merging what several of them made. No order, no buckets, no clock; nothing is finished before settle.
+// for merging what several of them made. No order, no buckets, no clock; nothing is finished before settle. With event
+// times the messages of each root and cohort are a set, of which the earliest time is kept.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "cohorts.h"
 #include "hash.h"
 #include "memory.h"
 #include "probe.h"
@@ -26,6 +28,7 @@ class CombineTable {
     enum Code : int { DONE = 0, NO_MEMORY = 1 };
 
     // Columns of messages, all of `rows`; task_id and message_id may be null (no TRACK rows; message ids read 0).
+    // event_ms is there where the table gathers by cohort, here and in partials, and else null.
     // Kinds and task ids have been checked; should another thread write to a column since, no memory may be harmed.
     struct Messages {
         const int8_t* kind;
@@ -34,6 +37,7 @@ class CombineTable {
         const int32_t* task_id;
         const int64_t* message_id;
         size_t rows;
+        const int64_t* event_ms = nullptr;
     };
 
     // Columns of partials, to read from (merge) or to write to (partials).
@@ -45,6 +49,7 @@ class CombineTable {
         Long* track_value;
         Int* task_id;
         Long* message_id;
+        Long* event_ms = nullptr;
     };
     using PartialsIn = PartialColumns<const int64_t, const int32_t, const uint8_t>;
     using PartialsOut = PartialColumns<int64_t, int32_t, uint8_t>;
@@ -63,6 +68,7 @@ class CombineTable {
         release(index_);
         release(hot_);
         release(cold_);
+        release(when_);
     }
 
     void seed(uint64_t seed) noexcept { hash_ = Hash::from_seed(seed); }
@@ -71,25 +77,32 @@ class CombineTable {
     // expires in a set that is settled once.
     void gather_resets(bool resets) noexcept { resets_ = resets; }
 
+    // Gathers by root and cohort. To be called while the table is empty.
+    void gather_by(const Cohorts& cohorts) noexcept {
+        cohorts_ = cohorts;
+        timed_ = true;
+    }
+
     size_t size() const noexcept { return size_; }
     // TRACKs so far of roots that had one.
     uint64_t duplicates() const noexcept { return duplicates_; }
     size_t nbytes() const noexcept {
-        return index_slots() * sizeof(uint32_t) + hot_capacity_ * sizeof(Hot) + cold_capacity_ * sizeof(Cold);
+        return index_slots() * sizeof(uint32_t) + hot_capacity_ * sizeof(Hot) + cold_capacity_ * sizeof(Cold) +
+               when_capacity_ * sizeof(When);
     }
 
     // Adds messages in chunks that reserve their memory first; `*rows_applied` says how many rows took effect.
     int add(const Messages& in, size_t* rows_applied) noexcept {
-        return each_row(in.root_id, in.rows, rows_applied, [&](size_t row, uint64_t hash) noexcept {
+        return each_row(in.root_id, in.event_ms, in.rows, rows_applied, [&](size_t row, uint64_t hash) noexcept {
             if (in.kind[row] == RESET_TIMEOUT && !resets_) return;
-            apply_message(in, row, find_or_insert(hash, static_cast<uint64_t>(in.root_id[row])));
+            apply_message(in, row, find_or_insert(hash, in.root_id, in.event_ms, row));
         });
     }
 
     // Adds what other combiners made of other messages; the same chunks, the same promise.
     int merge(const PartialsIn& in, size_t rows, size_t* rows_applied) noexcept {
-        return each_row(in.root_id, rows, rows_applied, [&](size_t row, uint64_t hash) noexcept {
-            const uint32_t position = find_or_insert(hash, static_cast<uint64_t>(in.root_id[row]));
+        return each_row(in.root_id, in.event_ms, rows, rows_applied, [&](size_t row, uint64_t hash) noexcept {
+            const uint32_t position = find_or_insert(hash, in.root_id, in.event_ms, row);
             hot_[position].value ^= static_cast<uint64_t>(in.value[row]);
             Cold& cold = cold_[position];
             if (in.flags[row] & TRACKED) take_track(cold, in.track_value[row], in.task_id[row], in.message_id[row]);
@@ -116,6 +129,7 @@ class CombineTable {
             out.track_value[row] = cold.track_value;
             out.task_id[row] = cold.task_id;
             out.message_id[row] = cold.message_id;
+            if (timed_) out.event_ms[row] = when_[i].event_ms;
         }
     }
 
@@ -150,6 +164,10 @@ class CombineTable {
         int32_t task_id;
         uint32_t flags;
     };
+    struct When {
+        int64_t cohort;
+        int64_t event_ms;  // the earliest
+    };
     static_assert(sizeof(Hot) == 16 && sizeof(Cold) == 24, "a tree takes 40 bytes");
 
     enum Kind : int8_t { TRACK = 0, FAIL = 3, RESET_TIMEOUT = 4 };  // ANCHOR and OK are all others
@@ -169,8 +187,14 @@ class CombineTable {
 
     size_t index_slots() const noexcept { return index_ == nullptr ? 0 : index_mask_ + 1; }
 
+    // The hash of a root, and of its cohort where there are cohorts.
+    uint64_t key_hash(uint64_t root_id, int64_t cohort) const noexcept {
+        return hash_.of(timed_ ? root_id ^ hash_.of(static_cast<uint64_t>(cohort)) : root_id);
+    }
+
     template <class Apply>
-    int each_row(const int64_t* root_id, size_t rows, size_t* rows_applied, Apply apply) noexcept {
+    int each_row(const int64_t* root_id, const int64_t* event_ms, size_t rows, size_t* rows_applied,
+                 Apply apply) noexcept {
         uint64_t hashes[CHUNK_ROWS + INDEX_AHEAD];
         for (size_t first = 0; first < rows; first += CHUNK_ROWS) {
             const size_t count = rows - first < CHUNK_ROWS ? rows - first : CHUNK_ROWS;
@@ -178,7 +202,13 @@ class CombineTable {
                 *rows_applied = first;
                 return NO_MEMORY;
             }
-            for (size_t i = 0; i < count; ++i) hashes[i] = hash_.of(static_cast<uint64_t>(root_id[first + i]));
+            if (timed_) {
+                for (size_t i = 0; i < count; ++i) {
+                    hashes[i] = key_hash(static_cast<uint64_t>(root_id[first + i]), cohorts_.of(event_ms[first + i]));
+                }
+            } else {
+                for (size_t i = 0; i < count; ++i) hashes[i] = hash_.of(static_cast<uint64_t>(root_id[first + i]));
+            }
             for (size_t i = 0; i < INDEX_AHEAD; ++i) hashes[count + i] = hashes[count - 1];
             for (size_t i = 0; i < INDEX_AHEAD; ++i) ACKER_PREFETCH(&index_[hashes[i] & index_mask_]);
             for (size_t i = 0; i < count; ++i) {
@@ -224,16 +254,23 @@ class CombineTable {
         cold.message_id = message_id;
     }
 
-    uint32_t find_or_insert(uint64_t hash, uint64_t root_id) noexcept {
+    uint32_t find_or_insert(uint64_t hash, const int64_t* root_ids, const int64_t* event_ms, size_t row) noexcept {
+        const uint64_t root_id = static_cast<uint64_t>(root_ids[row]);
+        const When when = timed_ ? When{cohorts_.of(event_ms[row]), event_ms[row]} : When{0, 0};
         for (size_t slot = hash & index_mask_;; slot = (slot + 1) & index_mask_) {
             const uint32_t position = index_[slot];
             if (position == EMPTY) {
                 index_[slot] = static_cast<uint32_t>(size_);
                 hot_[size_] = Hot{root_id, 0};
                 cold_[size_] = Cold{0, 0, 0, 0};
+                if (timed_) when_[size_] = when;
                 return static_cast<uint32_t>(size_++);
             }
-            if (hot_[position].root_id == root_id) return position;
+            if (hot_[position].root_id != root_id) continue;
+            if (!timed_) return position;
+            if (when_[position].cohort != when.cohort) continue;
+            if (when.event_ms < when_[position].event_ms) when_[position].event_ms = when.event_ms;
+            return position;
         }
     }
 
@@ -246,7 +283,7 @@ class CombineTable {
         while (slots < 2 * trees) slots *= 2;
         // One spare tree, so that a guess at the end may be fetched.
         return enlarge(&hot_, &hot_capacity_, size_, trees + 1) && enlarge(&cold_, &cold_capacity_, size_, trees) &&
-               grow_index(slots);
+               (!timed_ || enlarge(&when_, &when_capacity_, size_, trees)) && grow_index(slots);
     }
 
     // Rebuilt from the trees beside the old one, which goes only then.
@@ -257,7 +294,7 @@ class CombineTable {
         std::memset(index, 0xFF, slots * sizeof(uint32_t));
         const size_t mask = slots - 1;
         for (size_t i = 0; i < size_; ++i) {
-            size_t slot = hash_.of(hot_[i].root_id) & mask;
+            size_t slot = key_hash(hot_[i].root_id, timed_ ? when_[i].cohort : 0) & mask;
             while (index[slot] != EMPTY) slot = (slot + 1) & mask;
             index[slot] = static_cast<uint32_t>(i);
         }
@@ -274,9 +311,13 @@ class CombineTable {
     size_t hot_capacity_ = 0;
     Cold* cold_ = nullptr;
     size_t cold_capacity_ = 0;
+    When* when_ = nullptr;  // where there are cohorts
+    size_t when_capacity_ = 0;
     size_t size_ = 0;
     uint64_t duplicates_ = 0;
     bool resets_ = false;
+    bool timed_ = false;
+    Cohorts cohorts_;
 };
 
 }  // namespace acker

@@ -17,7 +17,12 @@ cdef extern from "combine.h" namespace "acker" nogil:
         const int64_t* value
         const int32_t* task_id
         const int64_t* message_id
+        const int64_t* event_ms
         size_t rows
+
+    cppclass c_Cohorts "acker::Cohorts":
+        int64_t timeout_ms
+        int64_t buckets
 
     cppclass c_PartialsIn "acker::CombineTable::PartialsIn":
         const int64_t* root_id
@@ -26,6 +31,7 @@ cdef extern from "combine.h" namespace "acker" nogil:
         const int64_t* track_value
         const int32_t* task_id
         const int64_t* message_id
+        const int64_t* event_ms
 
     cppclass c_PartialsOut "acker::CombineTable::PartialsOut":
         int64_t* root_id
@@ -34,6 +40,7 @@ cdef extern from "combine.h" namespace "acker" nogil:
         int64_t* track_value
         int32_t* task_id
         int64_t* message_id
+        int64_t* event_ms
 
     cppclass c_CompletionsOut "acker::CombineTable::CompletionsOut":
         int64_t* root_id
@@ -44,6 +51,7 @@ cdef extern from "combine.h" namespace "acker" nogil:
     cppclass c_CombineTable "acker::CombineTable":
         void seed(uint64_t seed) noexcept
         void gather_resets(bint resets) noexcept
+        void gather_by(const c_Cohorts& cohorts) noexcept
         size_t size() noexcept
         size_t nbytes() noexcept
         uint64_t duplicates() noexcept
@@ -90,10 +98,22 @@ cdef class CombineTable:
     """The table of a Combiner; used by one thread at a time, which Combiner sees to."""
 
     cdef c_CombineTable table
+    cdef bint timed
 
-    def __cinit__(self, uint64_t seed, bint resets):
+    def __cinit__(self, uint64_t seed, bint resets, cohorts=None):
+        cdef c_Cohorts by
         self.table.seed(seed)
         self.table.gather_resets(resets)
+        self.timed = cohorts is not None
+        if self.timed:
+            by.timeout_ms, by.buckets = cohorts
+            self.table.gather_by(by)
+
+    cdef const int64_t* _event_ms(self, const int64_t[::1] column, size_t rows) except? NULL:
+        """Return the first of some event times; NULL where the table has no use for any."""
+        if (column is not None) != self.timed or (self.timed and <size_t> column.shape[0] != rows):
+            raise ValueError("event_ms: expected one a row where there are cohorts, and else none")
+        return &column[0] if self.timed else NULL
 
     def __len__(self):
         return self.table.size()
@@ -113,6 +133,7 @@ cdef class CombineTable:
         const int64_t[::1] value not None,
         const int32_t[::1] task_id,
         const int64_t[::1] message_id,
+        const int64_t[::1] event_ms=None,
     ):
         """Add messages; return how many leading rows took effect: fewer than there are when memory ran out."""
         cdef c_Messages messages
@@ -135,6 +156,7 @@ cdef class CombineTable:
             messages.task_id = &task_id[0]
         if message_id is not None:
             messages.message_id = &message_id[0]
+        messages.event_ms = self._event_ms(event_ms, messages.rows)
         with nogil:
             self.table.add(messages, &rows_applied)
         return rows_applied
@@ -147,6 +169,7 @@ cdef class CombineTable:
         const int64_t[::1] track_value not None,
         const int32_t[::1] task_id not None,
         const int64_t[::1] message_id not None,
+        const int64_t[::1] event_ms=None,
     ):
         """Merge partials; return how many leading rows took effect: fewer than there are when memory ran out."""
         cdef c_PartialsIn partials
@@ -165,15 +188,16 @@ cdef class CombineTable:
         partials.track_value = &track_value[0]
         partials.task_id = &task_id[0]
         partials.message_id = &message_id[0]
+        partials.event_ms = self._event_ms(event_ms, rows)
         with nogil:
             self.table.merge(partials, rows, &rows_applied)
         return rows_applied
 
     def partials(self, uint32_t shards):
-        """Return six columns with the trees of a shard side by side, and where each shard ends in them."""
+        """Return seven columns with the trees of a shard side by side, and where each shard ends in them."""
         cdef Py_ssize_t rows = <Py_ssize_t> self.table.size()
         _expect("shards", shards, 1, UINT32_MAX)
-        longs = np.empty((4, rows), np.int64)
+        longs = np.empty((5 if self.timed else 4, rows), np.int64)
         ints = np.empty(rows, np.int32)
         flag_bytes = np.empty(rows, np.uint8)
         counts = np.zeros(2 * <size_t> shards, np.int64)
@@ -191,10 +215,12 @@ cdef class CombineTable:
             out.track_value = _longs_out(longs[2])
             out.task_id = _ints_out(ints)
             out.message_id = _longs_out(longs[3])
+            out.event_ms = _longs_out(longs[4]) if self.timed else NULL
             count_of = starts
             with nogil:
                 self.table.write_partials(shards, &count_of[0], out)
-        return (longs[0], longs[1], flag_bytes, longs[2], ints, longs[3]), ends[1::2]
+        event_ms = longs[4] if self.timed else None
+        return (longs[0], longs[1], flag_bytes, longs[2], ints, longs[3], event_ms), ends[1::2]
 
     def settle(self, bint include_pending):
         """Return the columns root_id, message_id, task_id, outcome of the trees that have an outcome."""

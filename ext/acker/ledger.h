@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cohorts.h"
 #include "hash.h"
 #include "probe.h"
 
@@ -17,8 +18,9 @@ class Ledger {
   public:
     static constexpr uint64_t MAGIC = 0x31524744454C4B41;  // "AKLEDGR1" in memory
     static constexpr size_t TOKEN_BYTES = 16;
-    static constexpr int32_t UNTRACKED = -1, UNTRACKED_FAILED = -2;  // task ids of entries without a TRACK
-    static constexpr uint32_t UNLOGGED = 0;                          // chunk of an entry that the log does not know
+    // Task ids of entries without a TRACK; the last one, with event times only, gives its tree new time.
+    static constexpr int32_t UNTRACKED = -1, UNTRACKED_FAILED = -2, UNTRACKED_RESET = -4;
+    static constexpr uint32_t UNLOGGED = 0;  // chunk of an entry that the log does not know
     static constexpr uint64_t NO_LIMIT = UINT64_MAX;
     static constexpr size_t CAPACITY_MAX = size_t{1} << 31;
 
@@ -32,12 +34,14 @@ class Ledger {
         const int32_t* task_id;
         const int64_t* message_id;
         size_t rows;
+        const int64_t* event_ms = nullptr;  // for merge_timed
     };
 
     struct Rules {
         int64_t time_ms;      // of the micro-batch
         uint64_t high_water;  // or NO_LIMIT
         bool every_message_refreshes;
+        Cohorts cohorts = Cohorts{};  // for merge_timed
     };
 
     // What the log keeps of an entry.
@@ -59,12 +63,13 @@ class Ledger {
         size_t rows;
     };
 
-    // Positions whose entries the log does not show as they are, and roots that it shows although they are gone.
+    // Positions whose entries the log does not show as they are, and entries that it shows although they are gone.
     struct Changes {
         uint32_t* position;
         size_t positions;
         int64_t* root_id;
-        size_t roots;
+        int64_t* start_ms;
+        size_t gone;
     };
 
     struct Counts {
@@ -128,11 +133,39 @@ class Ledger {
         return needed;
     }
 
+    // The same for merge_timed, in which a row that finishes a tree takes room for as long as it is applied.
+    static size_t room_for_timed(const Partials& in) noexcept {
+        size_t needed = 1;
+        for (size_t row = 0; row < in.rows; ++row) {
+            needed += (in.flags[row] & TRACKED) == 0 || in.value[row] != in.track_value[row];
+        }
+        return needed < in.rows ? needed : in.rows;
+    }
+
     // Applies partials of which no two have the same root. The caller sees to it that size() + room_for(in) is not more
     // than capacity(), and that `done` and `changes` have room for as many rows as `in` has.
     void merge(const Partials& in, const Rules& rules, Completions* done, Changes* changes, Counts* counts) noexcept {
         each_row(in.root_id, in.rows,
                  [&](size_t row, uint64_t hash) noexcept { merge_row(in, row, hash, rules, done, changes, counts); });
+    }
+
+    // Applies partials that have event times: those of one root side by side, by event time, no two of one cohort. A
+    // tree takes what is of its cohorts, whenever it comes; what is not stays an entry of its own. `done` and `changes`
+    // have room for as many rows, `changes` for size() more that are gone.
+    void merge_timed(const Partials& in, const Rules& rules, Completions* done, Changes* changes,
+                     Counts* counts) noexcept {
+        for (size_t first = 0; first < in.rows;) {
+            const uint64_t root_id = static_cast<uint64_t>(in.root_id[first]);
+            Timed job{rules, hash_.of(root_id), root_id, done, changes, counts};
+            for (; first < in.rows && static_cast<uint64_t>(in.root_id[first]) == root_id; ++first) {
+                if (first + AHEAD < in.rows) {
+                    const uint64_t ahead = hash_.of(static_cast<uint64_t>(in.root_id[first + AHEAD]));
+                    ACKER_PREFETCH(&index_[home_of(ahead >> 32)]);
+                }
+                merge_timed_row(in, first, job);
+            }
+            finish_root(job);
+        }
     }
 
     // Removes every entry placed before a moment: tracked ones time out, the others are orphans. Returns the start of
@@ -150,7 +183,7 @@ class Ledger {
                 ++counts->timed_out;
                 report(entry, OUTCOME_TIMED_OUT, now_ms, done);
             } else {
-                ++counts->orphans;
+                ++(entry.task_id == UNTRACKED_RESET && entry.value == 0 ? counts->unknown : counts->orphans);
             }
             remove(slot_of(i), i);
         }
@@ -187,7 +220,7 @@ class Ledger {
     void put(const Columns& in, size_t rows, uint32_t chunk) noexcept {
         each_row(in.root_id, rows, [&](size_t row, uint64_t hash) noexcept {
             const uint64_t root_id = static_cast<uint64_t>(in.root_id[row]);
-            const size_t slot = search(hash, root_id);
+            const size_t slot = search(hash, root_id, in.start_ms[row]);
             Entry& entry = index_[slot] == 0 ? insert(slot, hash, root_id) : entries_[position_in(slot)];
             header_->open += static_cast<size_t>(in.task_id[row] >= 0) - static_cast<size_t>(entry.task_id >= 0);
             entry = Entry{root_id,
@@ -201,9 +234,9 @@ class Ledger {
     }
 
     // Removes entries that a chunk of the log says are gone; unknown ones do not matter.
-    void erase(const int64_t* root_id, size_t rows) noexcept {
+    void erase(const int64_t* root_id, const int64_t* start_ms, size_t rows) noexcept {
         each_row(root_id, rows, [&](size_t row, uint64_t hash) noexcept {
-            const size_t slot = search(hash, static_cast<uint64_t>(root_id[row]));
+            const size_t slot = search(hash, static_cast<uint64_t>(root_id[row]), start_ms[row]);
             if (index_[slot] != 0) remove(slot, position_in(slot));
         });
     }
@@ -213,7 +246,7 @@ class Ledger {
         for (size_t i = 0; i < header_->top; ++i) {
             if (entries_[i].task_id == VACANT) continue;
             const uint64_t hash = other->hash_.of(entries_[i].root_id);
-            other->insert(other->search(hash, entries_[i].root_id), hash, entries_[i].root_id) = entries_[i];
+            other->insert(other->vacant_slot(hash), hash, entries_[i].root_id) = entries_[i];
         }
         other->header_->open = header_->open;
     }
@@ -227,7 +260,8 @@ class Ledger {
             if (entries_[i].task_id == VACANT) continue;
             ++size;
             open += entries_[i].task_id >= 0;
-            if (find(entries_[i].root_id) != &entries_[i]) return false;
+            const size_t slot = slot_of(i);
+            if (index_[slot] == 0 || index_[slot] >> 32 != hash_.of(entries_[i].root_id) >> 32) return false;
         }
         for (uint32_t i = header_->free_position; i != NOWHERE; i = entries_[i].chunk) {
             if (i >= header_->top || entries_[i].task_id != VACANT || ++vacant > header_->top) return false;
@@ -300,7 +334,7 @@ class Ledger {
     size_t after(size_t slot) const noexcept { return (slot + 1) & (header_->slots - 1); }
     uint32_t position_in(size_t slot) const noexcept { return static_cast<uint32_t>(index_[slot]) - 1; }
 
-    // The slot that holds the root, or the empty one where it would be.
+    // The slot that holds the root, the first of them with event times, or the empty one where it would be.
     size_t search(uint64_t hash, uint64_t root_id) const noexcept {
         const uint64_t half = hash >> 32;
         size_t slot = home_of(half);
@@ -310,14 +344,34 @@ class Ledger {
         return slot;
     }
 
+    // The same for the one entry of the root that began at a moment: no two of them began in one cohort.
+    size_t search(uint64_t hash, uint64_t root_id, int64_t start_ms) const noexcept {
+        size_t slot = search(hash, root_id);
+        while (index_[slot] != 0 && !is_entry_of(slot, hash, root_id, start_ms)) slot = after(slot);
+        return slot;
+    }
+
+    bool is_entry_of(size_t slot, uint64_t hash, uint64_t root_id, int64_t start_ms) const noexcept {
+        if (index_[slot] >> 32 != hash >> 32) return false;
+        const Entry& entry = entries_[position_in(slot)];
+        return entry.root_id == root_id && entry.start_ms == start_ms;
+    }
+
+    size_t vacant_slot(uint64_t hash) const noexcept {
+        size_t slot = home_of(hash >> 32);
+        while (index_[slot] != 0) slot = after(slot);
+        return slot;
+    }
+
     const Entry* find(uint64_t root_id) const noexcept {
         const size_t slot = search(hash_.of(root_id), root_id);
         return index_[slot] == 0 ? nullptr : &entries_[position_in(slot)];
     }
 
     size_t slot_of(size_t position) const noexcept {
-        const uint64_t root_id = entries_[position].root_id;
-        return search(hash_.of(root_id), root_id);
+        size_t slot = home_of(hash_.of(entries_[position].root_id) >> 32);
+        while (index_[slot] != 0 && position_in(slot) != position) slot = after(slot);
+        return slot;
     }
 
     Entry& insert(size_t slot, uint64_t hash, uint64_t root_id) noexcept {
@@ -471,11 +525,166 @@ class Ledger {
         if (entry.task_id >= 0 && (entry.value == 0 || failed)) {
             ++(entry.value == 0 ? counts->acked : counts->failed);
             report(entry, entry.value == 0 ? OUTCOME_ACKED : OUTCOME_FAILED, rules.time_ms, done);
-            if (entry.chunk != UNLOGGED) changes->root_id[changes->roots++] = in.root_id[row];
+            if (entry.chunk != UNLOGGED) note_gone(entry, changes);
             remove(slot, position_in(slot));
         } else if (changed) {
             changes->position[changes->positions++] = position_in(slot);
         }
+    }
+
+    static void note_gone(const Entry& entry, Changes* changes) noexcept {
+        changes->root_id[changes->gone] = static_cast<int64_t>(entry.root_id);
+        changes->start_ms[changes->gone++] = entry.start_ms;
+    }
+
+    // What is under way for one root of merge_timed.
+    struct Timed {
+        const Rules& rules;
+        uint64_t hash;
+        uint64_t root_id;
+        Completions* done;
+        Changes* changes;
+        Counts* counts;
+    };
+
+    // While a root is being merged, its entries say in their chunk whether they changed, and which are new trees.
+    static constexpr uint32_t CHANGED = uint32_t{1} << 31, BEGUN = uint32_t{1} << 30;
+    static constexpr uint32_t CHUNK_MASK = BEGUN - 1;
+
+    template <class Visit>
+    void each_entry(const Timed& job, Visit visit) noexcept {
+        for (size_t slot = search(job.hash, job.root_id); index_[slot] != 0; slot = after(slot)) {
+            if (index_[slot] >> 32 != job.hash >> 32) continue;
+            Entry& entry = entries_[position_in(slot)];
+            if (entry.root_id == job.root_id) visit(entry);
+        }
+    }
+
+    // Whether what was said in a cohort is of a tree: not so long before its TRACK that it had expired by then, and not
+    // after the end of the tree's time.
+    static bool takes(const Entry& tree, int64_t cohort, const Cohorts& cohorts) noexcept {
+        return cohort < cohorts.of(tree.since_ms) + cohorts.buckets &&
+               cohort > cohorts.of(tree.start_ms) - cohorts.buckets;
+    }
+
+    void merge_timed_row(const Partials& in, size_t row, const Timed& job) noexcept {
+        const Cohorts& cohorts = job.rules.cohorts;
+        const uint8_t flags = in.flags[row];
+        const uint64_t value = static_cast<uint64_t>(in.value[row]);
+        const int64_t event_ms = in.event_ms[row], cohort = cohorts.of(event_ms);
+        const bool tracked = (flags & TRACKED) != 0;
+        bool failed = (flags & FAILED) != 0;
+        const bool refreshes = (flags & RESET) != 0 || (job.rules.every_message_refreshes && value != 0);
+        Entry* tree = nullptr;
+        Entry* waiting = nullptr;
+        each_entry(job, [&](Entry& entry) noexcept {
+            if (entry.task_id >= 0) {
+                if (takes(entry, cohort, cohorts) && (tree == nullptr || entry.start_ms < tree->start_ms))
+                    tree = &entry;
+            } else if (cohorts.of(entry.start_ms) == cohort) {
+                waiting = &entry;
+            }
+        });
+        job.counts->resets += (flags & RESET) != 0;
+        if (tree != nullptr) {
+            job.counts->duplicates += tracked;
+            if (value == 0 && !failed && !refreshes) return;
+            tree->value ^= value;
+            if (refreshes && event_ms > tree->since_ms) tree->since_ms = event_ms;
+            tree->chunk |= CHANGED;
+            settle_timed(tree, failed, event_ms, job);
+            return;
+        }
+        if (waiting == nullptr) {
+            waiting = &insert(vacant_slot(job.hash), job.hash, job.root_id);
+            waiting->start_ms = waiting->since_ms = event_ms;
+        }
+        failed |= waiting->task_id == UNTRACKED_FAILED;
+        waiting->value ^= value;
+        waiting->chunk |= CHANGED;
+        if (!tracked) {
+            if (failed) waiting->task_id = UNTRACKED_FAILED;
+            if (!failed && refreshes) waiting->task_id = UNTRACKED_RESET;
+            return;
+        }
+        set_track(in, row, waiting);
+        waiting->chunk |= BEGUN;
+        ++header_->open;
+        ++job.counts->tracked;
+        // What came before the TRACK is taken first, so that the tree is judged by all of it.
+        while (const Entry* earlier = next_waiting(*waiting, job)) {
+            if (earlier->start_ms > waiting->start_ms) break;
+            failed |= take_waiting(waiting, *earlier, job);
+        }
+        job.counts->empty += !failed && waiting->value == 0 && in.track_value[row] == 0;
+        settle_timed(waiting, failed, event_ms, job);
+    }
+
+    // Ends a tree, or lets it take what waits for it cohort by cohort until it ends.
+    void settle_timed(Entry* tree, bool failed, int64_t event_ms, const Timed& job) noexcept {
+        while (tree->value != 0 && !failed) {
+            const Entry* waiting = next_waiting(*tree, job);
+            if (waiting == nullptr) return;
+            if (waiting->start_ms > event_ms) event_ms = waiting->start_ms;
+            failed = take_waiting(tree, *waiting, job);
+        }
+        ++(tree->value == 0 ? job.counts->acked : job.counts->failed);
+        report(*tree, tree->value == 0 ? OUTCOME_ACKED : OUTCOME_FAILED, event_ms, job.done);
+        forget(*tree, job);
+    }
+
+    // The earliest entry without a TRACK that a tree takes, if any.
+    const Entry* next_waiting(const Entry& tree, const Timed& job) noexcept {
+        const Entry* first = nullptr;
+        each_entry(job, [&](Entry& entry) noexcept {
+            if (entry.task_id >= 0 || !takes(tree, job.rules.cohorts.of(entry.start_ms), job.rules.cohorts)) return;
+            if (first == nullptr || entry.start_ms < first->start_ms) first = &entry;
+        });
+        return first;
+    }
+
+    // Adds a waiting entry to its tree; returns whether it fails it.
+    bool take_waiting(Entry* tree, const Entry& waiting, const Timed& job) noexcept {
+        const bool failed = waiting.task_id == UNTRACKED_FAILED;
+        const bool refreshes = waiting.task_id == UNTRACKED_RESET || job.rules.every_message_refreshes;
+        tree->value ^= waiting.value;
+        if (refreshes && waiting.start_ms > tree->since_ms) tree->since_ms = waiting.start_ms;
+        forget(waiting, job);
+        return failed;
+    }
+
+    void forget(const Entry& entry, const Timed& job) noexcept {
+        if ((entry.chunk & CHUNK_MASK) != UNLOGGED) note_gone(entry, job.changes);
+        const size_t position = static_cast<size_t>(&entry - entries_);
+        remove(slot_of(position), position);
+    }
+
+    // Applies the limits to what is new of a root, and notes what changed.
+    void finish_root(const Timed& job) noexcept {
+        for (;;) {
+            Entry* refused = nullptr;
+            each_entry(job, [&](Entry& entry) noexcept {
+                const bool is_new = (entry.chunk & CHUNK_MASK) == UNLOGGED;
+                const bool is_beyond = (entry.chunk & BEGUN) != 0 ? beyond(header_->open - 1, 2, job.rules)
+                                                                  : is_new && beyond(header_->size - 1, 4, job.rules);
+                // The latest, whatever the order in which they stand.
+                if (is_beyond && (refused == nullptr || entry.start_ms > refused->start_ms)) refused = &entry;
+            });
+            if (refused == nullptr) break;
+            if (refused->task_id >= 0) {
+                --job.counts->tracked;
+                ++job.counts->rejected;
+                report(*refused, OUTCOME_REJECTED, refused->start_ms, job.done);
+            } else {
+                ++job.counts->dropped;
+            }
+            forget(*refused, job);
+        }
+        each_entry(job, [&](Entry& entry) noexcept {
+            if ((entry.chunk & CHANGED) == 0) return;
+            entry.chunk &= CHUNK_MASK;
+            job.changes->position[job.changes->positions++] = static_cast<uint32_t>(&entry - entries_);
+        });
     }
 
     static void set_track(const Partials& in, size_t row, Entry* entry) noexcept {

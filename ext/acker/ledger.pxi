@@ -14,11 +14,13 @@ cdef extern from "ledger.h" namespace "acker" nogil:
         const int32_t* task_id
         const int64_t* message_id
         size_t rows
+        const int64_t* event_ms
 
     cppclass c_LedgerRules "acker::Ledger::Rules":
         int64_t time_ms
         uint64_t high_water
         bint every_message_refreshes
+        c_Cohorts cohorts
 
     cppclass c_LedgerColumns "acker::Ledger::Columns":
         int64_t* root_id
@@ -40,7 +42,8 @@ cdef extern from "ledger.h" namespace "acker" nogil:
         uint32_t* position
         size_t positions
         int64_t* root_id
-        size_t roots
+        int64_t* start_ms
+        size_t gone
 
     cppclass c_LedgerCounts "acker::Ledger::Counts":
         int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets, empty
@@ -56,7 +59,12 @@ cdef extern from "ledger.h" namespace "acker" nogil:
         uint8_t* token() noexcept
         bint contains(int64_t root_id) noexcept
         size_t room_for(const c_LedgerPartials& partials) noexcept
+        size_t room_for_timed(const c_LedgerPartials& partials) noexcept
         void merge(
+            const c_LedgerPartials& partials, const c_LedgerRules& rules, c_LedgerCompletions* done,
+            c_LedgerChanges* changes, c_LedgerCounts* counts
+        ) noexcept
+        void merge_timed(
             const c_LedgerPartials& partials, const c_LedgerRules& rules, c_LedgerCompletions* done,
             c_LedgerChanges* changes, c_LedgerCounts* counts
         ) noexcept
@@ -66,7 +74,7 @@ cdef extern from "ledger.h" namespace "acker" nogil:
         void take(const uint32_t* position, size_t rows, uint32_t chunk, const c_LedgerColumns& out) noexcept
         size_t logged_before(uint32_t chunk, uint32_t* position, size_t most) noexcept
         void put(const c_LedgerColumns& columns, size_t rows, uint32_t chunk) noexcept
-        void erase(const int64_t* root_id, size_t rows) noexcept
+        void erase(const int64_t* root_id, const int64_t* start_ms, size_t rows) noexcept
         void copy_to(c_Ledger* other) noexcept
         bint check_invariants() noexcept
 
@@ -169,6 +177,7 @@ cdef class LedgerTable:
         const int64_t[::1] value,
         const uint8_t[::1] flags,
         const int64_t[::1] track_value,
+        object cohorts,
     ):
         """Return how many entries a merge of such partials makes at most, as far as the capacity depends on it."""
         cdef c_LedgerPartials partials
@@ -184,8 +193,12 @@ cdef class LedgerTable:
             partials.flags = &flags[0]
             partials.track_value = &track_value[0]
             partials.rows = rows
-            with nogil:
-                needed = self.table.room_for(partials)
+            if cohorts is None:
+                with nogil:
+                    needed = self.table.room_for(partials)
+            else:
+                with nogil:
+                    needed = self.table.room_for_timed(partials)
         return needed
 
     def merge(
@@ -196,11 +209,16 @@ cdef class LedgerTable:
         const int64_t[::1] track_value not None,
         const int32_t[::1] task_id not None,
         const int64_t[::1] message_id not None,
+        const int64_t[::1] event_ms,
         int64_t time_ms,
         high_water,
         bint every_message_refreshes,
+        cohorts,
     ):
-        """Apply partials; return completions, positions that changed, roots that left the log, and the counts."""
+        """Apply partials; return completions, positions that changed, what left the log, and the counts.
+
+        Without `cohorts` all is said at one time; with them by event time, which partials are sorted by within a root.
+        """
         cdef c_LedgerPartials partials
         cdef c_LedgerRules rules
         cdef c_LedgerChanges changes
@@ -208,18 +226,26 @@ cdef class LedgerTable:
         cdef Py_ssize_t rows = root_id.shape[0]
         _expect_rows("task_id", task_id.shape[0], rows)
         _expect_rows("message_id", message_id.shape[0], rows)
-        if self.table.size() + self.room_for(root_id, value, flags, track_value) > self.table.capacity():
+        if self.table.size() + self.room_for(root_id, value, flags, track_value, cohorts) > self.table.capacity():
             raise ValueError("the table has no room for so many rows")
         rules.time_ms = time_ms
         rules.high_water = <uint64_t> -1 if high_water is None else <uint64_t> high_water
         rules.every_message_refreshes = every_message_refreshes
+        cdef bint timed = cohorts is not None
+        cdef Py_ssize_t most_gone = rows
+        if timed:
+            rules.cohorts.timeout_ms, rules.cohorts.buckets = cohorts
+            if event_ms is None or event_ms.shape[0] != rows:
+                raise ValueError("event_ms: expected one a row")
+            # A tree may take any number of the entries that wait for it.
+            most_gone += <Py_ssize_t> self.table.size()
         cdef _LedgerOutput done = _LedgerOutput(rows)
         position = np.empty(rows, np.uint32)
-        gone = np.empty(rows, np.int64)
+        gone = np.empty((2, most_gone), np.int64)
         cdef uint32_t[::1] positions = position
-        cdef int64_t[::1] roots = gone
+        cdef int64_t[:, ::1] gone_rows = gone
         changes.positions = 0
-        changes.roots = 0
+        changes.gone = 0
         if rows > 0:
             partials.root_id = &root_id[0]
             partials.value = &value[0]
@@ -229,11 +255,17 @@ cdef class LedgerTable:
             partials.message_id = &message_id[0]
             partials.rows = <size_t> rows
             changes.position = &positions[0]
-            changes.root_id = &roots[0]
-            with nogil:
-                self.table.merge(partials, rules, &done.out, &changes, &counts)
+            changes.root_id = &gone_rows[0, 0]
+            changes.start_ms = &gone_rows[1, 0]
+            if timed:
+                partials.event_ms = &event_ms[0]
+                with nogil:
+                    self.table.merge_timed(partials, rules, &done.out, &changes, &counts)
+            else:
+                with nogil:
+                    self.table.merge(partials, rules, &done.out, &changes, &counts)
         return (
-            done.columns(), position[:<Py_ssize_t> changes.positions], gone[:<Py_ssize_t> changes.roots],
+            done.columns(), position[:<Py_ssize_t> changes.positions], gone[:, :<Py_ssize_t> changes.gone],
             _counts_of(counts),
         )
 
@@ -297,11 +329,13 @@ cdef class LedgerTable:
             with nogil:
                 self.table.put(columns, <size_t> rows, chunk)
 
-    def erase(self, const int64_t[::1] root_id not None):
-        """Remove entries; unknown ones do not matter."""
+    def erase(self, const int64_t[::1] root_id not None, const int64_t[::1] start_ms not None):
+        """Remove entries, each named by its root and its start; unknown ones do not matter."""
+        if start_ms.shape[0] != root_id.shape[0]:
+            raise ValueError("start_ms: expected one a root id")
         if root_id.shape[0] > 0:
             with nogil:
-                self.table.erase(&root_id[0], <size_t> root_id.shape[0])
+                self.table.erase(&root_id[0], &start_ms[0], <size_t> root_id.shape[0])
 
     def copy_to(self, LedgerTable other not None):
         """Copy everything into an empty table."""

@@ -14,7 +14,7 @@ _UInt8: TypeAlias = npt.NDArray[np.uint8]
 _UInt32: TypeAlias = npt.NDArray[np.uint32]
 
 # root id, value, flags, track value, task id, message id
-_Partials: TypeAlias = tuple[_Int64, _Int64, _UInt8, _Int64, _Int32, _Int64]
+_Partials: TypeAlias = tuple[_Int64, _Int64, _UInt8, _Int64, _Int32, _Int64, _Int64 | None]
 
 @final
 class Core:
@@ -77,14 +77,20 @@ class Gups:
 
 @final
 class CombineTable:
-    def __new__(cls, seed: int, resets: bool) -> Self: ...
+    def __new__(cls, seed: int, resets: bool, cohorts: tuple[int, int] | None = None) -> Self: ...
     def __len__(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
     @property
     def duplicates(self) -> int: ...
     def add(
-        self, kind: _Int8, root_id: _Int64, value: _Int64, task_id: _Int32 | None, message_id: _Int64 | None
+        self,
+        kind: _Int8,
+        root_id: _Int64,
+        value: _Int64,
+        task_id: _Int32 | None,
+        message_id: _Int64 | None,
+        event_ms: _Int64 | None = None,
     ) -> int: ...
     def merge(
         self,
@@ -94,6 +100,7 @@ class CombineTable:
         track_value: _Int64,
         task_id: _Int32,
         message_id: _Int64,
+        event_ms: _Int64 | None = None,
     ) -> int: ...
     def partials(self, shards: int) -> tuple[_Partials, _Int64]: ...
     def settle(self, include_pending: bool) -> tuple[_Int64, _Int64, _Int32, _Int8]: ...
@@ -123,11 +130,20 @@ class LedgerTable:
         track_value: _Int64,
         task_id: _Int32,
         message_id: _Int64,
+        event_ms: _Int64 | None,
         time_ms: int,
         high_water: int | None,
         every_message_refreshes: bool,
+        cohorts: tuple[int, int] | None,
     ) -> tuple[_CompletionColumns, _UInt32, _Int64, tuple[int, ...]]: ...
-    def room_for(self, root_id: _Int64, value: _Int64, flags: _UInt8, track_value: _Int64) -> int: ...
+    def room_for(
+        self,
+        root_id: _Int64,
+        value: _Int64,
+        flags: _UInt8,
+        track_value: _Int64,
+        cohorts: tuple[int, int] | None,
+    ) -> int: ...
     def expire(self, before_ms: int, now_ms: int) -> tuple[_CompletionColumns, int, tuple[int, ...]]: ...
     def take(self, position: _UInt32, chunk: int) -> _EntryColumns: ...
     def logged_before(self, chunk: int, most: int) -> _UInt32: ...
@@ -141,7 +157,7 @@ class LedgerTable:
         task_id: _Int32,
         chunk: int,
     ) -> None: ...
-    def erase(self, root_id: _Int64) -> None: ...
+    def erase(self, root_id: _Int64, start_ms: _Int64) -> None: ...
     def copy_to(self, other: LedgerTable) -> None: ...
     def check_invariants(self) -> bool: ...
 

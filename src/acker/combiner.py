@@ -46,6 +46,9 @@ class Partials(NamedTuple):
     track_value, message_id : (n,) int64
     task_id : (n,) int32
         The columns of the TRACK of least rank; 0 without flag 1.
+    event_ms : (n,) int64 or None
+        Where a combiner gathers by event time: the earliest of the row's messages, of which all are of one cohort. A
+        root has a row for each of its cohorts then.
     """
 
     root_id: npt.NDArray[np.int64]
@@ -54,13 +57,32 @@ class Partials(NamedTuple):
     track_value: npt.NDArray[np.int64]
     task_id: npt.NDArray[np.int32]
     message_id: npt.NDArray[np.int64]
+    event_ms: npt.NDArray[np.int64] | None = None
 
     def rows(self, first: int, end: int) -> Partials:
         """Return views of the rows from `first` to before `end`."""
-        return Partials(*(column[first:end] for column in self))  # type: ignore[arg-type]
+        return self.at(slice(first, end))
+
+    def at(self, places: slice | npt.NDArray[Any]) -> Partials:
+        """Return the rows at these places, in their order."""
+        return Partials(*(None if column is None else column[places] for column in self))  # type: ignore[arg-type]
 
 
-PARTIALS_DTYPES: Final = Partials(*map(np.dtype, ("i8", "i8", "u1", "i8", "i4", "i8")))  # type: ignore[arg-type]
+PARTIALS_DTYPES: Final = Partials(*map(np.dtype, ("i8", "i8", "u1", "i8", "i4", "i8", "i8")))  # type: ignore[arg-type]
+
+
+class Cohorts(NamedTuple):
+    """How event times are parted: what was placed in one cohort expires together, `buckets` cohorts later.
+
+    Attributes
+    ----------
+    timeout_ms : int >= 0
+        A cohort is as long as ``timeout_ms / (buckets - 1)``. 0: all time is one cohort, and nothing expires.
+    buckets : int >= 2
+    """
+
+    timeout_ms: int
+    buckets: int
 
 
 def check_shards(shards: object) -> int:
@@ -102,6 +124,8 @@ class Combiner:
     resets : bool
         Gather RESET_TIMEOUTs too, for somebody who keeps the time of the trees: each makes its root known. By default
         they have no effect, since nothing expires in a set.
+    cohorts : Cohorts, optional
+        Gather by root and cohort: messages have event times then.
 
     Attributes
     ----------
@@ -130,8 +154,9 @@ class Combiner:
     ([42], [3], [0])
     """
 
-    def __init__(self, *, seed: int | None = None, resets: bool = False) -> None:
-        self._table = core.CombineTable(check_seed(seed), bool(resets))
+    def __init__(self, *, seed: int | None = None, resets: bool = False, cohorts: Cohorts | None = None) -> None:
+        self._timed = cohorts is not None
+        self._table = core.CombineTable(check_seed(seed), bool(resets), cohorts)
         self._entered = Alone("Combiner")
         self.messages = 0
         self.native_ns = 0
@@ -173,10 +198,13 @@ class Combiner:
         """
         self.add_unchecked(check_columns(kind, root_id, value, task_id, message_id))
 
-    def add_unchecked(self, columns: Columns) -> None:
-        """Add columns that were checked as by `check_columns`; task and message ids are read on TRACK rows only."""
+    def add_unchecked(self, columns: Columns, event_ms: npt.NDArray[np.int64] | None = None) -> None:
+        """Add columns that were checked as by `check_columns`; task and message ids are read on TRACK rows only.
+
+        Event times, in milliseconds, come along where the combiner has cohorts.
+        """
         with self._alone():
-            applied = self._timed(self._table.add, columns)
+            applied = self._clocked(self._table.add, (*columns, event_ms))
             self.messages += applied
         self._check_all_applied(applied, columns)
 
@@ -190,8 +218,12 @@ class Combiner:
         BusyError                           another thread is inside this combiner; nothing was merged.
         """
         checked = _check_partials(partials)
+        if self._timed and checked.event_ms is None:
+            raise ColumnValueError("event_ms: expected a column, since trees expire by event time")
+        # Where nothing expires it does not matter when a message was sent.
+        columns = checked if self._timed else checked._replace(event_ms=None)
         with self._alone():
-            applied = self._timed(self._table.merge, checked)
+            applied = self._clocked(self._table.merge, columns)
         self._check_all_applied(applied, checked)
 
     def partials(self, shards: int = 1) -> list[Partials]:
@@ -212,7 +244,7 @@ class Combiner:
         """
         shards = check_shards(shards)
         with self._alone():
-            columns, ends = self._timed(self._table.partials, (shards,))
+            columns, ends = self._clocked(self._table.partials, (shards,))
         bounds = [0, *ends.tolist()]
         everything = Partials(*columns)
         return [everything.rows(bounds[i], bounds[i + 1]) for i in range(shards)]
@@ -231,7 +263,7 @@ class Combiner:
             One row a tree, in the order of first messages; `elapsed_ms` is 0. The combiner is as before.
         """
         with self._alone():
-            root_id, message_id, task_id, outcome = self._timed(self._table.settle, (bool(include_pending),))
+            root_id, message_id, task_id, outcome = self._clocked(self._table.settle, (bool(include_pending),))
         return Completions(
             root_id=root_id,
             message_id=message_id,
@@ -254,7 +286,7 @@ class Combiner:
         self._published_bytes = int(self._table.nbytes)
         self.duplicates = self._table.duplicates
 
-    def _timed(self, native: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    def _clocked(self, native: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         start = time.perf_counter_ns()
         result = native(*arguments)
         self.native_ns += time.perf_counter_ns() - start
@@ -273,14 +305,18 @@ def xxh64(data: npt.NDArray[np.uint8], seed: int = 0) -> int:
 
 
 def _check_partials(partials: Partials) -> Partials:
-    if len(partials) != len(Partials._fields):
-        raise ColumnValueError(f"partials: expected {len(Partials._fields)} columns, got {len(partials)}")
+    if len(partials) not in (6, 7):
+        raise ColumnValueError(f"partials: expected 6 columns, or 7 with event times, got {len(partials)}")
+    partials = Partials(*partials)
     rows = None
     for name, column, dtype in zip(Partials._fields, partials, PARTIALS_DTYPES, strict=True):
+        if column is None and name == "event_ms":
+            continue
         if not isinstance(column, np.ndarray) or column.dtype != dtype:
             found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
             raise ColumnTypeError(f"{name}: expected a NumPy array of {dtype}, got {found}")
         if column.ndim != 1 or (rows is not None and len(column) != rows):
             raise ColumnValueError(f"{name}: expected shape ({'n' if rows is None else rows},), got {column.shape}")
         rows = len(column)
-    return Partials(*map(np.ascontiguousarray, partials))
+    columns: list[Any] = [None if column is None else np.ascontiguousarray(column) for column in partials]
+    return Partials(*columns)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from acker.combiner import Partials
+    from acker.combiner import Cohorts, Partials
 
 TOKEN_BYTES = 16
-# Task ids of entries that have no TRACK.
-UNTRACKED, UNTRACKED_FAILED = -1, -2
+# Task ids of entries that have no TRACK; the last one gives its tree new time, and is there with event times only.
+UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET = -1, -2, -4
 
 _CAPACITY_MIN = 1024
 
@@ -85,7 +85,8 @@ class Entries(NamedTuple):
     start_ms, since_ms : (n,) int64
         When the entry was made, and when it was last moved to the nursery.
     task_id : (n,) int32
-        Of the TRACK; -1 where there was none, -2 where there was none but a FAIL.
+        Of the TRACK; -1 where there was none, -2 where there was none but a FAIL, -4 where there was none but a
+        RESET_TIMEOUT, which only event times keep.
     """
 
     root_id: npt.NDArray[np.int64]
@@ -104,8 +105,8 @@ class Merged(NamedTuple):
     completions : Completions
     changed : (n,) uint32
         Positions of entries that a log does not show as they are; valid until the ledger changes again.
-    gone : (m,) int64
-        Root ids of entries that a log shows although they are gone.
+    gone : (2, m) int64
+        Root ids and starts of entries that a log shows although they are gone.
     counts : Counts
     """
 
@@ -238,29 +239,41 @@ class Ledger:
         time_ms: int,
         high_water: int | None = None,
         every_message_refreshes: bool = False,
+        cohorts: Cohorts | None = None,
     ) -> Merged:
         """Apply one micro-batch, and settle each of its trees once.
 
         Parameters
         ----------
         partials : Partials
-            One row a root, no root twice.
+            One row a root, no root twice; with `cohorts` one row a root and cohort.
         time_ms : int64
-            When the micro-batch is, on the ledger's clock, which must not go back.
+            When the micro-batch is, on the ledger's clock, which must not go back. Not read with `cohorts`.
         high_water : int, optional
             While more than twice as many tracked entries are held a new TRACK is REJECTED, and while more than four
             times as many entries are held other messages of unknown roots are dropped. A tree that is finished inside
             the micro-batch is not held, so it is always ACKED.
         every_message_refreshes : bool
             The rule of protocol "storm-0.9".
+        cohorts : Cohorts, optional
+            Each message has its own time: see *By event time* in docs/streaming.md. The same for all micro-batches of a
+            ledger.
 
         Raises
         ------
         MemoryError, OSError   there is no room for what stays open; the ledger is as before.
         """
+        if cohorts is None:
+            partials = partials._replace(event_ms=None)
+        else:
+            # Roots in ascending order, so that the same ones meet the limits when the micro-batch is applied again.
+            partials = partials.at(np.lexsort((partials.event_ms, partials.root_id)))
         # Most trees end where they begin: these need no room.
-        self.reserve(self._table.room_for(partials.root_id, partials.value, partials.flags, partials.track_value))
-        done, changed, gone, counts = self._table.merge(*partials, time_ms, high_water, every_message_refreshes)
+        self.reserve(
+            self._table.room_for(partials.root_id, partials.value, partials.flags, partials.track_value, cohorts)
+        )
+        rules = (time_ms, high_water, every_message_refreshes, cohorts)
+        done, changed, gone, counts = self._table.merge(*partials, *rules)
         return Merged(Completions(*done), changed, gone, Counts(*counts))
 
     def expire(self, before_ms: int, now_ms: int) -> Expired:
@@ -281,9 +294,9 @@ class Ledger:
         self.reserve(len(entries.root_id))
         self._table.put(*entries, chunk)
 
-    def erase(self, root_id: npt.NDArray[np.int64]) -> None:
-        """Take that these roots are gone, as a chunk of the log says; ones that are not held do not matter."""
-        self._table.erase(root_id)
+    def erase(self, gone: npt.NDArray[np.int64]) -> None:
+        """Take that entries are gone, as a chunk of the log says by root id and start; others do not matter."""
+        self._table.erase(gone[0], gone[1])
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the table contradicts itself; for tests."""

@@ -55,7 +55,7 @@ def combiner_of(messages):
 def test_a_block_is_what_the_text_says_byte_by_byte():
     finished = (INT64_MAX, 9, 1, 9, 5, -3)
     failed = (-1, 9, 3, 9, 6, INT64_MIN)
-    both = zip(failed, finished, PARTIALS, strict=True)
+    both = zip(failed, finished, PARTIALS[:6], strict=True)
     part = Partials(*(np.array([one, other], old.dtype) for one, other, old in both))
     block = encode_block(part, messages=258, duplicates=4, event_ms=-5)
     header = struct.pack("<8sIIQQQQq", b"ACKERBLK", 2, 64, 2, 1, 258, 4, -5)
@@ -78,10 +78,25 @@ def test_what_goes_in_comes_out():
         block = encode_block(part, messages=11, duplicates=2**48, event_ms=event_ms)
         decoded, header = decode_block(block)
         trees = len(part.root_id)
-        assert header == read_header(block) == BlockHeader(trees, trees - finished, 11, 2**48, event_ms)
-        assert [column.dtype for column in decoded] == [column.dtype for column in part]
-        rows, expected = (list(zip(*(column.tolist() for column in one), strict=True)) for one in (decoded, part))
+        assert header == read_header(block) == BlockHeader(trees, trees - finished, 11, 2**48, event_ms, False)
+        assert [column.dtype for column in decoded[:6]] == [column.dtype for column in part[:6]]
+        rows, expected = (list(zip(*(column.tolist() for column in one[:6]), strict=True)) for one in (decoded, part))
         assert rows == [*expected[trees - finished :], *expected[: trees - finished]]  # the finished tree is the last
+
+
+def test_a_block_with_event_times_is_of_version_3():
+    timed = PARTIALS._replace(event_ms=EXTREMES - 1)
+    block = encode_block(timed, event_ms=9)
+    assert (block[8], len(block)) == (3, len(encode_block(PARTIALS)) + 8 * len(EXTREMES))
+    decoded, header = decode_block(block)
+    assert header.timed
+    rows, expected = (list(zip(*(column.tolist() for column in one), strict=True)) for one in (decoded, timed))
+    assert sorted(rows) == sorted(expected)
+    for at in range(len(block)):
+        damaged = bytearray(block)
+        damaged[at] ^= 0x10
+        with pytest.raises(ArgumentValueError, match=r"^block: "):
+            decode_block(damaged)
 
 
 def test_a_block_may_lie_at_any_address():
@@ -115,8 +130,8 @@ def test_what_no_combiner_writes_is_refused_though_the_checksum_fits():
         with pytest.raises(ArgumentValueError, match="block: counts or an event time that no combiner writes: "):
             decode_block(encode_block(PARTIALS, **counts))
     later = bytearray(encode_block(PARTIALS))
-    later[8] = 3
-    with pytest.raises(ArgumentValueError, match="block: expected version 2, got 3"):
+    later[8] = 4
+    with pytest.raises(ArgumentValueError, match="block: expected version 2 or 3, got 4"):
         read_header(later)
     for trees, open_trees in ((2**63, 0), (0, 1), (2**64 - 1, 2**64 - 1)):
         huge = struct.pack("<8sIIQQQQqQ", b"ACKERBLK", 2, 64, trees, open_trees, 0, 0, 0, 0)

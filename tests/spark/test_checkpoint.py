@@ -192,7 +192,7 @@ def test_a_shard_whose_state_cannot_be_read_is_named_and_the_others_are_shown(ro
         3: encode_head(head(shard=1, entries=5)),
         4: encode_head(head(shard=2, entries=2, open=2, chunks=ONE)),
     }
-    chunk = encode_chunk(entries(1), np.empty(0, np.int64))
+    chunk = encode_chunk(entries(1), np.empty((2, 0), np.int64))
     broken, _ = run(written(rocks, tmp_path, heads, {4: chunk}), tmp_path)
     answer = command(broken)
     assert answer.exit_code == 1
@@ -234,7 +234,7 @@ def written(spark, folder, heads, chunks):
 def test_ages_are_counted_up_to_their_bounds():
     bounds = [*AGE_BOUNDS_MS]
     starts = [10**9 - age for age in (0, bounds[0] - 1, bounds[0], bounds[-1] - 1, bounds[-1], 10**9)]
-    chunks = {1: encode_chunk(entries(*starts), np.empty(0, np.int64))}
+    chunks = {1: encode_chunk(entries(*starts), np.empty((2, 0), np.int64))}
     found = _summary(7, chunks, head(time_ms=10**9, entries=6, open=6, chunks=ONE))
     assert (found.fault, found.place, found.oldest_ms) == ("", 7, 0)
     assert found.ages == [2, 1, 0, 0, 0, 1, 2]
@@ -243,8 +243,8 @@ def test_ages_are_counted_up_to_their_bounds():
 def test_a_log_is_read_as_the_operator_reads_it():
     """Later chunks over earlier ones, without what is gone, and without what was placed before expired_ms."""
     chunks = {
-        4: encode_chunk(entries(10, 20, 30, 40), np.empty(0, np.int64)),
-        5: encode_chunk(entries(35), np.array([2, 9])),
+        4: encode_chunk(entries(10, 20, 30, 40), np.empty((2, 0), np.int64)),
+        5: encode_chunk(entries(35), np.array([[2, 9], [30, 0]])),
     }
     known = head(time_ms=100, entries=2, open=2, first_chunk=4, chunks=2 * ONE, expired_ms=25)
     assert _summary(0, chunks, known)[1:] == (35, [2, 0, 0, 0, 0, 0, 0], "")

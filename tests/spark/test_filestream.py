@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from acker import MESSAGE_SCHEMA
-from acker.combiner import Combiner
+from acker.combiner import Cohorts, Combiner
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.reference import combined
 from acker.spark import completions_from_files, files, filestream
@@ -43,9 +43,12 @@ def messages(rows, seed):
     return pa.table(columns, schema=MESSAGE_SCHEMA)
 
 
+COHORTS = Cohorts(timeout_ms=1000, buckets=3)
+
+
 def latest_ms(path, column):
     units = [unit for file in list_files(path) for unit in inspect_file(*file, column)]
-    ((_, event_ms),) = gather_units(units, resets=True, event_time=column)
+    ((_, event_ms),) = gather_units(units, resets=True, event_time=column, cohorts=COHORTS)
     return event_ms
 
 
@@ -53,18 +56,21 @@ def latest_ms(path, column):
 def test_the_latest_event_time_is_found_in_whole_milliseconds(tmp_path, kind):
     path = tmp_path / "m"
     for dtype, values, expected in (
-        (pa.timestamp("s"), [3, None, -5], 3000),
-        (pa.timestamp("ms"), [None, None, -5], -5),
-        (pa.timestamp("us", "UTC"), [-1, None, -2], -1),
-        (pa.timestamp("ns", "Europe/Rome"), [5_999_999, 1, None], 5),
+        (pa.timestamp("s"), [3, 0, -5], 3000),
+        (pa.timestamp("ms"), [-6, -7, -5], -5),
+        (pa.timestamp("us", "UTC"), [-1, -3, -2], -1),
+        (pa.timestamp("ns", "Europe/Rome"), [5_999_999, 1, 0], 5),
         (pa.int64(), [7, 9, 8], 9),
-        (pa.int16(), [-7, None, -8], -7),
-        (pa.int64(), [None, None, None], None),
+        (pa.int16(), [-7, -9, -8], -7),
     ):
         table = table_of().append_column("at", pa.array((values * 4)[:10], pa.int64()).cast(dtype))
         write(table, path, kind)
         assert latest_ms(path, "at") == expected
     assert latest_ms(path, "message_id") == 9
+    write(table_of().append_column("at", pa.array([1, 2, None] + [4] * 7)), path, kind)
+    text = "m.*, row 2: at: expected a time in each row, in milliseconds since 1970 from year 1 to 9999, got null"
+    with pytest.raises(ColumnValueError, match=text):
+        latest_ms(path, "at")
 
 
 def test_a_file_without_event_times_is_refused(tmp_path):
@@ -167,14 +173,15 @@ def test_files_become_blocks_once_however_they_are_cut(gathered, tmp_path, monke
     for name, kind, table in zip(names[:2], kinds, tables, strict=False):
         drop(table, directory / name, kind)
     (directory / "_nothing").write_text("of ours")
-    seen, query = gathered(directory, event_time=event_time, max_files_per_trigger=1)
+    cohorts = COHORTS if event_time else None
+    seen, query = gathered(directory, event_time=event_time, cohorts=cohorts, max_files_per_trigger=1)
     plan = query._jsq.explainInternal(False)
     # No content is read in the JVM: the paths are all it is asked for.
     assert "ReadSchema: struct<path:string,length:bigint>" in plan and "content" not in plan
     assert len(seen) == 2
     for name, kind, table in zip(names[2:], kinds[2:], tables[2:], strict=True):
         drop(table, directory / name, kind)
-    later, _ = gathered(directory, event_time=event_time)
+    later, _ = gathered(directory, event_time=event_time, cohorts=cohorts)
     assert len(later) == 1
     batches = [*seen, *later]
     order = sorted(range(2), key=lambda place: (directory / names[place]).stat().st_mtime)
@@ -336,7 +343,7 @@ def state_store(spark):
 @pytest.mark.parametrize("event_time", [None, "at"])
 def test_trees_end_that_lie_in_several_files(spark, state_store, tmp_path, event_time):
     """Each file is a micro-batch: OKs may come before their TRACK, and one tree is left open until its time is over."""
-    directory, minute = tmp_path / "in", 60_000
+    directory, apart_ms = tmp_path / "in", 40_000
     lots = [
         [(0, 1, 7, 3, 11), (2, 2, 5, 0, 0), (0, 3, 9, 4, 13)],
         [(2, 1, 7, 0, 0), (0, 2, 5, 2, 12), (4, 9, 0, 0, 0)],
@@ -346,7 +353,7 @@ def test_trees_end_that_lie_in_several_files(spark, state_store, tmp_path, event
     for number, lot in enumerate([*lots, [(2, 5, 1, 0, 0)]]):
         table = pa.table(list(zip(*lot, strict=True)), schema=MESSAGE_SCHEMA)
         path = directory / f"{number}.parquet"
-        drop(table.append_column("at", pa.array([number * 2 * minute] * len(lot))), path)
+        drop(table.append_column("at", pa.array([number * apart_ms] * len(lot))), path)
         os.utime(path, (number, number))  # the order in which they are taken
     found = []
 

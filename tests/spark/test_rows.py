@@ -4,9 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from acker.combiner import Combiner
+from acker.combiner import Cohorts, Combiner
 from acker.errors import ColumnValueError
 from acker.spark.blocks import decode_block
+from acker.spark.messages import event_times_of
 from acker.spark.rows import combine_batches
 
 
@@ -43,22 +44,48 @@ def test_messages_arrive_as_they_were():
     partials, header = decode_block(blocks[0])
     combiner = Combiner(resets=True)
     combiner.add([0, 2, 3, 4], [7, 7, -8, 9], [5, 5, 0, 0], [2**31 - 1, 0, 0, 0], [-(2**63), 0, 0, 0])
-    for found, expected in zip(partials, combiner.partials()[0], strict=True):
+    assert partials.event_ms is None
+    for found, expected in zip(partials[:6], combiner.partials()[0][:6], strict=True):
         assert np.array_equal(found, expected)
     assert header.messages == 4
     assert header.event_ms is None
 
 
-def test_every_task_is_heard_by_shard_0_and_by_all_of_its_event_time():
-    rows = [(2, 7, 5, None, None)]
-    out = [row for batch in combine_batches(iter([batch_of(rows)]), 5) for row in batch.to_pylist()]
-    assert {row["shard"] for row in out} >= {0}
-    out = [
-        row for batch in combine_batches(iter([batch_of(rows * 2, event_ms=[3, None])]), 5) for row in batch.to_pylist()
-    ]
-    assert sorted(row["shard"] for row in out) == list(range(5))
-    assert {decode_block(row["block"])[1].event_ms for row in out} == {row["event_ms"] for row in out} == {3}
-    assert [row["shard"] for batch in combine_batches(iter([]), 5) for row in batch.to_pylist()] == [0]
+COHORTS = Cohorts(timeout_ms=10, buckets=3)
+
+
+def test_event_times_come_along_by_root_and_cohort():
+    rows = [(2, 7, 5, None, None), (2, 7, 6, None, None), (2, 7, 8, None, None), (0, 8, 1, 2, 3)]
+    # Cohorts are 5 ms long; the earliest of each is kept.
+    batches = iter([batch_of(rows, event_ms=[4, 3, 5, 91]), batch_of([], event_ms=[])])
+    out = list(combine_batches(batches, 1, COHORTS))
+    (row,) = [row for batch in out for row in batch.to_pylist()]
+    partials, header = decode_block(row["block"])
+    assert (row["event_ms"], header.event_ms, header.messages, header.timed) == (91, 91, 4, True)
+    trees = sorted(zip(*(column.tolist() for column in partials), strict=True))
+    assert trees == [(7, 3, 0, 0, 0, 0, 3), (7, 8, 0, 0, 0, 0, 5), (8, 0, 1, 1, 2, 3, 91)]
+
+
+@pytest.mark.parametrize("batches", [[], [batch_of([], event_ms=[])]])
+def test_a_task_without_rows_gives_nothing_that_contradicts_the_plan(batches):
+    """What has no event times because it has no rows must not pass for what the plan gives none to."""
+    assert list(combine_batches(iter(batches), 2, COHORTS)) == []
+    assert list(combine_batches(iter([]), 2)) == []
+
+
+@pytest.mark.parametrize("at", [None, 10**18, -(10**17)])
+def test_a_row_without_an_event_time_is_named(at):
+    rows = [(2, 7, 5, None, None), (2, 7, 5, None, None)]
+    text = f"row 1 .*: event_time: expected a time in each row, .* got {'null' if at is None else at}$"
+    with pytest.raises(ColumnValueError, match=text):
+        list(combine_batches(iter([batch_of(rows, event_ms=[0, at])]), 1, COHORTS))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_timestamps_of_all_units_are_read_in_milliseconds(unit):
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    times = pa.array([1_700_000_000 * per_second, -1 * per_second], pa.timestamp(unit))
+    assert event_times_of(times, "at", str).tolist() == [1_700_000_000_000, -1000]
 
 
 def test_a_task_that_is_run_again_puts_out_the_same_bytes():

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from acker import _core
+from acker.columns import check_columns
 from acker.combiner import Combiner, shard_of
 from acker.errors import ArgumentValueError
-from acker.protocol import Kind
+from acker.protocol import Kind, Outcome
 from acker.spark.blocks import encode_blocks
 from acker.spark.resident import Residents
 from acker.spark.shard import Batch, Options, update
 from acker.spark.state import CHUNK_ROWS_MAX, ChunkSize, StateError, decode_chunk, decode_head, encode_head
-from acker.testing.microbatches import Message, MicroBatches
+from acker.testing.microbatches import Message, MicroBatches, settled_by_event_time
 
 # All of it with the compiled tables and with their twins.
 pytestmark = pytest.mark.usefixtures("core")
@@ -315,3 +316,96 @@ def test_a_table_gives_memory_back_after_a_peak(residents):
     large, pending = bytes_after(2, whole[::2])
     assert (large > 10 * small, pending) == (residents.new().nbytes != 4096, 20_001)  # in plain Python no bytes count
     assert bytes_after(3, whole[1::2]) == (small, 1)
+
+
+def timed_stream(rng, trees, timeout_ms, span_ms):
+    """Return (message, event time) pairs in order of time; ids are distinct, and what fails is not finished too."""
+    stream = []
+
+    def send(at, *message):
+        stream.append((Message(*message), max(0, int(at))))
+
+    for number in range(trees):
+        root = rng.getrandbits(64) - 2**63
+        begin, apart = rng.uniform(0, span_ms), timeout_ms * rng.choice((0.02, 0.3, 0.7))
+        ids = [rng.getrandbits(62) + 1 for _ in range(rng.randrange(1, 6))]
+        send(begin, Kind.TRACK, root, ids[0], number % 4, number)
+        at = begin
+        for place, tuple_id in enumerate(ids):
+            at += rng.expovariate(1 / apart) - (timeout_ms * rng.random() if rng.random() < 0.1 else 0)
+            fate = rng.random()
+            if fate < 0.05:
+                send(at, Kind.FAIL, root)
+            elif fate > 0.1:
+                send(at, Kind.OK, root, tuple_id ^ (ids[place + 1] if place + 1 < len(ids) else 0))
+            if rng.random() < 0.2:
+                send(at + rng.uniform(-apart, apart), Kind.RESET_TIMEOUT, root)
+    return sorted(stream, key=lambda pair: pair[1])
+
+
+def timed_blocks(stream, tasks, options):
+    found = []
+    for task in range(tasks):
+        part = stream[task::tasks]
+        combiner = Combiner(resets=True, cohorts=options.cohorts)
+        if part:
+            columns = check_columns(*map(np.array, zip(*(message for message, _ in part), strict=True)))
+            combiner.add_unchecked(columns, np.array([at for _, at in part]))
+        found += [block for _, block in encode_blocks(combiner, 1)]
+    return found
+
+
+def settled_in(batches, delay_ms, options, rng, residents):
+    """Run a stream in these micro-batches, and one without data in the end, as Spark does; some attempts fail."""
+    store, done = Store(), []
+    latest_ms, watermark_ms = 0, 0
+    for batch_id, stream in enumerate([*batches, []]):
+        batch = Batch(batch_id, timed_blocks(stream, rng.randrange(1, 4), options), watermark_ms)
+        if rng.random() < 0.2:
+            update(store, residents, "key", 0, batch, options)
+            store.roll_back()
+        completions, report = update(store, residents, "key", 0, batch, options)
+        store.commit()
+        done += [(root, message, outcome) for root, message, _, outcome, _ in completions.rows()]
+        latest_ms = max([latest_ms, *(at for _, at in stream)])
+        watermark_ms = max(watermark_ms, latest_ms - delay_ms)
+    counts = decode_head(store.head()).counts
+    assert counts.tracked == counts.acked + counts.failed + counts.timed_out + counts.rejected + report.open
+    return sorted(done)
+
+
+@pytest.mark.parametrize("protocol", ["storm", "storm-0.9"])
+@pytest.mark.parametrize("seed", range(6))
+def test_by_event_time_the_outcome_does_not_depend_on_how_the_stream_is_cut(seed, protocol, residents):
+    rng = random.Random(f"{seed} {protocol}")
+    timeout_ms, buckets = rng.choice((1000, 777, 10_000)), rng.randrange(2, 6)
+    delay_ms = rng.choice((0, timeout_ms // 3, 3 * timeout_ms))
+    options = Options(1, 2, Fraction(timeout_ms), buckets, None, protocol == "storm-0.9", event_time=True)
+    stream = timed_stream(rng, 80, timeout_ms, 20 * timeout_ms)
+    # No message comes later than the watermark waits for it.
+    stream.sort(key=lambda pair: pair[1] + rng.uniform(0, delay_ms))
+    expected = settled_by_event_time(
+        stream,
+        timeout_ms=timeout_ms,
+        buckets=buckets,
+        watermark_ms=max(at for _, at in stream) - delay_ms,
+        every_message_refreshes=options.every_message_refreshes,
+    )
+    assert {outcome for _, _, outcome in expected} == {Outcome.ACKED, Outcome.FAILED, Outcome.TIMED_OUT}
+    for micro_batches in (1, 2, 7, 30, len(stream) if seed == 0 else 60):
+        cuts = sorted(rng.choices(range(len(stream)), k=micro_batches - 1))
+        batches = [stream[first:end] for first, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+        assert settled_in(batches, delay_ms, options, rng, residents) == sorted(expected)
+
+
+def test_by_event_time_a_tree_that_is_finished_too_late_timed_out_in_one_micro_batch_and_in_four(residents):
+    second = 1000
+    stream = [
+        (Message(Kind.TRACK, 1, 5, 0, 101), 0),
+        (Message(Kind.TRACK, 2, 6, 0, 102), 1000 * second),
+        (Message(Kind.TRACK, 3, 7, 0, 103), 1001 * second),
+        (Message(Kind.OK, 1, 5), 1005 * second),
+    ]
+    options = Options(1, 2, Fraction(10 * second), event_time=True)
+    for batches in ([stream], [[pair] for pair in stream], [stream[:2], stream[2:]]):
+        assert settled_in(batches, 0, options, random.Random(0), residents) == [(1, 101, Outcome.TIMED_OUT)]

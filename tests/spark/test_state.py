@@ -1,4 +1,4 @@
-"""The format of the state: version 2 as it is written down, byte by byte, since old checkpoints must stay readable."""
+"""The format of the state: version 3 as it is written down, byte by byte, since old checkpoints must stay readable."""
 
 import struct
 
@@ -36,7 +36,7 @@ ENTRIES = Entries(
     since_ms=np.array([1000, 3000]),
     task_id=np.array([3, -2], np.int32),
 )
-GONE = np.array([11, -12])
+GONE = np.array([[11, -12], [1, 2**62]])
 
 
 def checked(content):
@@ -47,7 +47,7 @@ def golden_head():
     numbers = [1, 2, 8, 4, 0, -5, 6, -(2**63), 7, 8, 9, 2, 1, 3, *range(10, 21)]
     return checked(
         b"ACKERHED"
-        + struct.pack("<II", 2, 16 + 16 + 8 * len(numbers))
+        + struct.pack("<II", 3, 16 + 16 + 8 * len(numbers))
         + bytes(range(16))
         + struct.pack(f"<{len(numbers)}q", *numbers)
         + struct.pack("<4I", 3, 100, 1, 80)
@@ -57,15 +57,15 @@ def golden_head():
 def golden_chunk():
     return checked(
         b"ACKERLOG"
-        + struct.pack("<II", 2, 32)
+        + struct.pack("<II", 3, 32)
         + struct.pack("<QQ", 2, 2)
-        + struct.pack("<2q", 11, -12)
+        + struct.pack("<4q", 11, -12, 1, 2**62)
         + struct.pack("<10q", 7, -(2**63), 5, 2**63 - 1, 42, 0, 1000, 2000, 1000, 3000)
         + struct.pack("<2i", 3, -2)
     )
 
 
-def test_version_2_is_what_it_was():
+def test_version_3_is_what_it_was():
     assert encode_head(HEAD) == golden_head()
     assert encode_chunk(ENTRIES, GONE) == golden_chunk()
     assert decode_head(golden_head()) == HEAD
@@ -89,11 +89,11 @@ def test_what_cannot_be_read_is_refused(data, decode):
             decode(data[:size])
     with pytest.raises(StateError):
         decode(data + b"\0")
-    later = checked(data[:8] + struct.pack("<I", 3) + data[12:-8])
+    earlier = checked(data[:8] + struct.pack("<I", 2) + data[12:-8])
     with pytest.raises(
-        StateError, match="expected format version 2, got 3: it was written by another release of acker;"
+        StateError, match="expected format version 3, got 2: it was written by another release of acker;"
     ):
-        decode(later)
+        decode(earlier)
 
 
 @pytest.mark.parametrize("name", ["clock_ms", "time_ms", "rotation", "entries", "credit_rows"])
@@ -125,3 +125,5 @@ def test_lengths_that_do_not_fit_are_refused_whatever_the_checksum_says():
         decode_head(checked(golden_head()[:-12]))
     with pytest.raises(StateError, match="a task id that no shard writes"):
         decode_chunk(checked(golden_chunk()[:-12] + struct.pack("<i", -3)))
+    reset, _ = decode_chunk(checked(golden_chunk()[:-12] + struct.pack("<i", -4)))
+    assert reset.task_id.tolist() == [3, -4]

@@ -296,6 +296,26 @@ def test_a_timeout_may_be_given_later_or_left_out(first, session, tmp_path):
     assert stream.done() == expected
 
 
+def test_by_event_time_one_micro_batch_with_empty_partitions_ends_as_four_do(session, tmp_path):
+    (tmp_path / "in").mkdir()
+    sent = [(Kind.TRACK, 1, 5, 0), (Kind.TRACK, 2, 6, 1000), (Kind.TRACK, 3, 7, 1001), (Kind.OK, 1, 5, 1005)]
+    for number, (kind, root, value, at_s) in enumerate(sent):
+        columns = [pa.array([field]) for field in (int(kind), root, value, 0, root + 100, at_s * 1000)]
+        path = tmp_path / "in" / f"{number}.parquet"
+        pq.write_table(pa.table(columns, names=[*MESSAGE_SCHEMA.names, "at"]), path)
+        take_in_order(path, number)
+    schema = "kind bigint, root_id bigint, value bigint, task_id bigint, message_id bigint, at bigint"
+    for files in (1, 4):
+        reader = session.readStream.schema(schema).option("maxFilesPerTrigger", files)
+        messages = reader.parquet(str(tmp_path / "in")).repartition(6)
+        done = completions(messages, shards=2, timeout="10 seconds", event_time="at")
+        writer = done.writeStream.format("parquet").option("path", str(tmp_path / f"out {files}"))
+        query = writer.option("checkpointLocation", str(tmp_path / f"{files}")).trigger(availableNow=True).start()
+        assert query.awaitTermination(TIMEOUT_S)
+        found = session.read.parquet(str(tmp_path / f"out {files}")).collect()
+        assert [tuple(row)[:4] for row in found] == [(1, 101, 0, Outcome.TIMED_OUT)]
+
+
 def test_integers_of_other_widths(session, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()

@@ -7,12 +7,13 @@ message costs some tenths of a microsecond.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from acker import xxh64 as _xxh64
 from acker.plain.checks import PARTIALS, check_rows
+from acker.plain.cohorts import cohorts_of
 from acker.protocol import Kind, Outcome, track_rank
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     _Int8 = npt.NDArray[np.int8]
     _UInt8 = npt.NDArray[np.uint8]
     _UInt32 = npt.NDArray[np.uint32]
-    # root id, value, flags, track value, task id, message id
-    _Partials = tuple[_Int64, _Int64, _UInt8, _Int64, _Int32, _Int64]
+    # root id, value, flags, track value, task id, message id, event time
+    _Partials = tuple[_Int64, _Int64, _UInt8, _Int64, _Int32, _Int64, _Int64 | None]
 
 _TRACKED, _FAILED, _RESET = 1, 2, 4
 _CAPACITY_MIN: Final = 1024
@@ -50,10 +51,12 @@ def xxh64(data: _UInt8, seed: int) -> int:
 class CombineTable:
     """The table of a `acker.combiner.Combiner`: the same calls and the same results as the compiled one."""
 
-    def __init__(self, seed: int, resets: bool) -> None:
+    def __init__(self, seed: int, resets: bool, cohorts: tuple[int, int] | None = None) -> None:
         del seed  # Python's dict has a hash of its own.
         self._resets = resets
-        self._place: dict[int, int] = {}
+        self._cohorts = cohorts
+        self._place: dict[int | tuple[int, int], int] = {}  # by root, or by root and cohort
+        self._event_ms = np.zeros(0, np.int64)
         self._root_id, self._value, self._track_value, self._message_id = (np.zeros(0, np.int64) for _ in range(4))
         self._flags, self._task_id = np.zeros(0, np.uint8), np.zeros(0, np.int32)
         self.duplicates = 0
@@ -68,7 +71,13 @@ class CombineTable:
         return sys.getsizeof(self._place) + len(self._place) * _DICT_SLOT_BYTES + sum(map(sys.getsizeof, columns))
 
     def add(
-        self, kind: _Int8, root_id: _Int64, value: _Int64, task_id: _Int32 | None, message_id: _Int64 | None
+        self,
+        kind: _Int8,
+        root_id: _Int64,
+        value: _Int64,
+        task_id: _Int32 | None,
+        message_id: _Int64 | None,
+        event_ms: _Int64 | None = None,
     ) -> int:
         """Add messages; return how many there were."""
         names, dtypes = "kind root_id value task_id? message_id?", "i1 i8 i8 i4 i8"
@@ -79,14 +88,15 @@ class CombineTable:
             kind, root_id, value = kind[wanted], root_id[wanted], value[wanted]
             task_id = None if task_id is None else task_id[wanted]
             message_id = None if message_id is None else message_id[wanted]
-        place = self._places(root_id)
+            event_ms = None if event_ms is None else event_ms[wanted]
+        place = self._places(root_id, event_ms)
         self._flags[place[kind == Kind.FAIL]] |= _FAILED
         self._flags[place[kind == Kind.RESET_TIMEOUT]] |= _RESET
         ok = (kind == Kind.ANCHOR) | (kind == Kind.OK)
         np.bitwise_xor.at(self._value, place[ok], value[ok])
         tracks = np.flatnonzero(kind == Kind.TRACK)
         if len(tracks):
-            nothing = np.zeros(rows, np.int64)
+            nothing = np.zeros(len(root_id), np.int64)
             tasks = nothing.astype(np.int32) if task_id is None else task_id
             messages = nothing if message_id is None else message_id
             self._take_tracks(place[tracks], value[tracks], tasks[tracks], messages[tracks])
@@ -100,10 +110,11 @@ class CombineTable:
         track_value: _Int64,
         task_id: _Int32,
         message_id: _Int64,
+        event_ms: _Int64 | None = None,
     ) -> int:
         """Merge partials; return how many rows there were."""
         check_rows(*PARTIALS, root_id, value, flags, track_value, task_id, message_id)
-        place = self._places(root_id)
+        place = self._places(root_id, event_ms)
         np.bitwise_xor.at(self._value, place, value)
         np.bitwise_or.at(self._flags, place, flags & (_FAILED | _RESET))
         tracks = np.flatnonzero(flags & _TRACKED)
@@ -111,7 +122,7 @@ class CombineTable:
         return len(root_id)
 
     def partials(self, shards: int) -> tuple[_Partials, _Int64]:
-        """Return six columns with the trees of a shard side by side, and where each shard ends in them."""
+        """Return seven columns with the trees of a shard side by side, and where each shard ends in them."""
         if shards < 1:
             raise ValueError(f"shards: expected 1 or more, got {shards}")
         rows = len(self)
@@ -127,6 +138,7 @@ class CombineTable:
             self._track_value[order],
             self._task_id[order],
             self._message_id[order],
+            None if self._cohorts is None else self._event_ms[order],
         )
         return columns, ends
 
@@ -140,18 +152,27 @@ class CombineTable:
         told = np.flatnonzero(((flags & _TRACKED) != 0) & (acked | failed | include_pending))
         return self._root_id[told], self._message_id[told], self._task_id[told], outcome[told].astype(np.int8)
 
-    def _places(self, root_id: _Int64) -> npt.NDArray[np.intp]:
-        """Return where each root stands; new ones get the next places."""
+    def _places(self, root_id: _Int64, event_ms: _Int64 | None) -> npt.NDArray[np.intp]:
+        """Return where each root stands, or each root and cohort; new ones get the next places."""
+        if (event_ms is None) != (self._cohorts is None) or (event_ms is not None and len(event_ms) != len(root_id)):
+            raise ValueError("event_ms: expected one a row where there are cohorts, and else none")
         known, place = len(self._place), self._place
-        found = np.array([place.setdefault(root, len(place)) for root in root_id.tolist()], np.intp)
+        keys: list[Any] = root_id.tolist()
+        if event_ms is not None and self._cohorts is not None:
+            keys = list(zip(keys, cohorts_of(event_ms, self._cohorts), strict=True))
+        found = np.array([place.setdefault(key, len(place)) for key in keys], np.intp)
         if len(place) > len(self._root_id):
             self._grow(max(len(place), 2 * len(self._root_id), _CAPACITY_MIN))
         new = found >= known
         self._root_id[found[new]] = root_id[new]
+        if event_ms is not None:
+            self._event_ms[found[new]] = event_ms[new]
+            np.minimum.at(self._event_ms, found, event_ms)
         return found
 
     def _grow(self, capacity: int) -> None:
-        for name in ("_root_id", "_value", "_track_value", "_message_id", "_flags", "_task_id"):
+        names = ("_root_id", "_value", "_track_value", "_message_id", "_flags", "_task_id", "_event_ms")
+        for name in names:
             column = getattr(self, name)
             grown = np.zeros(capacity, column.dtype)
             grown[: len(column)] = column

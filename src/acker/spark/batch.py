@@ -58,7 +58,8 @@ def completions(
         Bounds the state, each shard having an equal part of it: while more than twice as many tracked trees are held, a
         TRACK of a tree that its micro-batch does not finish is answered REJECTED. None: no limit.
     event_time : str, optional
-        A column of timestamps, or of bigint milliseconds: trees expire by its watermark instead of by the clock.
+        A column of timestamps, or of bigint milliseconds, null nowhere: each message stands at its own time, and trees
+        expire by the watermark instead of by the clock.
     watermark_delay : str
         How far behind the latest event time the watermark is.
     name : str

@@ -5,7 +5,7 @@ by root, and many trees in one row. All numbers are little-endian:
 
     offset  bytes
          0      8    magic, "ACKERBLK"
-         8      4    version, 2
+         8      4    version: 2, or 3 where the messages have event times
         12      4    size of this header, 64
         16      8    trees, n
         24      8    how many of them, m, are open; the first n - m look finished
@@ -16,13 +16,15 @@ by root, and many trees in one row. All numbers are little-endian:
         64     8n    root ids
                8n    xor of the OK and ANCHOR values
                8n    the TRACK's message id
+               8n    of version 3: the earliest event time, in ms
                8m    the TRACK's value
                4n    the TRACK's task id
                 m    flags: 1 TRACK seen, 2 FAIL seen, 4 RESET_TIMEOUT seen
            0 to 7    zeros, up to a multiple of 8 bytes
 
 A tree looks finished when of the flags its TRACK's is set alone, and the xor equals the TRACK's value, which therefore
-is not written twice. Most trees do, where the messages of a tree are near each other.
+is not written twice. Most trees do, where the messages of a tree are near each other. With event times a tree has a row
+for each cohort in which something was said of it.
 
 The same messages in the same order give the same bytes, and nothing in them says when or how fast they were made: Spark
 does not go on where a task that is run again puts out something else.
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"ACKERBLK"
 VERSION: Final = 2
+TIMED_VERSION: Final = 3
 
 _HEADER: Final = struct.Struct("<8sIIQQQQq")
 _CHECKSUM: Final = struct.Struct("<Q")
@@ -71,8 +74,7 @@ _COLUMNS: Final = (
     ("task_id", np.dtype("<i4"), False),
     ("flags", np.dtype("u1"), True),
 )
-_TREE_BYTES: Final = sum(dtype.itemsize for _, dtype, of_open in _COLUMNS if not of_open)
-_OPEN_BYTES: Final = sum(dtype.itemsize for _, dtype, of_open in _COLUMNS if of_open)
+_TIMED_COLUMNS: Final = (*_COLUMNS[:3], ("event_ms", np.dtype("<i8"), False), *_COLUMNS[3:])
 _ALIGNMENT_BYTES: Final = 8
 # A block stays near 1 MB: larger ones make the JVM allocate and copy humongous arrays, smaller ones are more rows.
 BLOCK_TREES_MAX: Final = 32_768
@@ -102,6 +104,8 @@ class BlockHeader(NamedTuple):
         TRACKs of roots that had one, counted likewise.
     event_ms : int or None
         Latest event time of the messages, in each block of a combiner.
+    timed : bool
+        Whether each tree has event times.
     """
 
     trees: int
@@ -109,24 +113,27 @@ class BlockHeader(NamedTuple):
     messages: int
     duplicates: int
     event_ms: int | None
+    timed: bool
 
 
 def encode_block(partials: Partials, *, messages: int = 0, duplicates: int = 0, event_ms: int | None = None) -> bytes:
     """Pack partials into a block; see the module's text for the format."""
     trees = len(partials.root_id)
+    version = VERSION if partials.event_ms is None else TIMED_VERSION
+    layout = _columns_of(version)
     is_open = (partials.flags != TRACKED) | (partials.value != partials.track_value)
     first_open = trees - int(np.count_nonzero(is_open))
     if is_open[:first_open].any():  # not as a combiner gives them
         order = np.argsort(is_open, kind="stable")
-        partials = Partials(*(column[order] for column in partials))  # type: ignore[arg-type]
+        partials = partials.at(order)
     counts = (trees, trees - first_open, messages, duplicates)
-    header = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, *counts, _NO_EVENT if event_ms is None else event_ms)
+    header = _HEADER.pack(MAGIC, version, HEADER_BYTES, *counts, _NO_EVENT if event_ms is None else event_ms)
     columns = [
         np.ascontiguousarray(getattr(partials, name)[first_open if of_open else 0 :], dtype)
-        for name, dtype, of_open in _COLUMNS
+        for name, dtype, of_open in layout
     ]
     content_bytes = HEADER_BYTES + sum(column.nbytes for column in columns)
-    padding = bytes(_size_bytes(trees, trees - first_open) - content_bytes)
+    padding = bytes(_size_bytes(layout, trees, trees - first_open) - content_bytes)
     return b"".join([header, _CHECKSUM.pack(_checksum(header, columns)), *columns, padding])
 
 
@@ -165,9 +172,11 @@ def read_header(block: Any) -> BlockHeader:
     magic, version, header_bytes, trees, open_trees, messages, duplicates, event_ms = fields
     if magic != MAGIC:
         raise ArgumentValueError(f"block: expected it to begin with {MAGIC!r}, got {magic!r}")
-    if version != VERSION or header_bytes != HEADER_BYTES:
-        raise ArgumentValueError(f"block: expected version {VERSION}, got {version} (header of {header_bytes} bytes)")
-    expected = _size_bytes(trees, open_trees)
+    if version not in (VERSION, TIMED_VERSION) or header_bytes != HEADER_BYTES:
+        raise ArgumentValueError(
+            f"block: expected version {VERSION} or {TIMED_VERSION}, got {version} (header of {header_bytes} bytes)"
+        )
+    expected = _size_bytes(_columns_of(version), trees, open_trees)
     if open_trees > trees or len(view) != expected:
         raise ArgumentValueError(
             f"block: expected {expected} bytes for {trees} trees, {open_trees} of them open, got {len(view)}"
@@ -177,7 +186,7 @@ def read_header(block: Any) -> BlockHeader:
         raise ArgumentValueError(
             f"block: counts or an event time that no combiner writes: {messages}, {duplicates}, {event}"
         )
-    return BlockHeader(trees, open_trees, messages, duplicates, event)
+    return BlockHeader(trees, open_trees, messages, duplicates, event, version == TIMED_VERSION)
 
 
 def decode_block(block: Any) -> tuple[Partials, BlockHeader]:
@@ -195,7 +204,7 @@ def decode_block(block: Any) -> tuple[Partials, BlockHeader]:
     view = memoryview(block).cast("B")
     columns: dict[str, npt.NDArray[Any]] = {}
     offset = HEADER_BYTES
-    for name, dtype, of_open in _COLUMNS:
+    for name, dtype, of_open in _columns_of(TIMED_VERSION if header.timed else VERSION):
         columns[name] = np.frombuffer(view, dtype, header.open if of_open else header.trees, offset)
         offset += columns[name].nbytes
     (checksum,) = _CHECKSUM.unpack_from(view, _HEADER.size)
@@ -390,8 +399,12 @@ def placements(shards: int) -> npt.NDArray[np.int32]:
     return mixed.view(np.int32)  # type: ignore[no-any-return]
 
 
-def _size_bytes(trees: int, open_trees: int) -> int:
-    columns_bytes = trees * _TREE_BYTES + open_trees * _OPEN_BYTES
+def _columns_of(version: int) -> tuple[tuple[str, np.dtype[Any], bool], ...]:
+    return _TIMED_COLUMNS if version == TIMED_VERSION else _COLUMNS
+
+
+def _size_bytes(columns: tuple[tuple[str, np.dtype[Any], bool], ...], trees: int, open_trees: int) -> int:
+    columns_bytes = sum(dtype.itemsize * (open_trees if of_open else trees) for _, dtype, of_open in columns)
     return HEADER_BYTES + -(-columns_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 

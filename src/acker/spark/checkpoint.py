@@ -272,16 +272,21 @@ def _starts(chunks: Mapping[int, bytes], head: Head) -> npt.NDArray[np.int64]:
             f"the log should have the chunks {numbers.start} to {numbers.stop - 1} and has {len(chunks)}: the"
             " checkpoint is damaged"
         )
-    # In the order in which it was written, within a chunk first what is gone; the last word on a root id counts.
+    # In the order in which it was written, within a chunk first what is gone. The last word on an entry counts; root id
+    # and start say which entry it is.
     root_id, start_ms, since_ms, task_id = [], [], [], []
     for number in numbers:
         entries, gone = decode_chunk(chunks[number])
-        root_id += [gone, entries.root_id]
-        start_ms += [np.zeros_like(gone), entries.start_ms]
-        since_ms += [np.full_like(gone, INT64_MIN), entries.since_ms]
-        task_id += [np.full_like(gone, _GONE), entries.task_id]
-    _, last = np.unique(np.concatenate(root_id)[::-1], return_index=True)
-    start, since, task = (np.concatenate(column)[::-1][last] for column in (start_ms, since_ms, task_id))
+        root_id += [gone[0], entries.root_id]
+        start_ms += [gone[1], entries.start_ms]
+        since_ms += [np.full_like(gone[0], INT64_MIN), entries.since_ms]
+        task_id += [np.full_like(gone[0], _GONE), entries.task_id]
+    root, start, since, task = (np.concatenate(column) for column in (root_id, start_ms, since_ms, task_id))
+    # A stable order: of the rows of one entry the last word is the last.
+    order = np.lexsort((start, root))
+    is_last = np.ones(len(order), bool)
+    is_last[:-1] = (np.diff(root[order]) != 0) | (np.diff(start[order]) != 0)
+    start, since, task = (column[order[is_last]] for column in (start, since, task))
     held = (task != _GONE) & (since >= head.expired_ms)
     tracked = int(np.count_nonzero(held & (task >= 0)))
     found = int(np.count_nonzero(held))

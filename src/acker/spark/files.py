@@ -14,16 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.errors import PySparkException
 
-from acker.combiner import SHARDS_MAX, Combiner
+from acker.combiner import SHARDS_MAX, Cohorts, Combiner
 from acker.errors import ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark.blocks import BLOCKS_DDL, block_row, completions_from_blocks, encode_blocks
 from acker.spark.guards import carried
-from acker.spark.messages import FIELDS, check_options, columns_of
+from acker.spark.messages import FIELDS, check_options, columns_of, event_times_of, latest_of
 from acker.spark.paths import list_files
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ _FOOTER_THREADS: Final = 8
 _MESSAGE_BYTES: Final = 29
 # Spark's own way of reading all that lies in the directory of a file sink.
 _IGNORE_LOGS_CONF: Final = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
-_NANOSECONDS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 PARQUET: Final = "parquet"
 ARROW_FILE: Final = "arrow file"
@@ -276,31 +274,27 @@ def combine_units(units: list[Unit], shards: int) -> Iterator[pa.RecordBatch]:
 
 
 def gather_units(
-    units: Iterable[Unit], *, resets: bool = False, event_time: str | None = None
+    units: Iterable[Unit], *, resets: bool = False, event_time: str | None = None, cohorts: Cohorts | None = None
 ) -> Iterator[tuple[Combiner, int | None]]:
     """Read some units and yield what was gathered, with the latest event time so far: once in the end, or oftener.
 
+    A column of event times is read together with how they are parted.
+
     Nothing but the number of roots says when, so that a task that is dealt many files stays within its memory.
     """
-    combiner = Combiner(resets=resets)
+    combiner = Combiner(resets=resets, cohorts=cohorts)
     latest_ms: int | None = None
     for unit in units:
         for batch, place in read_unit(unit, event_time):
-            combiner.add_unchecked(columns_of(batch, place))
-            found_ms = None if event_time is None else _latest_ms(batch.column(event_time))
-            if found_ms is not None:
-                latest_ms = found_ms if latest_ms is None else max(latest_ms, found_ms)
+            event_ms = None
+            if event_time is not None:
+                event_ms = event_times_of(batch.column(event_time), event_time, place)
+                latest_ms = latest_of(latest_ms, event_ms)
+            combiner.add_unchecked(columns_of(batch, place), event_ms)
         if len(combiner) > _TASK_ROOTS_MAX:
             yield combiner, latest_ms
-            combiner = Combiner(resets=resets)
+            combiner = Combiner(resets=resets, cohorts=cohorts)
     yield combiner, latest_ms
-
-
-def _latest_ms(column: pa.Array[Any]) -> int | None:
-    """Return the greatest of some event times, in whole milliseconds; None where all are null."""
-    latest = pc.max(column).cast(pa.int64()).as_py()
-    nanoseconds = _NANOSECONDS[column.type.unit if pa.types.is_timestamp(column.type) else "ms"]
-    return None if latest is None else latest * nanoseconds // _NANOSECONDS["ms"]
 
 
 def read_unit(unit: Unit, event_time: str | None = None) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:

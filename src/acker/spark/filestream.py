@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from acker.combiner import Cohorts
     from acker.spark.files import Unit
 
 BINARY_FILES_DDL: Final = "path string, modificationTime timestamp, length long, content binary"
@@ -66,13 +67,15 @@ def completions_from_directory(
     *,
     shards: int | None,
     max_files_per_trigger: int | None = None,
+    timeout: str | float | None = None,
+    buckets: int = 3,
     event_time: str | None = None,
     source_options: Mapping[str, Any] | None = None,
     skip_foreign_files: bool = False,
     **options: Any,
 ) -> DataFrame:
     """Settle the messages of the files that come into a directory; see `acker.spark.completions_from_files`."""
-    from acker.spark.streaming import completions_from_block_stream, default_shards
+    from acker.spark.streaming import cohorts_of, completions_from_block_stream, default_shards
 
     split = shards or default_shards(spark)
     blocks = blocks_from_directory(
@@ -84,8 +87,11 @@ def completions_from_directory(
         source_options=source_options,
         skip_foreign_files=skip_foreign_files,
         name=options.get("name", DEFAULT_NAME),
+        cohorts=None if event_time is None else cohorts_of(timeout, buckets),
     )
-    return completions_from_block_stream(blocks, shards=split, event_time=event_time is not None, **options)
+    return completions_from_block_stream(
+        blocks, shards=split, timeout=timeout, buckets=buckets, event_time=event_time is not None, **options
+    )
 
 
 def blocks_from_directory(
@@ -98,6 +104,7 @@ def blocks_from_directory(
     source_options: Mapping[str, Any] | None = None,
     skip_foreign_files: bool = False,
     name: str = DEFAULT_NAME,
+    cohorts: Cohorts | None = None,
 ) -> DataFrame:
     """Return a streaming DataFrame of the blocks of the files that come into a directory."""
     options = _source_options(source_options, max_files_per_trigger)
@@ -114,7 +121,7 @@ def blocks_from_directory(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         skipped: list[str] = []
         units = _units(batches, look, skipped)
-        for combiner, event_ms in gather_units(units, resets=True, event_time=event_time):
+        for combiner, event_ms in gather_units(units, resets=True, event_time=event_time, cohorts=cohorts):
             yield from block_batches(combiner, shards, timed=event_time is not None, event_ms=event_ms)
         if skipped:
             yield _told(skipped, timed=event_time is not None)

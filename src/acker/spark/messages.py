@@ -40,6 +40,12 @@ FIELDS: Final = (
 )
 NULLABLE: Final = ("task_id", "message_id")
 
+# What an event time may be: what Spark and Python can write as a date.
+EVENT_MS_MIN: Final = -62_135_596_800_000
+EVENT_MS_MAX: Final = 253_402_300_799_999
+# Units of Arrow's timestamps in a millisecond; seconds have to be multiplied.
+_UNITS: Final = {"s": 1, "ms": 1, "us": 1_000, "ns": 1_000_000}
+
 _UNIT_SECONDS: Final = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s+(" + "|".join(_UNIT_SECONDS) + r")s?\s*", re.IGNORECASE)
 
@@ -144,6 +150,46 @@ def columns_of(batch: pa.RecordBatch, place: Callable[[int], str]) -> Columns:
             refuse(field, (columns["kind"] == Kind.TRACK) & ~valid, " for a TRACK")
         columns[field.name] = np.ascontiguousarray(numbers, field.arrow_type.to_pandas_dtype())
     return Columns(**columns)
+
+
+def event_times_of(array: pa.Array[Any], name: str, place: Callable[[int], str]) -> npt.NDArray[np.int64]:
+    """Check a column of event times and return them in milliseconds since 1970, rounded down.
+
+    Parameters
+    ----------
+    array : Array
+        Timestamps, or integers in milliseconds.
+    name : str
+        The column's, for errors.
+    place : callable
+        As in `columns_of`.
+
+    Raises
+    ------
+    ColumnValueError   where the first bad row is, and what was expected.
+    """
+    times = array.cast(pa.int64())
+    unit = array.type.unit if pa.types.is_timestamp(array.type) else "ms"
+    numbers = _numbers(times) // _UNITS[unit]
+    milliseconds = 1000 if unit == "s" else 1
+    bad = (numbers < EVENT_MS_MIN // milliseconds) | (numbers > EVENT_MS_MAX // milliseconds)
+    if array.null_count:
+        bad |= ~array.is_valid().to_numpy(zero_copy_only=False)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ColumnValueError(
+            f"{place(row)}: {name}: expected a time in each row, in milliseconds since 1970 from year 1 to 9999, got"
+            f" {'null' if not array[row].is_valid else times[row].as_py()}"
+        )
+    return np.ascontiguousarray(numbers * milliseconds, np.int64)
+
+
+def latest_of(latest_ms: int | None, event_ms: npt.NDArray[np.int64]) -> int | None:
+    """Return the latest of some event times and the one so far; None where there is none."""
+    if not len(event_ms):
+        return latest_ms
+    latest = int(np.max(event_ms))
+    return latest if latest_ms is None else max(latest, latest_ms)
 
 
 def _outside(numbers: npt.NDArray[Any], field: Field) -> npt.NDArray[np.bool_] | None:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
-from acker.combiner import Combiner
-from acker.spark.blocks import BLOCKS_DDL, block_row, encode_block, encode_blocks
+from acker.combiner import Cohorts, Combiner
+from acker.spark.blocks import BLOCKS_DDL, block_row, encode_blocks
 from acker.spark.guards import carried
-from acker.spark.messages import columns_of, quoted
+from acker.spark.messages import columns_of, event_times_of, latest_of, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +32,9 @@ _KIND_MASK: Final = 0xFF
 TIMED_BLOCKS_DDL: Final = f"{BLOCKS_DDL}, event_ms long"
 
 
-def blocks_of_rows(messages: DataFrame, types: dict[str, str], shards: int, event_time: str | None) -> DataFrame:
+def blocks_of_rows(
+    messages: DataFrame, types: dict[str, str], shards: int, event_time: str | None, cohorts: Cohorts | None
+) -> DataFrame:
     """Return blocks of the messages in a DataFrame, made by the tasks that read it.
 
     Parameters
@@ -44,6 +45,8 @@ def blocks_of_rows(messages: DataFrame, types: dict[str, str], shards: int, even
     shards : int
     event_time : str, optional
         A column of timestamps, or of milliseconds since 1970.
+    cohorts : Cohorts or None
+        How event times are parted, where there are any.
     """
     kind, task = F.col("kind"), F.col("task_id")
     root, value, message = (F.col(name).cast("bigint") for name in ("root_id", "value", "message_id"))
@@ -55,7 +58,7 @@ def blocks_of_rows(messages: DataFrame, types: dict[str, str], shards: int, even
         columns.append(_event_ms(messages, event_time).alias("event_ms"))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return combine_batches(batches, shards)
+        return combine_batches(batches, shards, cohorts)
 
     return messages.select(*columns).mapInArrow(carried(run), TIMED_BLOCKS_DDL if event_time else BLOCKS_DDL)
 
@@ -71,41 +74,32 @@ def _event_ms(messages: DataFrame, name: str) -> Column:
     return F.unix_millis(column) if dict(messages.dtypes)[name].startswith("timestamp") else column.cast("bigint")
 
 
-def combine_batches(batches: Iterator[pa.RecordBatch], shards: int) -> Iterator[pa.RecordBatch]:
-    """Combine the messages of one task and yield one block a row; runs in Spark's Python workers."""
-    combiner = Combiner(resets=True)
-    event_ms: int | None = None
-    timed = False
+def combine_batches(
+    batches: Iterator[pa.RecordBatch], shards: int, cohorts: Cohorts | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Combine the messages of one task and yield one block a row; runs in Spark's Python workers.
+
+    With `cohorts` the batches have a column of event times, and so has what is yielded: the plan says so, since a task
+    without a batch has no other way to know.
+    """
+    combiner = Combiner(resets=True, cohorts=cohorts)
+    latest_ms: int | None = None
     for batch in batches:
-        timed = "event_ms" in batch.schema.names
-        if timed and batch.num_rows > batch.column("event_ms").null_count:
-            latest_ms = pc.max(batch.column("event_ms")).as_py()
-            event_ms = latest_ms if event_ms is None else max(event_ms, latest_ms)
-        combiner.add_unchecked(columns_of(_unpacked(batch), _nowhere))
-    yield from block_batches(combiner, shards, timed=timed, event_ms=event_ms)
+        event_ms = None
+        if cohorts is not None:
+            event_ms = event_times_of(batch.column("event_ms"), "event_time", _nowhere)
+            latest_ms = latest_of(latest_ms, event_ms)
+        combiner.add_unchecked(columns_of(_unpacked(batch), _nowhere), event_ms)
+    yield from block_batches(combiner, shards, timed=cohorts is not None, event_ms=latest_ms)
 
 
 def block_batches(
     combiner: Combiner, shards: int, *, timed: bool, event_ms: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what a combiner holds as blocks, one a row, and with them what every shard has to hear.
-
-    Shard 0 hears of every task, so that it notices a number of shards that is not the checkpoint's. Where the clock is
-    the watermark, all shards hear the latest event time.
-    """
-    told = set()
+    """Yield what a combiner holds as blocks, one a row; where it is timed, with the latest event time, in ms."""
     for shard, block in encode_blocks(combiner, shards, event_ms):
-        told.add(shard)
-        yield _row(shard, block, timed=timed, event_ms=event_ms)
-    for shard in range(shards if event_ms is not None else 1):
-        if shard not in told:
-            nothing = encode_block(Combiner().partials()[0], event_ms=event_ms)
-            yield _row(shard, nothing, timed=timed, event_ms=event_ms)
-
-
-def _row(shard: int, block: bytes, *, timed: bool, event_ms: int | None) -> pa.RecordBatch:
-    row = block_row(shard, block)
-    return row.append_column("event_ms", pa.array([event_ms], pa.int64())) if timed else row
+        row = block_row(shard, block)
+        yield row.append_column("event_ms", pa.array([event_ms], pa.int64())) if timed else row
 
 
 def _unpacked(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from acker.columns import Completions
-from acker.combiner import Combiner, Partials, shard_of
+from acker.combiner import Cohorts, Combiner, Partials, shard_of
 from acker.errors import ArgumentValueError
 from acker.ledger import TOKEN_BYTES, Counts, Ledger
 from acker.protocol import INT64_MIN
@@ -100,6 +100,13 @@ class Options:
     every_message_refreshes: bool = False
     event_time: bool = False
     unique_ids: bool = False
+
+    @property
+    def cohorts(self) -> Cohorts | None:
+        """How event times are parted; None where there are none."""
+        if not self.event_time:
+            return None
+        return Cohorts(0 if self.timeout_ms is None else int(self.timeout_ms), self.buckets)
 
     def rotation_at(self, time_ms: int) -> int:
         """Return how many rotations there were up to a moment: one each timeout / (buckets - 1), never rounded."""
@@ -265,24 +272,24 @@ class _Work:
     def run(self, batch: Batch) -> Completions:
         """Apply the micro-batch; messages first, then what is due expires."""
         head, options = self.head, self._options
-        partials, latest_ms = self._combined(batch.blocks)
+        partials = self._combined(batch.blocks)
         # A clock that was set back stands still for one micro-batch, and then goes on from where it was.
         clock_ms = max(batch.clock_ms, head.clock_ms) if options.event_time else batch.clock_ms
         time_ms = head.time_ms + max(0, clock_ms - head.clock_ms)
-        placed_ms = max(time_ms, latest_ms) if options.event_time else time_ms
         started_ns = time.perf_counter_ns()
         merged = self._ledger.merge(
             partials,
-            time_ms=placed_ms,
+            time_ms=time_ms,
             high_water=options.high_water,
             every_message_refreshes=options.every_message_refreshes,
+            cohorts=options.cohorts,
         )
         self._native_ns += time.perf_counter_ns() - started_ns
         self._counts = self._counts.plus(merged.counts)
         self.head = head._replace(clock_ms=clock_ms, time_ms=time_ms, batch_id=batch.batch_id)
         # Before anything expires: positions are good until the ledger changes again.
         self._write(merged.changed, merged.gone)
-        self._earn(len(merged.changed), len(merged.gone))
+        self._earn(len(merged.changed), merged.gone.shape[1])
         completions = self._expire(merged.completions)
         self._clean()
         self._ledger.shrink()
@@ -294,10 +301,9 @@ class _Work:
         )
         return completions
 
-    def _combined(self, blocks: Iterable[Any]) -> tuple[Partials, int]:
-        """Return the whole of the micro-batch by root, and the latest event time in it."""
+    def _combined(self, blocks: Iterable[Any]) -> Partials:
+        """Return the whole of the micro-batch by root, or by root and cohort."""
         parts = []
-        latest_ms = INT64_MIN
         duplicates = 0
         for block in blocks:
             partials, header = decode_block(block)
@@ -306,9 +312,10 @@ class _Work:
             parts.append(partials)
             self._messages += header.messages
             duplicates += header.duplicates
-            latest_ms = max(latest_ms, INT64_MIN if header.event_ms is None else header.event_ms)
+            if self._options.event_time and not header.timed:
+                raise ArgumentValueError("blocks: trees expire by event time, and a block has none")
         if len(parts) != 1:
-            combiner = Combiner(resets=True)
+            combiner = Combiner(resets=True, cohorts=self._options.cohorts)
             for partials in parts:
                 combiner.merge(partials)
             if combiner.duplicates and self._options.unique_ids:
@@ -318,11 +325,11 @@ class _Work:
             parts = combiner.partials()
         self._counts = self._counts.plus(Counts(duplicates=duplicates))
         partials = parts[0]
-        if self._options.high_water is not None:
+        if self._options.high_water is not None and not self._options.event_time:
             # Who is refused depends on the order, and that of blocks is another one when the micro-batch is run again.
             order = np.argsort(partials.root_id)
-            partials = Partials(*(column[order] for column in partials))  # type: ignore[arg-type]
-        return partials, latest_ms
+            partials = partials.at(order)
+        return partials
 
     def _expire(self, completions: Completions) -> Completions:
         """Remove what is due, where there was a rotation since the last time."""
@@ -338,14 +345,18 @@ class _Work:
 
     def _write(self, changed: npt.NDArray[np.uint32], gone: npt.NDArray[np.int64]) -> None:
         """Append what changed to the log."""
-        for first in range(0, max(len(changed), len(gone)), CHUNK_ROWS_MAX):
+        # What is gone comes first, since an entry may be gone and begin anew.
+        ahead = max(-(-gone.shape[1] // CHUNK_ROWS_MAX) - 1, 0)
+        behind = -(-len(changed) // CHUNK_ROWS_MAX)
+        for place in range(ahead + max(behind, gone.shape[1] > 0)):
             number = self.head.next_chunk
-            entries = self._ledger.take(changed[first : first + CHUNK_ROWS_MAX], number)
-            part = gone[first : first + CHUNK_ROWS_MAX]
+            first = max(place - ahead, 0) * CHUNK_ROWS_MAX
+            entries = self._ledger.take(changed[first : first + (CHUNK_ROWS_MAX if place >= ahead else 0)], number)
+            part = gone[:, place * CHUNK_ROWS_MAX : (place + 1) * CHUNK_ROWS_MAX]
             data = encode_chunk(entries, part)
             self._store.put_chunk(number, data)
             self._bytes_written += len(data)
-            size = ChunkSize(len(entries.root_id) + len(part), len(data))
+            size = ChunkSize(len(entries.root_id) + part.shape[1], len(data))
             self.head = self.head._replace(chunks=(*self.head.chunks, size))
 
     def _earn(self, changed: int, gone: int) -> None:
@@ -370,7 +381,7 @@ class _Work:
             return
         first_chunk = head.first_chunk + cleaned
         self.head = head._replace(first_chunk=first_chunk, chunks=tuple(chunks), credit_rows=credit_rows)
-        self._write(self._ledger.logged_before(first_chunk, head.log_rows - rows), np.empty(0, np.int64))
+        self._write(self._ledger.logged_before(first_chunk, head.log_rows - rows), np.empty((2, 0), np.int64))
         self._chunks_cleaned = cleaned
 
     def _is_log_long(self, chunks: int, rows: int) -> bool:

@@ -1,9 +1,10 @@
 """What a shard keeps in Spark's state store: one head, and a log of chunks. docs/streaming.md writes the format down.
 
-The log alone tells which trees are open: a chunk holds entries as they were after some micro-batch, and the root ids of
-entries that were gone then. Read from the oldest chunk to the newest, each over what came before, and with the entries
-left out that were placed before the head's `expired_ms`, they give the ledger. A micro-batch adds a chunk, and so costs
-what it changed, whatever is held; the oldest chunks are done away with little by little (`acker.spark.shard`).
+The log alone tells which trees are open: a chunk holds entries as they were after some micro-batch, and names those
+that were gone then. An entry is known by its root id and its start, since with event times a root may have several.
+Read from the oldest chunk to the newest, each over what came before, and with the entries left out that were placed
+before the head's `expired_ms`, they give the ledger. A micro-batch adds a chunk, and so costs what it changed, whatever
+is held; the oldest chunks are done away with little by little (`acker.spark.shard`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import numpy.typing as npt
 
 from acker.combiner import xxh64
 from acker.errors import ArgumentValueError
-from acker.ledger import TOKEN_BYTES, UNTRACKED_FAILED, Counts, Entries
+from acker.ledger import TOKEN_BYTES, UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET, Counts, Entries
 from acker.protocol import INT64_MIN
 
-VERSION: Final = 2
+VERSION: Final = 3
 # The state variable, a map, and its types as Spark writes them. One for both: a second variable would make every commit
 # of Spark's about a tenth longer.
 VARIABLE: Final = "log"
@@ -46,7 +47,7 @@ class StateError(ArgumentValueError):
 
 
 class ChunkSize(NamedTuple):
-    """How many rows a chunk has, root ids of entries that are gone among them, and how many bytes."""
+    """How many rows a chunk has, those that name entries that are gone among them, and how many bytes."""
 
     rows: int
     size_bytes: int
@@ -168,16 +169,16 @@ def decode_head(data: Any) -> Head:
 
 
 def encode_chunk(entries: Entries, gone: npt.NDArray[np.int64]) -> bytes:
-    """Pack a chunk of the log: entries as they are, and the root ids of entries that are gone."""
+    """Pack a chunk of the log: entries as they are, and root ids and starts (2, m) of entries that are gone."""
     header = _PREFIX.pack(_CHUNK_MAGIC, VERSION, _PREFIX.size + _LENGTHS.size)
     columns = [np.ascontiguousarray(gone, _GONE)]
     columns += [np.ascontiguousarray(getattr(entries, name), dtype) for name, dtype in _COLUMNS]
-    content = b"".join([header, _LENGTHS.pack(len(entries.root_id), len(gone)), *columns])
+    content = b"".join([header, _LENGTHS.pack(len(entries.root_id), gone.shape[1]), *columns])
     return content + _CHECKSUM.pack(_checksum(content))
 
 
 def decode_chunk(data: Any) -> tuple[Entries, npt.NDArray[np.int64]]:
-    """Unpack a chunk of the log into entries and the root ids of those that are gone.
+    """Unpack a chunk of the log into entries, and root ids and starts (2, m) of those that are gone.
 
     Raises
     ------
@@ -186,15 +187,16 @@ def decode_chunk(data: Any) -> tuple[Entries, npt.NDArray[np.int64]]:
     content = _checked(data, _CHUNK_MAGIC, "chunk")
     rows, gone_rows = _LENGTHS.unpack_from(content, _PREFIX.size)
     offset = _PREFIX.size + _LENGTHS.size
-    if len(content) != offset + rows * _ENTRY_BYTES + gone_rows * _GONE.itemsize:
-        raise StateError(f"chunk: {len(content)} bytes do not hold {rows} entries and {gone_rows} root ids")
-    gone = np.frombuffer(content, _GONE, gone_rows, offset)
+    if len(content) != offset + rows * _ENTRY_BYTES + 2 * gone_rows * _GONE.itemsize:
+        raise StateError(f"chunk: {len(content)} bytes do not hold {rows} entries and {gone_rows} that are gone")
+    gone = np.frombuffer(content, _GONE, 2 * gone_rows, offset).reshape(2, gone_rows)
     offset += gone.nbytes
     columns = {}
     for name, dtype in _COLUMNS:
         columns[name] = np.frombuffer(content, dtype, rows, offset)
         offset += columns[name].nbytes
-    if rows and columns["task_id"].min() < UNTRACKED_FAILED:
+    task_id = columns["task_id"]
+    if (task_id[task_id < 0, None] != (UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET)).all(axis=1).any():
         raise StateError("chunk: a task id that no shard writes")
     for name in ("start_ms", "since_ms"):
         if rows and not -NUMBER_MAX <= columns[name].min() <= columns[name].max() <= NUMBER_MAX:

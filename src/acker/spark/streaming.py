@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
-from acker.combiner import SHARDS_MAX, check_shards
+from acker.combiner import SHARDS_MAX, Cohorts, check_shards
 from acker.errors import ArgumentValueError
 from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, COMPLETION_SCHEMA, HIGH_WATER_MAX, PROTOCOLS, check_integer
 from acker.spark.blocks import place_of
 from acker.spark.guards import PARTITIONS_CONF, check_streaming_session, versions
-from acker.spark.messages import check_options, check_timeout
+from acker.spark.messages import EVENT_MS_MAX, check_options, check_timeout
 from acker.spark.reports import DEFAULT_NAME, SHARDS, Report
 from acker.spark.rows import blocks_of_rows
 from acker.spark.shard import Options
@@ -55,7 +55,9 @@ def completions_of_stream(
             )
     split = shards or default_shards(messages.sparkSession)
     return completions_from_block_stream(
-        blocks_of_rows(messages, types, split, event_time),
+        blocks_of_rows(
+            messages, types, split, event_time, None if event_time is None else cohorts_of(timeout, buckets)
+        ),
         shards=split,
         timeout=timeout,
         protocol=protocol,
@@ -165,19 +167,38 @@ def stream_options(
     buckets = check_integer("buckets", buckets, BUCKETS_MIN, BUCKETS_MAX)
     if high_water is not None:
         high_water = -(-check_integer("high_water", high_water, 0, HIGH_WATER_MAX) // shards)
-    seconds = check_timeout(timeout)
-    if seconds is None:
+    if timeout is None:
         _warn_of_no_timeout()
     return Options(
         shards=shards,
         partitions=partitions,
-        timeout_ms=None if seconds is None else Fraction(seconds).limit_denominator(10**9) * 1000,
+        timeout_ms=_timeout_ms(timeout, event_time=event_time),
         buckets=buckets,
         high_water=high_water,
         every_message_refreshes=protocol == PROTOCOLS[1],
         event_time=event_time,
         unique_ids=unique_ids,
     )
+
+
+def _timeout_ms(timeout: str | float | None, *, event_time: bool) -> Fraction | None:
+    """Return a timeout in milliseconds: of event times, which are whole ones, a whole number of at least one."""
+    seconds = check_timeout(timeout)
+    if seconds is None:
+        return None
+    exact = Fraction(seconds).limit_denominator(10**9) * 1000
+    if not event_time:
+        return exact
+    if not 1 <= exact <= EVENT_MS_MAX:
+        raise ArgumentValueError(f"timeout: by event time expected 1 millisecond to 8,000 years, got {timeout!r}")
+    return Fraction(round(exact))
+
+
+def cohorts_of(timeout: str | float | None, buckets: int) -> Cohorts:
+    """Return how the event times of a stream are parted that asks for a timeout and so many buckets."""
+    timeout_ms = _timeout_ms(timeout, event_time=True)
+    buckets = check_integer("buckets", buckets, BUCKETS_MIN, BUCKETS_MAX)
+    return Cohorts(0 if timeout_ms is None else int(timeout_ms), buckets)
 
 
 @functools.cache

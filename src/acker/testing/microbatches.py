@@ -1,6 +1,7 @@
 """MicroBatches: the rules for streams of sets of messages in plain Python, one root at a time.
 
-The oracle of `acker.ledger` and of streams on Spark: *Combined messages* of the protocol, set after set.
+The oracle of `acker.ledger` and of streams on Spark: *Combined messages* of the protocol, set after set. What a stream
+with event times comes to does not depend on its sets; `settled_by_event_time` looks at all of it at once.
 """
 
 from __future__ import annotations
@@ -206,3 +207,70 @@ class MicroBatches:
 
     def _is_beyond(self, held: int, times: int) -> bool:
         return self._high_water is not None and held > times * self._high_water
+
+
+@dataclass
+class TimedTree:
+    """A tree by event time: the cohorts of its TRACK and of what last gave it new time."""
+
+    root_id: int
+    track: Track
+    begun: int
+    since: int
+    value: int
+    failed: bool
+
+
+def settled_by_event_time(
+    messages: Iterable[tuple[Message, int]],
+    *,
+    timeout_ms: int,
+    buckets: int,
+    watermark_ms: int,
+    every_message_refreshes: bool = False,
+) -> list[tuple[int, int, Outcome]]:
+    """Return (root id, message id, outcome) of the trees that are over when the watermark has come that far.
+
+    The rules of *By event time* in docs/streaming.md, for a whole stream that is sorted first.
+
+    Parameters
+    ----------
+    messages : iterable of (Message, event time in ms)
+    timeout_ms, buckets, every_message_refreshes
+        As for a stream.
+    watermark_ms : int
+    """
+
+    def cohort_of(ms: int) -> int:
+        return ms * (buckets - 1) // timeout_ms
+
+    said: dict[int, dict[int, Gathered]] = {}
+    for message, event_ms in messages:
+        said.setdefault(message.root_id, {}).setdefault(cohort_of(event_ms), Gathered()).add(message)
+    done = []
+    for root, cohorts in said.items():
+        trees: list[TimedTree] = []
+        waiting: dict[int, Gathered] = {}
+        for cohort, what in sorted(cohorts.items(), key=lambda item: item[0]):
+            tree = next((tree for tree in trees if tree.begun - buckets < cohort < tree.since + buckets), None)
+            if tree is None and not what.flags & TRACKED:
+                waiting[cohort] = what
+                continue
+            if tree is None:
+                tree = TimedTree(root, what.track, cohort, cohort, what.track.value, False)
+                trees.append(tree)
+                for early in [early for early in waiting if early > cohort - buckets]:
+                    earlier = waiting.pop(early)
+                    tree.value ^= earlier.value
+                    tree.failed |= bool(earlier.flags & FAILED)
+            tree.value ^= what.value
+            tree.failed |= bool(what.flags & FAILED)
+            if what.flags & RESET or (every_message_refreshes and what.value):
+                tree.since = cohort
+            if tree.value == 0 or tree.failed:
+                outcome = Outcome.FAILED if tree.value else Outcome.ACKED
+                done.append((root, tree.track.message_id, outcome))
+                trees.remove(tree)
+        over = cohort_of(watermark_ms) - buckets
+        done += [(root, tree.track.message_id, Outcome.TIMED_OUT) for tree in trees if tree.since <= over]
+    return done

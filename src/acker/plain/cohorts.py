@@ -1,0 +1,21 @@
+"""Which cohort a moment belongs to, for the plain tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+def cohort_of(ms: int, cohorts: tuple[int, int]) -> int:
+    """Return the cohort of a moment, given the timeout (0: there is none) and the number of buckets."""
+    timeout_ms, buckets = cohorts
+    return ms * (buckets - 1) // timeout_ms if timeout_ms else 0
+
+
+def cohorts_of(event_ms: npt.NDArray[np.int64], cohorts: tuple[int, int]) -> list[int]:
+    """Return the cohorts of some moments."""
+    return [cohort_of(ms, cohorts) for ms in event_ms.tolist()]
