@@ -321,7 +321,8 @@ cdef class LedgerTable:
         _expect_rows("since_ms", since_ms.shape[0], rows)
         _expect_rows("task_id", task_id.shape[0], rows)
         for row in range(rows):
-            _expect("task_id", task_id[row], -2, INT32_MAX)
+            if task_id[row] != -4:
+                _expect("task_id", task_id[row], -2, INT32_MAX)
         if self.table.size() + <size_t> rows > self.table.capacity():
             raise ValueError("the table has no room for so many rows")
         if rows > 0:
