@@ -340,6 +340,7 @@ class AsyncSpoutTask(SpoutTask):
     def _beat_if_due(self) -> None:
         hand = self.collector.hand
         if hand.alive_at and self.loop.now_ns() >= hand.alive_at:
+            assert isinstance(hand, Outbox)
             hand._keep_alive()
 
     def _has_returned(self) -> bool:
