@@ -77,7 +77,7 @@ def gathered(rows) -> dict[int, tuple[int, ...]]:
     for row in rows:
         combiner.merge(decode_block(row.block)[0])
     (partials,) = combiner.partials(1)
-    columns = [column.tolist() for column in partials]
+    columns = [column.tolist() for column in partials[:6]]
     return {values[0]: values[1:] for values in zip(*columns, strict=True)}
 
 

@@ -146,7 +146,7 @@ def test_a_task_with_too_many_trees_sends_early_and_says_the_same(monkeypatch) -
         for block in blocks:
             combiner.merge(decode_block(block)[0])
         (part,) = combiner.partials(1)
-        return len(blocks), sorted(zip(*(column.tolist() for column in part), strict=True))
+        return len(blocks), sorted(zip(*(column.tolist() for column in part[:6]), strict=True))
 
     few, whole = gather(1_000_000)
     many, parts = gather(10)
