@@ -73,6 +73,19 @@ def test_counters_that_are_no_eleven(make):
     assert each.check_invariants()
 
 
+@pytest.mark.parametrize(
+    "cohorts", [(-1, 3), (2**63 // 16, 3), (-(2**63), 2), (1000, 1), (1000, 0), (1000, 16), (1,), 5]
+)
+def test_cohorts_that_no_moment_can_be_parted_by(cohorts):
+    one = longs(1), longs(1), flags(0), longs(0), ints(-1), longs(0), longs(-(2**63)), 0, None, False
+    for tables in _core, plain:
+        table = tables.LedgerTable(bytearray(tables.ledger_bytes(4)), 4, 1)
+        refuses(
+            lambda tables=tables: tables.CombineTable(1, False, cohorts), lambda table=table: table.merge(*one, cohorts)
+        )
+        assert len(table) == 0
+
+
 def test_a_shard_of_none():
     refuses(
         lambda: _core.shard_of(None, 3),

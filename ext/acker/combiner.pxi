@@ -93,6 +93,13 @@ def shards_of(const int64_t[::1] root_id not None, uint32_t shards):
     return shard
 
 
+cdef int _read_cohorts(c_Cohorts* by, object cohorts) except -1:
+    """Take over (timeout_ms, buckets), of which no arithmetic with a moment can overflow or divide by nothing."""
+    by.timeout_ms, by.buckets = cohorts
+    _expect("timeout_ms of cohorts", by.timeout_ms, 0, INT64_MAX // 16)
+    return _expect("buckets of cohorts", by.buckets, 2, 15)
+
+
 @cython.final
 cdef class CombineTable:
     """The table of a Combiner; used by one thread at a time, which Combiner sees to."""
@@ -106,7 +113,7 @@ cdef class CombineTable:
         self.table.gather_resets(resets)
         self.timed = cohorts is not None
         if self.timed:
-            by.timeout_ms, by.buckets = cohorts
+            _read_cohorts(&by, cohorts)
             self.table.gather_by(by)
 
     cdef const int64_t* _event_ms(self, const int64_t[::1] column, size_t rows) except? NULL:

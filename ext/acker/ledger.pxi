@@ -234,7 +234,7 @@ cdef class LedgerTable:
         cdef bint timed = cohorts is not None
         cdef Py_ssize_t most_gone = rows
         if timed:
-            rules.cohorts.timeout_ms, rules.cohorts.buckets = cohorts
+            _read_cohorts(&rules.cohorts, cohorts)
             if event_ms is None or event_ms.shape[0] != rows:
                 raise ValueError("event_ms: expected one a row")
             # A tree may take any number of the entries that wait for it.

@@ -10,6 +10,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+_TIMEOUT_MS_MAX = 2**63 // 16 - 1  # times the buckets, of which there are 15 at most, it is an int64
+
+
+def check_cohorts(cohorts: tuple[int, int]) -> None:
+    """Refuse what the compiled tables refuse."""
+    timeout_ms, buckets = cohorts
+    for name, number, least, most in ("timeout_ms", timeout_ms, 0, _TIMEOUT_MS_MAX), ("buckets", buckets, 2, 15):
+        if not least <= number <= most:
+            raise ValueError(f"{name} of cohorts: expected {least} to {most}, got {number}")
+
+
 def cohort_of(ms: int, cohorts: tuple[int, int]) -> int:
     """Return the cohort of a moment, given the timeout (0: there is none) and the number of buckets."""
     timeout_ms, buckets = cohorts

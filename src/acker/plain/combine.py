@@ -13,7 +13,7 @@ import numpy as np
 
 from acker import xxh64 as _xxh64
 from acker.plain.checks import PARTIALS, check_rows
-from acker.plain.cohorts import cohorts_of
+from acker.plain.cohorts import check_cohorts, cohorts_of
 from acker.protocol import Kind, Outcome, track_rank
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class CombineTable:
 
     def __init__(self, seed: int, resets: bool, cohorts: tuple[int, int] | None = None) -> None:
         del seed  # Python's dict has a hash of its own.
+        if cohorts is not None:
+            check_cohorts(cohorts)
         self._resets = resets
         self._cohorts = cohorts
         self._place: dict[int | tuple[int, int], int] = {}  # by root, or by root and cohort

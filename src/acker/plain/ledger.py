@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from acker.plain.checks import ENTRIES, PARTIALS, check_rows
-from acker.plain.cohorts import cohort_of
+from acker.plain.cohorts import check_cohorts, cohort_of
 from acker.protocol import INT64_MAX, Outcome
 
 if TYPE_CHECKING:
@@ -173,6 +173,8 @@ class LedgerTable:
         check_rows(*PARTIALS, root_id, value, flags, track_value, task_id, message_id)
         if high_water is not None and high_water < 0:
             raise ValueError(f"high_water: expected 0 or more, got {high_water}")
+        if cohorts is not None:
+            check_cohorts(cohorts)
         rules, changes = _Rules(time_ms, high_water, every_message_refreshes, cohorts or (0, 2)), _Changes()
         times = np.zeros(len(root_id), np.int64) if cohorts is None or event_ms is None else event_ms
         columns = (root_id, value, flags, track_value, task_id, message_id, times)
