@@ -65,6 +65,8 @@ def test_the_driver_logs_the_first_row_and_each_tenfold(caplog):
     ]
     assert [text.split()[1] for text in texts if text.startswith("count")] == ["3", "30", "300"]
     assert texts[0] == "split: 1 row failed so far, one of them with ValueError: a; failures() has all of them"
+    # Two actions on a pipeline that is not persisted compute each row twice.
+    assert texts[1].startswith("count: 3 rows failed so far, each counted as often as it ran, one of them with b;")
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 

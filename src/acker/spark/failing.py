@@ -1,7 +1,8 @@
 """What the driver hears at once of rows that fail: how many of each component, and what one of them raised.
 
-A task adds this to an accumulator of Spark's, which arrives with the task's end, before the action returns. `failures`
-and `counters` of a pipeline say it all, to whoever asks; this is for those who do not.
+A task adds this to an accumulator of Spark's, which arrives with the task's end, before the action returns. A row that
+runs again, as with each action on a pipeline that is not persisted, counts again. `failures` and `counters` of a
+pipeline say it all, to whoever asks; this is for those who do not.
 """
 
 from __future__ import annotations
@@ -58,13 +59,10 @@ class _Tell(_Merge):
             rows, reason = value[component]
             if rows >= self._due.get(component, 1):
                 self._due[component] = _TENFOLD * rows
-                _log.warning(
-                    "%s: %d %s failed so far, one of them with %s; failures() has all of them",
-                    component,
-                    rows,
-                    "row" if rows == 1 else "rows",
-                    reason,
-                )
+                so_far = "1 row failed so far"
+                if rows > 1:
+                    so_far = f"{rows} rows failed so far, each counted as often as it ran"
+                _log.warning("%s: %s, one of them with %s; failures() has all of them", component, so_far, reason)
         return value
 
 
