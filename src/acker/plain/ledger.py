@@ -327,7 +327,7 @@ class LedgerTable:
         """Put entries over what is there."""
         columns = (root_id, value, message_id, start_ms, since_ms, task_id)
         check_rows(*ENTRIES, *columns)
-        if (task_id < _UNTRACKED_FAILED).any():
+        if ((task_id < _UNTRACKED_FAILED) & (task_id != _UNTRACKED_RESET)).any():
             raise ValueError(f"task_id: expected {_UNTRACKED_FAILED} or more, got {np.min(task_id)}")
         for root, its_value, message, start, since, task in zip(*(column.tolist() for column in columns), strict=True):
             entry = self._find(root, start)
