@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from acker.ids import tuple_ids
 from acker.spark import anchors as trees
-from acker.spark.anchors import Anchors, Parents
+from acker.spark.anchors import Anchors, Int64s, Parents
 
 IDS = st.sampled_from([0, -1, 1, -(2**63), 2**63 - 1, 7, 8, 9])
 ROWS = st.lists(st.dictionaries(IDS, IDS, max_size=3), max_size=6)
@@ -88,6 +88,44 @@ def test_the_column_keeps_the_anchors(rows, first, count) -> None:
     assert rows_of(trees.from_arrow(column)) == rows
     assert rows_of(trees.from_arrow(column.slice(first, count))) == rows[first : first + count]
     assert rows_of(trees.from_arrow(column.cast(pa.large_binary()))) == rows
+
+
+def timed(rows: list[dict[int, int]]) -> Anchors:
+    """The anchors of rows whose trees stand at the time that `time_of` says."""
+    anchors = anchors_of(rows)
+    return anchors._replace(event_ms=time_of(anchors.root_id))
+
+
+def time_of(root_id: Int64s) -> Int64s:
+    return root_id // 3 - 5
+
+
+@given(emissions(), st.data())
+def test_an_anchor_keeps_the_time_of_its_tree(emission, data) -> None:
+    rows, lists = emission
+    inputs = timed(rows)
+    pairs = [(output, parent) for output, parents in enumerate(lists) for parent in parents]
+    parents = Parents(np.array([o for o, _ in pairs], np.int64), np.array([p for _, p in pairs], np.int64))
+    emitted, outputs = trees.emit(inputs, parents, len(lists), 1, "bolt")
+    places = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=5)) if rows else [], np.int64)
+    column = trees.to_arrow(inputs)
+    assert set(map(len, column.to_pylist())) <= {0, 24, 48, 72}
+    for found, plain in [
+        (outputs, trees.emit(anchors_of(rows), parents, len(lists), 1, "bolt")[1]),
+        (trees.roots_only(inputs, parents, len(lists)), trees.roots_only(anchors_of(rows), parents, len(lists))),
+        (inputs.take(places), anchors_of(rows).take(places)),
+        (
+            trees.concat([inputs, trees.unanchored(2, timed=True)]),
+            trees.concat([anchors_of(rows), anchors_of([{}, {}])]),
+        ),
+        (trees.from_arrow(column, timed=True), anchors_of(rows)),
+        (trees.from_arrow(column.slice(1, 2), timed=True), anchors_of(rows[1:3])),
+        (trees.from_arrow(pa.nulls(2, pa.binary()), timed=True), anchors_of([{}, {}])),
+    ]:
+        assert rows_of(found) == rows_of(plain)
+        assert found.event_ms is not None and found.event_ms.tolist() == time_of(found.root_id).tolist()
+        assert plain.event_ms is None
+    assert emitted.tolist() == trees.emit(anchors_of(rows), parents, len(lists), 1, "bolt")[0].tolist()
 
 
 def test_null_reads_as_unanchored() -> None:

@@ -9,9 +9,10 @@ from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F  # noqa: N812
 
 from acker import AckerError, _core
-from acker.combiner import Combiner, Partials, shard_of
+from acker.columns import check_columns
+from acker.combiner import Cohorts, Combiner, Partials, shard_of
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.protocol import INT64_MAX, INT64_MIN
+from acker.protocol import INT64_MAX, INT64_MIN, Kind
 from acker.reference import combined
 from acker.spark import blocks
 from acker.spark.blocks import (
@@ -201,6 +202,18 @@ def test_each_shard_has_a_partition_of_its_own(spark):
 
 
 @pytest.mark.spark
+def test_spark_reads_the_latest_event_time_of_blocks(spark):
+    times = [0, 1, -1, 255, 256, 1_700_000_000_123, -62_135_596_800_000, 253_402_300_799_999, -(2**61), 2**61]
+    combiner = Combiner(cohorts=Cohorts(0, 2))
+    combiner.add_unchecked(check_columns([Kind.OK], [7], [5]), np.array([3]))
+    (partials,) = combiner.partials()
+    rows = [(at, bytearray(blocks.encode_block(partials, event_ms=at))) for at in times]
+    frame = spark.createDataFrame(rows, "at long, block binary")
+    found = frame.select("at", blocks.latest_event_ms(F.col("block")).alias("found")).collect()
+    assert [row.found for row in found] == [row.at for row in found] == times
+
+
+@pytest.mark.spark
 def test_blocks_that_are_wrong_fail_the_job_and_say_why(spark, block_rows):
     rows, _ = block_rows
     shard, block = rows[0]
@@ -230,6 +243,8 @@ def test_frames_without_blocks_are_refused(spark):
     good = spark.createDataFrame([(1, bytearray())], "shard int, block binary")
     with pytest.raises(ArgumentValueError, match="shards: expected an integer from 1 to 1024, got 0"):
         completions_from_blocks(good, shards=0)
+    with pytest.raises(ArgumentTypeError, match="event_time: expected none but timeout, protocol, buckets, high_water"):
+        completions_from_blocks(good, shards=1, event_time="at")
     assert issubclass(ArgumentValueError, AckerError)
 
 

@@ -9,6 +9,10 @@ from dataclasses import asdict
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming import StreamingQuery
 
 from acker import Outcome
 from acker.combiner import Combiner
@@ -169,6 +173,93 @@ def test_two_pipelines_settle_in_one_query(spark, stream, tmp_path) -> None:
     assert ended == sorted([*lines, *(line for line in lines if line != 5)])  # of line 5 a word is lost
     found = {name: sum(batch_report(each, name).acked for each in query.recentProgress) for name in ("one", "other")}
     assert found == {"one": len(lines) - 3, "other": len(lines)}
+
+
+MINUTE_MS = 60_000
+TIMES = {line: line * MINUTE_MS for lot in LOTS for line, _ in lot}
+
+
+def timed(stream, name: str) -> DataFrame:
+    """The lots, line n at minute n; no bolt hands the time on."""
+    return stream.withColumn(name, F.timestamp_millis(F.col("line") * MINUTE_MS))
+
+
+def settled(frame, name, checkpoint) -> tuple[list[tuple[int, Outcome]], StreamingQuery]:
+    writer = frame.writeStream.format("memory").queryName(name).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    rows = frame.sparkSession.table(name).collect()
+    return sorted((row.message_id, Outcome(row.outcome)) for row in rows), query
+
+
+ENDED = dict.fromkeys(TIMES, Outcome.ACKED) | {3: Outcome.FAILED, 7: Outcome.FAILED}
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_trees_of_a_pipeline_expire_by_the_watermark(spark, stream, folder, tmp_path) -> None:
+    """Of line 5 a word is lost. It is over once the watermark is at minute 7, and the last line is at minute 8."""
+    whole = spark.readStream.schema(SCHEMA).option("recursiveFileLookup", True).json(str(folder))
+    for number, source in enumerate((stream, whole)):
+        pipeline = counted(timed(source, "a `time.stamp"))
+        done = pipeline.completions(timeout="1 minute", event_time="a `time.stamp")
+        found, _ = settled(done, f"by_watermark_{number}", tmp_path / str(number))
+        assert dict(found) == ENDED | {5: Outcome.TIMED_OUT} and len(found) == len(TIMES)
+    waiting = pipeline.completions(timeout="1 minute", event_time="a `time.stamp", watermark_delay="2 minutes")
+    found, query = settled(waiting, "by_watermark_late", tmp_path / "late")
+    assert dict(found) == {line: outcome for line, outcome in ENDED.items() if line != 5}
+    assert query.lastProgress["eventTime"]["watermark"].startswith("1970-01-01T00:06:00")
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_two_pipelines_settle_by_event_time_in_one_query(stream, tmp_path) -> None:
+    """One of two branches and a shuffle, settled by bigint times; the other of another time and name."""
+    source = timed(stream, "at").withColumn("at_ms", F.col("line") * MINUTE_MS)
+    words = spout(source, message_id="line", component="lines", run_seed=1, shards=2)
+    words = words.bolt(split, schema="word string")
+    left, right = words.branches(2)
+    left = left.grouped("word").bolt(keep, schema="word string", component="left", sink=True)
+    right = right.lossy("word <> 'lost'").bolt(keep, schema="word string", component="right", sink=True)
+    one = completions_of(left, right, timeout="1 minute", event_time="at_ms", name="one")
+    others = spout(source, message_id="line", component="others", run_seed=5, shards=1)
+    others = others.bolt(lambda row: None, schema="x int", component="end", sink=True)
+    other = others.completions(timeout="1 minute", event_time="at", name="other")
+    found, query = settled(one.union(other), "both_by_watermark", tmp_path)
+    expected = [*(ENDED | {5: Outcome.TIMED_OUT}).items(), *((line, Outcome.ACKED) for line in TIMES)]
+    assert found == sorted(expected)
+    reports = {name: [batch_report(each, name) for each in query.recentProgress] for name in ("one", "other")}
+    sums = {
+        name: (sum(r.acked for r in told if r), sum(r.timed_out for r in told if r)) for name, told in reports.items()
+    }
+    assert sums == {"one": (len(TIMES) - 3, 1), "other": (len(TIMES), 0)}
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_a_column_of_event_times_must_be_there_and_hold_times(spark, stream, tmp_path) -> None:
+    pipeline = counted(timed(stream, "at"))
+    other = spout(stream, message_id="line", component="others", run_seed=5, shards=2)
+    other = other.bolt(keep, schema="word string", component="end", sink=True)
+    expected = "event_time: expected a column of timestamps or of bigint milliseconds in rows of"
+    bad = [
+        (lambda: pipeline.completions(event_time="when"), f"{expected} 'lines', got the columns line, text, at"),
+        (lambda: pipeline.completions(event_time="text"), f"{expected} 'lines', got 'text', which is string"),
+        (lambda: pipeline.completions(event_time=True), "event_time: expected the name of a column, got bool"),
+        (lambda: completions_of(pipeline, other, event_time="at"), f"{expected} 'others', got the columns line, text"),
+        (lambda: pipeline.union(other).completions(event_time="at"), f"{expected} 'others', got"),
+        (lambda: pipeline.completions(event_time="at", timeout=1e-4), "by event time expected 1 millisecond"),
+    ]
+    for make, text in bad:
+        with pytest.raises(AckerError, match=text):
+            make()
+    batch = counted(timed(spark.createDataFrame(LOTS[2], SCHEMA), "at"))
+    with pytest.raises(AckerError, match=f"{expected} 'lines', got the columns"):
+        batch.completions(event_time="when")
+    done = batch.completions(timeout="1 minute", event_time="at")  # Checked, and of no effect.
+    assert sorted((row.message_id, row.outcome) for row in done.collect()) == [(6, 0), (7, 1), (8, 0)]
+    holed = counted(stream.withColumn("at", F.when(F.col("line") != 2, F.current_timestamp())))
+    with pytest.raises(
+        StreamingQueryException, match="lines: the row whose line is 2: at: expected a time in each row"
+    ):
+        settled(holed.completions(timeout="1 minute", event_time="at"), "holed", tmp_path)
 
 
 def test_what_needs_the_end_of_the_data_is_refused(spark, stream) -> None:

@@ -4,6 +4,7 @@ import random
 from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from acker import _core
@@ -11,10 +12,11 @@ from acker.columns import check_columns
 from acker.combiner import Combiner, shard_of
 from acker.errors import ArgumentValueError
 from acker.protocol import Kind, Outcome
-from acker.spark.blocks import encode_blocks
+from acker.spark.blocks import encode_blocks, read_header
 from acker.spark.resident import Residents
 from acker.spark.shard import Batch, Options, update
 from acker.spark.state import CHUNK_ROWS_MAX, ChunkSize, StateError, decode_chunk, decode_head, encode_head
+from acker.spark.steps import BLOCK, SHARD, BoltStep, LossyStep, SpoutStep, Stage
 from acker.testing.microbatches import Message, MicroBatches, settled_by_event_time
 
 # All of it with the compiled tables and with their twins.
@@ -299,6 +301,85 @@ def test_rows_of_a_pipeline_that_share_a_message_id_are_named_and_nothing_is_wri
     # A replay of what is still open comes in another micro-batch: it is counted, as everywhere.
     again = blocks_of([Message(Kind.TRACK, 7, 5, 0, 42)])
     assert update(store, residents, "key", 0, Batch(1, again, 10), options)[1].duplicates == 1
+
+
+def test_rows_of_a_pipeline_that_share_a_message_id_are_named_whatever_their_times(residents):
+    options = Options(1, 2, Fraction(1000), event_time=True, unique_ids=True)
+    twice = [(Message(Kind.TRACK, 8, 5, 0, 43), 0), (Message(Kind.TRACK, 8, 5, 0, 43), 10**6)]
+    with pytest.raises(
+        ArgumentValueError, match="message_id: 2 rows of one batch have the message id 43\\. They would"
+    ):
+        update(Store(), residents, "key", 0, Batch(0, timed_blocks(twice, 2, options), 0), options)
+
+
+def pipeline_blocks(rows, tasks):
+    """Return what a pipeline of two stages sends of rows (id, time in ms, text), in so many tasks each."""
+    schema = pa.schema({"id": pa.int64(), "at": pa.timestamp("ms", "UTC"), "text": pa.string()})
+    word = pa.schema({"word": pa.string()})
+
+    def check(row):
+        if row.word == "boom":
+            raise ValueError(row.word)
+
+    first = Stage(
+        (
+            SpoutStep("rows", 1, "id", None, 0, 0, event_time="at"),
+            BoltStep("split", 1, lambda row: row.text.split(), "row", word, sink=False),
+            LossyStep(lambda batch: np.array([text != "lost" for text in batch.column("word").to_pylist()])),
+        ),
+        word,
+        1,
+        tracked=False,
+        timed=True,
+    )
+    second = Stage((BoltStep("check", 1, check, "row", word, sink=True),), word, 1, timed=True)
+    batches = [
+        pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows[n::tasks]], schema)
+        for n in range(tasks)
+    ]
+    sent = [batch for part in batches for batch in first.run(iter([part]))]
+    rng = random.Random(len(rows))
+    rng.shuffle(sent)
+    out = [batch for n in range(tasks) for batch in second.run(iter(sent[n::tasks]))]
+    return [
+        block
+        for batch in out
+        for shard, block in zip(batch.column(SHARD).to_pylist(), batch.column(BLOCK).to_pylist(), strict=True)
+        if shard is not None and shard >= 0
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_trees_of_a_pipeline_expire_by_event_time_however_the_stream_is_cut(seed, residents):
+    rng = random.Random(seed)
+    timeout_ms, delay_ms = 1000, rng.choice((0, 2500))
+    words = ("a", "b", "boom", "lost")
+    rows = sorted((rng.randrange(60_000), " ".join(rng.choices(words, (9, 9, 1, 1), k=3))) for _ in range(120))
+    rows = [(number, at, text) for number, (at, text) in enumerate(rows)]
+    rows.sort(key=lambda row: row[1] + rng.uniform(0, delay_ms))
+    options = Options(1, 2, Fraction(timeout_ms), 3, event_time=True, unique_ids=True)
+    # Of a tree with a FAIL nothing more is waited for; lost words keep a tree open until the watermark has come by.
+    expected = {}
+    over = max(at for _, at, _ in rows) - delay_ms
+    for number, at, text in rows:
+        if "boom" in text:
+            expected[number] = Outcome.FAILED
+        elif "lost" not in text:
+            expected[number] = Outcome.ACKED
+        elif over * 2 // timeout_ms >= at * 2 // timeout_ms + 3:
+            expected[number] = Outcome.TIMED_OUT
+    assert set(expected.values()) == {Outcome.ACKED, Outcome.FAILED, Outcome.TIMED_OUT}
+    for micro_batches in (1, 2, 9, 40):
+        cuts = sorted(rng.choices(range(len(rows)), k=micro_batches - 1))
+        store, found, watermark_ms, latest_ms = Store(), [], 0, 0
+        for batch_id, (first, end) in enumerate(zip([0, *cuts, len(rows)], [*cuts, len(rows), len(rows)], strict=True)):
+            blocks = pipeline_blocks(rows[first:end], rng.randrange(1, 4)) if end > first else []
+            done, _ = update(store, residents, "key", 0, Batch(batch_id, blocks, watermark_ms), options)
+            found += [(message_id, outcome) for _, message_id, _, outcome, _ in done.rows()]
+            latest_ms = max([latest_ms, *(read_header(block).event_ms for block in blocks)])
+            assert latest_ms == max([0, *(at for _, at, _ in rows[:end])]), "blocks say how far the rows are"
+            watermark_ms = max(watermark_ms, latest_ms - delay_ms)
+        assert sorted(found) == sorted(expected.items())
 
 
 def test_a_table_gives_memory_back_after_a_peak(residents):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from acker import Kind
-from acker.combiner import Combiner
+from acker.combiner import TRACKED, Combiner
 from acker.errors import ColumnValueError
 from acker.spark import steps
 from acker.spark.blocks import decode_block, read_header
-from acker.spark.steps import ANCHORS, BLOCK, SHARD, BoltStep, LossyStep, ReadStep, SpoutStep, Stage
+from acker.spark.steps import ANCHORS, BLOCK, SHARD, BoltStep, BranchStep, LossyStep, ReadStep, SpoutStep, Stage
 
 LINES = pa.schema([("line", pa.int64()), ("part", pa.int32()), ("task", pa.int64()), ("word", pa.string())])
 WORD = pa.schema([("word", pa.string())])
@@ -77,6 +78,57 @@ def test_rows_of_a_task_that_share_a_message_id_are_named() -> None:
     # Ids count within a source; and a row of no tree has none.
     data, _ = parts_of(run(stage, batch_of((7, 0, 0, "a"), (7, 1, 0, "b"), (None, 0, 0, "c"), (None, 0, 0, "d"))))
     assert data.num_rows == 4
+
+
+def timed_messages(table: pa.Table) -> dict[int, tuple[int, int, bool]]:
+    """Of each root that blocks tell of: xor of OKs, event time, and whether there is a TRACK."""
+    _, sent = parts_of(table)
+    parts = [decode_block(block)[0] for shard, block in sent if shard >= 0]
+    return {
+        root: (value, at, bool(flags & TRACKED))
+        for part in parts
+        for root, value, flags, *_, at in zip(*(column.tolist() for column in part), strict=True)
+    }
+
+
+def test_all_messages_of_a_tree_stand_at_the_time_of_its_row() -> None:
+    second = 1000
+    times = {1: 5 * second, 2: -7 * second, 3: 5 * second}
+    rows = [(line, 0, at, "a b") for line, at in times.items()] + [(None, 0, None, "x")]
+    spouts = (spout_step(task_id=0, event_time="task"),)
+    first = run(Stage(spouts, LINES, 2, tracked=False, timed=True), batch_of(*rows))
+    sent = timed_messages(first)
+    assert sorted(at for _, at, is_track in sent.values() if is_track) == sorted(times.values())
+    assert {read_header(block).event_ms for _, block in parts_of(first)[1] if block[:8] == b"ACKERBLK"} == {5 * second}
+
+    def split(row):
+        return row.word.split()
+
+    # Another stage, behind a shuffle, has only what the rows carry.
+    data = first.filter(first.column(SHARD).is_null()).to_batches()
+    seconds = (bolt(split), BranchStep("fork", 1, 0, 2), LossyStep(lambda batch: [True] * batch.num_rows))
+    second_stage = run(Stage(seconds, WORD, 2, timed=True), *data)
+    said = timed_messages(second_stage)
+    assert {root: at for root, (_, at, _) in said.items()} == {root: at for root, (_, at, _) in sent.items()}
+    third = bolt(lambda batch: None, by="partition", sink=True)
+    third = dataclasses.replace(third, component="end")
+    data = second_stage.filter(second_stage.column(SHARD).is_null()).to_batches()
+    done = timed_messages(run(Stage((third,), WORD, 2, timed=True), *data))
+    assert {root: at for root, (_, at, _) in done.items()} == {root: at for root, (_, at, _) in sent.items()}
+
+
+@pytest.mark.parametrize("at", [None, 2**62])
+def test_a_tracked_row_needs_an_event_time(at) -> None:
+    stage = Stage((spout_step(task_id=0, event_time="task"),), LINES, 2, tracked=False, timed=True)
+    text = r"^lines: the row whose line is 8: task: expected a time in each row, in milliseconds .* got (null|4611.*)$"
+    with pytest.raises(ColumnValueError, match=text):
+        run(stage, batch_of((7, 0, 5, "a"), (None, 0, None, "x"), (8, 0, at, "b")))
+
+
+def test_rows_of_a_task_that_share_a_message_id_are_named_whatever_their_times() -> None:
+    stage = Stage((spout_step(task_id=0, event_time="task"),), LINES, 2, tracked=False, timed=True)
+    with pytest.raises(ColumnValueError, match=r"2 rows of one batch have the message id 7\."):
+        run(stage, batch_of((7, 0, 0, "a"), (7, 0, 10**12, "b")))
 
 
 @pytest.mark.parametrize("mask", [[True], 7, "x", [1, 0]], ids=["short", "number", "text", "integers"])

@@ -2,7 +2,8 @@
 
 A row of a tracked DataFrame carries a map root id -> tuple id (Storm's MessageId): 16 bytes an anchor, both ids
 little-endian int64. One binary column crosses between the JVM and Python for about the price of one long, whatever the
-number of trees; two list columns cost three times as much.
+number of trees; two list columns cost three times as much. Where trees expire by event time the anchor has the time of
+its tree besides, in ms: 24 bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from acker.ids import tuple_ids
 
 ANCHOR_BYTES = 16
+TIMED_ANCHOR_BYTES = 24
 
 Int64s = NDArray[np.int64]
 
@@ -30,11 +32,14 @@ class Anchors(NamedTuple):
         Row i owns the anchors from starts[i] up to starts[i + 1]. A row without one is unanchored.
     root_id, tuple_id : (m,) int64
         No root twice in a row. Tuple id 0 marks the output of a sink, which is no tuple.
+    event_ms : (m,) int64 or None
+        The event time of each anchor's tree, where trees have one.
     """
 
     starts: Int64s
     root_id: Int64s
     tuple_id: Int64s
+    event_ms: Int64s | None = None
 
     @property
     def rows(self) -> int:
@@ -49,7 +54,7 @@ class Anchors(NamedTuple):
         """Return the anchors of the rows at these places."""
         counts = np.diff(self.starts)[rows]
         places = spread(self.starts[rows], counts)
-        return Anchors(_starts(counts), self.root_id[places], self.tuple_id[places])
+        return Anchors(_starts(counts), self.root_id[places], self.tuple_id[places], _at(self.event_ms, places))
 
 
 def spread(first: Int64s, counts: Int64s) -> Int64s:
@@ -65,47 +70,66 @@ def _starts(counts: Int64s) -> Int64s:
     return starts
 
 
-def unanchored(rows: int) -> Anchors:
+def _at(column: Int64s | None, places: NDArray[Any]) -> Int64s | None:
+    return None if column is None else column[places]
+
+
+def unanchored(rows: int, *, timed: bool = False) -> Anchors:
     """Return no anchors for so many rows."""
-    return Anchors(np.zeros(rows + 1, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+    none = np.empty(0, np.int64)
+    return Anchors(np.zeros(rows + 1, np.int64), none, none, none if timed else None)
 
 
-def single(root_id: Int64s, tuple_id: Int64s, anchored: NDArray[np.bool_] | None = None) -> Anchors:
+def single(
+    root_id: Int64s,
+    tuple_id: Int64s,
+    anchored: NDArray[np.bool_] | None = None,
+    event_ms: Int64s | None = None,
+) -> Anchors:
     """Return one anchor for each row where `anchored` is true (all when None); as many ids as there are such rows."""
     counts = np.ones(root_id.size, np.int64) if anchored is None else anchored.astype(np.int64)
-    return Anchors(_starts(counts), root_id, tuple_id)
+    return Anchors(_starts(counts), root_id, tuple_id, event_ms)
 
 
 def concat(parts: list[Anchors]) -> Anchors:
     """Return the anchors of several lots of rows, one after the other."""
     counts = [np.diff(part.starts) for part in parts]
     roots, tuples = [part.root_id for part in parts], [part.tuple_id for part in parts]
-    return Anchors(_starts(np.concatenate(counts)), np.concatenate(roots), np.concatenate(tuples))
+    times = [part.event_ms for part in parts if part.event_ms is not None]
+    return Anchors(
+        _starts(np.concatenate(counts)),
+        np.concatenate(roots),
+        np.concatenate(tuples),
+        np.concatenate(times) if times else None,
+    )
 
 
 def to_arrow(anchors: Anchors) -> pa.Array[Any]:
     """Encode as a binary column without nulls."""
-    offsets = anchors.starts * ANCHOR_BYTES
+    columns = [anchors.root_id, anchors.tuple_id] + ([] if anchors.event_ms is None else [anchors.event_ms])
+    offsets = anchors.starts * (8 * len(columns))
     if offsets[-1] > np.iinfo(np.int32).max:
         raise OverflowError(f"{anchors.root_id.size} anchors in one Arrow batch: send fewer rows a batch")
-    pairs = np.empty((anchors.root_id.size, 2), "<i8")
-    pairs[:, 0], pairs[:, 1] = anchors.root_id, anchors.tuple_id
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(pairs)]
+    words = np.empty((anchors.root_id.size, len(columns)), "<i8")
+    for place, column in enumerate(columns):
+        words[:, place] = column
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(words)]
     return pa.Array.from_buffers(pa.binary(), anchors.rows, buffers)
 
 
-def from_arrow(column: pa.Array[Any]) -> Anchors:
-    """Decode a binary column; null is a row without anchors."""
+def from_arrow(column: pa.Array[Any], *, timed: bool = False) -> Anchors:
+    """Decode a binary column, of anchors with event times or without; null is a row without anchors."""
+    anchor_bytes = TIMED_ANCHOR_BYTES if timed else ANCHOR_BYTES
     column = column.cast(pa.binary())
     if column.null_count:
         column = pc.fill_null(column, b"")  # type: ignore[arg-type]
     _, offsets_buffer, data = column.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
     if not len(column) or data is None:
-        return unanchored(len(column))
-    pairs = np.frombuffer(data, "<i8")[offsets[0] // 8 : offsets[-1] // 8].reshape(-1, 2)
-    starts = (offsets - offsets[0]) // ANCHOR_BYTES
-    return Anchors(starts, pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64))
+        return unanchored(len(column), timed=timed)
+    words = np.frombuffer(data, "<i8")[offsets[0] // 8 : offsets[-1] // 8].reshape(-1, anchor_bytes // 8)
+    starts = (offsets - offsets[0]) // anchor_bytes
+    return Anchors(starts, *words.T.astype(np.int64, "C"))
 
 
 class Parents(NamedTuple):
@@ -171,23 +195,26 @@ def emit(inputs: Anchors, parents: Parents, outputs: int, run_seed: int, compone
     root_id = inputs.root_id[anchor]
     edge = tuple_ids(run_seed, root_id, inputs.tuple_id[anchor], component, ordinal)
     emitted = _xor_by(anchor, edge, inputs.root_id.size)
-    return emitted, _gather(np.repeat(parents.output, counts), root_id, edge, outputs)
+    event_ms = _at(inputs.event_ms, anchor)
+    return emitted, _gather(np.repeat(parents.output, counts), root_id, edge, event_ms, outputs)
 
 
 def roots_only(inputs: Anchors, parents: Parents, outputs: int) -> Anchors:
     """Return the trees that each output of a sink belongs to, with tuple id 0."""
     counts = np.diff(inputs.starts)[parents.row]
-    root_id = inputs.root_id[spread(inputs.starts[parents.row], counts)]
-    return _gather(np.repeat(parents.output, counts), root_id, np.zeros(root_id.size, np.int64), outputs)
+    anchor = spread(inputs.starts[parents.row], counts)
+    root_id, event_ms = inputs.root_id[anchor], _at(inputs.event_ms, anchor)
+    return _gather(np.repeat(parents.output, counts), root_id, np.zeros(root_id.size, np.int64), event_ms, outputs)
 
 
-def _gather(output: Int64s, root_id: Int64s, edge: Int64s, outputs: int) -> Anchors:
+def _gather(output: Int64s, root_id: Int64s, edge: Int64s, event_ms: Int64s | None, outputs: int) -> Anchors:
     """Xor the edges of each output by tree; trees of an output come in ascending order of root id if it has several."""
     counts = np.bincount(output, minlength=outputs)
     if (counts <= 1).all() and (output[1:] > output[:-1]).all():
-        return Anchors(_starts(counts), root_id, edge)
+        return Anchors(_starts(counts), root_id, edge, event_ms)
     order = np.lexsort((root_id, output))
-    output, root_id, edge = output[order], root_id[order], edge[order]
+    output, root_id, edge, event_ms = output[order], root_id[order], edge[order], _at(event_ms, order)
     first = np.flatnonzero(np.r_[True, (output[1:] != output[:-1]) | (root_id[1:] != root_id[:-1])])[: output.size]
     tuple_id = np.bitwise_xor.reduceat(edge, first) if first.size else edge
-    return Anchors(_starts(np.bincount(output[first], minlength=outputs)), root_id[first], tuple_id)
+    starts = _starts(np.bincount(output[first], minlength=outputs))
+    return Anchors(starts, root_id[first], tuple_id, _at(event_ms, first))

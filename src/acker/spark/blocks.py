@@ -158,6 +158,17 @@ def block_row(shard: int, block: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([shard], pa.int32()), column], schema=BLOCK_SCHEMA)
 
 
+def latest_event_ms(block: Column) -> Column:
+    """Return the latest event time of each block in a column, as its header says, without a way into Python."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    size = 8
+    digits = F.hex(F.substring(block, HEADER_BYTES - _CHECKSUM.size - size + 1, size))
+    turned = F.concat(*(F.substring(digits, 2 * place + 1, 2) for place in reversed(range(size))))
+    # To base -10: a number with a sign.
+    return F.conv(turned, 16, -10).cast("bigint")
+
+
 def read_header(block: Any) -> BlockHeader:
     """Return the header of a block, without looking at its columns.
 
@@ -275,6 +286,10 @@ def completions_from_blocks(
             raise ArgumentTypeError(f"blocks: expected column {name!r} of type {' or '.join(types)}, got {found}")
     if shards is not None:
         shards = check_shards(shards)
+    for name in streaming.keys() - StreamOptions.__annotations__.keys():
+        raise ArgumentTypeError(
+            f"{name}: expected none but {', '.join(StreamOptions.__annotations__)} of the options of a stream"
+        )
     rows = _checked_rows(blocks, column, shard, shards)
     if blocks.isStreaming:
         if shards is None or include_pending:

@@ -23,13 +23,24 @@ import numpy.typing as npt
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, ByteType, DataType, IntegerType, LongType, ShortType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from acker.combiner import check_shards
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Outcome, check_integer
 from acker.spark import steps
-from acker.spark.blocks import settle_rows
+from acker.spark.blocks import latest_event_ms, settle_rows
 from acker.spark.failing import accumulator
 from acker.spark.guards import carried, is_classic
 from acker.spark.messages import check_options, quoted
@@ -44,6 +55,7 @@ if TYPE_CHECKING:
 
 _BY: Final = ("row", "batch", "partition")
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
+_TIMES: Final = (TimestampType, TimestampNTZType, LongType)
 _FAILURES: Final = "root_id long, tuple_id long, component string, reason string"
 
 
@@ -182,6 +194,8 @@ def spout(
     token = object()
     return Tracked(
         _frame=frame,
+        _timed=lambda _: frame,
+        _spouts={component: struct},
         _tracked=False,
         _steps=tuple(first),
         _mute=0,
@@ -209,6 +223,9 @@ class Tracked:
     """
 
     _frame: DataFrame
+    # The same with event times, given the column of the spouts' rows: known once completions are asked for.
+    _timed: Callable[[str], DataFrame]
+    _spouts: dict[str, StructType]
     _tracked: bool
     _steps: tuple[steps.Step, ...]
     _mute: int
@@ -233,19 +250,31 @@ class Tracked:
     @functools.cached_property
     def dataframe(self) -> DataFrame:
         """The DataFrame with hidden columns: data rows and carriers. For `micro_batch`, `explain` and the like."""
-        if not self._steps and self._tracked:
-            return self._frame
-        stage = steps.Stage(
-            self._steps, _arrow_schema(self._frame.sparkSession, self._schema), self._shards, self._mute, self._tracked
-        )
+        return self._evaluated(None)
 
-        failed = accumulator(self._frame.sparkSession)
+    def _evaluated(self, event_time: str | None) -> DataFrame:
+        """Return the DataFrame; where a column of event times is named, with the time of its tree in each message."""
+        frame = self._frame if event_time is None else self._timed(event_time)
+        if not self._steps and self._tracked:
+            return frame
+        timed_steps = tuple(
+            replace(step, event_time=event_time) if isinstance(step, steps.SpoutStep) else step for step in self._steps
+        )
+        stage = steps.Stage(
+            timed_steps,
+            _arrow_schema(frame.sparkSession, self._schema),
+            self._shards,
+            self._mute,
+            self._tracked,
+            timed=event_time is not None,
+        )
+        failed = accumulator(frame.sparkSession)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return stage.run(batches, None if failed is None else failed.add)
 
         hidden = [StructField(name, dtype) for name, dtype in zip(HIDDEN, _hidden_types(), strict=True)]
-        return _mapped(self._frame, run, StructType([*self._schema.fields, *hidden]))
+        return _mapped(frame, run, StructType([*self._schema.fields, *hidden]))
 
     def bolt(
         self,
@@ -323,8 +352,15 @@ class Tracked:
             self, _components={**self._components, component: token}, _origins=self._origins | frozenset({token})
         )
 
-    def _moved(self, frame: DataFrame) -> Tracked:
-        return replace(self, _frame=frame, _tracked=True, _steps=(), _mute=0)
+    def _moved(self, move: Callable[..., DataFrame], *others: Tracked) -> Tracked:
+        """Go on behind what `move` makes of the DataFrames of this pipeline and of others."""
+
+        def evaluated(event_time: str | None) -> DataFrame:
+            return move(*(pipeline._evaluated(event_time) for pipeline in (self, *others)))
+
+        frame = move(*(pipeline.dataframe for pipeline in (self, *others)))
+        # Kept, so that the branches of a pipeline share what is before them.
+        return replace(self, _frame=frame, _timed=functools.cache(evaluated), _tracked=True, _steps=(), _mute=0)
 
     def grouped(self, *columns: str, partitions: int | None = None) -> Tracked:
         """Bring rows with the same values in these columns to one partition (fields grouping)."""
@@ -335,12 +371,14 @@ class Tracked:
         # the hash as it is.
         by = [F.col(quoted(name)) for name in (*columns, SHARD)]
         if partitions is None:
-            return self._moved(self.dataframe.repartition(*by))
-        return self._moved(self.dataframe.repartition(check_integer("partitions", partitions, 1, INT32_MAX), *by))
+            return self._moved(lambda frame: frame.repartition(*by))
+        partitions = check_integer("partitions", partitions, 1, INT32_MAX)
+        return self._moved(lambda frame: frame.repartition(partitions, *by))
 
     def shuffled(self, partitions: int) -> Tracked:
         """Spread rows evenly (shuffle grouping)."""
-        return self._moved(self.dataframe.repartition(check_integer("partitions", partitions, 1, INT32_MAX)))
+        partitions = check_integer("partitions", partitions, 1, INT32_MAX)
+        return self._moved(lambda frame: frame.repartition(partitions))
 
     def lossy(self, keep: Callable[[pa.RecordBatch], Any] | Column | str) -> Tracked:
         """Lose the rows for which `keep` is not true. Nobody acknowledges them: their trees stay open.
@@ -357,7 +395,8 @@ class Tracked:
             `keep` is none of these, or a UDF that was not called with columns.
         """
         if isinstance(keep, (Column, str)):
-            return self._moved(_where(self.dataframe, F.expr(keep) if isinstance(keep, str) else keep))
+            condition = F.expr(keep) if isinstance(keep, str) else keep
+            return self._moved(lambda frame: _where(frame, condition))
         expected = "keep: expected a callable, a Column or a str"
         if not callable(keep):
             raise ArgumentTypeError(f"{expected}, got {type(keep).__name__}")
@@ -414,13 +453,14 @@ class Tracked:
             raise ArgumentValueError(
                 f"union: the columns differ: {self._schema.simpleString()} and {other._schema.simpleString()}"
             )
-        joined = replace(
-            self,
+        joined = self._moved(lambda one, two: one.union(two), other)
+        return replace(
+            joined,
+            _spouts={**self._spouts, **other._spouts},
             _components={**self._components, **other._components},
             _origins=self._origins | other._origins,
             _unread=self._unread | other._unread,
         )
-        return joined._moved(self.dataframe.union(other.dataframe))
 
     def persist(self, level: StorageLevel | None = None) -> Tracked:
         """Keep what is computed, so that data, completions and failures come from one evaluation."""
@@ -429,11 +469,15 @@ class Tracked:
             "a stream has no end that could be kept: write `dataframe` with foreachBatch, and persist the"
             " `micro_batch` of what that gets",
         )
-        return self._moved(self.dataframe.persist() if level is None else self.dataframe.persist(level))
+        return self._kept(self.dataframe.persist() if level is None else self.dataframe.persist(level))
 
     def unpersist(self) -> Tracked:
         """Free what `persist` kept; call it on what `persist` returned."""
-        return self._moved(self.dataframe.unpersist())
+        return self._kept(self.dataframe.unpersist())
+
+    def _kept(self, frame: DataFrame) -> Tracked:
+        """Go on behind a batch DataFrame, which needs no event times."""
+        return replace(self, _frame=frame, _timed=lambda _: frame, _tracked=True, _steps=(), _mute=0)
 
     def micro_batch(self, frame: DataFrame) -> Tracked:
         """Return the pipeline as one micro-batch evaluated it: for functions given to foreachBatch.
@@ -463,7 +507,7 @@ class Tracked:
                 f"frame: expected what foreachBatch hands over, a batch DataFrame with the columns"
                 f" {', '.join(expected)}, got {got}"
             )
-        return self._moved(frame)
+        return self._kept(frame)
 
     def data(
         self,
@@ -517,6 +561,8 @@ class Tracked:
         include_pending: bool = False,
         buckets: int = 3,
         high_water: int | None = None,
+        event_time: str | None = None,
+        watermark_delay: str = "0 seconds",
         name: str = "acker",
     ) -> DataFrame:
         """Return one row a finished tree, columns of `acker.COMPLETION_SCHEMA`; parameters as `completions_of`."""
@@ -527,13 +573,19 @@ class Tracked:
             include_pending=include_pending,
             buckets=buckets,
             high_water=high_water,
+            event_time=event_time,
+            watermark_delay=watermark_delay,
             name=name,
         )
 
     def blocks(self) -> DataFrame:
         """Return the packed messages: columns shard int, block binary (see `acker.spark.blocks`)."""
-        carriers = self.dataframe.where(F.col(SHARD) >= 0)
-        return carriers.select(F.col(SHARD).alias("shard"), F.col(BLOCK).alias("block"))
+        return _blocks_of(self.dataframe)
+
+    def _timed_blocks(self, event_time: str) -> DataFrame:
+        """Return the packed messages with event times, and of each block the latest one, in ms."""
+        blocks = _blocks_of(self._evaluated(event_time))
+        return blocks.withColumn("event_ms", latest_event_ms(F.col("block")))
 
     def failures(self) -> DataFrame:
         """Return the texts of failures: root_id, tuple_id long; component, reason string.
@@ -560,6 +612,11 @@ class Tracked:
         for name in columns:
             if name not in self._schema.names:
                 raise ArgumentValueError(f"columns: there is no {name!r}; there are {', '.join(self._schema.names)}")
+
+
+def _blocks_of(frame: DataFrame) -> DataFrame:
+    carriers = frame.where(F.col(SHARD) >= 0)
+    return carriers.select(F.col(SHARD).alias("shard"), F.col(BLOCK).alias("block"))
 
 
 def _mapped(frame: DataFrame, run: ArrowFunction, schema: StructType) -> DataFrame:
@@ -620,6 +677,8 @@ def completions_of(
     include_pending: bool = False,
     buckets: int = 3,
     high_water: int | None = None,
+    event_time: str | None = None,
+    watermark_delay: str = "0 seconds",
     name: str = "acker",
 ) -> DataFrame:
     """Settle the messages of one pipeline, or of several that share trees (`Tracked.branches`).
@@ -634,7 +693,12 @@ def completions_of(
     protocol : {"storm", "storm-0.9"}
     include_pending : bool
         The trees that are still open too, with outcome PENDING. For batches only.
-    buckets, high_water, name
+    event_time : str, optional
+        A column of the spout's own rows: timestamps, or bigint milliseconds, null in no row that has a message id. A
+        tree, with all that bolts say of it, stands at the time of its row, and expires by the watermark instead of by
+        the clock. Bolts need not hand the column on. Where there are several spouts each must have it. Checked and of
+        no effect in a batch.
+    buckets, high_water, watermark_delay, name
         As for `acker.spark.completions`, for streams; of no effect in a batch. The completions of several pipelines in
         one query need different names.
 
@@ -651,10 +715,17 @@ def completions_of(
     if not pipelines:
         raise ArgumentValueError("completions_of: expected at least one pipeline")
     _check_disjoint(pipelines)
-    rows = functools.reduce(lambda one, other: one.union(other), [pipeline.blocks() for pipeline in pipelines])
     shards = pipelines[0]._shards
     check_options(protocol, timeout, shards)
+    if event_time is not None:
+        _check_event_time(pipelines, event_time)
     _warn_of_unread(pipelines)
+    is_timed = event_time is not None and pipelines[0]._frame.isStreaming
+    parts = [
+        pipeline._timed_blocks(event_time) if event_time is not None and is_timed else pipeline.blocks()
+        for pipeline in pipelines
+    ]
+    rows = functools.reduce(lambda one, other: one.union(other), parts)
     if not rows.isStreaming:
         return settle_rows(rows, shards, include_pending=include_pending, unique_ids=True)
     if include_pending:
@@ -671,8 +742,26 @@ def completions_of(
         protocol=protocol,
         buckets=buckets,
         high_water=high_water,
+        event_time=is_timed,
+        watermark_delay=watermark_delay,
         name=name,
     )
+
+
+def _check_event_time(pipelines: Sequence[Tracked], event_time: object) -> None:
+    """Check that the rows of each spout have such a column."""
+    if not isinstance(event_time, str):
+        raise ArgumentTypeError(f"event_time: expected the name of a column, got {type(event_time).__name__}")
+    expected = "event_time: expected a column of timestamps or of bigint milliseconds in rows of"
+    for pipeline in pipelines:
+        for component, schema in pipeline._spouts.items():
+            if event_time not in schema.names:
+                raise ArgumentValueError(f"{expected} {component!r}, got the columns {', '.join(schema.names)}")
+            found = schema[event_time].dataType
+            if not isinstance(found, _TIMES):
+                raise ArgumentValueError(
+                    f"{expected} {component!r}, got {event_time!r}, which is {found.simpleString()}"
+                )
 
 
 def _warn_of_unread(pipelines: Sequence[Tracked]) -> None:

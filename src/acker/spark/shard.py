@@ -108,6 +108,16 @@ class Options:
             return None
         return Cohorts(0 if self.timeout_ms is None else int(self.timeout_ms), self.buckets)
 
+    @property
+    def cohorts_of_blocks(self) -> Cohorts | None:
+        """How event times are parted while the blocks of a micro-batch are put together.
+
+        Those of a pipeline are not: all that it says of a tree is in one micro-batch and has the time of the row that
+        began it. So two rows that share a tree are told, whatever their times.
+        """
+        cohorts = self.cohorts
+        return cohorts._replace(timeout_ms=0) if cohorts is not None and self.unique_ids else cohorts
+
     def rotation_at(self, time_ms: int) -> int:
         """Return how many rotations there were up to a moment: one each timeout / (buckets - 1), never rounded."""
         if self.timeout_ms is None:
@@ -315,7 +325,7 @@ class _Work:
             if self._options.event_time and not header.timed:
                 raise ArgumentValueError("blocks: trees expire by event time, and a block has none")
         if len(parts) != 1:
-            combiner = Combiner(resets=True, cohorts=self._options.cohorts)
+            combiner = Combiner(resets=True, cohorts=self._options.cohorts_of_blocks)
             for partials in parts:
                 combiner.merge(partials)
             if combiner.duplicates and self._options.unique_ids:

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from acker.combiner import Combiner
+from acker.columns import check_columns
+from acker.combiner import Cohorts, Combiner
 from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, ColumnValueError
 from acker.ids import root_ids, tuple_ids
 from acker.protocol import Kind
@@ -28,7 +29,7 @@ from acker.spark import anchors as trees
 from acker.spark.anchors import Anchors, Int64s
 from acker.spark.blocks import encode_blocks
 from acker.spark.functions import Produced, run_batch, run_rows
-from acker.spark.messages import shared_ids
+from acker.spark.messages import event_times_of, latest_of, shared_ids
 
 ANCHORS: Final = "acker_anchors"
 SHARD: Final = "acker_shard"
@@ -91,11 +92,14 @@ class Counters:
 
 
 class Collector:
-    """Gathers the messages, failure texts and counters of one task."""
+    """Gathers the messages, failure texts and counters of one task; `timed` ones have event times."""
 
-    def __init__(self, shards: int) -> None:
+    def __init__(self, shards: int, *, timed: bool = False) -> None:
         self._shards = shards
-        self._combiner = Combiner()
+        # All that is said of a tree has the tree's own time, so it need not be parted.
+        self._cohorts = Cohorts(0, 2) if timed else None
+        self._combiner = Combiner(cohorts=self._cohorts)
+        self._latest_ms: int | None = None
         self._failures: list[pa.RecordBatch] = []
         self._counters: dict[str, Counters] = {}
         self.first_failures: dict[str, str] = {}
@@ -108,11 +112,20 @@ class Collector:
         return self._counters.setdefault(component, Counters())
 
     def add(
-        self, kind: NDArray[np.int8], root_id: Int64s, value: Int64s, task_id: Any = None, message_id: Any = None
+        self,
+        kind: NDArray[np.int8],
+        root_id: Int64s,
+        value: Int64s,
+        task_id: Any = None,
+        message_id: Any = None,
+        *,
+        event_ms: Int64s | None = None,
     ) -> int:
         """Take messages; columns as `Combiner.add`. Return how many of them were TRACKs of trees that had one."""
         before = self._combiner.duplicates
-        self._combiner.add(kind, root_id, value, task_id, message_id)
+        self._combiner.add_unchecked(check_columns(kind, root_id, value, task_id, message_id), event_ms)
+        if event_ms is not None:
+            self._latest_ms = latest_of(self._latest_ms, event_ms)
         duplicates = self._combiner.duplicates - before
         if len(self._combiner) > ROOTS_PER_FLUSH:
             self._flush()
@@ -139,8 +152,8 @@ class Collector:
         self._failures.append(pa.RecordBatch.from_arrays(columns, schema=FAILURE_SCHEMA))
 
     def _flush(self) -> None:
-        combiner, self._combiner = self._combiner, Combiner()
-        self._ready += encode_blocks(combiner, self._shards)
+        combiner, self._combiner = self._combiner, Combiner(cohorts=self._cohorts)
+        self._ready += encode_blocks(combiner, self._shards, self._latest_ms)
         self._messages += combiner.messages
         self._native_ns += combiner.native_ns
 
@@ -196,6 +209,7 @@ class SpoutStep:
     source: str | None
     task_id: str | int
     attempt: str | int
+    event_time: str | None = None
 
     def run(self, flows: Iterator[Flow], collector: Collector) -> Iterator[Flow]:
         """Track the rows whose message id is not null; the others stay unanchored."""
@@ -210,7 +224,8 @@ class SpoutStep:
             root_id = root_ids(self.run_seed, source, message_id, attempt, component=self.component)
             tuple_id = tuple_ids(self.run_seed, root_id, 0, self.component, 0)
             kind = np.full(root_id.size, Kind.TRACK, np.int8)
-            duplicates = collector.add(kind, root_id, tuple_id, task_id.astype(np.int32), message_id)
+            event_ms = None if self.event_time is None else self._event_ms(part, self.event_time)
+            duplicates = collector.add(kind, root_id, tuple_id, task_id.astype(np.int32), message_id, event_ms=event_ms)
             tracks.append((root_id, message_id))
             if duplicates:
                 raise ColumnValueError(f"{self.component}: {self.message_id}: {shared_ids(tracks)}")
@@ -218,7 +233,15 @@ class SpoutStep:
             counters.emitted += rows.num_rows
             counters.messages += root_id.size
             anchored = tracked.to_numpy(zero_copy_only=False)
-            yield Flow(rows, trees.single(root_id, tuple_id, anchored))
+            yield Flow(rows, trees.single(root_id, tuple_id, anchored, event_ms))
+
+    def _event_ms(self, rows: pa.RecordBatch, name: str) -> Int64s:
+        message_ids = rows.column(self.message_id)
+        return event_times_of(
+            rows.column(name),
+            name,
+            lambda row: f"{self.component}: the row whose {self.message_id} is {message_ids[row]}",
+        )
 
     def _column(self, rows: pa.RecordBatch, name: str | int) -> Int64s:
         if isinstance(name, int):
@@ -297,7 +320,7 @@ class BoltStep:
             collector.add_failures(self.component, anchors.root_id[fail], anchors.tuple_id[fail], reasons)
             of_no_tree = rows[~np.isin(rows, row)].tolist()
             collector.add_failures(self.component, None, None, [produced.failed[index] for index in of_no_tree])
-        collector.add(kind, anchors.root_id, value)
+        collector.add(kind, anchors.root_id, value, event_ms=anchors.event_ms)
 
 
 @dataclass(frozen=True)
@@ -356,7 +379,8 @@ class BranchStep:
             ]
             if self.branch == 0:
                 value = functools.reduce(np.bitwise_xor, ids, anchors.tuple_id)
-                collector.add(np.full(value.size, Kind.OK, np.int8), anchors.root_id, value)
+                kind = np.full(value.size, Kind.OK, np.int8)
+                collector.add(kind, anchors.root_id, value, event_ms=anchors.event_ms)
                 counters = collector.counters(self.component)
                 counters.executed += rows.num_rows
                 counters.emitted += rows.num_rows * self.branches
@@ -391,6 +415,7 @@ class Stage:
     shards : of the message blocks
     mute : how many of the first steps send no messages; 0: all do. If any is mute the carriers that come in end here.
     tracked : whether the rows that come in have the hidden columns
+    timed : whether trees have event times
     """
 
     steps: tuple[Step, ...]
@@ -398,13 +423,14 @@ class Stage:
     shards: int
     mute: int = 0
     tracked: bool = True
+    timed: bool = False
 
     def run(
         self, batches: Iterator[pa.RecordBatch], tell: Callable[[dict[str, tuple[int, str]]], object] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Be the function of `mapInArrow`; at its end `tell` hears what `Collector.failed` says."""
         passing: list[pa.RecordBatch] = []
-        collector, muted = Collector(self.shards), Collector(self.shards)
+        collector, muted = (Collector(self.shards, timed=self.timed) for _ in range(2))
         flows = self._read(batches, passing)
         for place, step in enumerate(self.steps):
             flows = step.run(flows, muted if place < self.mute else collector)
@@ -432,7 +458,7 @@ class Stage:
                 rows = batch.filter(pc.invert(is_carrier))
             if rows.num_rows:
                 names = [name for name in rows.schema.names if name not in HIDDEN]
-                yield Flow(rows.select(names), trees.from_arrow(rows.column(ANCHORS)))
+                yield Flow(rows.select(names), trees.from_arrow(rows.column(ANCHORS), timed=self.timed))
 
     def _passed(self, passing: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         while passing:
