@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from acker.errors import RuntimeStateError
 from acker.local import LocalRuntime
 from acker.testing import CapturingBolt, FeederSpout, ManualClock, Scheduler
 from acker.topology import Bolt, ReasonKind, Spout, Topology
@@ -131,3 +132,86 @@ def test_a_spout_that_waits_emits_nothing_once_the_topology_has_come_to_a_halt(s
         scheduler.stop(drain_secs=5)
         emitted = scheduler.runtime.stats().components()["source"].emitted["default"]
     assert len(late.told) == len(set(late.told)) == emitted >= 2
+
+
+def test_a_stop_cancels_an_ack_that_waits(caplog):
+    inside, ended = threading.Event(), []
+
+    class Waits(FeederSpout):
+        async def ack(self, tup_id):
+            inside.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(tup_id)
+
+        def keep_alive(self):
+            pass
+
+        def close(self):
+            ended.append("closed")
+
+    feeder = Waits.with_outputs("num")
+
+    class Acked(Topology):
+        numbers = feeder.spec()
+        last = CapturingBolt.fresh().spec(inputs=[numbers])
+
+    feeder.feed([1], 1)
+    with LocalRuntime(Acked) as runtime:
+        inside.wait()
+        runtime.abort()
+    assert ended == [1, "closed"]
+    assert runtime.report().abandoned == ()
+    assert "numbers[1]: `async def ack` is cancelled: it waits, and the topology has come to a halt" in caplog.text
+    assert runtime.stats().components()["numbers"].ack_errors == 1
+
+
+def test_what_was_abandoned_keeps_nothing_alive():
+    beats = []
+
+    class Stuck(FeederSpout):
+        def keep_alive(self):
+            beats.append(1)
+
+    feeder = Stuck.with_outputs("num")
+
+    class Hung(Topology):
+        numbers = feeder.spec()
+        last = CapturingBolt.fresh().spec(inputs=[numbers])
+
+    scheduler = Scheduler.of(Hung)
+    scheduler.advance(1)
+    assert beats
+    scheduler.freeze("numbers*")
+    scheduler.stop(drain_secs=0)
+    assert len(scheduler.runtime.report().abandoned) == 1
+    beats.clear()
+    (spout,) = [each for each in scheduler.runtime.steppables if each.name == "numbers[1]"]
+    spout._keep_alive()  # as a thread that comes back from user code does
+    assert beats == []
+
+
+@pytest.mark.parametrize("method", ["ack", "fail"])
+def test_waiting_for_time_within_a_step_of_the_scheduler_is_an_error(method):
+    class Sleeps(FeederSpout):
+        async def ack(self, tup_id):
+            await asyncio.sleep(1)
+
+        fail = ack
+
+    feeder = Sleeps.with_outputs("num")
+
+    class Fails(Bolt):
+        def process(self, tup):
+            if method == "fail":
+                raise ValueError
+
+    class Timed(Topology):
+        numbers = feeder.spec()
+        last = Fails.spec(inputs=[numbers])
+
+    feeder.feed([1], 1)
+    scheduler = Scheduler.of(Timed, no_restart=True)
+    with pytest.raises(RuntimeStateError, match=rf"^numbers\[1\]: `async def {method}` waits for time"):
+        scheduler.settle()

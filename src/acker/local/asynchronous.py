@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from acker.errors import RuntimeStateError
 from acker.local.ackers import Verdict
 from acker.local.bolts import BoltExecutor, BoltTask
 from acker.local.clock import Clock, Signal
@@ -37,7 +38,11 @@ class ClockLoop(asyncio.SelectorEventLoop):
     ----------
     dues : list of (float, int, TimerHandle)
         A heap of when timers fire, in seconds.
+    stands_for : str or None
+        Who waits on this loop while the clock stands, so that no timer of his would ever fire.
     """
+
+    stands_for: str | None = None
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -57,6 +62,11 @@ class ClockLoop(asyncio.SelectorEventLoop):
         self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         """Call a function at a time."""
+        if self.stands_for is not None:
+            raise RuntimeStateError(
+                f"{self.stands_for} waits for time, and the scheduler's clock stands until it has returned; "
+                "let it wait for something else in this test, or give the runtime threads and a ManualClock"
+            )
         handle = super().call_at(when, callback, *args, context=context)
         self._count += 1
         heapq.heappush(self.dues, (when, self._count, handle))
@@ -118,6 +128,14 @@ class LoopSignal:
                 self._loop.run_until_complete(asyncio.wait([self._future], timeout=timeout))
         self._future = None
         return self._set
+
+    def wait_beside(self, coroutine: asyncio.Future[Any], timeout: float | None) -> None:
+        """Run the loop until a coroutine is done, somebody sets or touches this, or the time is over."""
+        self._future = self._loop.create_future()
+        either = asyncio.wait([self._future, coroutine], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(either)
+        self._future = None
 
 
 class AsyncBoltTask(BoltTask):
@@ -307,8 +325,8 @@ class AsyncSpoutTask(SpoutTask):
     One of them runs at a time, and outcomes wait until it ends: `next_tuple`, `ack` and `fail` never run at once.
     """
 
+    executor: AsyncSpoutExecutor
     loop: ClockLoop
-    signal: Signal
     asking: asyncio.Task[None] | None = None
     beating: asyncio.Future[Any] | None = None
 
@@ -359,7 +377,7 @@ class AsyncSpoutTask(SpoutTask):
         return True
 
     def _touch(self, _: object) -> None:
-        self.signal.set()
+        self.executor.signal.set()
 
     def hear(self, verdicts: list[Verdict], *, guarded: bool) -> None:
         """Tell the component how trees ended, once `next_tuple` has returned."""
@@ -402,22 +420,36 @@ class AsyncSpoutTask(SpoutTask):
     def _call(self, method: str, *arguments: object) -> None:
         returned = getattr(self.spout, method)(*arguments)
         if method in MAY_BE_ASYNC and inspect.isawaitable(returned):
-            self._finish(asyncio.ensure_future(returned, loop=self.loop))
+            self._finish(method, asyncio.ensure_future(returned, loop=self.loop))
         elif returned is not None:
             self.collector._refuse_unrun(method, returned)
 
-    def _finish(self, coroutine: asyncio.Future[Any]) -> None:
-        """Wait for a coroutine; what keeps the spout alive is called meanwhile."""
-        hand = self.collector.hand
-        while hand.alive_at and not coroutine.done():
+    def _finish(self, method: str, coroutine: asyncio.Future[Any]) -> None:
+        """Wait for a coroutine, which a halt cancels; what keeps the spout alive is called meanwhile."""
+        outbox = self.executor.outbox
+        who = f"{self.executor.name}: `async def {method}`"
+        if not outbox.may_wait:
+            self.loop.stands_for = who
+            try:
+                self.loop.run_until_complete(coroutine)
+            finally:
+                self.loop.stands_for = None
+            return
+        is_cancelled = False
+        while not coroutine.done():
             self._beat_if_due()
-            left_ns = hand.alive_at - self.loop.now_ns()
-            self.loop.run_until_complete(asyncio.wait([coroutine], timeout=left_ns / 1e9))
-        self.loop.run_until_complete(coroutine)
+            if not is_cancelled and self.executor.mode in (Mode.HALT, Mode.CLOSE):
+                is_cancelled = coroutine.cancel()
+                logger.error("%s is cancelled: it waits, and the topology has come to a halt", who)
+            left_ns = outbox.alive_at - self.loop.now_ns() if outbox.alive_at else None
+            self.executor.signal.wait_beside(coroutine, None if left_ns is None else left_ns / 1e9)
+        coroutine.result()
 
 
 class AsyncSpoutExecutor(_OnLoop, SpoutExecutor):
     """The thread of some tasks of a spout that waits for its source without holding the thread up."""
+
+    signal: LoopSignal
 
     def deadline_ns(self) -> int | None:
         """Return when a replay or a timer is due."""

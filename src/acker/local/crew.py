@@ -155,7 +155,7 @@ class Crew:
             assert isinstance(spout, Spout)
             made = kind(spout, bind, collector, options["topology.max.spout.pending"])
             if isinstance(made, AsyncSpoutTask) and isinstance(executor, AsyncSpoutExecutor):
-                made.loop, made.signal = executor.loop, executor.signal
+                made.executor, made.loop = executor, executor.loop
             return made
         return self._make_bolt(node, executor, task, arguments)
 

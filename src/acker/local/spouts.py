@@ -229,6 +229,9 @@ class SpoutExecutor(Worker):
 
     def _keep_alive(self) -> None:
         """Call every task's `keep_alive`, in any mode; what it raises crashes the executor unless that is halted."""
+        if self.abandoned:  # What it held open is somebody else's by now.
+            self.outbox.alive_at = 0
+            return
         self.outbox.alive_at = self.clock.now_ns() + _ALIVE_NS
         for task in self.tasks:
             try:
