@@ -62,7 +62,15 @@ def test_an_unknown_field_is_named_with_those_that_there_are():
     ):
         make()[2]
     assert not hasattr(make(), "wrod") and getattr(make(), "wrod", 5) == 5
-    assert copy.copy(make()).word == make().word
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_a_copy_reads_as_its_tuple_and_is_nobodys(duplicate):
+    tup = make()
+    tup._owner = object()
+    again = duplicate(tup)
+    assert (again.word, again.values, again.component, again.id) == (tup.word, tup.values, tup.component, tup.id)
+    assert again != tup and again._owner is None
 
 
 def test_a_tuple_without_a_source_says_what_it_lacks():
