@@ -11,7 +11,7 @@ import pytest
 
 from acker.errors import ArgumentTypeError
 from acker.local import Hook, LocalRuntime, run
-from acker.testing import CapturingBolt, FeederSpout, Scheduler, complete_topology
+from acker.testing import CapturingBolt, FeederSpout, Scheduler, complete_topology, run_bolt
 from acker.topology import (
     BatchingBolt,
     Bolt,
@@ -469,3 +469,33 @@ def test_a_replay_is_what_was_emitted_though_its_list_changed():
 
     Scheduler.of(topology(Reuses, FailsFirst)).drain()
     assert sorted(seen) == [1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("use", "missing"),
+    [
+        (lambda bolt: bolt.emit([1]), "collector"),
+        (lambda bolt: bolt.ack(None), "collector"),
+        (lambda bolt: bolt.report_metric("rows"), "collector"),
+        (lambda bolt: bolt.add_task_hook(None), "collector"),
+        (lambda bolt: bolt.context, "context"),
+        (lambda bolt: bolt.task_index, "task_index"),
+    ],
+)
+def test_what_a_task_has_once_it_is_begun_is_missed_in_a_constructor(use, missing):
+    class Early(Bolt):
+        outputs = ["num"]
+
+        def __init__(self):
+            super().__init__()
+            use(self)
+
+        def process(self, tup):
+            pass
+
+    mend = r"move what needs it from __init__ to initialize\(self, conf, context\)"
+    text = rf"^Early: no runtime has begun this task yet, so it has no {missing}.*{mend}"
+    with pytest.raises(AttributeError, match=text):
+        run_bolt(Early, [])
+    with pytest.raises(AttributeError, match=r"^'Bolt' object has no attribute 'emits'$"):
+        Bolt.__getattr__(Bolt.__new__(Bolt), "emits")

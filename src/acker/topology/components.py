@@ -10,7 +10,7 @@ import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from acker.errors import TopologyError, TupleStateError
 from acker.topology import tuples
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from acker.topology.builder import ComponentSpec
 
 Outputs = Sequence[str | Stream]
+
+# What `_bind` gives a task, in words that a user knows.
+_OF_A_TASK: Final = {
+    "_collector": "collector that emits, acks, fails, counts and calls hooks",
+    **{name: name for name in ("context", "storm_conf", "task_id", "task_index")},
+}
 
 _LEVELS = {
     "trace": logging.DEBUG,
@@ -158,6 +164,18 @@ class Component:
         self.topology_name = context.get("topology.name") or self.storm_conf.get("topology.name") or ""
         self.debug = bool(self.storm_conf.get("topology.debug"))
         self.logger = logging.getLogger(f"acker.topology.{self.component_name}")
+
+    if not TYPE_CHECKING:  # which would believe in any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to do instead where something was used that a task has once a runtime has begun it."""
+            who = type(self).__name__
+            if name not in _OF_A_TASK:
+                raise AttributeError(f"{who!r} object has no attribute {name!r}", name=name, obj=self)
+            raise AttributeError(
+                f"{who}: no runtime has begun this task yet, so it has no {_OF_A_TASK[name]}; move what needs it from"
+                " __init__ to initialize(self, conf, context). A test runs a bolt by acker.testing.run_bolt"
+            )
 
     def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Prepare the task; called once, on the thread that will run it.
