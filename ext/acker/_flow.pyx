@@ -9,8 +9,8 @@ A component may also be called by threads of its user's: see `Emitter.is_own`. T
 and written below in one go, which the GIL sees to, and without a GIL a critical section, which is nothing with one.
 
 What is built by hand, or half, raises and does not crash: places in lists are checked, and None in the place of an
-object. Counted by callgrind in a topology that was stepped from one thread, that is a seventh more instructions in here,
-and one or two in a hundred of all that a tracked tuple takes; times of runs with and without it could not be told apart.
+object. Counted by callgrind in a topology that was stepped from one thread, those are a seventh more instructions in
+here, and one or two in a hundred of all that a tracked tuple takes; run times with and without could not be told apart.
 """
 
 import threading
