@@ -116,8 +116,11 @@ def test_a_pipeline_whose_end_nobody_reads_warns(pipeline):
         (open_end.select("number").grouped("number"), "'halve'"),
         (open_end.branches(2)[1], "'branches'"),
     ):
-        with pytest.warns(UserWarning, match=f"nobody reads what {names} emits, so the trees of rows .* sink=True"):
+        with pytest.warns(
+            UserWarning, match=f"nobody reads what {names} emits, so the trees of rows .* sink=True"
+        ) as warned:
             end.completions()
+        assert warned[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sink.completions()
@@ -126,5 +129,6 @@ def test_a_pipeline_whose_end_nobody_reads_warns(pipeline):
         part.bolt(fail, schema="word string", component=name, sink=name == "a")
         for part, name in ((one, "a"), (other, "b"))
     ]
-    with pytest.warns(UserWarning, match="nobody reads what 'b' emits"):
+    with pytest.warns(UserWarning, match="nobody reads what 'b' emits") as warned:
         completions_of(*ended)
+    assert warned[0].filename == __file__

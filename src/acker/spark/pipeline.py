@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -764,6 +765,14 @@ def _check_event_time(pipelines: Sequence[Tracked], event_time: object) -> None:
                 )
 
 
+def _depth_of_caller() -> int:
+    """Return the stacklevel with which a warning of this function's caller shows the user's line."""
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"] == __name__:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
 def _warn_of_unread(pipelines: Sequence[Tracked]) -> None:
     unread = sorted(frozenset[str]().union(*(pipeline._unread for pipeline in pipelines)))
     if unread:
@@ -771,7 +780,7 @@ def _warn_of_unread(pipelines: Sequence[Tracked]) -> None:
             f"nobody reads what {', '.join(map(repr, unread))} emits, so the trees of rows that it emits stay open:"
             " give the last bolt sink=True, or add a bolt that reads them",
             UserWarning,
-            stacklevel=3,
+            stacklevel=_depth_of_caller(),
         )
 
 
