@@ -19,7 +19,7 @@ from acker import COMPLETION_SCHEMA, MESSAGE_SCHEMA, Kind
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.protocol import INT64_MAX, INT64_MIN
 from acker.reference import combined
-from acker.spark import completions, completions_from_files, files
+from acker.spark import completions, completions_from_files, files, paths
 
 # The workers cannot import the tests; what they run of this module travels as code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -254,7 +254,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice(spark, tmp
         pq.write_table(table.slice(250 * number, 250), folder / f"{number}.parquet")
     marker = tmp_path / "killed"
     filesystem = killing_filesystem(marker, os.getpid())
-    monkeypatch.setattr(files, "resolve", lambda path: (filesystem, path, []))
+    monkeypatch.setattr(paths, "resolve", lambda path: (filesystem, path, []))
     done = rows_of(
         completions_from_files(spark, [str(folder / f"{i}.parquet") for i in range(4)], include_pending=True)
     )

@@ -285,7 +285,8 @@ def test_a_foreign_file_is_skipped_and_counted(gathered, tmp_path, monkeypatch, 
     drop(messages(900, 1).drop_columns("value"), directory / "2.parquet")  # of several slices, and told of once
     (directory / "3.csv").write_text("kind,root_id\n")
     (directory / "4.parquet").write_bytes(b"PAR1")
-    seen, query = gathered(directory, skip_foreign_files=True, event_time=event_time)
+    cohorts = None if event_time is None else COHORTS
+    seen, query = gathered(directory, skip_foreign_files=True, event_time=event_time, cohorts=cohorts)
     assert roots_of(seen) == [[1]]
     texts = skipped_files(query.lastProgress)
     assert [text.partition(": ")[0] for text in texts] == [

@@ -51,12 +51,12 @@ def rocks(spark):
 
 
 def tables_left(spark, query):
-    """Return the names under which tables of a query are left for whoever has the token in the name."""
+    """Return the shards of which a query has left tables, each with the token of who may take it."""
 
-    def names(_):
-        return [path.name for path in folder_of_executor().glob(f"{query}-*")]
+    def notes(_):
+        return [(path.name, path.read_text().split()[0]) for path in folder_of_executor().glob(f"{query}-*")]
 
-    return set(spark.sparkContext.parallelize([0], 1).flatMap(names).collect())
+    return set(spark.sparkContext.parallelize([0], 1).flatMap(notes).collect())
 
 
 def test_a_table_of_a_batch_that_is_run_again_is_not_taken(rocks, tmp_path):
