@@ -11,6 +11,7 @@ from acker.local.clock import Clock
 from acker.local.collectors import BoltCollector
 from acker.local.executors import Mode, Worker
 from acker.local.queues import Queue, TupleQueue
+from acker.local.tasks import ComponentTask
 from acker.topology.components import Bolt
 from acker.topology.tuples import Source, Tuple
 
@@ -20,7 +21,7 @@ _TOLD_ALWAYS = 10
 logger = logging.getLogger("acker.local")
 
 
-class BoltTask:
+class BoltTask(ComponentTask):
     """One task of a bolt: the component, its collector, its ticks.
 
     Parameters
@@ -34,6 +35,8 @@ class BoltTask:
         Time between ticks.
     """
 
+    collector: BoltCollector
+
     def __init__(
         self,
         bolt: Bolt,
@@ -44,24 +47,17 @@ class BoltTask:
         tick: Source,
         tick_ns: int | None,
     ) -> None:
+        super().__init__(bolt, bind)
         self.bolt = bolt
         self.collector = collector
-        self.opened = False
-        self.active = False
         self.tick_at = None if tick_ns is None else clock.now_ns() + tick_ns
         self._forgotten = 0
         self._raised = 0
-        self._bind = bind
         self._clock = clock
         self._tick = tick
         self._tick_ns = tick_ns
         self._auto_ack = self.bolt.auto_ack and not self.bolt._settles_itself
         self._auto_fail = self.bolt.auto_fail
-
-    def open(self) -> None:
-        """Initialize the component."""
-        self._bind(self.bolt)
-        self.opened = True
 
     @property
     def held(self) -> int:
@@ -128,36 +124,6 @@ class BoltTask:
             f" ({self._raised:,} times by now)" if self._raised > _TOLD_ALWAYS else "",
             exc_info=error,
         )
-
-    def close(self) -> None:
-        """Close the component, if it was initialized; what it raises is logged."""
-        if not self.opened:
-            return
-        for method, end in (("deactivate", self._deactivate), ("close", self._close)):
-            try:
-                end()
-            except BaseException:
-                logger.exception("%s: task %d raised in %s", self.collector.component, self.collector.task, method)
-        self.collector.cleanup_hooks()
-
-    def _deactivate(self) -> None:
-        self.activate(active=False)
-
-    def _close(self) -> None:
-        self._call("close")
-
-    def activate(self, active: bool) -> bool:
-        """Tell the component that tuples may come, or come no more, where that changes; say whether it does."""
-        if self.active is active:
-            return False
-        self.active = active
-        self._call("activate" if active else "deactivate")
-        return True
-
-    def _call(self, method: str, *arguments: object) -> None:
-        returned = getattr(self.bolt, method)(*arguments)
-        if returned is not None:
-            self.collector._refuse_unrun(method, returned)
 
 
 class BoltExecutor(Worker):

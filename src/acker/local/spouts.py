@@ -12,6 +12,7 @@ from acker.local.ackers import Verdict, Verdicts
 from acker.local.collectors import SpoutCollector
 from acker.local.executors import Mode, Worker
 from acker.local.queues import Queue
+from acker.local.tasks import ComponentTask
 from acker.topology.components import Spout
 from acker.topology.reasons import Reason
 from acker.topology.reliable import ReliableSpout
@@ -24,7 +25,7 @@ _ALIVE_NS = 500_000_000
 logger = logging.getLogger("acker.local")
 
 
-class SpoutTask:
+class SpoutTask(ComponentTask):
     """One task of a spout: the component, its collector, and whether it may be asked for more.
 
     Parameters
@@ -36,28 +37,17 @@ class SpoutTask:
         How many tracked tuples may be open.
     """
 
+    collector: SpoutCollector
+
     def __init__(
         self, spout: Spout, bind: Callable[[Spout], None], collector: SpoutCollector, pending_max: int | None
     ) -> None:
+        super().__init__(spout, bind)
         self.spout = spout
         self.collector = collector
-        self.active = False
-        self.opened = False
-        self._bind = bind
         self._pending_max = sys.maxsize if pending_max is None else pending_max
         self._reliable = spout if isinstance(spout, ReliableSpout) else None
         self._fail_takes_reason = takes_reason(self.spout.fail)
-
-    def open(self) -> None:
-        """Initialize the component."""
-        self._bind(self.spout)
-        self.opened = True
-
-    def activate(self, active: bool) -> None:
-        """Tell the component that it will be asked for tuples, or not, where that changes."""
-        if self.active is not active:
-            self.active = active
-            self._call("activate" if active else "deactivate")
 
     @property
     def finished(self) -> bool:
@@ -103,11 +93,6 @@ class SpoutTask:
     def keep_alive(self) -> None:
         """Let the component keep alive what it holds open."""
         self._call("keep_alive")
-
-    def _call(self, method: str, *arguments: object) -> None:
-        returned = getattr(self.spout, method)(*arguments)
-        if returned is not None:
-            self.collector._refuse_unrun(method, returned)
 
     def hear(self, verdicts: list[Verdict], *, guarded: bool) -> None:
         """Tell the component how trees ended.
@@ -155,23 +140,6 @@ class SpoutTask:
             # What its `ack` or `fail` raised for ended without the source having heard: it is sent again.
             open_ids = {open_.tup_id for open_ in self.collector.pending.values()}
             mine._ledger.schedule_lost(open_ids, self.collector.now_ms())
-
-    def close(self) -> None:
-        """Close the component, if it was initialized; what it raises is logged."""
-        if not self.opened:
-            return
-        for method, end in (("deactivate", self._deactivate), ("close", self._close)):
-            try:
-                end()
-            except BaseException:
-                logger.exception("%s: task %d raised in %s", self.collector.component, self.collector.task, method)
-        self.collector.cleanup_hooks()
-
-    def _deactivate(self) -> None:
-        self.activate(active=False)
-
-    def _close(self) -> None:
-        self._call("close")
 
 
 def takes_reason(fail: Callable[..., Any]) -> bool:

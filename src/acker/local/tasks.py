@@ -1,0 +1,65 @@
+"""What a spout's task and a bolt's task have in common: how they begin, are activated, and end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from acker.local.collectors import Collector
+
+logger = logging.getLogger("acker.local")
+
+
+class ComponentTask:
+    """One task of a component.
+
+    Parameters
+    ----------
+    component : Spout or Bolt
+    bind : callable
+        Takes the component, ties it to the collector and initializes it.
+    """
+
+    collector: Collector
+
+    def __init__(self, component: Any, bind: Callable[[Any], None]) -> None:
+        self.opened = False
+        self.active = False
+        self._component = component
+        self._bind = bind
+
+    def open(self) -> None:
+        """Initialize the component."""
+        self._bind(self._component)
+        self.opened = True
+
+    def activate(self, active: bool) -> bool:
+        """Tell the component that tuples may come, or come no more, where that changes; say whether it does."""
+        if self.active is active:
+            return False
+        self.active = active
+        self._call("activate" if active else "deactivate")
+        return True
+
+    def close(self) -> None:
+        """Close the component, if it was initialized; what it raises is logged."""
+        if not self.opened:
+            return
+        for method, end in (("deactivate", self._deactivate), ("close", self._close)):
+            try:
+                end()
+            except BaseException:
+                logger.exception("%s: task %d raised in %s", self.collector.component, self.collector.task, method)
+        self.collector.cleanup_hooks()
+
+    def _deactivate(self) -> None:
+        self.activate(active=False)
+
+    def _close(self) -> None:
+        self._call("close")
+
+    def _call(self, method: str, *arguments: object) -> None:
+        returned = getattr(self._component, method)(*arguments)
+        if returned is not None:
+            self.collector._refuse_unrun(method, returned)
