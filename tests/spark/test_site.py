@@ -10,7 +10,7 @@ import subprocess
 import sys
 import zlib
 from html.parser import HTMLParser
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 import pytest
 
@@ -95,6 +95,8 @@ def test_the_reference_has_every_public_name(site):
             if name.endswith("_SCHEMA") or name.startswith("_"):
                 continue  # schemas are columns, which the page describes in a sentence
             thing = getattr(package, name)
+            if isinstance(thing, ModuleType):
+                continue  # streamparse's names of modules, whose classes have pages of their own
             seen += 1
             assert {f"{module}.{name}", f"{thing.__module__}.{name}"} & known, f"{module}.{name}"
     assert seen > 60
