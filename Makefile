@@ -27,7 +27,7 @@ help:  ## list the targets
 
 run:  ## word count on Spark, tracked by the acker, until every line is acked (ARGS="--input DIR", see acker run --help)
 	@$(SETUP) run
-	@$(IN_ENV) acker run wordcount $(ARGS)
+	@$(IN_ENV) python -m examples.wordcount $(ARGS)
 
 test:  ## lint, types and all tests, some of them on the lowest Spark too (ARGS="-k ids" is passed on to pytest)
 	@$(SETUP) test
@@ -51,9 +51,9 @@ soak:  ## flat memory over TREES=20000000; fuzz body and simulation, BUDGET_S=60
 	@$(SETUP) run
 	@$(IN_ENV) python scripts/flat_memory.py --trees $(TREES)
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)
-	@$(IN_ENV) python -m acker.testing.simulation --seconds $(BUDGET_S)
-	@$(IN_ENV) python -m acker.testing.kills --kills $(KILLS)
-	@$(IN_ENV) python -m acker.testing.shipping
+	@$(IN_ENV) python -m tests.torture.simulation --seconds $(BUDGET_S)
+	@$(IN_ENV) python -m tests.torture.kills --kills $(KILLS)
+	@$(IN_ENV) python -m tests.torture.shipping
 
 mutants:  ## put plausible bugs into copies of the native headers: the tests must catch each (ARGS="part of a name")
 	@$(SETUP) build
@@ -63,7 +63,7 @@ bench:  ## times by pytest-benchmark, then ratios as a table and in build/bench.
 	@$(SETUP) bench
 	@$(IN_ENV) python -m pytest benchmarks --quiet --benchmark-enable --benchmark-timer=time.process_time \
 	    --benchmark-columns=median,iqr,rounds --benchmark-sort=name
-	@$(IN_ENV) acker bench --json build/bench.json $(ARGS)
+	@$(IN_ENV) python -m benchmarks.suite --json build/bench.json $(ARGS)
 
 docs:  ## the site, in build/docs: drawings and tables of results brought up to date, warnings are errors
 	@$(SETUP) docs

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from acker.bench.measure import SCALES
+from benchmarks.suite.measure import SCALES
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,8 @@
 import pytest
 
 from acker import Acker, ReferenceAcker, _core
-from acker.bench.ingest import Checker, feed, fill, update, windows
-from acker.bench.workloads import SEED, WORKLOADS
+from benchmarks.suite.ingest import Checker, feed, fill, update, windows
+from benchmarks.suite.workloads import SEED, WORKLOADS
 
 BATCH_ROWS = 10_000
 

@@ -3,8 +3,8 @@
 import pytest
 
 from acker import Acker, ReferenceAcker
-from acker.bench.rotate import bring_to_death_row, tracks
-from acker.bench.workloads import SEED
+from benchmarks.suite.rotate import bring_to_death_row, tracks
+from benchmarks.suite.workloads import SEED
 
 
 @pytest.mark.parametrize(("acker_type", "trees"), [(Acker, 1_000_000), (ReferenceAcker, 100_000)])

@@ -3,8 +3,8 @@
 import pytest
 
 from acker import Acker, ReferenceAcker
-from acker.bench.ingest import fill
-from acker.bench.workloads import SEED, WORKLOADS
+from benchmarks.suite.ingest import fill
+from benchmarks.suite.workloads import SEED, WORKLOADS
 
 
 @pytest.mark.parametrize(("acker_type", "workload"), [(Acker, "m1"), (ReferenceAcker, "s20k")])

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from acker import Acker, Kind
-from acker.bench.ingest import cut
 from acker.testing import TreeStream
+from benchmarks.suite.ingest import cut
 
 OKS = 4
 CALL_ROWS = 10_000

@@ -9,6 +9,9 @@ export PATH
 PYSPARK_PYTHON=$root/.venv/bin/python
 PYSPARK_DRIVER_PYTHON=$PYSPARK_PYTHON
 export PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
+# So that Spark's workers, too, find benchmarks, examples and tests.
+PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH
 if [ -f "$root/.venv/acker/java_home" ]; then
     JAVA_HOME=$(cat "$root/.venv/acker/java_home")
     export JAVA_HOME

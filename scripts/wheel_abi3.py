@@ -31,7 +31,7 @@ def child() -> None:
 
     begin = time.process_time_ns()
     import acker
-    from acker.combiner import Combiner
+    from acker._engine.combiner import Combiner
 
     found = {"import acker": (time.process_time_ns() - begin) / 1e6}
     rng = np.random.default_rng(1)

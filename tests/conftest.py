@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import acker
-import acker.combiner
-import acker.ledger
-import acker.plain
+import acker._engine.combiner
+import acker._engine.open_trees
+import acker._engine.plain
 
 # The machine is shared and may be slow, so no deadline. In CI the same examples every time; elsewhere new ones, and
 # what failed is kept in .hypothesis.
@@ -24,6 +26,20 @@ settings.register_profile(
 settings.register_profile("ci", parent=settings.get_profile("acker"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "acker")
 
+
+# acker.spark needs pyspark; where it is not installed, as in the tests of wheels, there is nothing to test here.
+NEED_PYSPARK = [
+    "spark/*",
+    "benchmarks/test_spark_*",
+    "cli/test_doctor.py",
+    "torture/test_kills.py",
+    "torture/test_shipping.py",
+    "examples/*",
+]
+collect_ignore_glob = [] if find_spec("pyspark") else NEED_PYSPARK
+
+# Names a server of Spark Connect for the tests, such as local[2]: set by tests/spark/test_connect.py.
+REMOTE = "ACKER_TESTS_REMOTE"
 
 SHARED = {"spark": "the Spark session", "rabbitmq": "the RabbitMQ server"}
 SPARK_SESSION = SHARED["spark"]
@@ -44,6 +60,35 @@ def pytest_collection_modifyitems(items):
     items.sort(key=start_order)  # stable: within a file the order stays
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group_of(item)))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    """One Spark session for all tests: two cores, and tasks that are retried as on a cluster."""
+    from pyspark.sql import SparkSession
+
+    # Workers must run this interpreter; Spark would start the first python3 of PATH.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    remote = os.environ.get(REMOTE)
+    builder = SparkSession.builder.remote(remote) if remote else SparkSession.builder.master("local[2,4]")
+    builder = (
+        builder.appName("acker tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.default.parallelism", "2")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+    )
+    with warnings.catch_warnings():
+        if remote:  # The server is started with these settings, and then says that a session cannot change them.
+            warnings.simplefilter("ignore")
+        session = builder.getOrCreate()
+    if not remote:
+        session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")
@@ -78,12 +123,12 @@ def acker_type(request):
     return request.param
 
 
-@pytest.fixture(params=[acker._core, acker.plain], ids=["compiled", "plain"], scope="module")
+@pytest.fixture(params=[acker._core, acker._engine.plain], ids=["compiled", "plain"], scope="module")
 def core(request):
     """Both implementations of what `Combiner` and `Ledger` stand on, one after the other; returns the one in force."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(acker.combiner, "core", request.param)
-        patch.setattr(acker.ledger, "core", request.param)
+        patch.setattr(acker._engine.combiner, "core", request.param)
+        patch.setattr(acker._engine.open_trees, "core", request.param)
         yield request.param
 
 

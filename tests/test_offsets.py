@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from acker import Acker, Kind, Outcome
-from acker.columns import Completions
+from acker._engine.completions import Completions
 from acker.errors import ArgumentTypeError, ArgumentValueError, SnapshotError
 from acker.offsets import OFFSET_MAX, PARTITION_MAX, OffsetTracker, pack, unpack
 

@@ -1,9 +1,9 @@
-"""Native ingest against other ways to do the same: ``python benchmarks/rivals``, options as `acker bench`."""
+"""Native ingest against other ways to do the same: ``python benchmarks/rivals``, with the options of the suite."""
 
 import groupby
 import plain_table
 
-from acker.bench import main
+from benchmarks.suite import main
 
 if __name__ == "__main__":
     raise SystemExit(main(cases=[*plain_table.CASES, *groupby.CASES], program="python benchmarks/rivals"))

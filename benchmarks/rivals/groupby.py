@@ -12,12 +12,12 @@ from itertools import repeat
 import numpy as np
 
 from acker import Acker, Kind
-from acker.bench.ingest import cut
-from acker.bench.measure import Alternation, Case, Ratio, Result, expect, per, process_ns
-from acker.bench.workloads import SEED
-from acker.columns import Columns
-from acker.combiner import Combiner
+from acker._engine.columns import Columns
+from acker._engine.combiner import Combiner
 from acker.testing import Checksum, TreeStream
+from benchmarks.suite.ingest import cut
+from benchmarks.suite.measure import Alternation, Case, Ratio, Result, expect, per, process_ns
+from benchmarks.suite.workloads import SEED
 
 MESSAGES = 5_000_000
 PENDING = 20_000

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from acker import Acker
-from acker.bench.ingest import Checker, feed, fill, windows
-from acker.bench.measure import Alternation, Case, Goal, Ratio, Result, per
-from acker.bench.memory import growths
-from acker.bench.workloads import SEED, WORKLOADS
+from benchmarks.suite.ingest import Checker, feed, fill, windows
+from benchmarks.suite.measure import Alternation, Case, Goal, Ratio, Result, per
+from benchmarks.suite.memory import growths
+from benchmarks.suite.workloads import SEED, WORKLOADS
 
 BATCH_ROWS = 10_000
 GROWN_TREES = 16_000_000

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from acker.bench import report
+from benchmarks.suite import report
 
 RESULTS: Final = Path(__file__).resolve().parents[2] / "benchmarks/results"
 
@@ -31,7 +31,7 @@ def measured(name: str) -> dict[str, Any]:
 
 
 def selected(name: str, cases: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the results of cases, named as for `acker bench --only`; all of the file where none is named.
+    """Return the results of cases, named as for the suite's `--only`; all of the file where none is named.
 
     Raises
     ------

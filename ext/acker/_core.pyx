@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
 """The native core: owns the tables' memory, releases the GIL, turns return codes into exceptions.
 
-Columns come in checked, or so plain that C can check them; what is refused here is explained by acker.columns.
+Columns come in checked, or so plain that C can check them; what is refused here is explained by acker._engine.columns.
 """
 
 cimport cython
@@ -12,12 +12,12 @@ from libc.stddef cimport size_t
 from libc.stdint cimport INT32_MAX, INT64_MAX, UINT32_MAX, int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from acker.columns import Completions
+from acker._engine.completions import Completions
 from acker.errors import AckerMemoryError, BusyError, ForkedError, UnusableError
-from acker.rotation import FEW as _FEW
-from acker.rotation import LONG_MS as _LONG_MS
-from acker.rotation import MANY as _MANY
-from acker.rotation import warn_never_rotated as _warn_never_rotated
+from acker._engine.rotation import FEW as _FEW
+from acker._engine.rotation import LONG_MS as _LONG_MS
+from acker._engine.rotation import MANY as _MANY
+from acker._engine.rotation import warn_never_rotated as _warn_never_rotated
 
 cnp.import_array()
 
@@ -420,8 +420,8 @@ cdef class Core:
     def ingest(self, kind, root_id, value, task_id, message_id, now_ms):
         """Apply a batch; return its `Completions`, or raise `AckerMemoryError` with those of the rows that are applied.
 
-        Returns None, with nothing applied, for a batch that is not plain or not legal: acker.columns converts the one
-        and explains the other.
+        Returns None, with nothing applied, for a batch that is not plain or not legal:
+        acker._engine.columns converts the one and explains the other.
         """
         cdef Messages messages
         cdef size_t applied = 0

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from acker import implementation, protocol
-from acker.columns import Completions
+from acker._engine import implementation, schemas
+from acker._engine.completions import Completions
+from acker._engine.ids import IdGenerator
+from acker._engine.implementation import build_info
+from acker._engine.protocol import Kind, Outcome, PendingTree, Stats, acker_of, encode_tuple_id, parse_tuple_id
+from acker._engine.reference import ReferenceAcker
+from acker._engine.tuple_tree import TupleTree
 from acker.errors import AckerError, AckerMemoryError, BusyError, SnapshotError, UnusableError
-from acker.ids import IdGenerator
-from acker.implementation import build_info
-from acker.protocol import Kind, Outcome, PendingTree, Stats, acker_of, encode_tuple_id, parse_tuple_id
-from acker.reference import ReferenceAcker
-from acker.tupletree import TupleTree
 
 if TYPE_CHECKING or implementation.NAME == "native":
-    from acker.engine import Acker
-    from acker.sharded import ShardedAcker
+    from acker._engine.acker import Acker
+    from acker._engine.sharded import ShardedAcker
 else:
-    from acker.plain import ShardedAcker
+    from acker._engine.plain import ShardedAcker
 
     Acker = ReferenceAcker
 
@@ -59,7 +59,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # The schemas need pyarrow, which is imported when somebody first asks for one.
     if name in ("MESSAGE_SCHEMA", "COMPLETION_SCHEMA"):
-        return getattr(protocol, name)
+        return getattr(schemas, name)
     raise AttributeError(f"module 'acker' has no attribute {name!r}")
 
 

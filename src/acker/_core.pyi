@@ -5,7 +5,7 @@ from typing import Any, Self, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from acker.columns import Completions
+from acker._engine.completions import Completions
 
 _Int8: TypeAlias = npt.NDArray[np.int8]
 _Int32: TypeAlias = npt.NDArray[np.int32]

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from acker.columns import Completions
+    from acker._engine.completions import Completions
 
 
 class AckerError(Exception):

@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from acker.columns import Completions
+from acker._engine.completions import Completions
+from acker._engine.protocol import Outcome, check_integer
 from acker.errors import ArgumentValueError, SnapshotError
-from acker.protocol import Outcome, check_integer
 
 OFFSET_BITS: Final = 48
 OFFSET_MAX: Final = 2**OFFSET_BITS - 1

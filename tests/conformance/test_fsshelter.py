@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from acker import Kind, Outcome, TupleTree
-from acker.snapshot import HEADER_BYTES
+from acker._engine.snapshot import HEADER_BYTES
 
 ROOT = 9
 LINEAR = [  # Spout -> Bolt A -> Bolt B: event, xor value after it

@@ -1,68 +1,8 @@
-"""Figures that exporters, tables and reports are shown."""
-
-from __future__ import annotations
+"""The figures of a topology that the tests of this folder show."""
 
 import pytest
 
-from acker.local.metrics import LatencyRecorder, RuntimeStats, TaskStats
-from acker.protocol import COUNTERS, Stats
-
-
-def recorded(*latencies_ns: int):
-    recorder = LatencyRecorder()
-    for ns in latencies_ns:
-        recorder.record(ns)
-    return recorder.snapshot()
-
-
-SPOUT = TaskStats(
-    component="lines",
-    kind="spout",
-    task=1,
-    executor="lines-1",
-    emitted={"default": 10, "errors": 1},
-    transferred=10,
-    executed=99,
-    acked=6,
-    failed=1,
-    timed_out=2,
-    pending=1,
-    oldest_age_ms=2_500,
-    capacity=0.25,
-    complete_latency=recorded(5_000_000, 7_000_000),
-    user={"files": 3},
-)
-BOLT = TaskStats(
-    component="split",
-    kind="bolt",
-    task=2,
-    executor="split-1",
-    emitted={"default": 50},
-    executed=10,
-    acked=9,
-    failed=1,
-    queue=4,
-    queue_capacity=100,
-    capacity=0.5,
-    execute_latency=recorded(1_000, 2_000),
-)
-ACKER = TaskStats(
-    component="__acker", kind="acker", task=3, queue=2, queue_capacity=50, acker=Stats(*range(len(COUNTERS) + 2))
-)
-
-
-class Runtime:
-    """Has stats(), and counts how often it was asked."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-        self.value = RuntimeStats(
-            topology="WordCount", state="running", uptime_secs=2.0, restarts=1, tasks=(SPOUT, BOLT, ACKER)
-        )
-
-    def stats(self) -> RuntimeStats:
-        self.asked += 1
-        return self.value
+from tests.figures import Runtime
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from acker import Acker, Kind
+from acker._engine.ids import IdGenerator
+from acker._engine.protocol import INT64_MAX, INT64_MIN, acker_of
 from acker._flow import Every, Letter, Outlet, Post, Route, columns_of
 from acker.errors import ArgumentTypeError, TopologyError, TupleStateError
-from acker.ids import IdGenerator
 from acker.local.clock import SystemClock
 from acker.local.collectors import BoltCollector, SpoutCollector, Surroundings
 from acker.local.queues import Outbox, Queue
-from acker.protocol import INT64_MAX, INT64_MIN, acker_of
 from acker.testing import CapturingBolt, FeederSpout, Scheduler, complete_topology
 from acker.topology import Bolt, Grouping, ReasonKind, Source, Topology
 

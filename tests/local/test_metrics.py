@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from acker._engine.protocol import COUNTERS, Stats
 from acker.local.metrics import (
     LATENCY_BOUNDS_NS,
     Abandoned,
@@ -19,7 +20,6 @@ from acker.local.metrics import (
     RuntimeStats,
     TaskStats,
 )
-from acker.protocol import COUNTERS, Stats
 
 
 def recorded(*latencies_ns: int) -> Histogram:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import acker
 from acker import Kind, Outcome
-from acker.columns import Completions
-from acker.protocol import INT64_MAX, INT64_MIN, PROTOCOLS, track_rank
-from acker.reference import combined
+from acker._engine.completions import Completions
+from acker._engine.protocol import INT64_MAX, INT64_MIN, PROTOCOLS, track_rank
+from acker._engine.reference import combined
 
 both = pytest.mark.parametrize("cls", [acker.Acker, acker.ReferenceAcker], ids=["native", "reference"])
 

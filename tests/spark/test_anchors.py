@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acker.ids import tuple_ids
+from acker._engine.ids import tuple_ids
 from acker.spark import anchors as trees
 from acker.spark.anchors import Anchors, Int64s, Parents
 

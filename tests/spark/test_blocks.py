@@ -9,11 +9,11 @@ from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F  # noqa: N812
 
 from acker import AckerError, _core
-from acker.columns import check_columns
-from acker.combiner import Cohorts, Combiner, Partials, shard_of
+from acker._engine.columns import check_columns
+from acker._engine.combiner import Cohorts, Combiner, Partials, shard_of
+from acker._engine.protocol import INT64_MAX, INT64_MIN, Kind
+from acker._engine.reference import combined
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.protocol import INT64_MAX, INT64_MIN, Kind
-from acker.reference import combined
 from acker.spark import blocks
 from acker.spark.blocks import (
     BlockHeader,

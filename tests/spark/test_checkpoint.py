@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from acker import MESSAGE_SCHEMA, Kind
+from acker._engine.combiner import shard_of
+from acker._engine.open_trees import TOKEN_BYTES, Counts, Entries
 from acker.cli import state as cli_state
 from acker.cli.commands import cli
-from acker.combiner import shard_of
 from acker.errors import ArgumentValueError
-from acker.ledger import TOKEN_BYTES, Counts, Entries
 from acker.spark import batch_report, completions, guards
 from acker.spark.checkpoint import AGE_BOUNDS_MS, _metadata, _summary, inspect_checkpoint
 from acker.spark.state import ChunkSize, Head, encode_chunk, encode_head

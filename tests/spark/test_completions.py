@@ -16,9 +16,9 @@ from pyspark import cloudpickle
 from pyspark.errors import PythonException, SparkRuntimeException
 
 from acker import COMPLETION_SCHEMA, MESSAGE_SCHEMA, Kind
+from acker._engine.protocol import INT64_MAX, INT64_MIN
+from acker._engine.reference import combined
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
-from acker.protocol import INT64_MAX, INT64_MIN
-from acker.reference import combined
 from acker.spark import completions, completions_from_files, files, paths
 
 # The workers cannot import the tests; what they run of this module travels as code.

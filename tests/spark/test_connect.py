@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import acker
-from acker.testing.shipping import CLUSTER, clean_environment, make_environment, spark_home
+from tests.torture.shipping import CLUSTER, clean_environment, make_environment, spark_home
 
 HERE = Path(__file__).parent
 SERVER = "local[2,4]"  # tasks are retried, as on a cluster

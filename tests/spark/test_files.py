@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from acker import MESSAGE_SCHEMA
-from acker.combiner import Combiner
+from acker._engine.combiner import Combiner
+from acker._engine.reference import combined
 from acker.errors import ArgumentValueError, ColumnTypeError, ColumnValueError
-from acker.reference import combined
 from acker.spark import files
 from acker.spark.blocks import decode_block
 from acker.spark.files import Unit, combine_units, deal, inspect_file

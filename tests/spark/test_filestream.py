@@ -8,9 +8,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from acker import MESSAGE_SCHEMA
-from acker.combiner import Cohorts, Combiner
+from acker._engine.combiner import Cohorts, Combiner
+from acker._engine.reference import combined
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
-from acker.reference import combined
 from acker.spark import completions_from_files, files, filestream
 from acker.spark.blocks import decode_block
 from acker.spark.files import gather_units, inspect_file

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from acker.protocol import COUNTERS
+from acker._engine.protocol import COUNTERS
 from acker.spark import AckerListener, batch_report
 from acker.spark.listener import METRICS, shard_reports, total
 from acker.spark.reports import SHARDS, Report

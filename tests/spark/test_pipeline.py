@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from acker import Outcome
-from acker.combiner import Combiner
+from acker._engine.combiner import Combiner
 from acker.spark import pipeline as pipelines
 from acker.spark.blocks import decode_block
 from acker.spark.functions import REASON_CHARS_MAX, Outputs

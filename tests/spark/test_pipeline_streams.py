@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
 from acker import Outcome
-from acker.combiner import Combiner
+from acker._engine.combiner import Combiner
 from acker.errors import AckerError
 from acker.spark import batch_report
 from acker.spark.blocks import decode_block

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from acker.combiner import Partials
-from acker.ledger import TOKEN_BYTES
+from acker._engine.combiner import Partials
+from acker._engine.open_trees import TOKEN_BYTES
 from acker.spark import resident
 from acker.spark.resident import Residents, SharedMemory, folder_of_executor
 

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from acker.combiner import Cohorts, Combiner
+from acker._engine.combiner import Cohorts, Combiner
 from acker.errors import ColumnValueError
 from acker.spark.blocks import decode_block
 from acker.spark.messages import event_times_of

@@ -8,16 +8,16 @@ import pyarrow as pa
 import pytest
 
 from acker import _core
-from acker.columns import check_columns
-from acker.combiner import Combiner, shard_of
+from acker._engine.columns import check_columns
+from acker._engine.combiner import Combiner, shard_of
+from acker._engine.protocol import Kind, Outcome
 from acker.errors import ArgumentValueError
-from acker.protocol import Kind, Outcome
 from acker.spark.blocks import encode_blocks, read_header
 from acker.spark.resident import Residents
 from acker.spark.shard import Batch, Options, update
 from acker.spark.state import CHUNK_ROWS_MAX, ChunkSize, StateError, decode_chunk, decode_head, encode_head
 from acker.spark.steps import BLOCK, SHARD, BoltStep, LossyStep, SpoutStep, Stage
-from acker.testing.microbatches import Message, MicroBatches, settled_by_event_time
+from tests.torture.microbatches import Message, MicroBatches, settled_by_event_time
 
 # All of it with the compiled tables and with their twins.
 pytestmark = pytest.mark.usefixtures("core")

@@ -5,8 +5,8 @@ import struct
 import numpy as np
 import pytest
 
-from acker.combiner import xxh64
-from acker.ledger import Counts, Entries
+from acker._engine.combiner import xxh64
+from acker._engine.open_trees import Counts, Entries
 from acker.spark.state import ChunkSize, Head, StateError, decode_chunk, decode_head, encode_chunk, encode_head
 
 HEAD = Head(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from acker import Kind
-from acker.combiner import TRACKED, Combiner
+from acker._engine.combiner import TRACKED, Combiner
 from acker.errors import ColumnValueError
 from acker.spark import steps
 from acker.spark.blocks import decode_block, read_header

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
 from acker import MESSAGE_SCHEMA, Kind, Outcome
-from acker.combiner import Combiner, shard_of
+from acker._engine.combiner import Combiner, shard_of
 from acker.errors import ArgumentValueError, SessionError
 from acker.spark import batch_report, completions, completions_from_blocks, completions_from_files, spout
 from acker.spark.blocks import encode_blocks
@@ -19,7 +19,7 @@ from acker.spark.guards import PROVIDER, PROVIDER_CONF
 from acker.spark.listener import shard_reports
 from acker.spark.reports import SHARDS
 from acker.spark.streaming import default_shards, stream_options
-from acker.testing.microbatches import Message, MicroBatches
+from tests.torture.microbatches import Message, MicroBatches
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import click
 
 from acker.cli.environment import SetupError, announce, find_jdk, last_line, require, spark_session
-from acker.probe import probe, prober
+from acker.cli.probe import probe, prober
 
 _PACKAGES: Final = ("numpy", "pyarrow", "pandas", "pyspark", "protobuf", "click", "rich", "matplotlib")
 # What a process says of its acker, in the order in which it is shown.

@@ -7,8 +7,9 @@ import html
 import platform
 from typing import TYPE_CHECKING, Final
 
-from acker import __version__, page
+from acker import __version__
 from acker.cli.table import HEADINGS, counted, duration, losses, rate, rows
+from acker.ui import page
 
 if TYPE_CHECKING:
     from acker.local.metrics import ComponentStats, Histogram, Report

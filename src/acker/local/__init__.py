@@ -3,7 +3,7 @@
 `run` is for scripts, `LocalRuntime` for programs and tests.
 """
 
-from acker.implementation import NAME, compiled_only
+from acker._engine.implementation import NAME, compiled_only
 
 if NAME == "python":
     raise compiled_only("acker.local")

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from acker._engine.acker import Acker
+from acker._engine.completions import Completions
+from acker._engine.protocol import Kind, Outcome, Stats
 from acker._flow import Letter, columns_of
-from acker.columns import Completions
-from acker.engine import Acker
 from acker.local.clock import Clock, Signal
 from acker.local.executors import Executor, Mode
 from acker.local.queues import Queue
-from acker.protocol import Kind, Outcome, Stats
 from acker.topology.reasons import Reason
 
 # One outcome on its way to a spout task: message id, outcome, why it failed.

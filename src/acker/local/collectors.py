@@ -17,15 +17,15 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from acker._engine.ids import IdGenerator
+from acker._engine.protocol import Outcome
 from acker._flow import BoltEmitter, Emitter, Open, Outlet, Post, Route, SpoutEmitter
 from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError
-from acker.ids import IdGenerator
 from acker.local.clock import Clock
 from acker.local.hooks import Hook, check_hook
 from acker.local.metrics import LatencyRecorder
 from acker.local.queues import Outbox
 from acker.local.sampling import Sampler
-from acker.protocol import Outcome
 from acker.topology.methods import refuse_unrun
 from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.tuples import Tuple, row_of

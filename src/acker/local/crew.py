@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acker._engine.ids import IdGenerator
 from acker._flow import Outlet, Route
 from acker.errors import TopologyError
-from acker.ids import IdGenerator
 from acker.local.ackers import AckerTask
 from acker.local.asynchronous import AsyncBoltExecutor, AsyncBoltTask, AsyncSpoutExecutor, AsyncSpoutTask
 from acker.local.bolts import BoltExecutor, BoltTask, sampled

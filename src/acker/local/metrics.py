@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from acker._engine.protocol import Stats
 from acker._flow import Latencies
-from acker.protocol import Stats
 
 ComponentKind = Literal["spout", "bolt", "acker"]
 RuntimeState = Literal["new", "running", "restarting", "draining", "stopped"]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from acker._engine.protocol import COUNTERS
 from acker.local.metrics import Histogram, RuntimeStats, TaskStats
-from acker.protocol import COUNTERS
 
 Attributes = dict[str, str]
 

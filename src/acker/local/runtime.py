@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from acker.engine import Acker
+from acker._engine.acker import Acker
+from acker._engine.protocol import UINT64_MAX, acker_of
 from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError
 from acker.local.ackers import AckerTask
 from acker.local.bolts import BoltExecutor, BoltTask
@@ -26,7 +27,6 @@ from acker.local.sampling import Sampler
 from acker.local.spouts import SpoutExecutor, SpoutTask
 from acker.local.until import Until, parse_until
 from acker.local.watchdog import StallWatchdog, suspects
-from acker.protocol import UINT64_MAX, acker_of
 from acker.topology.builder import Topology
 from acker.topology.conf import check, inert, resolve
 from acker.topology.graph import Graph, check_ticks, graph_of

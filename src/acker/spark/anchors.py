@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from acker.ids import tuple_ids
+from acker._engine.ids import tuple_ids
 
 ANCHOR_BYTES = 16
 TIMED_ANCHOR_BYTES = 24
@@ -181,7 +181,7 @@ def emit(inputs: Anchors, parents: Parents, outputs: int, run_seed: int, compone
     outputs : int
         How many output rows there are.
     run_seed, component
-        See `acker.ids.tuple_ids`.
+        See `acker._engine.ids.tuple_ids`.
 
     Returns
     -------

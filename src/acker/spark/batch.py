@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
+from acker._engine.protocol import INT32_MAX, Kind, Outcome
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
-from acker.protocol import INT32_MAX, Kind, Outcome
 from acker.spark.messages import FIELDS, check_options
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _gather(messages: DataFrame, types: dict[str, str]) -> DataFrame:
 
     complaint = _complaint(kind, root_id, value, task_id, message_id, is_task_id)
     is_track = kind == int(Kind.TRACK)
-    # `acker.protocol.track_rank`. Null where there is no TRACK, so that min and min_by pass the row over.
+    # `acker._engine.protocol.track_rank`. Null where there is no TRACK, so that min and min_by pass the row over.
     rank = F.when(is_track, value.bitwiseXOR(F.xxhash64(task, message_id)))
     # A projection of its own: bit_xor and min_by evaluate what they are given up to three times a row.
     rows = messages.select(

@@ -38,9 +38,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 import numpy as np
 import pyarrow as pa
 
-from acker.combiner import FAILED, RESET, SHARDS_MAX, TRACKED, Combiner, Partials, check_shards, shard_of, xxh64
+from acker._engine.combiner import FAILED, RESET, SHARDS_MAX, TRACKED, Combiner, Partials, check_shards, shard_of, xxh64
+from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.protocol import INT64_MIN
 from acker.spark.guards import carried
 from acker.spark.messages import quoted, shared_ids
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyspark.sql import Column, DataFrame
 
-    from acker.columns import Completions
+    from acker._engine.completions import Completions
 
 MAGIC: Final = b"ACKERBLK"
 VERSION: Final = 2

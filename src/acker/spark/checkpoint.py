@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
+from acker._engine.open_trees import UNTRACKED_FAILED, Counts
+from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentValueError
-from acker.ledger import UNTRACKED_FAILED, Counts
-from acker.protocol import INT64_MIN
 from acker.spark.guards import carried
 from acker.spark.state import HEAD_KEY, VARIABLE, VERSION, Head, StateError, decode_chunk, decode_head
 

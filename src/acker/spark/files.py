@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.errors import PySparkException
 
-from acker.combiner import SHARDS_MAX, Cohorts, Combiner
+from acker._engine.combiner import SHARDS_MAX, Cohorts, Combiner
 from acker.errors import ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark.blocks import BLOCKS_DDL, block_row, completions_from_blocks, encode_blocks
 from acker.spark.guards import carried

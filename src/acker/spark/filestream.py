@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 from pyarrow import fs
 
+from acker._engine.protocol import INT32_MAX, INT64_MAX, check_integer
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
-from acker.protocol import INT32_MAX, INT64_MAX, check_integer
 from acker.spark.blocks import BLOCKS_DDL, place_of
 from acker.spark.files import deal, follows_logs, gather_units, inspect_file, parallelism_of
 from acker.spark.guards import carried
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from acker.combiner import Cohorts
+    from acker._engine.combiner import Cohorts
     from acker.spark.files import Unit
 
 BINARY_FILES_DDL: Final = "path string, modificationTime timestamp, length long, content binary"

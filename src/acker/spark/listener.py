@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from acker.protocol import COUNTERS
+from acker._engine.protocol import COUNTERS
 from acker.spark.reports import DEFAULT_NAME, SHARDS, SKIPPED, SKIPPED_SUFFIX, Report
 
 if TYPE_CHECKING:

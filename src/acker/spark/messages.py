@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from acker.columns import Columns
-from acker.combiner import check_shards
+from acker._engine.columns import Columns
+from acker._engine.combiner import check_shards
+from acker._engine.protocol import INT32_MAX, INT64_MAX, INT64_MIN, PROTOCOLS, Kind
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnValueError
-from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, PROTOCOLS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

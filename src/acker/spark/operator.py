@@ -12,8 +12,8 @@ import pandas as pd
 from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
-from acker.columns import Completions
-from acker.protocol import COMPLETION_SCHEMA
+from acker._engine.completions import Completions
+from acker._engine.schemas import COMPLETION_SCHEMA
 from acker.spark.guards import Parcel, check_worker
 from acker.spark.resident import residents
 from acker.spark.shard import Batch, Options, update

@@ -2,7 +2,7 @@
 
 A spout gives each row a tree, bolts run functions over the rows, and one evaluation of the last DataFrame yields the
 data, the messages for the acker and the texts of failures together. Messages travel as packed blocks in a few carrier
-rows of the same DataFrame. Ids are keyed hashes (`acker.ids`), so whatever Spark computes twice comes out the same.
+rows of the same DataFrame. Ids are keyed hashes, so whatever Spark computes twice comes out the same.
 
 A stage keeps nothing between rows but what leaves at the end of its task, so a pipeline on a streaming DataFrame is the
 same plan, run for each micro-batch; only what needs an end of the data, or an evaluation now, is refused there.
@@ -37,9 +37,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from acker.combiner import check_shards
+from acker._engine.combiner import check_shards
+from acker._engine.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Outcome, check_integer
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Outcome, check_integer
 from acker.spark import steps
 from acker.spark.blocks import latest_event_ms, settle_rows
 from acker.spark.failing import accumulator

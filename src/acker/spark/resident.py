@@ -28,7 +28,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from acker.ledger import TOKEN_BYTES, Ledger, Memory, PrivateMemory
+from acker._engine.open_trees import TOKEN_BYTES, Ledger, Memory, PrivateMemory
 
 # So long a table is kept for a micro-batch that may take it up. Longer than most micro-batches take; a worker that has
 # nothing to do Spark ends after a minute, with all its tables.

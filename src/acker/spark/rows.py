@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
-from acker.combiner import Cohorts, Combiner
+from acker._engine.combiner import Cohorts, Combiner
 from acker.spark.blocks import BLOCKS_DDL, block_row, encode_blocks
 from acker.spark.guards import carried
 from acker.spark.messages import columns_of, event_times_of, latest_of, quoted

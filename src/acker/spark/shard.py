@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from acker.columns import Completions
-from acker.combiner import Cohorts, Combiner, Partials, shard_of
+from acker._engine.combiner import Cohorts, Combiner, Partials, shard_of
+from acker._engine.completions import Completions
+from acker._engine.open_trees import TOKEN_BYTES, Counts, Ledger
+from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentValueError
-from acker.ledger import TOKEN_BYTES, Counts, Ledger
-from acker.protocol import INT64_MIN
 from acker.spark.blocks import decode_block, tracks_of
 from acker.spark.messages import shared_ids
 from acker.spark.reports import Report

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from acker.columns import Completions
+from acker._engine.completions import Completions
+from acker._engine.schemas import COMPLETION_SCHEMA
 from acker.errors import ArgumentTypeError, ColumnValueError
-from acker.protocol import COMPLETION_SCHEMA
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from acker.combiner import xxh64
+from acker._engine.combiner import xxh64
+from acker._engine.open_trees import TOKEN_BYTES, UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET, Counts, Entries
+from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentValueError
-from acker.ledger import TOKEN_BYTES, UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET, Counts, Entries
-from acker.protocol import INT64_MIN
 
 VERSION: Final = 3
 # The state variable, a map, and its types as Spark writes them. One for both: a second variable would make every commit

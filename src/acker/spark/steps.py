@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from acker.columns import check_columns
-from acker.combiner import Cohorts, Combiner
+from acker._engine.columns import check_columns
+from acker._engine.combiner import Cohorts, Combiner
+from acker._engine.ids import root_ids, tuple_ids
+from acker._engine.protocol import Kind
 from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, ColumnValueError
-from acker.ids import root_ids, tuple_ids
-from acker.protocol import Kind
 from acker.spark import anchors as trees
 from acker.spark.anchors import Anchors, Int64s
 from acker.spark.blocks import encode_blocks

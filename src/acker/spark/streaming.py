@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
-from acker.combiner import SHARDS_MAX, Cohorts, check_shards
+from acker._engine.combiner import SHARDS_MAX, Cohorts, check_shards
+from acker._engine.protocol import BUCKETS_MAX, BUCKETS_MIN, HIGH_WATER_MAX, PROTOCOLS, check_integer
+from acker._engine.schemas import COMPLETION_SCHEMA
 from acker.errors import ArgumentValueError
-from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, COMPLETION_SCHEMA, HIGH_WATER_MAX, PROTOCOLS, check_integer
 from acker.spark.blocks import place_of
 from acker.spark.guards import PARTITIONS_CONF, check_streaming_session, versions
 from acker.spark.messages import EVENT_MS_MAX, check_options, check_timeout

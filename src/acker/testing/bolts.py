@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
+from acker._engine.ids import IdGenerator
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.ids import IdGenerator
 from acker.local import Hook, Report
 from acker.testing.components import FeederSpout
 from acker.testing.scheduler import Scheduler

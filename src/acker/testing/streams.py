@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from acker.columns import Columns
+from acker._engine.columns import Columns
+from acker._engine.protocol import UINT64_MAX, Kind, check_integer
 from acker.errors import ArgumentValueError
-from acker.protocol import UINT64_MAX, Kind, check_integer
 
 _Words = npt.NDArray[np.uint64]
 _Int64s = npt.NDArray[np.int64]

@@ -1,7 +1,7 @@
 """What a topology is: components, streams, groupings, options. The one door; it knows no runtime."""
 
+from acker._engine.implementation import NAME, compiled_only
 from acker.errors import ConfError, TopologyError, TupleStateError
-from acker.implementation import NAME, compiled_only
 
 if NAME == "python":
     raise compiled_only("acker.topology")

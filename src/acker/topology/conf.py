@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from acker._engine.protocol import BUCKETS_MAX, BUCKETS_MIN, HIGH_WATER_MAX
 from acker.errors import ArgumentTypeError, ConfError
-from acker.protocol import BUCKETS_MAX, BUCKETS_MIN, HIGH_WATER_MAX
 
 _SECS_MAX: Final = 49 * 24 * 3600  # the engine measures a tree's age in 32 bits of milliseconds
 

@@ -7,8 +7,8 @@ from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from acker._engine.protocol import encode_tuple_id
 from acker._flow import Delivery, Field
-from acker.protocol import encode_tuple_id
 from acker.topology.nearest import nearest
 
 SYSTEM_COMPONENT: Final = "__system"

@@ -1,8 +1,7 @@
 from collections import Counter, defaultdict
 
-from streamparse.bolt import BatchingBolt, Bolt, TicklessBatchingBolt
-
 from streamparse import Stream
+from streamparse.bolt import BatchingBolt, Bolt, TicklessBatchingBolt
 
 
 class VisitBolt(Bolt):

@@ -4,7 +4,6 @@ Page views: counted in batches, one from tick to tick
 
 from bolts import BrokenBolt, LatestBolt, ViewCountBolt, VisitBolt
 from spouts import PageviewSpout
-
 from streamparse import Grouping, Topology
 
 

@@ -1,0 +1,324 @@
+"""Streams on Spark: micro-batches of the acker against those of Spark's own aggregation of one column.
+
+Both take the same files. The rival is ``groupBy("root_id").agg(bit_xor("value"))`` in update mode, with either of
+Spark's state stores. It says of each tree what its xor is by now, and never forgets one; the acker says how trees
+ended, and holds those that are open.
+
+A query is started afresh for every few files, one file a micro-batch, so that the sides can take turns. The first
+micro-batch after a start is not counted: it loads what the others find in memory.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from benchmarks.suite.measure import Case, Goal, Ratio, Result, Scale, expect
+from benchmarks.suite.spark import CORES, OKS, PENDING, session, write_messages
+from benchmarks.suite.workloads import SEED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+MESSAGES: Final = 1_000_000
+MESSAGES_LARGE: Final = 5_000_000
+MESSAGES_SMALL: Final = 1_000
+HELD_MANY: Final = 10_000_000
+HELD_FEW: Final = 100_000
+TIMEOUT: Final = "10 minutes"
+
+# Measured micro-batches of one start; one more is run before them.
+_KEPT: Final = 3
+_TRACKS_A_FILE: Final = 2_500_000
+
+_STATE: Final = "org.apache.spark.sql.execution.streaming.state"
+_HDFS_BACKED: Final = f"{_STATE}.HDFSBackedStateStoreProvider"
+_ROCKSDB: Final = f"{_STATE}.RocksDBStateStoreProvider"
+_PROVIDER_CONF: Final = "spark.sql.streaming.stateStore.providerClass"
+_PARTITIONS_CONF: Final = "spark.sql.shuffle.partitions"
+
+FILES, ROWS, HDFS, ROCKSDB, EMPTY = "files", "rows", "bit_xor HDFS", "bit_xor RocksDB", "empty"
+
+
+class Side(NamedTuple):
+    """One way to answer, as a streaming query over a directory.
+
+    Attributes
+    ----------
+    frame : callable
+        Takes the session and the directory, returns the streaming DataFrame.
+    mode : str
+        Of the output.
+    provider : str
+        The state store.
+    """
+
+    frame: Callable[[SparkSession, str], DataFrame]
+    mode: str
+    provider: str
+
+
+def _messages(spark: SparkSession, path: str) -> DataFrame:
+    from acker.spark.messages import FIELDS
+
+    schema = ", ".join(f"{field.name} {field.spark_type}" for field in FIELDS)
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(path)
+
+
+def _from_files(spark: SparkSession, path: str) -> DataFrame:
+    from acker.spark import completions_from_files
+
+    return completions_from_files(spark, path, streaming=True, timeout=TIMEOUT, max_files_per_trigger=1)
+
+
+def _from_rows(spark: SparkSession, path: str) -> DataFrame:
+    from acker.spark import completions
+
+    return completions(_messages(spark, path), timeout=TIMEOUT)
+
+
+def _bit_xor(spark: SparkSession, path: str) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
+
+    return _messages(spark, path).groupBy("root_id").agg(F.bit_xor("value"))
+
+
+def _empty(spark: SparkSession, path: str) -> DataFrame:
+    """Return what a stateful operator in Python costs that does nothing, with as many partitions as the acker has."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    from acker.spark.blocks import place_of
+
+    class Nothing(StatefulProcessor):
+        """Reads and writes no state."""
+
+        def init(self, handle: Any) -> None:
+            """Have no variables."""
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: ARG002, N802, N803
+            """Drop the rows."""
+            return iter(())
+
+        def close(self) -> None:
+            """Have nothing to close."""
+
+    place = place_of(F.pmod("root_id", F.lit(CORES)).cast("int"), CORES)
+    rows = _messages(spark, path).select(place.alias("place"))
+    return rows.groupBy("place").transformWithStateInPandas(Nothing(), "nothing long", "Append", "None")
+
+
+SIDES: Final = {
+    FILES: Side(_from_files, "append", _ROCKSDB),
+    ROWS: Side(_from_rows, "append", _ROCKSDB),
+    HDFS: Side(_bit_xor, "update", _HDFS_BACKED),
+    ROCKSDB: Side(_bit_xor, "update", _ROCKSDB),
+    EMPTY: Side(_empty, "append", _ROCKSDB),
+}
+
+
+class Query:
+    """A side at work: the directory that its files come into, and its checkpoint."""
+
+    def __init__(self, spark: SparkSession, side: Side, folder: Path) -> None:
+        self._spark = spark
+        self._side = side
+        self._checkpoint = folder / "checkpoint"
+        self._directory = folder / "in"
+        self._directory.mkdir(parents=True)
+        self.acked = 0
+        self.pending = 0
+
+    def run(self, files: Sequence[Path]) -> list[float]:
+        """Take some more files, each in a micro-batch; return how many milliseconds each took."""
+        for file in files:
+            (self._directory / file.name).hardlink_to(file)
+        self._spark.conf.set(_PROVIDER_CONF, self._side.provider)
+        writer = self._side.frame(self._spark, str(self._directory)).writeStream.format("noop")
+        writer = writer.outputMode(self._side.mode).option("checkpointLocation", str(self._checkpoint))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+        taken = []
+        for progress in query.recentProgress:
+            self._note(progress)
+            if any(source.numInputRows for source in progress.sources if source.description.startswith("FileStream")):
+                taken.append(float(progress.durationMs["triggerExecution"]))
+        expect("micro-batches", len(taken), len(files))
+        return taken
+
+    def _note(self, progress: StreamingQueryProgress) -> None:
+        observed = progress.observedMetrics.get("acker")
+        reports = [] if observed is None else observed["shards"]
+        self.acked += sum(report["acked"] for report in reports)
+        if reports:
+            self.pending = sum(report["pending"] for report in reports)
+
+
+@contextmanager
+def _streaming_session() -> Iterator[SparkSession]:
+    with session() as spark:
+        before = {name: spark.conf.get(name, None) for name in (_PROVIDER_CONF, _PARTITIONS_CONF)}
+        spark.conf.set(_PARTITIONS_CONF, str(CORES))
+        try:
+            yield spark
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, value)
+
+
+class Rounds(NamedTuple):
+    """How often each side is started, how many of these starts warm up, and the files of one."""
+
+    rounds: int
+    warm_up: int
+    files: int
+
+    @classmethod
+    def of(cls, scale: Scale) -> Rounds:
+        """Return what suits a scale."""
+        warm_up = 1 if scale.pairs > 2 else 0
+        return cls(warm_up + max(1, scale.pairs // 5), warm_up, 1 + min(_KEPT, scale.pairs // 2))
+
+    def run(self, queries: dict[str, Query], files: Sequence[Path]) -> dict[str, list[float]]:
+        """Return the milliseconds of each side's micro-batches."""
+        order = list(queries)
+        samples: dict[str, list[float]] = {name: [] for name in order}
+        for number in range(self.rounds):
+            some = files[number * self.files : (number + 1) * self.files]
+            for name in order[:: -1 if number % 2 else 1]:
+                taken = queries[name].run(some)
+                if number >= self.warm_up:
+                    samples[name] += taken[1:]
+        return samples
+
+
+def _parameters(spark: SparkSession, messages: int, pending: int, rounds: Rounds) -> dict[str, Any]:
+    return {
+        "messages": messages,
+        "pending": pending,
+        "oks": OKS,
+        "micro_batches": rounds.rounds * rounds.files,
+        "state_partitions": CORES,
+        "timeout": TIMEOUT,
+        "master": spark.sparkContext.master,
+        "pyspark": importlib.metadata.version("pyspark"),
+        "seed": SEED,
+    }
+
+
+def _write(folder: Path, messages: int, pending: int, rounds: Rounds) -> tuple[list[Path], Any]:
+    count = rounds.rounds * rounds.files
+    folder.mkdir()
+    expected = write_messages(folder, messages * count, pending=pending, files=count)
+    # Spark takes files in the order of their times.
+    return sorted(folder.iterdir(), key=lambda path: int(path.stem)), expected
+
+
+def micro_batches(scale: Scale, *, messages: int, goals: dict[tuple[str, str], Goal]) -> Result:
+    """Time the sides that the goals compare, each on the same files."""
+    rounds = Rounds.of(scale)
+    rows, pending = scale.size(messages, 1000), scale.size(PENDING, 40)
+    names = dict.fromkeys(name for pair in goals for name in pair)
+    with tempfile.TemporaryDirectory() as name, _streaming_session() as spark:
+        files, expected = _write(Path(name) / "messages", rows, pending, rounds)
+        queries = {side: Query(spark, SIDES[side], Path(name) / str(i)) for i, side in enumerate(names)}
+        samples = rounds.run(queries, files)
+        for side in set(queries) & {FILES, ROWS}:
+            expect(f"trees acked from {side}", queries[side].acked, expected.completions)
+        parameters = _parameters(spark, rows, pending, rounds)
+    ratios = [Ratio(*pair, scale.goal(goal)) for pair, goal in goals.items()]
+    return Result("ms/micro-batch", samples, ratios, parameters, expected._asdict())
+
+
+def held(scale: Scale) -> Result:
+    """Time the same micro-batches where few trees are open and where many are."""
+    rounds = Rounds.of(scale)
+    rows, pending = scale.size(MESSAGES, 1000), scale.size(PENDING, 40)
+    held_trees = {f"{count} held": scale.size(count, 100) for count in (HELD_FEW, HELD_MANY)}
+    with tempfile.TemporaryDirectory() as name, _streaming_session() as spark:
+        files, expected = _write(Path(name) / "messages", rows, pending, rounds)
+        queries = {}
+        for side, trees in held_trees.items():
+            queries[side] = Query(spark, SIDES[FILES], Path(name) / side)
+            queries[side].run(list(write_tracks(Path(name) / f"tracks {side}", trees)))
+            expect(f"trees held, {side}", queries[side].pending, trees)
+        samples = rounds.run(queries, files)
+        for side, query in queries.items():
+            expect(f"trees acked, {side}", query.acked, expected.completions)
+        parameters = {**_parameters(spark, rows, pending, rounds), **held_trees}
+    few, many = held_trees
+    ratios = [Ratio(many, few, scale.goal(Goal(at_most=1.5)))]
+    return Result("ms/micro-batch", samples, ratios, parameters, expected._asdict())
+
+
+def write_tracks(folder: Path, trees: int) -> Iterator[Path]:
+    """Write files of one TRACK for each of some trees that nobody ever completes; yield their paths."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from acker._engine.protocol import Kind
+    from acker._engine.schemas import MESSAGE_SCHEMA
+
+    folder.mkdir()
+    rng = np.random.default_rng(SEED)
+    for number, first in enumerate(range(0, trees, _TRACKS_A_FILE)):
+        rows = min(_TRACKS_A_FILE, trees - first)
+        columns: list[Any] = [
+            np.full(rows, Kind.TRACK, np.int8),
+            rng.integers(-(2**63), 2**63, rows),
+            rng.integers(1, 2**63, rows),
+            np.zeros(rows, np.int32),
+            np.arange(first, first + rows),
+        ]
+        path = folder / f"tracks {number}.parquet"
+        pq.write_table(pa.table(columns, schema=MESSAGE_SCHEMA), path, use_dictionary=False)
+        yield path
+
+
+CASES: Final = [
+    Case(
+        "spark/streaming/1m",
+        "How long does a micro-batch of a million messages take, against the xor of one column?",
+        partial(
+            micro_batches,
+            messages=MESSAGES,
+            goals={
+                (HDFS, FILES): Goal(at_least=1.5),
+                (ROCKSDB, FILES): Goal(at_least=4.0),
+                (HDFS, ROWS): Goal(at_least=1.2),
+            },
+        ),
+    ),
+    Case(
+        "spark/streaming/5m",
+        "And one of five million?",
+        partial(
+            micro_batches,
+            messages=MESSAGES_LARGE,
+            goals={(HDFS, FILES): Goal(at_least=3.5), (ROCKSDB, FILES): Goal(at_least=8.0)},
+        ),
+    ),
+    Case(
+        "spark/streaming/small",
+        "How long does one of a thousand messages take, against a stateful operator in Python that does nothing?",
+        partial(
+            micro_batches,
+            messages=MESSAGES_SMALL,
+            goals={(FILES, EMPTY): Goal(at_most=1.3), (ROWS, EMPTY): Goal(at_most=1.3)},
+        ),
+    ),
+    Case("spark/streaming/held", "Does a micro-batch take longer where ten million trees are open?", held),
+]

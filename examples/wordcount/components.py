@@ -1,0 +1,168 @@
+"""Spout and bolts of the word count, as they run in Spark's Python workers.
+
+Faults are drawn from run seed, file, line and attempt, so that a run can be repeated and a replayed line gets
+a new chance.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from acker._engine.ids import draw
+from acker.spark.functions import Outputs
+from examples.wordcount.corpus import Corpus, read_lines
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from acker.spark.pipeline import Tracked
+
+# The lines as the spout sends them. `lose` is where in the line a word gets lost, from 0 to below 1; null for nowhere.
+LINES: Final = "file int, line long, attempt int, text string, fault boolean, lose double"
+
+# What `tally` yields.
+COUNTS: Final = "word string, n long"
+
+INJECTED: Final = "injected by --fail-rate"
+
+BATCH_ROWS: Final = 20_000
+
+
+class InjectedFault(Exception):  # noqa: N818  It is no error of anybody.
+    """Raised by the split bolt for lines drawn by --fail-rate."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How often what goes wrong, and the seed that decides where."""
+
+    seed: int
+    fail_rate: float
+    drop_rate: float
+
+
+# Of each file to replay: its line numbers, ascending. None: all lines of all files, the first round.
+Replays = dict[int, NDArray[np.int64]]
+
+
+def read(
+    corpus: Corpus,
+    chunks: list[list[int]],
+    faults: Faults,
+    attempt: int,
+    replays: Replays | None,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Read the files of the chunks whose numbers come in, and draw the fate of each line."""
+    for batch in batches:
+        for chunk in batch.column(0).to_numpy().tolist():
+            held: list[pa.RecordBatch] = []
+            for file in chunks[chunk]:
+                texts = read_lines(corpus.path(file))
+                number = np.arange(1, len(texts) + 1)
+                if replays is not None:
+                    number = replays[file][replays[file] <= len(texts)]
+                    texts = [texts[place] for place in (number - 1).tolist()]
+                held.append(drawn(file, number, texts, faults, attempt))
+                if sum(part.num_rows for part in held) >= BATCH_ROWS:
+                    yield from joined(held)
+                    held = []
+            yield from joined(held)
+
+
+def drawn(file: int, line: NDArray[np.int64], texts: list[str], faults: Faults, attempt: int) -> pa.RecordBatch:
+    """Draw the fate of some lines of a file, as LINES."""
+    fails = draw(faults.seed, "fail", file, line, attempt) < faults.fail_rate
+    drops = draw(faults.seed, "drop", file, line, attempt) < faults.drop_rate
+    where = draw(faults.seed, "lose", file, line, attempt)
+    return pa.RecordBatch.from_pydict(
+        {
+            "file": pa.array(np.full(line.size, file, np.int32)),
+            "line": pa.array(line),
+            "attempt": pa.array(np.full(line.size, attempt, np.int32)),
+            "text": pa.array(texts, pa.string()),
+            "fault": pa.array(fails),
+            "lose": pa.array(where, mask=~drops),
+        }
+    )
+
+
+def joined(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of small batches as one of a size that Spark takes well; nothing for none."""
+    if parts:
+        yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
+
+
+def split(line: Any) -> list[tuple[str, bool]]:
+    """Split bolt: emit each word of a line, and whether it arrives."""
+    if line.fault:
+        raise InjectedFault(INJECTED)
+    words = line.text.split()
+    if line.lose is None:
+        return [(word, True) for word in words]
+    lost = int(line.lose * len(words))
+    return [(word, place != lost) for place, word in enumerate(words)]
+
+
+def arrives(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+    """Tell the words that arrive from those that the network between split and count loses."""
+    mask: NDArray[np.bool_] = batch.column("kept").to_numpy(zero_copy_only=False)
+    return mask
+
+
+def count(batch: pa.RecordBatch) -> Outputs:
+    """Count bolt: count each word once, for its own tree. They are added up when the outcome of the trees is known."""
+    return Outputs({"word": batch.column("word")}, np.arange(batch.num_rows))
+
+
+def tally(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Add up the words of a partition, as COUNTS; the fields grouping brought all of a word to one."""
+    parts = []
+    for batch in batches:
+        counts: Any = pc.value_counts(batch.column("word"))
+        parts.append(pa.RecordBatch.from_arrays(counts.flatten(), ["word", "n"]))
+    if parts:
+        total = pa.Table.from_batches(parts).group_by("word").aggregate([("n", "sum")])
+        yield from total.select(["word", "n_sum"]).rename_columns(["word", "n"]).to_batches(BATCH_ROWS)
+
+
+def pipeline(
+    spark: SparkSession, corpus: Corpus, faults: Faults, attempt: int, replays: Replays | None, partitions: int
+) -> Tracked:
+    """Build one round: spout -> split -> fields grouping on the word -> count."""
+    from acker.spark.pipeline import spout
+
+    if replays is None:
+        chunks = corpus.chunks(partitions)
+    else:
+        files = sorted(replays)
+        size = -(-len(files) // partitions)
+        chunks = [files[start : start + size] for start in range(0, len(files), size)]
+    reader = functools.partial(read, corpus, chunks, faults, attempt, replays)
+
+    spouted = spout(
+        spark.range(0, len(chunks), 1, numPartitions=len(chunks)),
+        reader=reader,
+        schema=LINES,
+        message_id="line",
+        source="file",
+        task_id="file",
+        attempt="attempt",
+        run_seed=faults.seed,
+        component="lines",
+    )
+    return counted(spouted)
+
+
+def counted(lines: Tracked) -> Tracked:
+    """Build what follows the spout: split -> fields grouping on the word -> count."""
+    words = lines.bolt(split, schema="word string, kept boolean").lossy(arrives).select("word")
+    return words.grouped("word").bolt(count, schema="word string", by="batch", sink=True)

@@ -1,0 +1,1 @@
+"""The acker itself and what it is made of: private, `acker` exports what users need."""

@@ -1,0 +1,391 @@
+"""Acker: the contract over the native core. Checked columns of messages in, columns of finished trees out."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NoReturn, Self, SupportsIndex
+
+from acker._engine.columns import Columns, check_columns, check_now_ms, columns_from_arrow, find_root_id
+from acker._engine.completions import Completions
+from acker._engine.implementation import core, kernel
+from acker._engine.protocol import (
+    INT64_MAX,
+    PROTOCOLS,
+    Options,
+    PendingTree,
+    Stats,
+    check_integer,
+    check_options,
+    check_seed,
+)
+from acker._engine.snapshot import Header, Reading, checksum_at_end, source_of
+from acker._engine.storage import Readable, Writable, opened, write
+from acker.errors import ColumnValueError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class NativeAcker(ABC):
+    """What `Acker` and `ShardedAcker` have in common: the contract over a native core, which they make."""
+
+    __slots__ = ("_core", "_options")
+
+    @abstractmethod
+    def _make_core(self, options: Options, seed: int) -> core.Core | core.ShardedCore:
+        """Return a new core."""
+
+    def _open(self, options: Options, seed: object = None) -> None:
+        self._core = self._make_core(options, check_seed(seed))
+        self._options = options
+
+    def _read(self, reading: Reading) -> Self:
+        self._open(reading.header.options)
+        reading.fill(self._core.reader(reading.checksum, reading.header.entries))
+        self._core.set_counters(reading.header.counters)
+        return self
+
+    @property
+    def protocol(self) -> str:
+        """Which rules hold."""
+        return self._options.protocol
+
+    @property
+    def buckets(self) -> int:
+        """How many cohorts there are."""
+        return self._options.buckets
+
+    @property
+    def high_water(self) -> int | None:
+        """The bound on memory, in tracked trees; None: no limit."""
+        return self._options.high_water
+
+    def ingest(
+        self,
+        kind: npt.ArrayLike,
+        root_id: npt.ArrayLike,
+        value: npt.ArrayLike,
+        task_id: npt.ArrayLike | None = None,
+        message_id: npt.ArrayLike | None = None,
+        *,
+        now_ms: SupportsIndex = 0,
+    ) -> Completions:
+        """Apply one batch of acker messages in row order; return the trees it finishes.
+
+        Row i has the effect of the i-th call of Storm's Acker.execute (Storm 2.x daemon/Acker.java), but for a second
+        TRACK of a tracked root, which is ignored.
+
+        Parameters
+        ----------
+        kind : (n,) int8, or one Kind for all rows
+        root_id : (n,) int64
+            Tree the row belongs to. Any value, 0 and negatives included.
+        value : (n,) int64
+            TRACK: xor of the tuple ids the spout sent. OK: the finished tuple's id xor the ids emitted under it. Not
+            used by FAIL and RESET_TIMEOUT.
+        task_id : (n,) int32, >= 0, optional
+            Spout task to notify. Used of TRACK rows only; may be left out where there is none.
+        message_id : (n,) int64, optional
+            The spout's own id. Used of TRACK rows only; left out reads 0.
+        now_ms : int64
+            Milliseconds since any fixed epoch; becomes the start of new trees and ends finished ones.
+
+        Returns
+        -------
+        Completions
+            0 <= m <= n rows, in the order in which the messages finished the trees. The arrays own their memory.
+
+        Raises
+        ------
+        ColumnTypeError, ColumnValueError
+            The column, the first bad row, what was expected; nothing applied. Integers of another width are converted
+            when no value changes.
+        ArgumentTypeError, ArgumentValueError
+            `now_ms` is no int64; nothing applied.
+        AckerMemoryError
+            The table could not grow; `rows_applied` leading rows took effect and `completions` are theirs.
+        BusyError
+            Another thread is inside this acker; nothing applied.
+
+        Notes
+        -----
+        Expected O(n). Releases the GIL.
+        """
+        completions = self._core.ingest(kind, root_id, value, task_id, message_id, now_ms)
+        if completions is None:
+            return self._ingest(check_columns(kind, root_id, value, task_id, message_id), check_now_ms(now_ms))
+        return completions
+
+    def ingest_arrow(self, batch: object, *, now_ms: SupportsIndex = 0) -> Completions:
+        """Apply an Arrow batch, or a stream of batches as one; columns by the names of `MESSAGE_SCHEMA`.
+
+        Parameters
+        ----------
+        batch : object with ``__arrow_c_array__`` or ``__arrow_c_stream__``
+            A record batch, table or data frame of any library. Read without a copy where it is one batch with the types
+            of `MESSAGE_SCHEMA`. Further columns are ignored; ``task_id`` and ``message_id`` may be missing as in
+            `ingest`.
+        now_ms : int64
+            As in `ingest`, as are the result and the errors.
+        """
+        return self._ingest(columns_from_arrow(batch), check_now_ms(now_ms))
+
+    def _ingest(self, columns: Columns, now_ms: int) -> Completions:
+        completions = self._core.ingest(*columns, now_ms)
+        if completions is None:
+            raise ColumnValueError("a column changed after it was checked: another thread writes to it")
+        return completions
+
+    def rotate(self, *, now_ms: SupportsIndex = 0) -> Completions:
+        """Empty death row, which becomes the nursery; return its trees as TIMED_OUT, in any order.
+
+        Entries without a TRACK leave too and are counted (``stats().orphans``).
+
+        Parameters
+        ----------
+        now_ms : int64
+            Ends the trees: ``elapsed_ms`` is counted up to it.
+
+        Raises
+        ------
+        MemoryError
+            No memory for the result; nothing was removed.
+        BusyError
+            Another thread is inside this acker; nothing was removed.
+
+        Notes
+        -----
+        O(1) where the bucket is empty, else one sweep over the table, which is made smaller when little is left in it.
+        Releases the GIL.
+        """
+        return self._core.rotate(check_now_ms(now_ms))
+
+    def oldest(self, n: SupportsIndex = 10, *, now_ms: SupportsIndex | None = None) -> list[PendingTree]:
+        """Return the `n` trees that were begun first, the oldest first: what to look at when something hangs.
+
+        Parameters
+        ----------
+        n : int >= 0
+            At most so many.
+        now_ms : int64, optional
+            Ages are counted up to it; left out, up to what the last `ingest` or `rotate` was told. Before the first of
+            these, as after a restore, every age is 0.
+
+        Returns
+        -------
+        list of PendingTree
+            0 to `n` of them, entries without a TRACK included, and nothing is changed. Those of one age begin with
+            those that leave first, then with the least root id.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentValueError
+            `n` is no integer >= 0, or `now_ms` no int64.
+        MemoryError
+            No memory for the result.
+        BusyError
+            Another thread is inside this acker.
+
+        Notes
+        -----
+        One pass over the table, as for `snapshot`: milliseconds for a million trees. Releases the GIL; memory for `n`.
+
+        Examples
+        --------
+        >>> from acker import Acker, Kind
+        >>> acker = Acker()
+        >>> _ = acker.ingest(Kind.TRACK, [7, 8], [1 ^ 2, 4], [0, 0], [42, 43], now_ms=1_000)
+        >>> _ = acker.ingest(Kind.OK, [7], [1], now_ms=3_000)
+        >>> for tree in acker.oldest(1):
+        ...     print(tree.message_id, tree.age_ms, tree.state, tree.ack_val)
+        42 2000 tracked 2
+        """
+        most = check_integer("n", n, 0, INT64_MAX)
+        rows = self._core.oldest(most, None if now_ms is None else check_now_ms(now_ms))
+        return [_pending_tree(row) for row in rows]
+
+    def stats(self) -> Stats:
+        """Return what happened since creation, and what is held now."""
+        return Stats(*self._core.numbers()[:13])
+
+    def snapshot(self) -> bytes:
+        """Return everything this acker knows as bytes for `restore`; docs/snapshot.md describes them.
+
+        Raises
+        ------
+        MemoryError
+            No memory for the result.
+        BusyError
+            Another thread is inside this acker.
+
+        Notes
+        -----
+        One sweep over the table. Releases the GIL.
+        """
+        with self._core.writer() as writer:
+            return writer.whole(self._header(writer))
+
+    def snapshot_to(self, target: str | os.PathLike[str] | Writable) -> int:
+        """Write everything this acker knows to a file, block by block, with one block in memory.
+
+        Parameters
+        ----------
+        target : path or binary file object
+            The file of a path is replaced at once, when everything has been written and has reached the disk: whoever
+            opens it, after a crash too, finds the whole of the old snapshot or of the new one. For a file object all
+            that is called is `write`; flushing and closing it is left to the caller.
+
+        Returns
+        -------
+        int
+            How many bytes were written.
+
+        Raises
+        ------
+        OSError
+            What the system or the file object says. The file of a path is as it was before. A file object has taken
+            a part that `restore_from` will refuse.
+        ArgumentTypeError
+            `target` is neither.
+        BusyError
+            Another thread is inside this acker. Until this call returns, any other one gets this error too.
+
+        Notes
+        -----
+        A new file may be read by its owner only, since a snapshot holds ids and is ordered by the hash; a file that is
+        there already keeps its permissions. What a killed process leaves behind is called ``.acker-*.tmp``.
+        """
+        with self._core.writer() as writer:
+            header = self._header(writer)
+            return write(target, chain([header], iter(writer.next_block, b"")))
+
+    def _header(self, writer: core.SnapshotWriter) -> bytes:
+        header = Header(self._options, writer.counters, writer.entries).pack()
+        writer.begin(checksum_at_end(header))
+        return header
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the tables and buffers occupy."""
+        return self._core.numbers()[13]
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the tables contradict themselves; O(slots). For tests and for the suspicious."""
+        if not self._core.check_invariants():
+            raise AssertionError("the tables of this acker contradict themselves")
+
+    def __len__(self) -> int:
+        return self._core.numbers()[11]
+
+    def __contains__(self, root_id: object) -> bool:
+        found = find_root_id(root_id)
+        return found is not None and self._core.contains(found)
+
+    def __reduce_ex__(self, version: SupportsIndex) -> NoReturn:
+        """Refuse `copy` and `pickle`: a shallow copy would share the table with this one."""
+        raise TypeError(f"{type(self).__name__}: copied and sent elsewhere by snapshot() and restore() only")
+
+    def __repr__(self) -> str:
+        options = self._options
+        shown = f"protocol={options.protocol!r}, buckets={options.buckets}, high_water={options.high_water}"
+        return f"{type(self).__name__}({shown}): {len(self)} pending"
+
+
+# By the number that the core gives them.
+_STATES: Final = ("untracked", "failed", "tracked")
+
+
+def _pending_tree(row: tuple[int, ...]) -> PendingTree:
+    message_id, age_ms, state, root_id, task_id, ack_val, rotations_left = row
+    is_tracked = _STATES[state] == "tracked"
+    message, task = (message_id, task_id) if is_tracked else (None, None)
+    return PendingTree(message, age_ms, _STATES[state], root_id, task, ack_val, rotations_left)
+
+
+class Acker(NativeAcker):
+    """Storm's XOR tuple-tree acker: knows for every root id when everything derived from it is finished.
+
+    Parameters
+    ----------
+    protocol : {"storm", "storm-0.9", "fsshelter"}
+        Which rules hold; see docs/protocol.md.
+    buckets : int, 2 to 15
+        Cohorts that expire together. With one `rotate` every P a tree times out after more than (buckets - 1) P and
+        at most buckets P.
+    high_water : int >= 0, optional
+        Bounds the memory: while more than twice as many tracked trees are held, a TRACK is answered REJECTED. None:
+        no limit.
+    seed : int, 0 to 2^64 - 1, optional
+        Of the hash that places root ids; drawn from the operating system unless given. Keep it secret where others
+        choose root ids: whoever knows it can make the acker slow. It is in no snapshot; a restored acker draws its own.
+
+    Notes
+    -----
+    One thread at a time: a second one that enters gets `BusyError` and changes nothing. `len`, `stats` and `nbytes`
+    may be asked at any time and then show some recent moment.
+
+    Examples
+    --------
+    >>> from acker import Acker, Kind
+    >>> a = Acker()
+    >>> len(a.ingest([Kind.TRACK, Kind.OK], [7, 7], [1 ^ 2, 1], [0, 0], [42, 0]))
+    0
+    >>> done = a.ingest([Kind.OK], [7], [2])
+    >>> done.message_id.tolist(), done.outcome.tolist()
+    ([42], [0])
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        *,
+        protocol: str = "storm",
+        buckets: int = 3,
+        high_water: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self._open(check_options(protocol, buckets, high_water), seed)
+
+    def _make_core(self, options: Options, seed: int) -> core.Core:
+        protocol = PROTOCOLS.index(options.protocol)
+        return core.Core(protocol, options.buckets, options.high_water, seed, kernel())
+
+    @classmethod
+    def restore(cls, blob: bytes | bytearray | memoryview) -> Acker:
+        """Return an acker that goes on where the one of the snapshot stood.
+
+        Raises
+        ------
+        SnapshotError
+            The bytes are damaged, of an unknown version, or no snapshot.
+        MemoryError
+            No memory for the table.
+        """
+        return cls.__new__(cls)._read(Reading(source_of(blob)))
+
+    @classmethod
+    def restore_from(cls, source: str | os.PathLike[str] | Readable) -> Acker:
+        """Return an acker that goes on where the one of the snapshot in a file stood.
+
+        Parameters
+        ----------
+        source : path or binary file object
+            Read to its end, block by block, with one block in memory: bytes behind the snapshot are damage. A file
+            object is read from where it stands, and stays open.
+
+        Raises
+        ------
+        SnapshotError
+            The bytes are damaged, of an unknown version, or no snapshot.
+        OSError
+            What the system or the file object says.
+        ArgumentTypeError
+            `source` is neither.
+        MemoryError
+            No memory for the table.
+        """
+        with opened(source) as bytes_of:
+            return cls.__new__(cls)._read(Reading(bytes_of))

@@ -1,0 +1,108 @@
+"""Completions: the columns of finished trees that a call returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from acker._engine import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    Int8Column = npt.NDArray[np.int8]
+    Int32Column = npt.NDArray[np.int32]
+    Int64Column = npt.NDArray[np.int64]
+
+
+class Completions:
+    """The trees that a call finished, one row each, as NumPy columns that own their memory.
+
+    Attributes
+    ----------
+    root_id : (m,) int64
+    message_id : (m,) int64
+        The spout's own id, 0 where the TRACK came without one.
+    task_id : (m,) int32
+        The spout task that owns the tree.
+    outcome : (m,) int8
+        An `Outcome`.
+    elapsed_ms : (m,) int64
+        From the entry's first message to the call that reports it; 0 when REJECTED or when the clock was set back.
+
+    Notes
+    -----
+    Two are equal when all their rows are, in the same order. Results without rows may share their empty arrays.
+    """
+
+    __slots__ = ("elapsed_ms", "message_id", "outcome", "root_id", "task_id")
+    __hash__ = None  # type: ignore[assignment]
+
+    # In the order of the schema and of the constructor.
+    _DTYPES: Final = {
+        "root_id": np.int64,
+        "message_id": np.int64,
+        "task_id": np.int32,
+        "outcome": np.int8,
+        "elapsed_ms": np.int64,
+    }
+
+    def __init__(
+        self,
+        root_id: Int64Column,
+        message_id: Int64Column,
+        task_id: Int32Column,
+        outcome: Int8Column,
+        elapsed_ms: Int64Column,
+    ) -> None:
+        self.root_id = root_id
+        self.message_id = message_id
+        self.task_id = task_id
+        self.outcome = outcome
+        self.elapsed_ms = elapsed_ms
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[tuple[int, int, int, int, int]]) -> Completions:
+        """Return the rows (root id, message id, task id, outcome, elapsed ms) as columns."""
+        columns = zip(*rows, strict=True) if rows else [()] * len(cls._DTYPES)
+        return cls(*(np.array(column, dtype) for column, dtype in zip(columns, cls._DTYPES.values(), strict=True)))
+
+    @classmethod
+    def empty(cls) -> Completions:
+        """Return no rows."""
+        return cls.from_rows([])
+
+    @classmethod
+    def concat(cls, parts: Iterable[Completions]) -> Completions:
+        """Return the rows of all parts, one part after the other."""
+        pieces = list(parts)
+        if not pieces:
+            return cls.empty()
+        return cls(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in cls._DTYPES))
+
+    def rows(self) -> list[tuple[int, int, int, int, int]]:
+        """Return the rows (root id, message id, task id, outcome, elapsed ms) as Python integers."""
+        return list(zip(*(getattr(self, name).tolist() for name in self._DTYPES), strict=True))
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the rows as a record batch of `COMPLETION_SCHEMA`, which borrows these arrays. Imports pyarrow."""
+        import pyarrow as pa
+
+        schema: pa.Schema = schemas.COMPLETION_SCHEMA
+        return pa.RecordBatch.from_arrays([pa.array(getattr(self, name)) for name in self._DTYPES], schema=schema)
+
+    def __len__(self) -> int:
+        return len(self.root_id)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Completions):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in self._DTYPES)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={np.array2string(getattr(self, name), threshold=6)}" for name in self._DTYPES)
+        return f"Completions({shown})"

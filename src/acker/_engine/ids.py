@@ -1,0 +1,277 @@
+"""Where ids come from: random ones for tasks that run once, keyed ones for stages that may be computed twice.
+
+Source of the rules: protocol.md, *Ids*. An id is a non-zero int64, uniform over the whole range: 0 is excluded because
+``x ^ 0 = x`` would make its tuple invisible to the acker.
+
+Random ids (`IdGenerator`) suit a task that lives in one process and computes everything once. Where a stage may be
+computed again (a retried Spark task, a lost partition, a plan that is evaluated twice) a second draw would give other
+ids and the trees would never finish; there ids are a keyed hash of what the tuple is (`root_ids`, `tuple_ids`), and
+injected faults are decided the same way (`draw`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from acker._engine.protocol import INT64_MAX, UINT64_MAX, check_integer
+from acker.errors import ArgumentTypeError, ColumnTypeError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["IdGenerator", "draw", "root_ids", "tuple_ids"]
+
+# Ids taken from the bit generator at once for `IdGenerator.next`: a call into NumPy costs as much as a hundred ids.
+_BUFFER_IDS = 1024
+
+# What a hash of 0 is replaced by: 2^64 divided by the golden ratio, as a signed number.
+_INSTEAD_OF_ZERO = np.int64(0x9E3779B97F4A7C15 - 2**64)
+
+# splitmix64's finalizer (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators; Stafford's Mix13).
+_MULTIPLY_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MULTIPLY_2 = np.uint64(0x94D049BB133111EB)
+
+
+class _Forks:
+    """How many forks lie between this process and the one that imported the module; a child counts itself."""
+
+    count = 0
+
+    @classmethod
+    def count_one(cls) -> None:
+        cls.count += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Forks.count_one)
+
+
+class IdGenerator:
+    """Random non-zero int64 ids, uniform over the full range. One a task.
+
+    Parameters
+    ----------
+    seed : int, 0 to 2**64 - 1, optional
+        Repeats a stream, for tests. Left out, the operating system's entropy is used.
+
+    Notes
+    -----
+    Threads may share one: no id is given twice, but which thread gets which is not repeatable.
+
+    A generator is never shared with a forked child: there it goes on with fresh entropy of the operating system, seeded
+    or not, so that the child cannot repeat the ids of its parent. For the same reason it cannot be copied or pickled.
+    """
+
+    __slots__ = ("_bits", "_buffer", "_forks")
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._restart(None if seed is None else check_integer("seed", seed, 0, UINT64_MAX))
+
+    def _restart(self, seed: int | None) -> None:
+        # random_raw of a bit generator is the one stream that NumPy promises not to change between versions.
+        self._bits = np.random.PCG64DXSM(seed)
+        self._buffer: list[int] = []
+        self._forks = _Forks.count
+
+    def _draw(self, n: int) -> NDArray[np.int64]:
+        ids = self._bits.random_raw(n).view(np.int64)
+        zeros = np.flatnonzero(ids == 0)
+        while zeros.size:  # Each with chance 2^-64.
+            ids[zeros] = self._bits.random_raw(zeros.size).view(np.int64)
+            zeros = np.flatnonzero(ids == 0)
+        return ids
+
+    def next(self) -> int:
+        """Give one id.
+
+        Returns
+        -------
+        int
+            Between -2^63 and 2^63 - 1, never 0.
+        """
+        if self._forks != _Forks.count:
+            self._restart(None)
+        try:
+            return self._buffer.pop()
+        except IndexError:
+            # Of two threads that come here at once one throws away what the other has left: ids are plentiful.
+            ids: list[int] = self._draw(_BUFFER_IDS)[::-1].tolist()
+            given = ids.pop()
+            self._buffer = ids
+            return given
+
+    def take(self, n: int) -> NDArray[np.int64]:
+        """Give `n` ids at once.
+
+        Parameters
+        ----------
+        n : int >= 0
+
+        Returns
+        -------
+        (n,) int64
+            None of them 0. The array is the caller's.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentValueError
+            n is not an integer, or negative.
+        """
+        n = check_integer("n", n, 0, INT64_MAX)
+        if self._forks != _Forks.count:
+            self._restart(None)
+        return self._draw(n)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an IdGenerator cannot be copied or pickled, two would give the same ids: make one in each task"
+        )
+
+
+def _mix(words: NDArray[np.uint64]) -> None:
+    """Mix each word in place: a bijection of 64-bit words in which each input bit moves about half of the output."""
+    words ^= words >> np.uint64(30)
+    words *= _MULTIPLY_1
+    words ^= words >> np.uint64(27)
+    words *= _MULTIPLY_2
+    words ^= words >> np.uint64(31)
+
+
+def _words(name: str, column: ArrayLike) -> NDArray[np.uint64]:
+    """Read an integer column as 64-bit words, two's complement."""
+    array = np.asarray(column)
+    if array.size == 0 and not isinstance(column, np.ndarray):
+        array = array.astype(np.int64)  # An empty list reads as float64.
+    if array.dtype.kind not in "iu":
+        raise ColumnTypeError(f"{name}: expected integers, got {array.dtype}")
+    if array.dtype == np.uint64:
+        return array
+    return array.astype(np.int64, copy=False).view(np.uint64)
+
+
+def _keyed(run_seed: int, purpose: tuple[str, ...], columns: dict[str, ArrayLike]) -> NDArray[np.uint64]:
+    """Hash the rows of the columns under the key (run_seed, purpose).
+
+    Each round is a bijection of one column's word while the others stand still, so rows that differ in one column only
+    never collide.
+    """
+    import hashlib  # it loads OpenSSL, which would be a good part of importing acker
+
+    if isinstance(run_seed, bool) or not isinstance(run_seed, (int, np.integer)):
+        raise ArgumentTypeError(f"run_seed: expected an integer, got {type(run_seed).__name__}")
+    text = b"".join(
+        len(part).to_bytes(8, "little") + part for part in (str(item).encode() for item in (int(run_seed), *purpose))
+    )
+    words = [_words(name, column) for name, column in columns.items()]
+    key = np.frombuffer(hashlib.blake2b(text, digest_size=16, person=b"acker ids").digest(), np.uint64)
+    state: NDArray[np.uint64] = np.full(np.broadcast_shapes((1,), *(word.shape for word in words)), key[0])
+    for word in words:
+        state ^= word
+        _mix(state)
+        state += key[1]
+    _mix(state)
+    return state
+
+
+def _ids(words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    ids = words.view(np.int64)
+    ids[ids == 0] = _INSTEAD_OF_ZERO
+    return ids
+
+
+def root_ids(
+    run_seed: int, source: str | ArrayLike, message_id: ArrayLike, attempt: ArrayLike, *, component: str = ""
+) -> NDArray[np.int64]:
+    """Name the trees of spout messages, the same names each time they are computed.
+
+    Parameters
+    ----------
+    run_seed : int
+        Of the run; the only random part.
+    source : str, or (n,) int64
+        What the message ids count in: one name for all rows, or a number a row.
+    message_id : (n,) int64
+        The spout's own id, unique within the source.
+    attempt : (n,) int64, or one int
+        0 for the first time a message is sent. A replayed message must be another tree: late messages of the tree that
+        failed would otherwise enter the new one.
+    component : str
+        The spout, where a run has several.
+
+    Returns
+    -------
+    (n,) int64
+        Root ids, none of them 0. Columns broadcast; a call with scalars only gives one row.
+
+    Raises
+    ------
+    ColumnTypeError
+        A column that is not of integers, by name.
+    """
+    if isinstance(source, str):
+        return _ids(_keyed(run_seed, ("root", component, source), {"message_id": message_id, "attempt": attempt}))
+    columns = {"source": source, "message_id": message_id, "attempt": attempt}
+    return _ids(_keyed(run_seed, ("root", component), columns))
+
+
+def tuple_ids(
+    run_seed: int, root_id: ArrayLike, parent_tuple_id: ArrayLike, component: str, ordinal: ArrayLike
+) -> NDArray[np.int64]:
+    """Name the tuples of trees, the same names each time they are computed.
+
+    Parameters
+    ----------
+    run_seed : int
+    root_id : (n,) int64
+        The tree.
+    parent_tuple_id : (n,) int64
+        The tuple that this one was emitted under; 0 for the tuples that a spout sends.
+    component : str
+        The component that emits. Two components that read one stream both emit under the same parent.
+    ordinal : (n,) int64
+        Place among the parent's outputs of this component, from 0. (Not the place in a batch: how rows are cut into
+        batches and partitions may be another one the next time.)
+
+    Returns
+    -------
+    (n,) int64
+        Tuple ids, none of them 0.
+
+    Raises
+    ------
+    ColumnTypeError
+        A column that is not of integers, by name.
+    """
+    columns = {"root_id": root_id, "parent_tuple_id": parent_tuple_id, "ordinal": ordinal}
+    return _ids(_keyed(run_seed, ("tuple", component), columns))
+
+
+def draw(run_seed: int, purpose: str, *columns: ArrayLike) -> NDArray[np.float64]:
+    """Draw a uniform number for each row, the same one each time it is computed.
+
+    Parameters
+    ----------
+    run_seed : int
+    purpose : str
+        What is decided. Draws for two purposes are independent.
+    columns : (n,) int64 each
+        What the draw belongs to, such as file, line and attempt. At least one.
+
+    Returns
+    -------
+    (n,) float64
+        In [0, 1), with 53 bits.
+
+    Raises
+    ------
+    ColumnTypeError, ArgumentTypeError
+        No column, or one that is not of integers.
+    """
+    if not columns:
+        raise ArgumentTypeError("draw: expected at least one column")
+    named: dict[str, Any] = {f"column {index}": column for index, column in enumerate(columns)}
+    words = _keyed(run_seed, ("draw", purpose), named)
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,0 +1,304 @@
+"""Ledger: the trees of one shard that are open across micro-batches, in a native table that processes may hand on.
+
+Where messages come in micro-batches, each micro-batch is a set (see *Combined messages* in the protocol): a `Combiner`
+gathers it by root, and a `Ledger` holds what is still open after it. It says what a log has to remember of each change,
+and takes that back from the log.
+"""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from acker._engine.completions import Completions
+from acker._engine.implementation import core
+from acker._engine.protocol import check_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from acker._engine.combiner import Cohorts, Partials
+
+TOKEN_BYTES = 16
+# Task ids of entries that have no TRACK; the last one gives its tree new time, and is there with event times only.
+UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET = -1, -2, -4
+
+_CAPACITY_MIN = 1024
+
+
+class Memory(Protocol):
+    """A piece of memory that begins as zeros."""
+
+    @property
+    def view(self) -> mmap.mmap:
+        """The bytes."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+class PrivateMemory:
+    """Memory of this process alone."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.view = mmap.mmap(-1, size_bytes)
+
+    def close(self) -> None:
+        """Give it back."""
+        self.view.close()
+
+
+class Counts(NamedTuple):
+    """How often something happened; the names are those of `acker.Stats`."""
+
+    tracked: int = 0
+    acked: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    rejected: int = 0
+    duplicates: int = 0
+    unknown: int = 0
+    orphans: int = 0
+    dropped: int = 0
+    resets: int = 0
+    empty: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        """Return the sums."""
+        return Counts(*(mine + others for mine, others in zip(self, other, strict=True)))
+
+
+class Entries(NamedTuple):
+    """What a log keeps of some entries.
+
+    Attributes
+    ----------
+    root_id, value : (n,) int64
+        The value is the xor of all that was said, the TRACK's own included.
+    message_id : (n,) int64
+        0 where there was no TRACK.
+    start_ms, since_ms : (n,) int64
+        When the entry was made, and when it was last moved to the nursery.
+    task_id : (n,) int32
+        Of the TRACK; -1 where there was none, -2 where there was none but a FAIL, -4 where there was none but a
+        RESET_TIMEOUT, which only event times keep.
+    """
+
+    root_id: npt.NDArray[np.int64]
+    value: npt.NDArray[np.int64]
+    message_id: npt.NDArray[np.int64]
+    start_ms: npt.NDArray[np.int64]
+    since_ms: npt.NDArray[np.int64]
+    task_id: npt.NDArray[np.int32]
+
+
+class Merged(NamedTuple):
+    """What a micro-batch did to a ledger.
+
+    Attributes
+    ----------
+    completions : Completions
+    changed : (n,) uint32
+        Positions of entries that a log does not show as they are; valid until the ledger changes again.
+    gone : (2, m) int64
+        Root ids and starts of entries that a log shows although they are gone.
+    counts : Counts
+    """
+
+    completions: Completions
+    changed: npt.NDArray[np.uint32]
+    gone: npt.NDArray[np.int64]
+    counts: Counts
+
+
+class Expired(NamedTuple):
+    """What left by age: completions, the start of the oldest entry that stays (or now), and counts."""
+
+    completions: Completions
+    oldest_ms: int
+    counts: Counts
+
+
+class Ledger:
+    """The open trees of one shard.
+
+    Parameters
+    ----------
+    allocate : callable
+        Gives memory of at least so many bytes, all zero.
+    seed : int, 0 to 2**64 - 1, optional
+        Of the hash that places root ids; drawn from the operating system when left out.
+
+    Notes
+    -----
+    48 bytes an entry and 12 to 24 of index; while the table grows or shrinks, the old one stands beside the new one.
+    Expected O(1) a tree. One thread at a time.
+
+    Examples
+    --------
+    >>> from acker import Kind
+    >>> from acker._engine.combiner import Combiner
+    >>> from acker._engine.open_trees import Ledger
+    >>> ledger = Ledger()
+    >>> for kind, value in (Kind.TRACK, 5), (Kind.OK, 5):
+    ...     combiner = Combiner()
+    ...     combiner.add([kind], [7], [value], [3], [42])
+    ...     done = ledger.merge(combiner.partials()[0], time_ms=1000).completions
+    >>> done.message_id.tolist(), done.outcome.tolist(), len(ledger)
+    ([42], [0], 0)
+    """
+
+    def __init__(self, allocate: Callable[[int], Memory] = PrivateMemory, *, seed: int | None = None) -> None:
+        self._allocate = allocate
+        self._open(_CAPACITY_MIN, check_seed(seed))
+
+    def _open(self, capacity: int, seed: int) -> None:
+        self.memory = self._allocate(core.ledger_bytes(capacity))
+        self._table = core.LedgerTable(self.memory.view, capacity, seed)
+
+    @classmethod
+    def attach(cls, memory: Memory, allocate: Callable[[int], Memory] = PrivateMemory) -> Ledger:
+        """Return the ledger that lies in a piece of memory.
+
+        Raises
+        ------
+        ValueError   there is none.
+        """
+        ledger = cls.__new__(cls)
+        ledger._allocate = allocate
+        ledger.memory = memory
+        ledger._table = core.LedgerTable(memory.view)
+        return ledger
+
+    def close(self) -> None:
+        """Let go of the memory, which stays what it is for whoever else holds it. The ledger is of no use then."""
+        del self._table
+        self.memory.close()
+
+    @property
+    def open(self) -> int:
+        """Entries that have a TRACK."""
+        return self._table.open
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the table."""
+        return len(self.memory.view)
+
+    @property
+    def token(self) -> bytes:
+        """16 bytes of the holder's, kept in the table's memory; zeros at first."""
+        return self._table.token
+
+    @token.setter
+    def token(self, token: bytes) -> None:
+        self._table.token = token
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, root_id: int) -> bool:
+        return self._table.contains(root_id)
+
+    def reserve(self, more: int) -> None:
+        """Make room for so many more entries.
+
+        Raises
+        ------
+        MemoryError, OSError   there is none; the ledger is as before.
+        """
+        needed = len(self._table) + more
+        if needed <= self._table.capacity:
+            return
+        self._move_to(max(needed, self._table.capacity + self._table.capacity // 2))
+
+    def shrink(self) -> None:
+        """Give memory back where less than a quarter of it is used. Positions are not valid any more then."""
+        capacity = max(2 * len(self._table), _CAPACITY_MIN)
+        if 2 * capacity < self._table.capacity:
+            # Where no memory is left for the smaller table the larger one serves as well.
+            with suppress(MemoryError, OSError):
+                self._move_to(capacity)
+
+    def _move_to(self, capacity: int) -> None:
+        old_table, old_memory = self._table, self.memory
+        self._open(capacity, old_table.seed)
+        old_table.copy_to(self._table)
+        del old_table
+        old_memory.close()
+
+    def merge(
+        self,
+        partials: Partials,
+        *,
+        time_ms: int,
+        high_water: int | None = None,
+        every_message_refreshes: bool = False,
+        cohorts: Cohorts | None = None,
+    ) -> Merged:
+        """Apply one micro-batch, and settle each of its trees once.
+
+        Parameters
+        ----------
+        partials : Partials
+            One row a root, no root twice; with `cohorts` one row a root and cohort.
+        time_ms : int64
+            When the micro-batch is, on the ledger's clock, which must not go back. Not read with `cohorts`.
+        high_water : int, optional
+            While more than twice as many tracked entries are held a new TRACK is REJECTED, and while more than four
+            times as many entries are held other messages of unknown roots are dropped. A tree that is finished inside
+            the micro-batch is not held, so it is always ACKED.
+        every_message_refreshes : bool
+            The rule of protocol "storm-0.9".
+        cohorts : Cohorts, optional
+            Each message has its own time: see *By event time* in docs/streaming.md. The same for all micro-batches of a
+            ledger.
+
+        Raises
+        ------
+        MemoryError, OSError   there is no room for what stays open; the ledger is as before.
+        """
+        if cohorts is None:
+            partials = partials._replace(event_ms=None)
+        else:
+            # Roots in ascending order, so that the same ones meet the limits when the micro-batch is applied again.
+            partials = partials.at(np.lexsort((partials.event_ms, partials.root_id)))
+        # Most trees end where they begin: these need no room.
+        self.reserve(
+            self._table.room_for(partials.root_id, partials.value, partials.flags, partials.track_value, cohorts)
+        )
+        rules = (time_ms, high_water, every_message_refreshes, cohorts)
+        done, changed, gone, counts = self._table.merge(*partials, *rules)
+        return Merged(Completions(*done), changed, gone, Counts(*counts))
+
+    def expire(self, before_ms: int, now_ms: int) -> Expired:
+        """Remove the entries last moved to the nursery before a moment: tracked ones time out, others are orphans."""
+        done, oldest_ms, counts = self._table.expire(before_ms, now_ms)
+        return Expired(Completions(*done), oldest_ms, Counts(*counts))
+
+    def take(self, position: npt.NDArray[np.uint32], chunk: int) -> Entries:
+        """Return the entries at these positions for a chunk of the log, numbered from 1, and note that it has them."""
+        return Entries(*self._table.take(position, chunk))
+
+    def logged_before(self, chunk: int, most: int) -> npt.NDArray[np.uint32]:
+        """Return the positions of the entries that are in no chunk from this one on, not more than `most`."""
+        return self._table.logged_before(chunk, most)
+
+    def put(self, entries: Entries, chunk: int) -> None:
+        """Take entries as a chunk of the log shows them, over what is held."""
+        self.reserve(len(entries.root_id))
+        self._table.put(*entries, chunk)
+
+    def erase(self, gone: npt.NDArray[np.int64]) -> None:
+        """Take that entries are gone, as a chunk of the log says by root id and start; others do not matter."""
+        self._table.erase(gone[0], gone[1])
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the table contradicts itself; for tests."""
+        if not self._table.check_invariants():
+            raise AssertionError("the table of this ledger contradicts itself")

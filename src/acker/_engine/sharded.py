@@ -1,0 +1,194 @@
+"""ShardedAcker: the contract of `Acker` on several cores. Every root id belongs to one of its shards."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Self, SupportsIndex
+
+from acker._engine.acker import NativeAcker
+from acker._engine.completions import Completions
+from acker._engine.implementation import core, kernel
+from acker._engine.protocol import PROTOCOLS, Options, check_integer, check_options, check_seats
+from acker._engine.snapshot import Reading, source_of
+from acker._engine.storage import Readable, opened
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class ShardedAcker(NativeAcker):
+    """An acker that applies each batch on several threads, each of which looks after the trees of its own.
+
+    A tree belongs to shard ``acker_of(root_id, shards)``. It has the completions of an `Acker`, those of one root in
+    their order; across roots the order says nothing. It pays where the tables are larger than the caches and the
+    batches are of thousands of rows: a batch of a few rows costs more than in an `Acker`.
+
+    Parameters
+    ----------
+    shards : int, 1 to 256
+        How many tables there are. May be another number when a snapshot is restored.
+    threads : int, 1 to `shards`, optional
+        How many threads apply a batch, the calling one included. None: as many as there are shards, at most one for
+        each core that this process may use. Where the system has no more threads to give, the calling one does their
+        part.
+    protocol, buckets, seed
+        As in `Acker`.
+    high_water : int >= 0, optional
+        Bounds what all shards hold together as it would bound one `Acker`. Each shard has an equal part of its
+        ``2 * high_water + 1`` seats for open trees, and rejects when its own are taken, even if others are free. So
+        there must be a seat for each shard: `high_water` is at least ``shards // 2``.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+        An argument of the wrong type or out of range, or more shards than `high_water` has seats.
+    MemoryError
+        No memory for so many shards.
+
+    Notes
+    -----
+    One thread at a time, as with `Acker`. The helping threads are started by the first batch, and again in a forked
+    process. They wait actively for some 50 microseconds after a batch, then they sleep; they never hold the GIL.
+
+    A batch is applied by all shards or, where memory for it is missing, by none. For that memory is set aside before
+    the first row; it is not touched, and not counted in `nbytes`, until a table grows into it.
+
+    Examples
+    --------
+    >>> from acker import Kind, ShardedAcker
+    >>> a = ShardedAcker(4)
+    >>> len(a.ingest(Kind.TRACK, [1, 2, 3], [8, 9, 10], [0, 0, 0], [41, 42, 43]))
+    0
+    >>> done = a.ingest(Kind.OK, [3, 1], [10, 8])
+    >>> sorted(done.message_id.tolist())
+    [41, 43]
+    """
+
+    __slots__ = ("_shards", "_threads")
+
+    def __init__(
+        self,
+        shards: SupportsIndex,
+        threads: SupportsIndex | None = None,
+        *,
+        protocol: str = "storm",
+        buckets: int = 3,
+        high_water: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self._divide(shards, threads)
+        self._open(check_options(protocol, buckets, high_water), seed)
+
+    def _divide(self, shards: SupportsIndex, threads: SupportsIndex | None) -> None:
+        self._shards = check_integer("shards", shards, 1, core.SHARDS_MAX)
+        most = min(self._shards, _cores()) if threads is None else threads
+        self._threads = check_integer("threads", most, 1, self._shards)
+
+    def _make_core(self, options: Options, seed: int) -> core.ShardedCore:
+        protocol, buckets, high_water = options
+        check_seats(self._shards, high_water)
+        code = PROTOCOLS.index(protocol)
+        return core.ShardedCore(self._shards, self._threads, code, buckets, high_water, seed, kernel())
+
+    @property
+    def shards(self) -> int:
+        """How many tables there are."""
+        return self._shards
+
+    @property
+    def threads(self) -> int:
+        """How many threads apply a batch, the calling one included."""
+        return self._threads
+
+    def ingest(
+        self,
+        kind: npt.ArrayLike,
+        root_id: npt.ArrayLike,
+        value: npt.ArrayLike,
+        task_id: npt.ArrayLike | None = None,
+        message_id: npt.ArrayLike | None = None,
+        *,
+        now_ms: SupportsIndex = 0,
+    ) -> Completions:
+        """Apply one batch of acker messages, those of each root in row order; return the trees it finishes.
+
+        Parameters
+        ----------
+        kind, root_id, value, task_id, message_id, now_ms
+            As in `Acker.ingest`, with the same errors for what is wrong with them.
+
+        Returns
+        -------
+        Completions
+            0 <= m <= n rows; those of one root in the order in which the messages finished its trees.
+
+        Raises
+        ------
+        AckerMemoryError
+            No memory for what the batch may need: ``rows_applied`` is 0, ``completions`` is empty, and the acker is as
+            it was.
+        UnusableError
+            Memory ran out all the same, which takes more than a hundred root ids that meet on one line of a table. Some
+            shards have applied the batch, and this acker has to be restored from a snapshot.
+        BusyError
+            Another thread is inside this acker; nothing applied.
+        """
+        return super().ingest(kind, root_id, value, task_id, message_id, now_ms=now_ms)
+
+    @classmethod
+    def restore(
+        cls, blob: bytes | bytearray | memoryview, shards: SupportsIndex, threads: SupportsIndex | None = None
+    ) -> ShardedAcker:
+        """Return an acker that goes on where the one of the snapshot stood, an `Acker` or one of any number of shards.
+
+        Parameters
+        ----------
+        blob : bytes
+            What `snapshot` has returned.
+        shards, threads
+            As of a new one: a snapshot does not tell. Its `high_water` has to have a seat for each shard.
+
+        Raises
+        ------
+        SnapshotError
+            The bytes are damaged, of an unknown version, or no snapshot.
+        ArgumentTypeError, ArgumentValueError
+            `shards` or `threads` is of the wrong type or out of range, or `high_water` has fewer seats than shards.
+        """
+        return cls._new(shards, threads)._read(Reading(source_of(blob)))
+
+    @classmethod
+    def restore_from(
+        cls,
+        source: str | os.PathLike[str] | Readable,
+        shards: SupportsIndex,
+        threads: SupportsIndex | None = None,
+    ) -> ShardedAcker:
+        """Return an acker that goes on where the one of the snapshot in a file stood.
+
+        Parameters
+        ----------
+        source : path or binary file object
+            As in `Acker.restore_from`, as are the further errors.
+        shards, threads
+            As in `restore`.
+        """
+        made = cls._new(shards, threads)
+        with opened(source) as bytes_of:
+            return made._read(Reading(bytes_of))
+
+    @classmethod
+    def _new(cls, shards: SupportsIndex, threads: SupportsIndex | None) -> Self:
+        made = cls.__new__(cls)
+        made._divide(shards, threads)
+        return made
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}, {self._shards} shards, {self._threads} threads"
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

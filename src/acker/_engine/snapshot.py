@@ -1,0 +1,351 @@
+"""The snapshot format, which docs/snapshot.md describes: what all implementations share, and a codec in plain Python.
+
+A snapshot is a header and blocks of entries. `Header` and `Reading` are for everyone; they check all but what stands in
+the blocks. `blocks_of` and `BlockReader` write and read those with NumPy, as the native core does faster.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+
+from acker._engine.protocol import BUCKETS_MAX, BUCKETS_MIN, COUNTER_MAX, COUNTERS, HIGH_WATER_MAX, PROTOCOLS, Options
+from acker._engine.storage import BytesSource, Source
+from acker._engine.xxh64 import xxh64
+from acker.errors import ArgumentTypeError, SnapshotError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+MAGIC: Final = b"ACKERSNP"
+VERSION: Final = 3
+BLOCK_ENTRIES: Final = 8192  # of every block but the last
+
+UNTRACKED: Final = 0
+TRACKED: Final = 1
+FAILED: Final = 2
+
+_HEADER: Final = struct.Struct(f"<8sIBBHq{len(COUNTERS)}QQ")
+_CHECKSUM: Final = struct.Struct("<Q")
+HEADER_BYTES: Final = _HEADER.size + _CHECKSUM.size
+# Of the columns of a block, the widest first: in an aligned block each is aligned.
+_DTYPES: Final = tuple(np.dtype(dtype) for dtype in ("<i8", "<i8", "<i8", "<i4", "<u4", "u1", "u1"))
+ENTRY_BYTES: Final = sum(dtype.itemsize for dtype in _DTYPES)
+
+
+class Entries(NamedTuple):
+    """The trees that an acker holds, one row each, in any order; every column has n rows."""
+
+    root_id: npt.NDArray[np.int64]
+    ack_val: npt.NDArray[np.int64]
+    message_id: npt.NDArray[np.int64]
+    task_id: npt.NDArray[np.int32]
+    start: npt.NDArray[np.uint32]
+    state: npt.NDArray[np.uint8]
+    age: npt.NDArray[np.uint8]
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[tuple[int, ...]]) -> Entries:
+        """Return rows of seven numbers as columns."""
+        columns: Iterable[tuple[int, ...]] = zip(*rows, strict=True) if rows else [()] * len(_DTYPES)
+        return cls(*(np.array(column, dtype) for column, dtype in zip(columns, _DTYPES, strict=True)))
+
+    def part(self, first: int, end: int) -> Entries:
+        """Return some of the rows, without copying."""
+        columns: list[Any] = [column[first:end] for column in self]
+        return Entries(*columns)
+
+
+class State(NamedTuple):
+    """Everything that a snapshot holds; ``counters`` has one int for each name in `COUNTERS`."""
+
+    protocol: str
+    buckets: int
+    high_water: int | None
+    counters: tuple[int, ...]
+    entries: Entries
+
+
+class Header(NamedTuple):
+    """What a snapshot says before its first block: the options, the counters, and how many entries there are."""
+
+    options: Options
+    counters: tuple[int, ...]
+    entries: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole snapshot."""
+        return HEADER_BYTES + self.entries * ENTRY_BYTES + -(-self.entries // BLOCK_ENTRIES) * _CHECKSUM.size
+
+    def blocks(self) -> Iterator[int]:
+        """Yield the number of entries in each block."""
+        for first in range(0, self.entries, BLOCK_ENTRIES):
+            yield min(BLOCK_ENTRIES, self.entries - first)
+
+    def pack(self) -> bytes:
+        """Return the header as bytes, the last eight of which are its checksum."""
+        high_water = -1 if self.options.high_water is None else self.options.high_water
+        protocol = PROTOCOLS.index(self.options.protocol)
+        fields = protocol, self.options.buckets, 0, high_water, *self.counters, self.entries
+        packed = _HEADER.pack(MAGIC, VERSION, *fields)
+        return packed + _CHECKSUM.pack(xxh64(packed))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Header:
+        """Return the header that stands at the beginning of a snapshot.
+
+        Raises
+        ------
+        SnapshotError   it is damaged, cut short, of another version, or says what no acker can say.
+        """
+        if len(data) < HEADER_BYTES:
+            raise SnapshotError(f"snapshot: expected at least {HEADER_BYTES} bytes, got {len(data)}")
+        magic, version, code, buckets, zero, high_water, *counters, entries = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise SnapshotError(f"snapshot: expected to begin with {MAGIC!r}, got {magic!r}")
+        if version != VERSION:
+            raise SnapshotError(f"snapshot: expected version {VERSION}, got version {version}")
+        if checksum_at_end(data) != xxh64(data[: _HEADER.size]):
+            raise SnapshotError("snapshot: the checksum of the header does not fit its bytes")
+        _expect(code < len(PROTOCOLS), f"a protocol below {len(PROTOCOLS)}", code)
+        _expect(BUCKETS_MIN <= buckets <= BUCKETS_MAX, f"{BUCKETS_MIN} to {BUCKETS_MAX} buckets", buckets)
+        _expect(zero == 0, "0 in the reserved bytes", zero)
+        _expect(-1 <= high_water <= HIGH_WATER_MAX, f"a high_water from -1 to {HIGH_WATER_MAX}", high_water)
+        for name, count in zip(COUNTERS, counters, strict=True):
+            _expect(count <= COUNTER_MAX, f"a counter {name} of at most {COUNTER_MAX}", count)
+        options = Options(PROTOCOLS[code], buckets, None if high_water == -1 else high_water)
+        return cls(options, tuple(counters), entries)
+
+
+def block_bytes(entries: int) -> int:
+    """Return the size of a block of so many entries."""
+    return entries * ENTRY_BYTES + _CHECKSUM.size
+
+
+def checksum_at_end(data: bytes | memoryview) -> int:
+    """Return the checksum that a header or a block ends with."""
+    (checksum,) = _CHECKSUM.unpack(data[-_CHECKSUM.size :])
+    return int(checksum)
+
+
+class Filler(Protocol):
+    """What takes over the entries of a snapshot, block by block; `BlockReader` and the native core's are two."""
+
+    def read(self, block: Any, entries: int, /) -> tuple[int, int] | None:
+        """Check a block and take it over; return the place in `FAULTS` of what is wrong, and with which entry."""
+
+    @property
+    def open(self) -> int:
+        """How many tracked entries have been taken over."""
+
+
+class _Fault(NamedTuple):
+    expected: str
+    column: str
+    fails: Callable[[Entries, Options], npt.NDArray[np.bool_]]
+
+
+# What an entry can break by itself, in the order of the checks; the native core knows these by their places.
+FAULTS: Final = (
+    _Fault("a state from 0 to 2", "state", lambda entries, _: entries.state > FAILED),
+    _Fault("an age below {buckets}", "age", lambda entries, options: entries.age >= options.buckets),
+    _Fault("a task id >= 0", "task_id", lambda entries, _: entries.task_id < 0),
+    _Fault("task id 0 without a TRACK", "task_id", lambda entries, _: _untracked(entries) & (entries.task_id != 0)),
+    _Fault(
+        "message id 0 without a TRACK", "message_id", lambda entries, _: _untracked(entries) & (entries.message_id != 0)
+    ),
+    _Fault(
+        "tracked entries only in protocol fsshelter",
+        "state",
+        lambda entries, options: _untracked(entries) & (options.protocol == "fsshelter"),
+    ),
+    _Fault(
+        "no tracked entry that is finished",
+        "ack_val",
+        lambda entries, options: ~_untracked(entries) & (entries.ack_val == 0) & (options.protocol != "fsshelter"),
+    ),
+)
+ROOT_TWICE: Final = len(FAULTS)
+CHECKSUM_WRONG: Final = ROOT_TWICE + 1
+
+
+def _untracked(entries: Entries) -> npt.NDArray[np.bool_]:
+    untracked: npt.NDArray[np.bool_] = entries.state != TRACKED
+    return untracked
+
+
+class Reading:
+    """A snapshot whose header has been read; `fill` goes on with the blocks.
+
+    Attributes
+    ----------
+    header : Header
+    checksum : int
+        Of the header, which the checksum of the first block goes on from.
+
+    Raises
+    ------
+    SnapshotError   see `Header.unpack`; or the source is known to be too short or too long.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        packed = bytes(source.take(HEADER_BYTES))
+        self.header = Header.unpack(packed)
+        self.checksum = checksum_at_end(packed)
+        if source.size_bytes is not None and source.size_bytes != self.header.size_bytes:
+            self._refuse_size(source.size_bytes)
+
+    def fill(self, filler: Filler) -> None:
+        """Read all blocks into `filler`, which holds some of the entries when this raises.
+
+        Raises
+        ------
+        SnapshotError   the bytes are damaged, cut short, too many, or hold what no acker can hold.
+        """
+        first = 0
+        for entries in self.header.blocks():
+            block = self._source.take(block_bytes(entries))
+            if len(block) < block_bytes(entries):
+                self._refuse_size(self._source.taken_bytes)
+            fault = filler.read(block, entries)
+            if fault is not None:
+                self._refuse_block(block, entries, first, *fault)
+            first += entries
+        if self._source.take(1):
+            self._refuse_size("more")
+        self._check_counters(filler.open)
+
+    def _refuse_size(self, got: int | str) -> NoReturn:
+        header = self.header
+        raise SnapshotError(f"snapshot: expected {header.size_bytes} bytes for {header.entries} entries, got {got}")
+
+    def _refuse_block(self, block: bytes | memoryview, entries: int, first: int, fault: int, entry: int) -> NoReturn:
+        if fault == CHECKSUM_WRONG:
+            last = first + entries - 1
+            raise SnapshotError(f"snapshot: entries {first} to {last}: the checksum does not fit the bytes")
+        if fault == ROOT_TWICE:
+            expected, column = "each root id once", "root_id"
+        else:
+            expected, column, _ = FAULTS[fault]
+        got = getattr(_columns(block, entries), column)[entry]
+        expected = expected.format(buckets=self.header.options.buckets)
+        raise SnapshotError(f"snapshot: entry {first + entry}: expected {expected}, got {got}")
+
+    def _check_counters(self, tracked: int) -> None:
+        header = self.header
+        counts = dict(zip(COUNTERS, header.counters, strict=True))
+        expected = counts["acked"] + counts["failed"] + counts["timed_out"] + tracked
+        _expect(counts["tracked"] == expected, f"{expected} TRACKs by the other counters", counts["tracked"])
+        _expect(counts["empty"] <= counts["acked"], "no more empty trees than acked ones", counts["empty"])
+        high_water = header.options.high_water
+        if high_water is not None:
+            # protocol.md, Capacity: the last TRACK is accepted at 2h open trees, the last other new root at 4h entries.
+            _expect(tracked <= 2 * high_water + 1, "no more open trees than high_water allows", tracked)
+            untracked = header.entries - tracked
+            _expect(untracked <= 4 * high_water + 1, "no more entries than high_water allows", untracked)
+
+
+def _expect(holds: bool, expected: str, got: int) -> None:
+    if not holds:
+        raise SnapshotError(f"snapshot: expected {expected}, got {got}")
+
+
+def _columns(block: bytes | memoryview, entries: int) -> Entries:
+    columns: list[Any] = []
+    offset = 0
+    for dtype in _DTYPES:
+        stored = np.frombuffer(block, dtype, entries, offset)
+        columns.append(stored.astype(dtype.newbyteorder("="), copy=False))
+        offset += stored.nbytes
+    return Entries(*columns)
+
+
+def source_of(blob: object) -> Source:
+    """Return the bytes of a snapshot as a source.
+
+    Raises
+    ------
+    ArgumentTypeError   `blob` is not bytes.
+    """
+    if not isinstance(blob, (bytes, bytearray, memoryview)):
+        raise ArgumentTypeError(f"snapshot: expected bytes, got {type(blob).__name__}")
+    return BytesSource(bytes(blob))  # No copy of bytes; a copy of what somebody could still write to.
+
+
+def pieces_of(header: Header, blocks: Iterable[Entries]) -> Iterator[bytes]:
+    """Yield a snapshot: its header, then its blocks, which are given as columns of `Header.blocks` rows."""
+    packed = header.pack()
+    yield packed
+    checksum = checksum_at_end(packed)
+    for entries in blocks:
+        tracked = entries.state == TRACKED
+        cleared = entries._replace(message_id=entries.message_id * tracked, task_id=entries.task_id * tracked)
+        columns = zip(cleared, _DTYPES, strict=True)
+        content = b"".join(np.ascontiguousarray(column, dtype).tobytes() for column, dtype in columns)
+        checksum = xxh64(content, checksum)
+        yield content + _CHECKSUM.pack(checksum)
+
+
+class BlockReader:
+    """Checks blocks in plain Python and hands their entries on.
+
+    Parameters
+    ----------
+    reading : Reading
+    take : callable
+        Is given the entries of each block that is good.
+    """
+
+    def __init__(self, reading: Reading, take: Callable[[Entries], None]) -> None:
+        self._options = reading.header.options
+        self._checksum = reading.checksum
+        self._take = take
+        self._roots: set[int] = set()
+        self.open = 0
+
+    def read(self, block: bytes | memoryview, entries: int) -> tuple[int, int] | None:
+        """As `Filler` has it."""
+        content = block[: -_CHECKSUM.size]
+        self._checksum = xxh64(content, self._checksum)
+        if checksum_at_end(block) != self._checksum:
+            return CHECKSUM_WRONG, 0
+        columns = _columns(block, entries)
+        failing = np.array([fault.fails(columns, self._options) for fault in FAULTS])
+        if failing.any():
+            entry = int(np.argmax(failing.any(axis=0)))
+            return int(np.argmax(failing[:, entry])), entry
+        for entry, root in enumerate(columns.root_id.tolist()):
+            if root in self._roots:
+                return ROOT_TWICE, entry
+            self._roots.add(root)
+        self.open += int(np.count_nonzero(columns.state == TRACKED))
+        self._take(columns)
+        return None
+
+
+def encode(state: State) -> bytes:
+    """Return a state as a snapshot. ``message_id`` and ``task_id`` of entries without a TRACK read 0 there."""
+    options = Options(state.protocol, state.buckets, state.high_water)
+    header = Header(options, state.counters, len(state.entries.root_id))
+    firsts = range(0, header.entries, BLOCK_ENTRIES)
+    return b"".join(pieces_of(header, (state.entries.part(first, first + BLOCK_ENTRIES) for first in firsts)))
+
+
+def decode(blob: bytes | bytearray | memoryview) -> State:
+    """Return the state that a snapshot holds.
+
+    Raises
+    ------
+    SnapshotError       the bytes are damaged, cut short, too long, of another version, or hold what no acker can hold.
+    ArgumentTypeError   `blob` is not bytes.
+    """
+    reading = Reading(source_of(blob))
+    blocks: list[Entries] = [Entries.from_rows([])]
+    reading.fill(BlockReader(reading, blocks.append))
+    columns: list[Any] = [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
+    return State(*reading.header.options, reading.header.counters, Entries(*columns))

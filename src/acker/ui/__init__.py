@@ -1,0 +1,1 @@
+"""Pages to look at: what HTML reports have in common."""

@@ -1,0 +1,60 @@
+"""The Spark benchmark at a tiny size: that it runs, checks its work and can be reported. Never how fast anything is."""
+
+import pyarrow.parquet as pq
+import pytest
+
+from acker.spark import completions
+from acker.spark.guards import PROVIDER_CONF
+from benchmarks.suite import streaming
+from benchmarks.suite.measure import TINY, Goal
+from benchmarks.suite.run import select
+from benchmarks.suite.spark import CASES, batch, checksum_of, write_messages
+
+pytestmark = pytest.mark.spark
+
+
+def test_both_ways_are_measured_against_the_xor_alone(spark):
+    (case,) = CASES
+    result = case.run(TINY)
+    assert case.run is batch
+    assert result.checksum == {"completions": 500, "root_xor": -974365843336619368}
+    assert {side: len(samples) for side, samples in result.samples.items()} == dict.fromkeys(
+        ("bit_xor", "rows", "files"), 2
+    )
+    assert [(ratio.of, ratio.to) for ratio in result.ratios] == [("rows", "bit_xor"), ("bit_xor", "files")]
+    assert spark.range(1).count() == 1  # A session that was there before is not stopped.
+
+
+def test_the_workload_is_what_its_checksum_says(spark, tmp_path):
+    expected = write_messages(tmp_path, 1001, pending=40, files=3)
+    rows = [pq.read_metadata(path).num_rows for path in sorted(tmp_path.iterdir())]
+    assert rows == [333 + 40, 333, 335]
+    assert checksum_of(completions(spark.read.parquet(str(tmp_path)))) == expected
+
+
+def test_streams_are_measured_and_checked(spark):
+    before = spark.conf.get(PROVIDER_CONF)
+    goals = {("bit_xor HDFS", "files"): Goal(at_least=1.5), ("files", "empty"): Goal(at_most=1.3)}
+    result = streaming.micro_batches(TINY, messages=2000, goals=goals)
+    assert [(ratio.of, ratio.to, ratio.goal) for ratio in result.ratios] == [(*pair, None) for pair in goals]
+    assert {side: len(samples) for side, samples in result.samples.items()} == dict.fromkeys(
+        ("bit_xor HDFS", "files", "empty"), 1
+    )
+    assert min(sample for samples in result.samples.values() for sample in samples) > 0
+    assert result.checksum["completions"] == 400
+    assert spark.conf.get(PROVIDER_CONF) == before
+
+
+def test_streams_are_measured_where_many_trees_are_open(spark):
+    (case,) = select(streaming.CASES, ["spark-streaming/held"])
+    result = case.run(TINY)
+    assert [(ratio.of, ratio.to) for ratio in result.ratios] == [("10000000 held", "100000 held")]
+    assert (result.parameters["10000000 held"], result.parameters["100000 held"]) == (2500, 100)
+    assert {len(samples) for samples in result.samples.values()} == {1}
+
+
+def test_the_cases_of_streams_can_be_typed_without_a_slash():
+    names = [f"spark/streaming/{size}" for size in ("1m", "5m", "small", "held")]
+    for typed in ("spark-streaming", "spark/streaming", "spark"):
+        assert [case.name for case in select(streaming.CASES, [typed])] == names
+    assert [case.name for case in select(streaming.CASES, ["spark-streaming/5m"])] == names[1:2]

@@ -1,0 +1,269 @@
+"""The command line without Spark: help, exit codes, and one sentence where something is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from acker import ReferenceAcker, __version__
+from acker.cli import environment
+from acker.cli.commands import cli
+from acker.cli.probe import prober
+
+
+@pytest.fixture
+def invoke(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("command", "codes"),
+    [
+        ("", "0 2 4 130"),
+        ("run", "0 2 4 130"),
+        ("run wordcount", "0 1 2 3 4 5 130"),
+        ("run stream-wordcount", "0 1 2 3 4 5 130"),
+        ("run module:Topology", "0 1 2 3 4 130"),
+        ("graph", "0 2"),
+        ("doctor", "0 1 2 4 130"),
+    ],
+)
+def test_each_command_has_help_with_its_own_exit_codes(invoke, command, codes) -> None:
+    answer = invoke(*command.split(), "--help")
+    assert answer.exit_code == 0 and "Usage: " in answer.output
+    assert invoke(*command.split(), "-h").output == answer.output
+    if command == "run":
+        assert "MODULE:TOPOLOGY" in answer.output and "wordcount" in answer.output
+    told = dict(re.findall(r"^ +(\d+)  (\S.*)$", answer.output.partition("Exit codes")[2], re.MULTILINE))
+    assert " ".join(told) == codes and told["0"].startswith("fine")
+    third = {
+        "run wordcount": "verified, with dead-lettered lines",
+        "run stream-wordcount": "verified, with dead-lettered lines",
+        "run module:Topology": "a task did not come back",
+    }
+    assert told.get("3", "").startswith(third.get(command, ""))
+
+
+def test_version(invoke) -> None:
+    assert invoke("--version").output == f"acker, version {importlib.metadata.version('acker')}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--fail-rate", "1.5"], "1.5 is not in the range 0<=x<=1"),
+        (["--drop-rate", "-0.1"], "-0.1 is not in the range 0<=x<=1"),
+        (["--max-attempts", "0"], "0 is not in the range 1<=x<=1000"),
+        (["--seed", "-1"], "-1 is not in the range"),
+        (["--input", "nowhere"], "nowhere is not a folder"),
+        (["--input", "."], "no text file under"),
+        (["--output", "file"], "'file' is a file"),
+        (["--colour"], "No such option"),
+    ],
+)
+def test_what_cannot_be_is_a_usage_error(invoke, tmp_path, arguments, text) -> None:
+    if "file" in arguments:
+        (tmp_path / "file").touch()
+    answer = invoke("run", "wordcount", *arguments)
+    assert answer.exit_code == 2 and text in answer.output
+    assert sorted(path.name for path in tmp_path.iterdir()) in ([], ["file"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--timeout", "0"], "0.0 is not in the range x>0"),
+        (["--kills", "-1"], "-1 is not in the range x>=0"),
+        (["--master", "yarn"], "--master: expected a local one, such as local[2,4], got 'yarn'"),
+        (["--work", "."], "--work: expected a new or an empty folder, . has something in it"),
+        (["--input", "nowhere"], "nowhere is not a folder"),
+    ],
+)
+def test_what_a_stream_cannot_be_is_a_usage_error(invoke, tmp_path, arguments, text) -> None:
+    (tmp_path / "file").touch()
+    answer = invoke("run", "stream-wordcount", *arguments)
+    assert answer.exit_code == 2 and text in answer.output
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "hint"),
+    [
+        ("run stream-wordcount", "pyspark", "pyspark is not installed: pip install 'acker[spark]'"),
+        ("run stream-wordcount", "pyarrow", "pyarrow is not installed: pip install 'acker[spark]'"),
+        ("run wordcount", "pyspark", "pyspark is not installed: pip install 'acker[spark]'"),
+        ("run wordcount", "pyarrow", "pyarrow is not installed: pip install 'acker[spark]'"),
+        ("run wordcount", "rich", "rich is not installed: pip install 'acker[cli]'"),
+    ],
+)
+def test_a_missing_package_is_named_with_what_brings_it(invoke, monkeypatch, command, module, hint) -> None:
+    # All the others are there, whatever the environment of the tests has.
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else importlib.util)
+    answer = invoke(*command.split())
+    assert answer.exit_code == 4 and answer.output == f"acker: {hint}\n"
+
+
+def test_click_itself_may_be_missing() -> None:
+    code = "import sys; sys.modules['click'] = None; from acker.cli import main; main()"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stderr) == (4, "click is not installed: pip install 'acker[cli]'\n")
+
+
+def test_the_module_is_the_command() -> None:
+    answer = subprocess.run([sys.executable, "-m", "acker", "--version"], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0 and answer.stdout.endswith(f"version {importlib.metadata.version('acker')}\n")
+
+
+def test_the_command_line_loads_nothing_optional() -> None:
+    code = (
+        "import sys, acker.cli.commands; print(sorted({'pyspark', 'pyarrow', 'rich', 'matplotlib'} & set(sys.modules)))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout == "[]\n"
+
+
+def test_bench_passes_its_arguments_on(invoke) -> None:
+    answer = invoke("bench", "--list")
+    assert answer.exit_code == 0 and "ingest" in answer.output
+    assert invoke("bench", "--nonsense").exit_code == 2
+
+
+def java(folder: Path, version: str | None) -> Path:
+    """Make something that answers like a Java of a version; None: one that does not run."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        "#!/bin/sh\nexit 1\n" if version is None else f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine that has these Javas and no other."""
+
+    def have(**versions: str | None) -> dict[str, Path]:
+        homes = {name: java(tmp_path / name, version) for name, version in versions.items()}
+        monkeypatch.setattr(environment, "_candidates", lambda: iter([tmp_path / "nothing", *homes.values()]))
+        return homes
+
+    return have
+
+
+def test_the_first_jdk_that_will_do_is_taken(machine) -> None:
+    homes = machine(broken=None, old="1.8.0_402", eleven="11.0.2", good="21.0.1", newer="25-ea")
+    jdk = environment.find_jdk()
+    assert (jdk.home, jdk.version, jdk.major) == (homes["good"], "21.0.1", 21)
+
+
+@pytest.mark.parametrize(
+    ("version", "major"), [("17.0.15", 17), ("25-ea", 25), ("1.8.0_402", 8), ("21", 21), ("unknown", 0)]
+)
+def test_versions_of_java(version, major) -> None:
+    assert environment.Jdk(Path(), version).major == major
+
+
+@pytest.mark.spark
+def test_without_a_jdk_one_sentence_says_what_to_do(machine, invoke, tmp_path) -> None:
+    machine()
+    (tmp_path / "text.txt").write_text("a")
+    answer = invoke("run", "wordcount", "--input", ".")
+    sentence = (
+        "acker: Spark needs a JDK 17 or newer, and there is none: install one (such as openjdk-17-jre-headless) or set "
+        "JAVA_HOME"
+    )
+    assert answer.exit_code == 4 and answer.output.splitlines()[-1] == sentence
+    homes = machine(old="11.0.2", broken=None)
+    with pytest.raises(environment.SetupError, match=f"and {homes['old']} is 11.0.2: install one"):
+        environment.find_jdk()
+
+
+def test_java_home_and_path_come_first(monkeypatch, tmp_path) -> None:
+    named, on_path = java(tmp_path / "named", "17"), java(tmp_path / "on path", "18")
+    monkeypatch.setenv("JAVA_HOME", str(named))
+    monkeypatch.setenv("PATH", str(on_path / "bin"), prepend=os.pathsep)
+    assert environment.find_jdk().version == "17"
+    monkeypatch.setenv("JAVA_HOME", "")
+    assert environment.find_jdk().version == "18"
+
+
+def test_the_doctor_says_what_is_missing(invoke, machine, monkeypatch) -> None:
+    machine()
+    real = importlib.metadata.version
+
+    def version(package: str) -> str:
+        if package == "protobuf":
+            raise importlib.metadata.PackageNotFoundError(package)
+        return real(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    answer = invoke("doctor")
+    assert answer.exit_code == 1
+    lines = [" ".join(line.split()) for line in answer.output.splitlines()]
+    assert "NO protobuf not installed: pip install 'acker[spark]'" in lines
+    assert any(line.startswith("NO spark Spark needs a JDK 17 or newer, and there is none") for line in lines)
+    assert any(line.startswith("ok driver ") and f"acker {__version__}" in line for line in lines)
+    assert lines[-1] == "not everything is fine"
+
+
+def test_the_doctor_says_that_spark_is_missing(invoke, machine, monkeypatch) -> None:
+    machine(jdk="17")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else importlib.util)
+    answer = invoke("doctor")
+    assert answer.exit_code == 1 and answer.exception.__class__ is SystemExit
+    assert "NO spark pyspark is not installed: pip install 'acker[spark]'" in " ".join(answer.output.split())
+
+
+def test_the_doctor_knows_which_python_jobs_would_run(invoke, machine, monkeypatch, tmp_path) -> None:
+    machine()
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\necho 3.9.1\n")
+    other.chmod(0o755)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    output = " ".join(invoke("doctor").output.split())
+    assert f"NO workers jobs would run {other}, Python 3.9.1, since PYSPARK_PYTHON is not set" in output
+    for named in (["--python", sys.executable], ["--master", "spark://head:7077"]):
+        assert "workers" not in invoke("doctor", *named).output
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert "workers" not in invoke("doctor").output
+
+
+def test_the_doctor_notices_a_native_module_that_counts_wrong(monkeypatch) -> None:
+    look = prober()
+    assert look()["fault"] is None
+    real = ReferenceAcker.ingest
+    monkeypatch.setattr(
+        ReferenceAcker,
+        "ingest",
+        lambda self, kind, root_id, value, *rest, **now: real(self, kind, root_id, value ^ 1, *rest, **now),
+    )
+    assert look()["fault"] == "its results are not those of the reference"
+
+
+def test_an_interrupt_is_known_behind_what_spark_raises() -> None:
+    def cancelled() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("job cancelled")
+
+    with pytest.raises(RuntimeError, match="job cancelled") as caught:
+        cancelled()
+    assert environment.was_interrupted(caught.value)
+    assert not environment.was_interrupted(RuntimeError("job failed"))

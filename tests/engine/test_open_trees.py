@@ -1,0 +1,234 @@
+"""The ledger against the rules in Python, and against the acker that takes messages one by one."""
+
+import random
+
+import numpy as np
+import pytest
+
+from acker import Acker, Kind, _core
+from acker._engine.combiner import Combiner, Partials
+from acker._engine.open_trees import Counts, Entries, Ledger, PrivateMemory
+from tests.torture.microbatches import TRACKED, Gathered, MicroBatches, Track
+
+# All of it with the compiled table and with its twin.
+pytestmark = pytest.mark.usefixtures("core")
+COMPILED_ONLY = pytest.mark.parametrize("core", [_core], indirect=True, ids=["compiled"])
+
+COLUMNS = ("i8", "i8", "u1", "i8", "i4", "i8")
+
+
+def partials(rows):
+    """Return partials of (root id, value, flags, track value, task id, message id) rows."""
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
+    return Partials(*(np.array(column, dtype) for column, dtype in zip(columns, COLUMNS, strict=True)))
+
+
+def rows_of(done):
+    """Return completions as sorted tuples."""
+    columns = (done.root_id, done.message_id, done.task_id, done.outcome, done.elapsed_ms)
+    return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
+
+class Log:
+    """What a log would keep: chunks of entries and of roots that are gone."""
+
+    def __init__(self):
+        self.chunks = {}
+        self.next = 1
+
+    def write(self, ledger, changed, gone):
+        self.chunks[self.next] = (ledger.take(changed, self.next), gone.copy())
+        self.next += 1
+
+    def clean(self, ledger):
+        """Drop the oldest chunk, and write what only it showed once more."""
+        number = min(self.chunks)
+        entries, _ = self.chunks.pop(number)
+        kept = ledger.logged_before(number + 1, len(entries.root_id))
+        assert ledger.logged_before(number + 1, len(ledger) + 1).tolist() == kept.tolist()
+        self.write(ledger, kept, np.empty((2, 0), np.int64))
+
+    def read(self, before):
+        ledger = Ledger(seed=9)
+        for number, (entries, gone) in sorted(self.chunks.items()):
+            ledger.erase(gone)
+            ledger.put(entries, number)
+        ledger.expire(before, before)
+        return ledger
+
+
+def random_batch(rng, roots):
+    chosen = rng.sample(range(-roots, roots), rng.randrange(min(60, roots)))
+    return [
+        (root, rng.randrange(4), rng.choice((0, 0, 1, 1, 2, 3, 4, 5, 7)), rng.randrange(4), rng.randrange(3), root + 5)
+        for root in chosen
+    ]
+
+
+@pytest.mark.parametrize("high_water", [None, 0, 10])
+@pytest.mark.parametrize("every_message_refreshes", [False, True], ids=["storm", "storm-0.9"])
+@pytest.mark.parametrize("seed", range(6))
+def test_it_does_what_the_model_does_and_the_log_gives_it_back(seed, every_message_refreshes, high_water):
+    rng = random.Random(seed)
+    model = MicroBatches(high_water=high_water, every_message_refreshes=every_message_refreshes)
+    ledger, log = Ledger(seed=seed), Log()
+    counts, horizon = Counts(), 0
+    for now in range(0, 1200, 10):
+        rows = random_batch(rng, 300)
+        rows = [row if row[2] & TRACKED else (*row[:3], 0, 0, 0) for row in rows]
+        merged = ledger.merge(
+            partials(rows), time_ms=now, high_water=high_water, every_message_refreshes=every_message_refreshes
+        )
+        expected = [
+            done
+            for root, value, flags, *track in rows
+            for done in model.merge(root, Gathered(value, flags, Track(*track)), now)
+        ]
+        assert rows_of(merged.completions) == sorted(expected)
+        counts = counts.plus(merged.counts)
+        log.write(ledger, merged.changed, merged.gone)
+        if rng.random() < 0.3:
+            horizon = max(horizon, now - rng.randrange(50))
+            expired = ledger.expire(horizon, now)
+            assert rows_of(expired.completions) == sorted(model.expire(horizon, now))
+            assert expired.oldest_ms == min((entry.start_ms for entry in model.entries.values()), default=now)
+            counts = counts.plus(expired.counts)
+        if rng.random() < 0.7:
+            log.clean(ledger)
+        if rng.random() < 0.2:
+            ledger = log.read(horizon)
+        ledger.check_invariants()
+        assert (len(ledger), ledger.open) == (len(model.entries), model.open)
+        assert counts._asdict() == model.counts
+    assert counts.acked > 100
+    assert all(root in ledger for root in model.entries)
+    assert 10**9 not in ledger
+
+
+@pytest.mark.parametrize("protocol", ["storm", "storm-0.9"])
+def test_one_message_a_micro_batch_is_the_acker_of_one_message_after_the_other(protocol):
+    rng = random.Random(protocol)
+    ledger, acker = Ledger(), Acker(protocol=protocol, buckets=2)
+    refreshes = protocol == "storm-0.9"
+    counts = Counts()
+    for step in range(4000):
+        now = step * 10
+        root, value = rng.randrange(60), rng.randrange(1, 4)
+        kind = rng.choice(list(Kind))
+        combiner = Combiner(resets=True)
+        combiner.add([kind], [root], [value], [1], [7])
+        merged = ledger.merge(combiner.partials()[0], time_ms=now, every_message_refreshes=refreshes)
+        assert rows_of(merged.completions) == rows_of(acker.ingest([kind], [root], [value], [1], [7], now_ms=now))
+        counts = counts.plus(merged.counts)
+        if step % 50 == 49:  # Two buckets: what was placed before the last rotation but one goes.
+            expired = ledger.expire(now - 490, now)
+            assert rows_of(expired.completions) == rows_of(acker.rotate(now_ms=now))
+            counts = counts.plus(expired.counts)
+    stats = acker.stats()
+    assert {name: getattr(stats, name) for name in Counts._fields} == counts._asdict()
+    assert (len(ledger), ledger.open) == (stats.pending, stats.open)
+    assert counts.orphans > 100
+
+
+def test_a_table_grows_shrinks_and_keeps_everything():
+    ledger = Ledger()
+    roots = np.random.default_rng(1).permutation(np.arange(50_000, dtype=np.int64))
+    for number, part in enumerate(np.array_split(roots, 20)):
+        zeros = np.zeros(len(part), np.int64)
+        ledger.put(Entries(part, part, zeros, zeros, zeros + number, np.full(len(part), 1, np.int32)), 1)
+        ledger.check_invariants()
+    assert len(ledger) == ledger.open == 50_000
+    grown = ledger.nbytes
+    expired = ledger.expire(10, 10)
+    assert len(ledger) == 25_000
+    assert len(expired.completions) == 25_000
+    ledger.shrink()
+    assert ledger.nbytes == grown, "half of it is used"
+    ledger.erase(np.array([roots, np.ones_like(roots)]))
+    ledger.check_invariants()
+    assert len(ledger) == 25_000, "an entry is known by its start too"
+    ledger.erase(np.array([roots[:-300], np.zeros_like(roots[:-300])]))
+    assert ledger.nbytes == grown
+    ledger.shrink()
+    ledger.check_invariants()
+    kept = set(roots[-300:].tolist())
+    assert len(ledger) == 300 and all(root in ledger for root in kept)
+    assert ledger.nbytes == Ledger().nbytes
+    ledger.expire(20, 20)
+    ledger.shrink()
+    assert (len(ledger), ledger.nbytes) == (0, Ledger().nbytes)
+
+
+def test_rows_that_settle_at_once_or_are_known_take_no_room():
+    ledger = Ledger()
+    empty = ledger._table.capacity
+    roots = range(50_000)
+    done = ledger.merge(partials([(root, 5, 1, 5, 0, root) for root in roots]), time_ms=1)
+    assert len(done.completions) == 50_000 and ledger._table.capacity == empty
+    ledger.merge(partials([(root, 1, 1, 5, 0, root) for root in roots]), time_ms=2)
+    held = ledger._table.capacity
+    assert len(ledger) == 50_000
+    done = ledger.merge(partials([(root, 4, 0, 0, 0, 0) for root in roots]), time_ms=3)
+    assert len(done.completions) == 50_000 and ledger._table.capacity == held
+    # Some of each, one row more than there is room for.
+    capacity = held
+    ledger.merge(partials([(root, 1, 1, 5, 0, root) for root in range(capacity)]), time_ms=4)
+    assert ledger._table.capacity == held
+    mixed = [(0, 4, 0, 0, 0, 0), (capacity, 5, 1, 5, 0, 1), (capacity + 1, 3, 0, 0, 0, 0)]
+    ledger.merge(partials(mixed), time_ms=5)
+    ledger.check_invariants()
+    assert len(ledger) == capacity and ledger._table.capacity > held and capacity + 1 in ledger
+
+
+@COMPILED_ONLY
+def test_memory_can_be_handed_on():
+    handed = PrivateMemory(10)
+    with pytest.raises(ValueError, match="no table"):
+        Ledger.attach(handed)
+    ledger = Ledger()
+    ledger.merge(partials([(7, 1, 0, 0, 0, 0)]), time_ms=5)
+    ledger.token = bytes(range(16))
+    again = Ledger.attach(ledger.memory)
+    assert 7 in again
+    assert again.token == bytes(range(16))
+    assert len(again) == 1
+
+
+@COMPILED_ONLY
+def test_no_memory_leaves_it_as_it_was():
+    def refuse(size_bytes):
+        if size_bytes > 1_000_000:
+            raise MemoryError
+        return PrivateMemory(size_bytes)
+
+    ledger = Ledger(refuse)
+    ledger.merge(partials([(7, 1, 0, 0, 0, 0)]), time_ms=5)
+    with pytest.raises(MemoryError):
+        ledger.merge(partials([(root, 1, 0, 0, 0, 0) for root in range(50_000)]), time_ms=6)
+    ledger.check_invariants()
+    assert len(ledger) == 1
+    with pytest.raises(ValueError, match="no room for so many rows"):
+        ledger._table.merge(*partials([(root, 1, 0, 0, 0, 0) for root in range(50_000)]), 6, None, False, None)
+    assert len(ledger) == 1
+
+
+def test_a_table_that_cannot_be_made_smaller_stays(monkeypatch):
+    ledger = Ledger()
+    roots = np.arange(50_000)
+    ledger.merge(partials([(root, 1, 0, 0, 0, 0) for root in roots.tolist()]), time_ms=5)
+    ledger.erase(np.array([roots[1:], np.full(len(roots) - 1, 5)]))
+    grown = ledger.nbytes
+
+    def refuse(size_bytes):
+        raise OSError("no descriptor is left")
+
+    monkeypatch.setattr(ledger, "_allocate", refuse)
+    ledger.shrink()
+    assert (len(ledger), ledger.nbytes) == (1, grown) and 0 in ledger
+
+
+def test_the_time_since_any_start_fits_an_int64():
+    ledger = Ledger()
+    ledger.merge(partials([(7, 5, TRACKED, 1, 2, 3)]), time_ms=-(2**63))
+    done = ledger.merge(partials([(7, 4, 0, 0, 0, 0)]), time_ms=2**63 - 1).completions
+    assert done.elapsed_ms.tolist() == [2**63 - 1]

@@ -1,0 +1,348 @@
+"""The rules of the repository that no linter knows. Each check counts what it looked at; one that saw nothing fails."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import acker
+
+pytestmark = pytest.mark.repository
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src/acker"
+
+# Lowest first: a room may import from itself and from the rooms before it. The table of ARCHITECTURE.md.
+LAYERS = (
+    ("_engine", "errors"),
+    ("offsets",),
+    ("topology",),
+    ("local", "spark"),
+    ("ui", "testing"),
+    ("cli", "__main__"),
+)
+# Who may import the compiled modules.
+NATIVE = {"_core": {"_engine"}, "_flow": {"topology", "local"}}
+SIDEWAYS = {("local", "spark"), ("spark", "local")}
+HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib", "prometheus_client", "opentelemetry"}
+
+LINE_LENGTH_MAX = 120
+PRAGMA = re.compile(r"\s*# (?:noqa|type: ignore).*")  # not counted, as ruff does
+FUNCTION_LINES_MAX = 70
+
+# Written in two parts, so that this file does not break its own rule.
+LEFTOVERS = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
+MACHINE_PATHS = re.compile(r"(?<![\w.$~}*-])/(?:wo" + r"rk|ro" + r"ot|ho" + r"me|Us" + r"ers)/[\w.]")
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Return the files that git tracks and that match the patterns, deleted ones left out."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--", *patterns]
+    listed = subprocess.run(command, capture_output=True, check=True, text=True).stdout.split("\0")
+    found = [ROOT / name for name in listed if name and (ROOT / name).is_file()]
+    assert found, f"nothing matches {patterns}"
+    return found
+
+
+def lines_of(*patterns: str) -> Iterator[tuple[str, str]]:
+    """Yield `file:number` and the text of each line of the tracked text files that match."""
+    for path in tracked(*patterns):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            yield f"{path.relative_to(ROOT)}:{number}", line
+
+
+def assert_none(places: Iterable[str]) -> None:
+    """Fail with every place that breaks the rule, so that they can be mended in one go."""
+    listed = "\n".join(places)
+    assert not listed, listed
+
+
+def part_of(path: Path) -> str:
+    """Return the part of the package that a file belongs to: the name below acker of its module or folder."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, int, bool]]:
+    """Yield (module, line, whether it happens when the module is imported) for each import but those for types only."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    package = ["acker", *path.relative_to(PACKAGE).parts[:-1]]
+
+    def walk(node: ast.AST, *, at_import: bool) -> Iterator[tuple[str, int, bool]]:
+        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            for statement in node.orelse:
+                yield from walk(statement, at_import=at_import)
+            return
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno, at_import) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from acker import columns` names a module, `from acker import Acker` does not: both are told.
+            yield from ((f"{module}.{alias.name}", node.lineno, at_import) for alias in node.names)
+        inside = at_import and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, at_import=inside)
+
+    yield from walk(tree, at_import=True)
+
+
+def layer_of(part: str) -> int:
+    """Return the number of the layer that holds a part."""
+    return next(number for number, layer in enumerate(LAYERS) if part in layer)
+
+
+def test_every_module_has_a_layer() -> None:
+    parts = {part_of(path) for path in tracked("src/acker/*.py", "src/acker/**/*.py")} - {"__init__"}
+    assert len(parts) >= 8
+    assert parts <= {part for layer in LAYERS for part in layer}, "give the new module a place in LAYERS"
+
+
+def test_modules_import_downwards_only() -> None:
+    seen = 0
+    for path in tracked("src/acker/*.py", "src/acker/**/*.py"):
+        part = part_of(path)
+        if part == "__init__":
+            continue
+        for module, line, _ in imports_of(path):
+            names = module.split(".")
+            if names[0] != "acker" or len(names) < 2:
+                continue
+            seen += 1
+            target, where = names[1], f"{path.relative_to(ROOT)}:{line} imports {module}"
+            if target in NATIVE:
+                assert part in NATIVE[target], f"{where}: not this module's business"
+            elif not any(target in layer for layer in LAYERS):
+                # A name of the public door, which stands on everything below Spark.
+                assert layer_of(part) >= layer_of("spark"), f"{where}: the public door stands above this module"
+            else:
+                assert layer_of(target) <= layer_of(part), f"{where}: upwards"
+                assert (part, target) not in SIDEWAYS, f"{where}: sideways"
+    assert seen > 20
+
+
+def modules_imported_by(path: Path, modules: set[str]) -> set[str]:
+    """Return the modules of the package that a file names in an import, those for types alone included."""
+    package = ["acker", *path.relative_to(PACKAGE).parts[:-1]]
+    named = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from acker import offsets` names a module, `from acker import Acker` a name of the module `acker`.
+            for alias in node.names:
+                below = f"{module}.{alias.name}"
+                named.add(below if below in modules else module)
+    return named & modules
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """Return the nodes that lie on a circle: what is left when all ends have been taken away, again and again."""
+    left = {node: set(ends) for node, ends in graph.items()}
+    while True:
+        begun = {end for ends in left.values() for end in ends}
+        gone = {node for node, ends in left.items() if not ends or node not in begun}
+        if not gone:
+            return sorted(left)
+        left = {node: ends - gone for node, ends in left.items() if node not in gone}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports within functions and for types count too: a circle of them is as hard to read."""
+    paths = {
+        ".".join(["acker", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__"): path
+        for path in tracked("src/acker/*.py", "src/acker/**/*.py")
+    }
+    modules = {*paths, *(f"acker.{name}" for name in NATIVE)}
+    graph = {name: modules_imported_by(path, modules) - {name} for name, path in paths.items()}
+    assert sum(map(len, graph.values())) > 200
+    assert not circles(graph)
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
+    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+
+
+# Class names that are defined more than once, and why that is right.
+SAME_CLASS_NAME = {
+    "ShardedAcker": "the native one and its twin in plain Python: the public name is whichever is in force",
+}
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in tracked("src/acker/*.py", "src/acker/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name.lstrip("_"), []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert len(places) > 100
+    doubled = {name: found for name, found in places.items() if len(found) > 1}
+    assert_none(f"{name}: {', '.join(found)}" for name, found in doubled.items() if name not in SAME_CLASS_NAME)
+    assert set(SAME_CLASS_NAME) <= set(doubled), "a reason without a doubled name"
+
+
+CLASS_LINES_MAX = 300
+
+
+def test_classes_are_short() -> None:
+    seen, long = 0, []
+    for path in tracked("src/acker/*.py", "src/acker/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                seen += 1
+                assert node.end_lineno is not None
+                lines = node.end_lineno - node.lineno + 1
+                if lines > CLASS_LINES_MAX:
+                    long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
+    assert seen > 100
+    assert_none(long)
+
+
+def test_nothing_below_spark_imports_what_is_optional() -> None:
+    seen = set()
+    for path in tracked("src/acker/*.py", "src/acker/**/*.py"):
+        part = part_of(path)
+        if part != "__init__" and layer_of(part) >= layer_of("spark"):
+            continue
+        for module, line, at_import in imports_of(path):
+            top = module.split(".")[0]
+            seen.add(top)
+            where = f"{path.relative_to(ROOT)}:{line} imports {top}"
+            assert top != "pyspark", where
+            assert not (top in HEAVY and at_import), f"{where} at import time"
+    assert {"numpy", "acker"} <= seen
+
+
+@pytest.mark.parametrize("module", ["acker", "acker._engine.tuple_tree", "acker._engine.ids"])
+def test_importing_acker_imports_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    loaded = set(done.stdout.split())
+    assert {"acker", "numpy"} <= loaded
+    assert not loaded & HEAVY
+
+
+def test_version_has_one_place() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" in pyproject["project"]["dynamic"]
+    assert pyproject["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "acker.__version__"}
+    releases = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert releases[0] == acker.__version__
+    written = re.compile(rf"\bversion\b\W+{re.escape(acker.__version__)}\b|^__version__ = ", re.IGNORECASE)
+    places = {
+        where.split(":")[0] for where, line in lines_of("*.py", "*.toml", "*.md", "*.yml") if written.search(line)
+    }
+    assert places - {"tests/repository/test_repo.py"} == {"src/acker/__init__.py"}
+
+
+def test_python_range_is_the_same_everywhere() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    classifiers = " ".join(pyproject["project"]["classifiers"])
+    minors = [int(minor) for minor in re.findall(r"Python :: 3\.(\d+)", classifiers)]
+    assert minors == list(range(min(minors), max(minors) + 1))
+    oldest, newest = min(minors), max(minors)
+    assert pyproject["project"]["requires-python"] == f">=3.{oldest}"
+    assert pyproject["tool"]["mypy"]["python_version"] == f"3.{oldest}"
+    assert pyproject["tool"]["ruff"]["target-version"] == f"py3{oldest}"
+    assert pyproject["tool"]["cibuildwheel"]["build"] == [*(f"cp3{minor}-*" for minor in minors), f"cp3{newest}t-*"]
+    finder = (ROOT / "scripts/find_python.sh").read_text()
+    assert re.findall(r"^(?:newest|oldest)=(\d+)$", finder, re.MULTILINE) == [str(newest), str(oldest)]
+    assert f"(3, {oldest}) <= sys.version_info[:2] <= (3, {newest})" in (ROOT / "scripts/setup.sh").read_text()
+    matrix = re.findall(r'python: "3\.(\d+)", java', (ROOT / ".github/workflows/ci.yml").read_text())
+    assert [int(minor) for minor in matrix] == minors
+
+
+def test_lines_are_short_and_clean() -> None:
+    lines = list(lines_of(":!LICENSE", ":!*.json", ":!*.svg", ":!*.md"))  # prose is wrapped by whoever shows it
+    assert len(lines) > 1000
+    assert_none(where for where, line in lines if len(PRAGMA.sub("", line)) > LINE_LENGTH_MAX)
+    assert_none(where for where, line in lines if line != line.rstrip())
+
+
+def test_functions_are_short() -> None:
+    seen, long = 0, []
+    for path in tracked("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            seen += 1
+            assert node.end_lineno is not None
+            lines = node.end_lineno - node.lineno + 1
+            if ast.get_docstring(node) is not None:
+                text = node.body[0]
+                assert text.end_lineno is not None
+                lines -= text.end_lineno - text.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines without its docstring")
+    assert seen > 100
+    assert_none(long)
+
+
+def test_nothing_is_left_for_later() -> None:
+    lines = list(lines_of(":!LICENSE"))
+    assert len(lines) > 1000
+    assert_none(where for where, line in lines if LEFTOVERS.search(line))
+    assert LEFTOVERS.search("# FIX" + "ME later")
+
+
+def test_no_machine_paths() -> None:
+    lines = list(lines_of(":!LICENSE"))
+    assert len(lines) > 1000
+    assert_none(where for where, line in lines if MACHINE_PATHS.search(line))
+    assert MACHINE_PATHS.search('open("/ho' + 'me/somebody/x")')
+    assert not MACHINE_PATHS.search("see docs/wo" + "rk/x.md")
+
+
+def test_tests_are_not_skipped() -> None:
+    skips = re.compile(r"\bpytest\.(?:mark\.)?(?:skip|skipif|xfail|importorskip)\b|unittest\.skip")
+    lines = list(lines_of("tests/*.py", "tests/**/*.py", ":!tests/repository/test_repo.py"))
+    assert len(lines) > 500
+    found = [where for where, line in lines if skips.search(line)]
+    # One, with its reason: where no broker is installed and none can be downloaded.
+    assert_none(where for where in found if not where.startswith("tests/conftest.py:"))
+    assert len(found) == 1, "the one skip that is allowed is gone, or another one came"
+
+
+def test_headers_know_nothing_of_python() -> None:
+    lines = list(lines_of("ext/*.h", "ext/**/*.h"))
+    assert len(lines) > 100
+    assert_none(where for where, line in lines if "Python.h" in line)
+
+
+def test_workflows_pin_actions_by_commit() -> None:
+    uses = [
+        (where, line.partition("uses:")[2].strip()) for where, line in lines_of(".github/**/*.yml") if "uses:" in line
+    ]
+    assert len(uses) > 5
+    for where, action in uses:
+        if action.startswith("./"):
+            assert (ROOT / action.split()[0]).is_file(), f"{where}: {action}"
+            continue
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), f"{where}: {action}"
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    seen = 0
+    for path in tracked("*.md"):
+        for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+            seen += 1
+            if not re.match(r"[a-z]+:|#", target):
+                assert (path.parent / target.partition("#")[0]).exists(), f"{path.relative_to(ROOT)}: {target}"
+    assert seen > 0
+
+
+def test_the_package_carries_its_types() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+    for module in NATIVE:
+        assert (PACKAGE / f"{module}.pyi").is_file()

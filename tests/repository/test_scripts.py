@@ -1,0 +1,526 @@
+"""The set-up scripts, run as make runs them, on machines that lack something: a PATH of our own stands for each."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytestmark = pytest.mark.repository
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
+SHELL_TOOLS = ("sh", "cat", "dirname", "env", "grep", "ls", "sort")
+
+
+def write_program(path: Path, text: str) -> Path:
+    """Write a shell script that can be executed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """Return a folder that serves as PATH and holds nothing but a shell and its everyday tools."""
+    folder = tmp_path / "machine"
+    folder.mkdir()
+    for tool in SHELL_TOOLS:
+        found = shutil.which(tool)
+        assert found is not None
+        (folder / tool).symlink_to(found)
+    return folder
+
+
+def run(command: list[str | Path], path: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in an environment that holds PATH, an empty HOME, and what is given."""
+    home = path.parent / "home"
+    home.mkdir(exist_ok=True)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        check=False,
+        env={"PATH": str(path), "HOME": str(home), **environ},
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=120,
+    )
+
+
+# ---- find_python.sh -------------------------------------------------------------------------------------------------
+
+
+def find_python(path: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return run(["/bin/sh", SCRIPTS / "find_python.sh"], path, **environ)
+
+
+def suitable(path: Path) -> Path:
+    """Write what passes for a suitable Python: it passes the check and tells its own path."""
+    return write_program(path, 'case "$*" in *sys.executable*) echo "$0" ;; esac\n')
+
+
+def real_python(path: Path) -> Path:
+    return write_program(path, f'exec "{sys.executable}" "$@"\n')
+
+
+def test_the_running_python_is_suitable(machine: Path) -> None:
+    real_python(machine / "python3")
+    done = find_python(machine)
+    assert (done.returncode, done.stdout.strip()) == (0, sys.executable), done.stderr
+
+
+def test_the_newest_python_wins_wherever_it_is(machine: Path, tmp_path: Path) -> None:
+    suitable(machine / "python3.12")
+    newest = suitable(tmp_path / "pyenv/versions/3.13.2/bin/python3.13")
+    done = find_python(machine, PYENV_ROOT=str(tmp_path / "pyenv"))
+    assert done.stdout.strip() == str(newest)
+
+
+def test_all_of_them_are_one_for_each_version_the_newest_first(machine: Path, tmp_path: Path) -> None:
+    def python(path: Path, version: str) -> str:
+        script = f'case "$*" in *sys.executable*) echo "$0" ;; *version_info*) echo {version} ;; esac\n'
+        return str(write_program(path, script))
+
+    pyenv = tmp_path / "pyenv/versions"
+    wanted = [
+        python(pyenv / "3.13.2/bin/python3.13", "3.13"),
+        python(machine / "python3.12", "3.12"),
+        python(pyenv / "3.11.10/bin/python3.11", "3.11"),
+    ]
+    python(pyenv / "3.11.9/bin/python3.11", "3.11")
+    python(machine / "python3", "3.12")
+    command: list[str | Path] = ["/bin/sh", SCRIPTS / "find_python.sh", "--all"]
+    done = run(command, machine, PYENV_ROOT=str(tmp_path / "pyenv"))
+    assert (done.returncode, done.stdout.split()) == (0, wanted), done.stderr
+    named = run(command, machine, PYENV_ROOT=str(tmp_path / "pyenv"), PYTHON=wanted[1])
+    assert named.stdout.split() == wanted[1:2]
+    (machine / "python3").unlink()
+    (machine / "python3.12").unlink()
+    assert run(command, machine).returncode == 1
+
+
+def test_pyenv_patch_releases_are_ordered_by_number(machine: Path, tmp_path: Path) -> None:
+    for patch in ("3.12.9", "3.12.10", "3.12.1"):
+        suitable(tmp_path / f"pyenv/versions/{patch}/bin/python3.12")
+    done = find_python(machine, PYENV_ROOT=str(tmp_path / "pyenv"))
+    assert "/3.12.10/" in done.stdout
+
+
+def test_a_shim_that_fails_hides_nothing(machine: Path, tmp_path: Path) -> None:
+    shims = tmp_path / "shims"
+    write_program(shims / "python3.13", "echo 'pyenv: python3.13: command not found' >&2; exit 127\n")
+    behind = suitable(machine / "python3.13")
+    done = run(["/bin/sh", SCRIPTS / "find_python.sh"], machine, PATH=f"{shims}:{machine}")
+    assert done.stdout.strip() == str(behind)
+
+
+def test_without_a_python_the_packages_are_named(machine: Path) -> None:
+    write_program(machine / "python3.12", "exit 127\n")
+    done = find_python(machine)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    for words in ("CPython 3.11 to 3.14", "apt-get install python3 python3-venv python3-dev", "dnf install", "apk add"):
+        assert words in done.stderr
+    assert f"{machine}/python3.12 does not run" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tamper", "words"),
+    [
+        (
+            "sysconfig.get_path = lambda name: '/nowhere'",
+            r"has no Python\.h \(Debian: apt-get install python3\.\d+-dev",
+        ),
+        (
+            "importlib.util.find_spec = lambda name: name != 'ensurepip' or None",
+            r"has no module ensurepip \(Debian: apt-get install python3\.\d+-venv\)",
+        ),
+        ("sys.version_info = (3, 10, 4)", r"is Python 3\.10; 3\.11 to 3\.14 are supported"),
+        ("sys.version_info = (3, 15, 0)", r"is Python 3\.15; 3\.11 to 3\.14 are supported"),
+        ("platform.python_implementation = lambda: 'PyPy'", "is not CPython"),
+        ("sysconfig.get_config_var = lambda name: 1", "is a free-threaded Python"),
+    ],
+)
+def test_what_makes_a_python_unsuitable_is_told(machine: Path, tamper: str, words: str) -> None:
+    # Called as python3 -I -c CODE OLDEST NEWEST.
+    before = f"import importlib.util, platform, sys, sysconfig; {tamper}; exec(sys.argv.pop(1))"
+    write_program(machine / "python3", f'exec "{sys.executable}" -I -c "{before}" "$3" "$4" "$5"\n')
+    done = find_python(machine)
+    assert done.returncode == 1
+    assert re.search(words, done.stderr), done.stderr
+
+
+def test_a_named_python_is_taken_or_refused_and_no_other_is_looked_for(machine: Path, tmp_path: Path) -> None:
+    suitable(machine / "python3.14")
+    older = suitable(tmp_path / "elsewhere/python")
+    assert find_python(machine, PYTHON=str(older)).stdout.strip() == str(older)
+    for name, words in (("no-such-python", "no such program"), (str(machine / "grep"), "does not run")):
+        done = find_python(machine, PYTHON=name)
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert words in done.stderr
+
+
+# ---- find_jdk.py ----------------------------------------------------------------------------------------------------
+
+
+def java(home: Path, version: str) -> Path:
+    """Write a Java home whose java tells this version."""
+    lines = (f"    java.home = {home}", f"    java.specification.version = {version}")
+    write_program(home / "bin/java", "".join(f"echo '{line}' >&2\n" for line in lines))
+    return home
+
+
+def find_jdk(path: Path, jvms: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run find_jdk.py as a user who is not root, so that it does not depend on who runs the tests."""
+    as_user = "import os, runpy, sys; os.geteuid = lambda: 1000; del sys.argv[0]; "
+    code = as_user + "runpy.run_path(sys.argv[0], run_name='__main__')"
+    command: list[str | Path] = [sys.executable, "-c", code, SCRIPTS / "find_jdk.py", "--jvm-folder", jvms]
+    return run(command, path, **environ)
+
+
+@pytest.fixture
+def jvms(tmp_path: Path) -> Path:
+    folder = tmp_path / "jvm"
+    folder.mkdir()
+    return folder
+
+
+def test_a_usable_java_home_is_taken_as_it_is(machine: Path, jvms: Path, tmp_path: Path) -> None:
+    java(jvms / "seventeen", "17")
+    own = java(tmp_path / "own", "25")
+    assert find_jdk(machine, jvms, JAVA_HOME=str(own)).stdout.strip() == str(own)
+
+
+@pytest.mark.parametrize(
+    ("version", "words"), [("11", "is Java 11"), ("1.8", "is Java 8"), (None, "holds no java that runs")]
+)
+def test_an_unusable_java_home_is_refused(
+    machine: Path, jvms: Path, tmp_path: Path, version: str | None, words: str
+) -> None:
+    other = java(jvms / "other", "21")
+    own = tmp_path / "own"
+    if version is not None:
+        java(own, version)
+    done = find_jdk(machine, jvms, JAVA_HOME=str(own))
+    assert done.stdout.strip() == str(other)
+    assert f"JAVA_HOME={own} {words}; Java 17 or newer is needed" in done.stderr
+
+
+def test_the_releases_that_spark_knows_best_come_first(machine: Path, jvms: Path) -> None:
+    java(jvms / "a", "26")
+    assert find_jdk(machine, jvms).stdout.strip() == str(jvms / "a")
+    assert "newer than Spark 4 is tested on" in find_jdk(machine, jvms).stderr
+    java(jvms / "b", "25")
+    assert find_jdk(machine, jvms).stdout.strip() == str(jvms / "b")
+    java(jvms / "c", "21")
+    assert find_jdk(machine, jvms).stdout.strip() == str(jvms / "c")
+    assert find_jdk(machine, jvms).stderr == ""
+
+
+def test_java_on_path_is_found_and_a_broken_one_passed_over(machine: Path, jvms: Path, tmp_path: Path) -> None:
+    home = java(tmp_path / "real", "17")
+    (machine / "java").symlink_to(home / "bin/java")
+    broken = write_program(tmp_path / "broken/java", "exit 1\n").parent
+    code = find_jdk(machine, jvms, PATH=f"{broken}:{machine}")
+    assert code.stdout.strip() == str(home)
+
+
+@pytest.mark.parametrize("layout", ["Contents/Home", "libexec/openjdk.jdk/Contents/Home"])
+def test_the_layouts_of_macos_are_known(machine: Path, jvms: Path, layout: str) -> None:
+    home = java(jvms / "openjdk" / layout, "21")
+    assert find_jdk(machine, jvms).stdout.strip() == str(home)
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({}, "no package manager that is known here"),
+        ({"ACKER_INSTALL_JDK": "0"}, "ACKER_INSTALL_JDK=0 forbids to install one"),
+    ],
+)
+def test_without_java_one_sentence_says_what_to_install(
+    machine: Path, jvms: Path, environ: dict[str, str], words: str
+) -> None:
+    java(jvms / "old", "11")
+    done = find_jdk(machine, jvms, **environ)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    ignored, sentence = done.stderr.splitlines()
+    assert ignored == f"Ignored: {jvms / 'old'} is Java 11; Java 17 or newer is needed."
+    assert words in sentence
+    for package in (
+        "openjdk-17-jdk-headless",
+        "dnf install java-21-openjdk-devel",
+        "apk add openjdk17-jdk",
+        "brew install",
+    ):
+        assert package in sentence
+
+
+def package_manager(machine: Path, jvms: Path, *, offers: str) -> Path:
+    """Write an apt-get that installs one package only, and a sudo without a password; return the log of their calls."""
+    log = machine.parent / "log"
+    home = jvms / "installed"
+    write_program(machine / "sudo", f'echo "sudo $*" >>{log}\n[ "$1" = -n ] && shift\n[ "$1" = true ] || exec "$@"\n')
+    properties = f"java.home = {home}|java.specification.version = 17"
+    write_program(
+        machine / "apt-get",
+        f"""echo "apt-get $*" >>{log}
+[ "$1" = update ] && exit 0
+[ "$3" = {offers} ] || {{ echo "E: Unable to locate package $3"; exit 100; }}
+/bin/mkdir -p {home}/bin
+printf '#!/bin/sh\\necho "{properties}" | /usr/bin/tr "|" "\\\\n" >&2\\n' >{home}/bin/java
+/bin/chmod +x {home}/bin/java
+""",
+    )
+    return log
+
+
+def test_a_jdk_is_installed_where_that_needs_no_password(machine: Path, jvms: Path) -> None:
+    log = package_manager(machine, jvms, offers="openjdk-21-jdk-headless")
+    done = find_jdk(machine, jvms)
+    assert done.stdout.strip() == str(jvms / "installed"), done.stderr
+    assert [line for line in log.read_text().splitlines() if line.startswith("apt-get")] == [
+        "apt-get update",
+        "apt-get install -y openjdk-17-jdk-headless",
+        "apt-get install -y openjdk-21-jdk-headless",
+    ]
+    assert "No Java 17 or newer here: apt-get install -y openjdk-21-jdk-headless" in done.stderr
+
+
+def test_a_failed_installation_is_told_with_its_last_line(machine: Path, jvms: Path) -> None:
+    package_manager(machine, jvms, offers="none")
+    done = find_jdk(machine, jvms)
+    assert done.returncode == 1
+    assert "apt-get failed: E: Unable to locate package openjdk-25-jdk-headless" in done.stderr
+
+
+def test_nothing_is_installed_where_sudo_would_ask(machine: Path, jvms: Path) -> None:
+    log = package_manager(machine, jvms, offers="openjdk-17-jdk-headless")
+    write_program(machine / "sudo", "exit 1\n")
+    done = find_jdk(machine, jvms)
+    assert done.returncode == 1
+    assert "apt-get needs root, and sudo would ask for a password" in done.stderr
+    assert not log.exists()
+
+
+# ---- broker.py ------------------------------------------------------------------------------------------------------
+# That it starts a server, and leaves nothing behind, is seen by every test that uses the fixture `rabbitmq`.
+
+
+def broker(path: Path, root: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return run([sys.executable, SCRIPTS / "broker.py", "rabbitmq", "--root", root], path, **environ)
+
+
+def test_no_broker_and_nothing_to_download_it_with_is_one_sentence(machine: Path, tmp_path: Path) -> None:
+    done = broker(machine, tmp_path / "brokers/rabbitmq")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "rabbitmq is not here, and there is no apt-get to download it with: install it\n"
+    assert not (tmp_path / "brokers").exists()
+
+
+def test_a_download_of_a_broker_can_be_forbidden(machine: Path, tmp_path: Path) -> None:
+    for program in ("apt-get", "apt-cache", "dpkg-deb"):
+        write_program(machine / program, f"touch {tmp_path / 'called'}\n")
+    done = broker(machine, tmp_path / "rabbitmq", ACKER_INSTALL_BROKERS="0")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "rabbitmq is not here, and ACKER_INSTALL_BROKERS=0 forbids to download it\n"
+    assert not (tmp_path / "called").exists()
+
+
+def test_a_download_that_fails_says_why_and_leaves_nothing(machine: Path, tmp_path: Path) -> None:
+    write_program(machine / "apt-get", "echo 'E: Some index files failed to download.' >&2; exit 100\n")
+    for program in ("apt-cache", "dpkg-deb"):
+        write_program(machine / program, "exit 1\n")
+    done = broker(machine, tmp_path / "brokers/rabbitmq")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.splitlines()[-1] == "apt-get failed: E: Some index files failed to download."
+    assert list((tmp_path / "brokers").iterdir()) == []
+
+
+def test_a_broker_that_does_not_start_shows_what_it_wrote(machine: Path, tmp_path: Path) -> None:
+    root = tmp_path / "rabbitmq"
+    write_program(root / "usr/lib/erlang/bin/epmd", "echo the address is in use; exit 7\n")
+    write_program(root / "usr/lib/rabbitmq/bin/rabbitmq-server", "exit 1\n")
+    done = broker(machine, root, TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ended with 7, and wrote:\nthe address is in use" in done.stderr
+    assert not list(tmp_path.glob("acker-rabbitmq-*"))
+
+
+# ---- environment.py and in_env.sh -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Return a copy of what the set-up reads, so that a step that is wrongly taken harms nothing."""
+    copy = tmp_path / "checkout"
+    shutil.copytree(SCRIPTS, copy / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "ext", copy / "ext", ignore=shutil.ignore_patterns("_*.cpp"))
+    (copy / "src/acker").mkdir(parents=True)
+    for name in ("pyproject.toml", "setup.py", "Makefile", "src/acker/__init__.py"):
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture
+def environment(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import environment.py of the copy."""
+    monkeypatch.syspath_prepend(str(checkout / "scripts"))
+    spec = importlib.util.spec_from_file_location("environment", checkout / "scripts/environment.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({}, "No C++ compiler (tried g++, c++, clang++)"),
+        ({"CXX": "no-such-c++ -O1"}, "CXX=no-such-c++ -O1 does not run"),
+    ],
+)
+def test_without_a_compiler_its_packages_are_named(
+    machine: Path, checkout: Path, environ: dict[str, str], words: str
+) -> None:
+    write_program(machine / "c++", "exit 1\n")  # what macOS has before its command line tools are installed
+    done = run([sys.executable, checkout / "scripts/environment.py", "build"], machine, **environ)
+    assert done.returncode == 1
+    assert words in done.stderr
+    for package in ("apt-get install g++", "dnf install gcc-c++", "apk add g++", "xcode-select --install"):
+        assert package in done.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def test_another_compiler_serves_where_pythons_own_is_missing(machine: Path, environment: ModuleType) -> None:
+    write_program(machine / "clang++", "echo clang\n")
+    assert environment.compiler({"PATH": str(machine)}) == "clang++"
+
+
+def test_a_folder_that_is_no_environment_is_left_alone(machine: Path, checkout: Path) -> None:
+    write_program(machine / "c++", "exit 0\n")
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv/thesis.txt").write_text("irreplaceable")
+    done = run([sys.executable, checkout / "scripts/environment.py", "build"], machine, CXX="c++")
+    assert done.returncode == 1
+    assert "is in the way" in done.stderr
+    assert (checkout / ".venv/thesis.txt").read_text() == "irreplaceable"
+
+
+def test_every_level_resolves_its_requirements(environment: ModuleType) -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    names = {
+        level: {re.split(r"[<>=\[ ]", wanted)[0] for wanted in environment.requirements(pyproject, needs)}
+        for level, needs in environment.LEVELS.items()
+    }
+    assert names["build"] == {"Cython", "numpy", "setuptools"}
+    assert names["run"] == names["build"] | {"click", "matplotlib", "pandas", "protobuf", "pyarrow", "pyspark", "rich"}
+    assert names["test"] > names["run"] | {"hypothesis", "mypy", "pytest", "ruff"}
+    assert environment.group(pyproject, "dev") == [
+        item for name in ("test", "lint", "docs", "release") for item in environment.group(pyproject, name)
+    ]
+
+
+def test_the_native_modules_are_built_again_only_when_something_of_it_changed(
+    environment: ModuleType, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[list[str]] = []
+    suffix = environment.sysconfig.get_config_var("EXT_SUFFIX")
+
+    def build(command: list[str], environ: dict[str, str]) -> None:
+        assert environ["CXX"]
+        built.append(command)
+        for name in ("_core", "_flow"):
+            (checkout / f"src/acker/{name}{suffix}").touch()
+            (checkout / f"ext/acker/{name}.cpp").write_text(f"// made by Cython, run {len(built)}\n")
+
+    monkeypatch.setattr(environment, "run", build)
+    (checkout / ".venv").mkdir()
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+    def builds() -> int:
+        before = len(built)
+        environment.ensure_native_module(pyproject)
+        return len(built) - before
+
+    assert [builds(), builds()] == [1, 0]
+    header = next(iter((checkout / "ext").rglob("*.h")))
+    header.write_text(header.read_text() + "// a comment\n")
+    assert [builds(), builds()] == [1, 0]
+    monkeypatch.setenv("ACKER_DEBUG", "1")
+    assert [builds(), builds()] == [1, 0]
+    for name in ("_core", "_flow"):
+        (checkout / f"src/acker/{name}{suffix}").unlink()
+        assert [builds(), builds()] == [1, 0]
+    (checkout / "src/acker/notes.py").touch()
+    assert builds() == 0
+
+
+def test_commands_run_with_the_environments_python_and_java(machine: Path, checkout: Path) -> None:
+    (checkout / ".venv/acker").mkdir(parents=True)
+    (checkout / ".venv/acker/java_home").write_text("/some/java")
+    done = run(["/bin/sh", checkout / "scripts/in_env.sh", "env"], machine, SPARK_HOME="/other", JAVA_HOME="/old")
+    environ = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    python = str(checkout / ".venv/bin/python")
+    assert environ["PYSPARK_PYTHON"] == environ["PYSPARK_DRIVER_PYTHON"] == python
+    assert environ["PATH"].split(os.pathsep)[0] == str(checkout / ".venv/bin")
+    assert environ["JAVA_HOME"] == "/some/java"
+    assert "SPARK_HOME" not in environ
+
+
+# ---- Makefile, setup.py ---------------------------------------------------------------------------------------------
+
+
+def make(*arguments: str) -> str:
+    done = subprocess.run(["make", "-C", ROOT, *arguments], capture_output=True, check=True, text=True)
+    return done.stdout
+
+
+def test_help_lists_every_target() -> None:
+    phony = " ".join(re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    listed = re.findall(r"^  make ([\w-]+) ", make("--no-print-directory", "help"), re.MULTILINE)
+    assert sorted(listed) == sorted(phony.split())
+    assert {"run", "test", "help", "build", "lint", "bench", "clean"} <= set(listed)
+
+
+@pytest.mark.parametrize(
+    ("target", "program"),
+    [
+        ("run", "python -m examples.wordcount"),
+        ("test", "pytest -n logical --dist loadgroup --no-loadscope-reorder"),
+        ("bench", "python -m benchmarks.suite --json build/bench.json"),
+    ],
+)
+def test_targets_pass_arguments_on(target: str, program: str) -> None:
+    assert f"{program} --input some/folder\n" in make("-n", target, "ARGS=--input some/folder")
+
+
+def test_a_named_python_reaches_the_setup() -> None:
+    assert 'PYTHON="python3.12" sh scripts/setup.sh test' in make("-n", "test", "PYTHON=python3.12")
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [({"ACKER_DEBUG": "maybe"}, "ACKER_DEBUG=maybe: expected 0 or 1"), ({"ACKER_NATIVE": "2"}, "ACKER_NATIVE=2")],
+)
+def test_a_switch_with_a_strange_value_stops_the_build(checkout: Path, environ: dict[str, str], words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--version"],
+        capture_output=True,
+        check=False,
+        cwd=checkout,
+        env={**os.environ, **environ},
+        text=True,
+    )
+    assert done.returncode != 0
+    assert words in done.stderr

@@ -1,0 +1,79 @@
+"""``python -m tests.torture.kills``: kill processes under a streaming acker, one run after the other."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.torture.kills.plan import CLUSTER, LOCAL, Plan, Victim, plan_of
+from tests.torture.kills.run import KillsError, survive
+
+# What runs are, in turn by their seeds: on one machine and on two executors, with trees that expire and without.
+_TIMEOUT_S: Final = 4.0
+_RUNS: Final = (
+    (CLUSTER, None, {Victim.EXECUTOR: 3, Victim.WORKER: 1, Victim.DRIVER: 1}),
+    (LOCAL, _TIMEOUT_S, {Victim.WORKER: 3, Victim.DRIVER: 2}),
+    (CLUSTER, _TIMEOUT_S, {Victim.EXECUTOR: 3, Victim.WORKER: 1, Victim.DRIVER: 1}),
+    (LOCAL, None, {Victim.WORKER: 3, Victim.DRIVER: 2}),
+)
+
+
+def run_of(seed: int) -> Plan:
+    """Return the run that a seed stands for."""
+    master, timeout_s, victims = _RUNS[seed % len(_RUNS)]
+    return plan_of(seed, list(Counter(victims).elements()), master=master, timeout_s=timeout_s)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit status: 1 where a promise was broken, and then the output names the seed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.torture.kills", description=__doc__)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--kills", type=int, help="new runs, until there were so many kills")
+    which.add_argument("--seed", type=int, help="the run of one seed")
+    options = parser.parse_args(arguments)
+    if options.seed is not None:
+        return _soak([options.seed], 1)
+    # Seeds that nobody has seen yet, from a first sort of run on.
+    first = time.time_ns() // 1000
+    return _soak(itertools.count(first - first % len(_RUNS)), options.kills)
+
+
+def _soak(seeds: Iterable[int], kills: int) -> int:
+    begin = time.monotonic()
+    totals: Counter[str] = Counter()
+    for seed in seeds:
+        if totals["kills"] >= kills:
+            break
+        plan = run_of(seed)
+        expiry = "nothing expires" if plan.timeout_s is None else f"trees expire after {plan.timeout_s:g} s"
+        _say(f"seed {seed}: {plan.master}, {plan.files} micro-batches, {expiry}")
+        try:
+            with tempfile.TemporaryDirectory(prefix="acker-kills-", ignore_cleanup_errors=True) as folder:
+                survived = survive(plan, Path(folder, "run"), say=_say)
+        except KillsError as error:
+            _say(f"{error}\nagain: python -m tests.torture.kills --seed {seed}")
+            return 1
+        totals.update(runs=1, kills=len(survived.kills), drivers=survived.drivers, failures=survived.failures)
+        totals.update(survived.outcomes)
+        _say(f"{totals['kills']} of {kills} kills in {time.monotonic() - begin:.0f} s")
+    if not totals["kills"]:
+        _say("nobody was killed")
+        return 1
+    _say(", ".join(f"{count:,} {name}" for name, count in totals.items()))
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

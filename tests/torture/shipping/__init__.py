@@ -1,0 +1,35 @@
+"""Whether each way of getting acker onto executors does so: a job on two executors whose Python lacks it.
+
+    python -m tests.torture.shipping
+
+makes a Python environment without acker, submits the same job to a local cluster of two executors in each of the ways
+of docs/shipping.md, and compares every completion with those of one acker.
+"""
+
+from tests.torture.shipping.run import (
+    CLUSTER,
+    Recipe,
+    Shipped,
+    ShippingError,
+    clean_environment,
+    copy_package,
+    make_environment,
+    pack,
+    spark_home,
+    submit,
+    write_zip,
+)
+
+__all__ = [
+    "CLUSTER",
+    "Recipe",
+    "Shipped",
+    "ShippingError",
+    "clean_environment",
+    "copy_package",
+    "make_environment",
+    "pack",
+    "spark_home",
+    "submit",
+    "write_zip",
+]

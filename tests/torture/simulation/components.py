@@ -1,0 +1,413 @@
+"""The spouts and bolts of a simulation: they do what their plan says, and write all of it into the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from acker.topology import BatchingBolt, Bolt, Reason, ReasonKind, ReliableSpout, Spout, Tuple
+from tests.torture.simulation.ledger import Ledger
+from tests.torture.simulation.plan import HOPS_MAX, KEYS, BoltPlan, Plan, SpoutPlan
+
+# What a tuple carries.
+FIELDS = ["serial", "key", "hops"]
+
+
+class MisfortuneError(Exception):
+    """What components of a simulation raise on purpose."""
+
+
+@dataclass
+class World:
+    """What the components of one simulation share.
+
+    Attributes
+    ----------
+    rng : random.Random
+        Decides all that they do. One thread steps them all, so one generator makes one run of a seed.
+    crashes_left : int
+        How many exceptions may still escape.
+    emits_left : int
+        How many tuples bolts may still emit: wide topologies with loops would take long otherwise.
+    readers : dict
+        (component, stream) -> task ids of the bolts that read a direct stream.
+    numbers : dict
+        Task of a spout -> how many tuples it has emitted, which a restart does not change.
+    finals : dict
+        (spout, tuple id) -> how it ended for good.
+    retries : Counter
+        Tuple id -> how often a RetryingSpout has heard that it failed.
+    say : callable or None
+        Told what happens, in words.
+    is_ending : callable
+        Whether the topology drains or has stopped.
+    wrap : callable
+        Changes a component's class before it is used.
+    """
+
+    plan: Plan
+    ledger: Ledger
+    rng: random.Random
+    crashes_left: int
+    emits_left: int = 120
+    readers: dict[tuple[str, str], Sequence[int]] = field(default_factory=dict)
+    numbers: dict[int, int] = field(default_factory=dict)
+    finals: dict[tuple[str, Hashable], str] = field(default_factory=dict)
+    retries: Counter[Hashable] = field(default_factory=Counter)
+    say: Callable[[str], None] | None = None
+    is_ending: Callable[[], bool] = lambda: False
+    wrap: Callable[[type[Any]], type[Any]] = lambda component: component
+
+    def chance(self, share: float) -> bool:
+        """Return True that often."""
+        return share > 0 and self.rng.random() < share
+
+    def crash(self, share: float) -> None:
+        """Raise what escapes, that often, as long as crashes are left."""
+        if self.crashes_left > 0 and self.chance(share):
+            self.crashes_left -= 1
+            self.ledger.crashed = True
+            self.tell("an exception is about to escape")
+            raise MisfortuneError("escaped on purpose")
+
+    def tell(self, text: str) -> None:
+        """Tell what happens, if anybody listens."""
+        if self.say is not None:
+            self.say(text)
+
+    def target(self, component: str, stream: str) -> int | None:
+        """Return a task to send a tuple of this stream to: None unless the stream is direct."""
+        readers = self.readers.get((component, stream), ())
+        return self.rng.choice(readers) if readers else None
+
+    def final(self, spout: str, tup_id: Hashable, how: str) -> None:
+        """Note the end of a tuple that is not going to be replayed."""
+        if (spout, tup_id) in self.finals:
+            self.ledger.violations.append(f"{spout} {tup_id!r}: {how} after {self.finals[spout, tup_id]}")
+        self.finals[spout, tup_id] = how
+
+
+class _Numbering:
+    """A spout's collector that writes a serial number into each tuple, also into a replayed one."""
+
+    def __init__(self, collector: Any, spout: str, world: World) -> None:
+        self._collector = collector
+        self._spout = spout
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._collector, name)
+
+    def emit(
+        self,
+        values: Sequence[Any],
+        tup_id: Hashable = None,
+        stream: str | None = None,
+        direct_task: int | None = None,
+        need_task_ids: bool = False,
+    ) -> list[int]:
+        ledger = self._world.ledger
+        serial = ledger.next_serial()
+        tasks: list[int] = self._collector.emit([serial, *values[1:]], tup_id, stream, direct_task, True)
+        ledger.spout_emitted(self._spout, self._collector.task, serial, tup_id, tasks)
+        ledger.check_route(self._spout, stream or "default", values[1], direct_task, tasks)
+        self._world.tell(f"{self._spout} emits #{serial} {tup_id!r} to {tasks}")
+        return tasks
+
+
+class SimulatedSpout(Spout):
+    """Emits so many tuples, some of them untracked, some at once, and then has no more. It replays nothing."""
+
+    world: ClassVar[World]
+    plan: ClassVar[SpoutPlan]
+
+    def _bind(self, collector: Any, context: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
+        super()._bind(_Numbering(collector, self.plan.name, self.world), context, conf)
+
+    def next_tuple(self) -> None:
+        """Emit none, one, or a burst."""
+        world, plan = self.world, self.plan
+        for _ in range(world.rng.randint(plan.eager, plan.burst)):
+            number = world.numbers.get(self.task_id, 0)
+            if number >= plan.tuples:
+                self.finish()
+                return
+            world.numbers[self.task_id] = number + 1
+            tracked = plan.kind != "untracked" and not world.chance(0.1)
+            stream = world.rng.choice(plan.streams)
+            target = world.target(plan.name, stream)
+            if stream == "direct" and target is None:
+                stream = "default"  # a direct stream that nobody reads has no task to send to
+            values = [0, world.rng.randrange(KEYS), world.rng.randint(0, HOPS_MAX)]
+            self.emit(values, tup_id=(self.task_id, number) if tracked else None, stream=stream, direct_task=target)
+        world.crash(plan.raises)
+
+    def ack(self, tup_id: Hashable) -> None:
+        """Have the outcome judged."""
+        super().ack(tup_id)
+        self.world.tell(f"{self.plan.name} {tup_id!r} is acked")
+        self.world.ledger.ended(self.plan.name, tup_id, None)
+        self.world.final(self.plan.name, tup_id, "acked")
+        self.world.crash(self.plan.raises)
+
+    def fail(self, tup_id: Hashable, reason: Reason | None = None) -> None:
+        """Have the outcome judged."""
+        assert reason is not None
+        self.world.tell(f"{self.plan.name} {tup_id!r} fails: {reason}")
+        self.world.ledger.ended(self.plan.name, tup_id, reason)
+        self._give_up(tup_id, reason)
+        self.world.crash(self.plan.raises)
+
+    def _give_up(self, tup_id: Hashable, reason: Reason) -> None:
+        self.world.final(self.plan.name, tup_id, reason.kind.name)
+
+
+class SimulatedAsyncSpout(SimulatedSpout):
+    """A SimulatedSpout that waits for what it emits."""
+
+    async def next_tuple(self) -> None:  # type: ignore[override]  # The runtime waits for it.
+        """Emit none, one, or a burst, now or later."""
+        if self.world.chance(0.3):
+            await asyncio.sleep(self.world.rng.uniform(0, 0.3) * self.world.ledger.timeout_ns / 1e9)
+        super().next_tuple()
+
+
+class RetryingSpout(SimulatedSpout):
+    """A SimulatedSpout that emits what failed again at once, inside of `fail`, as spouts of pystorm do."""
+
+    def _give_up(self, tup_id: Hashable, reason: Reason) -> None:
+        retries = self.world.retries
+        retries[tup_id] += 1
+        # What is emitted while the topology ends is told to nobody.
+        if retries[tup_id] > 2 or reason.kind is ReasonKind.SHUTDOWN or self.world.is_ending():
+            super()._give_up(tup_id, reason)
+        else:
+            self.emit([0, self.world.rng.randrange(KEYS), 1], tup_id=tup_id)
+
+
+class SimulatedReliableSpout(SimulatedSpout, ReliableSpout):
+    """A SimulatedSpout that replays."""
+
+    backoff_secs = 0.5
+    max_fails = 2
+
+    def _give_up(self, tup_id: Hashable, reason: Reason) -> None:
+        ReliableSpout.fail(self, tup_id, reason)
+
+    def dead_letter(self, tup_id: Hashable, values: Sequence[Any], reason: Reason) -> None:
+        """Note that this is the end of the tuple."""
+        if reason.attempt != self.max_fails + 1:
+            self.world.ledger.violations.append(f"{self.plan.name} {tup_id!r}: dead letter of attempt {reason.attempt}")
+        self.world.final(self.plan.name, tup_id, "dead letter")
+
+
+class _Worker(Bolt):
+    """What the bolts have in common: they receive, emit and settle, and say so to the ledger first."""
+
+    world: ClassVar[World]
+    plan: ClassVar[BoltPlan]
+
+    def receive(self, tup: Tuple) -> None:
+        self.world.tell(f"{self.plan.name}[{self.task_id}] processes #{tup['serial']}")
+        self.world.ledger.received(tup["serial"], self.task_id)
+
+    def pass_on(self, tup: Tuple, anchors: Sequence[Tuple], explicit: Sequence[Tuple] | None) -> None:
+        """Emit none, one or two tuples that derive from these anchors; `explicit` is what emit is told of them."""
+        world, plan = self.world, self.plan
+        for _ in range(world.rng.choice((0, 1, 1, 2)) if tup["hops"] > 0 else 0):
+            if world.emits_left <= 0:
+                return
+            world.emits_left -= 1
+            stream = world.rng.choice(plan.streams)
+            target = world.target(plan.name, stream)
+            if stream == "direct" and target is None:
+                stream = "default"
+            alone = world.chance(plan.unanchored)
+            serial, key = world.ledger.next_serial(), world.rng.randrange(KEYS)
+            tasks = self.emit(
+                [serial, key, tup["hops"] - 1],
+                stream=stream,
+                anchors=[] if alone else explicit,
+                direct_task=target,
+                need_task_ids=True,
+            )
+            assert tasks is not None
+            parents = [] if alone else [anchor["serial"] for anchor in anchors]
+            world.ledger.bolt_emitted(self.task_id, serial, parents, tasks)
+            world.ledger.check_route(plan.name, stream, key, target, tasks)
+            world.tell(f"{plan.name}[{self.task_id}] emits #{serial} anchored to {parents} to {tasks}")
+
+    def stumble(self, tups: Iterable[Tuple]) -> None:
+        """Raise what fails the tuples, as often as planned."""
+        if self.world.chance(self.plan.raises):
+            self.note_failed(tups)
+            raise MisfortuneError("raised on purpose")
+
+    def note_done(self, tups: Iterable[Tuple]) -> None:
+        for tup in tups:
+            self.world.ledger.done(tup["serial"], self.task_id)
+
+    def note_failed(self, tups: Iterable[Tuple]) -> None:
+        for tup in tups:
+            self.world.ledger.failed(tup["serial"], self.task_id)
+
+
+class AutoBolt(_Worker):
+    """Leaves anchors and acks to the runtime."""
+
+    def process(self, tup: Tuple) -> None:
+        """Work, then stumble or be done."""
+        self.receive(tup)
+        self.pass_on(tup, [tup], None)
+        self.stumble([tup])
+        self.note_done([tup])
+
+
+class AsyncBolt(_Worker):
+    """An AutoBolt whose tuples wait for something, several at once."""
+
+    async def process(self, tup: Tuple) -> None:
+        """Work before the wait and after it, then stumble or be done."""
+        world = self.world
+        self.receive(tup)
+        self.pass_on(tup, [tup], None)
+        if world.chance(0.7):
+            await asyncio.sleep(world.rng.uniform(0, 0.6) * world.ledger.timeout_ns / 1e9)
+            self.pass_on(tup, [tup], None)
+        self.stumble([tup])
+        self.note_done([tup])
+
+
+class ManualBolt(_Worker):
+    """Anchors, acks and fails by itself. Some tuples it never settles, and some of what it raises nobody catches."""
+
+    auto_anchor = auto_ack = auto_fail = False
+
+    def process(self, tup: Tuple) -> None:
+        """Work, then ack, fail, or forget about the tuple."""
+        world, plan = self.world, self.plan
+        self.receive(tup)
+        # Storm's "self-anchored" emits: the same tuple twice among the anchors is as good as once.
+        explicit = [tup, tup] if world.chance(0.2) else [tup]
+        self.pass_on(tup, [tup], explicit)
+        world.crash(plan.escapes)
+        if world.chance(plan.holds):
+            return
+        if world.chance(plan.fails):
+            self.note_failed([tup])
+            self.fail(tup, "failed on purpose")
+        else:
+            self.note_done([tup])
+            self.ack(tup)
+
+
+class AggregateBolt(_Worker):
+    """Emits tuples that are anchored to several, which is what makes DAGs, and settles those together."""
+
+    auto_ack = False
+
+    def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Begin with nothing."""
+        self.together: list[Tuple] = []
+
+    def process(self, tup: Tuple) -> None:
+        """Wait for some more, then work for all of them."""
+        self.receive(tup)
+        if self.world.chance(self.plan.raises):
+            self.note_failed([tup])
+            raise MisfortuneError("raised on purpose")
+        self.together.append(tup)
+        if len(self.together) < self.plan.together:
+            return
+        tups, self.together = self.together, []
+        self.pass_on(tup, tups, tups)
+        self.note_done(tups)
+        for one in tups:
+            self.ack(one)
+
+
+class SimulatedBatchingBolt(_Worker, BatchingBolt):
+    """A BatchingBolt, a batch a key."""
+
+    def group_key(self, tup: Tuple) -> object:
+        """Return the tuple's key."""
+        self.receive(tup)
+        return tup["key"]
+
+    def process_batch(self, key: object, tups: list[Tuple]) -> None:
+        """Work, then stumble or be done."""
+        self.pass_on(tups[0], tups, None)
+        self.stumble(tups)
+        self.note_done(tups)
+
+
+class KeeperBolt(_Worker):
+    """Holds each tuple for some ticks and asks for more time for it at each of them."""
+
+    auto_ack = False
+
+    def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Begin with nothing."""
+        self.kept: list[list[Any]] = []
+
+    def process(self, tup: Tuple) -> None:
+        """Keep it."""
+        self.receive(tup)
+        self.pass_on(tup, [tup], None)
+        self.stumble([tup])
+        self.kept.append([tup, 3 * self.plan.together])
+
+    def process_tick(self, tup: Tuple) -> None:
+        """Ack what was held long enough, and ask for time for the rest."""
+        for entry in list(self.kept):
+            kept, ticks_left = entry
+            if ticks_left == 0:
+                self.kept.remove(entry)
+                self.note_done([kept])
+                self.ack(kept)
+            else:
+                entry[1] -= 1
+                self.world.ledger.asked_for_time(kept["serial"], self.task_id)
+                self.reset_timeout(kept)
+
+
+SPOUTS: dict[str, type[SimulatedSpout]] = {
+    "untracked": SimulatedSpout,
+    "tracked": SimulatedSpout,
+    "async": SimulatedAsyncSpout,
+    "retrying": RetryingSpout,
+    "reliable": SimulatedReliableSpout,
+}
+BOLTS: dict[str, type[_Worker]] = {
+    "auto": AutoBolt,
+    "async": AsyncBolt,
+    "manual": ManualBolt,
+    "aggregate": AggregateBolt,
+    "batching": SimulatedBatchingBolt,
+    "keeper": KeeperBolt,
+}
+
+
+_LOCK: Final = threading.RLock()
+_LOCKED: Final = ("next_tuple", "ack", "fail", "process", "process_tick", "process_batch", "group_key")
+
+
+def locked(component: type[Any]) -> type[Any]:
+    """Return a component whose methods hold one lock: the world and its ledger are for one thread at a time."""
+
+    def hold(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*arguments: Any) -> Any:
+            with _LOCK:
+                return method(*arguments)
+
+        return call
+
+    body = {name: hold(getattr(component, name)) for name in _LOCKED if hasattr(component, name)}
+    return type(component.__name__, (component,), body)

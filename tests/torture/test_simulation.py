@@ -1,0 +1,253 @@
+"""The local runtime keeps its promises in random topologies under faults, and the simulation would notice if not."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from acker._engine.ids import IdGenerator
+from acker._engine.protocol import Kind
+from acker._flow import Every, InTurn
+from acker.local import ackers, crew, routing
+from acker.local.ackers import AckerTask
+from acker.local.collectors import BoltCollector, SpoutCollector
+from acker.local.queues import Queue
+from acker.local.spouts import SpoutTask
+from acker.topology import Tuple
+from tests.torture.simulation import SimulationError, plan_of, simulate, simulate_with_threads
+from tests.torture.simulation.__main__ import main
+from tests.torture.simulation.components import ManualBolt
+
+SEEDS = 2_000
+CHUNK = 50
+# Within how many seeds each bug has to be noticed.
+NOTICED_WITHIN = 400
+
+
+def simulate_some():
+    for seed in range(NOTICED_WITHIN):
+        simulate(seed)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_promises_are_kept(first):
+    deliveries = sum(simulate(seed).deliveries for seed in range(first, first + CHUNK))
+    assert deliveries > CHUNK, "hardly anything happened"
+
+
+@pytest.mark.parametrize("first", range(0, 24, 4))
+def test_promises_are_kept_by_threads(first):
+    for seed in range(first, first + 4):
+        simulate_with_threads(seed)
+
+
+def test_seeds_cover_what_can_happen():
+    plans = [plan_of(seed) for seed in range(500)]
+    assert {bolt.kind for plan in plans for bolt in plan.bolts} >= {"auto", "manual", "aggregate", "batching", "keeper"}
+    assert {one.grouping for plan in plans for bolt in plan.bolts for one in bolt.inputs} >= {"fields", "all", "direct"}
+    assert {plan.end for plan in plans} == {"drained", "stop", "abort"}
+    assert {len(plan.spouts) for plan in plans} == {1, 2, 3} and max(len(plan.bolts) for plan in plans) == 6
+    for fault in ("slow", "freeze", "reorder", "delay", "restore", "jump", "crashes"):
+        assert 20 < sum(getattr(plan.faults, fault) > 0 for plan in plans) < 400, fault
+    missing = {"ACKED", "FAILED", "TIMED_OUT", "REJECTED", "RESTART", "SHUTDOWN"}
+    for seed in sorted(range(300), key=lambda seed: not plans[seed].risks.rejects):  # the rarest first
+        missing.difference_update(simulate(seed).outcomes)
+        if not missing:
+            break
+    assert not missing
+
+
+def test_a_seed_is_replayed_step_by_step():
+    def told(seed):
+        lines = []
+        return simulate(seed, say=lines.append), lines
+
+    for seed in range(5):
+        assert told(seed) == told(seed)
+    assert told(1)[1] != told(2)[1]
+
+
+def test_the_program_replays_and_soaks(capsys, monkeypatch):
+    assert main(["--seed", "3"]) == 0
+    assert "seed 3 keeps all promises" in capsys.readouterr().out
+    assert main(["--seeds", "3:6"]) == 0
+    assert capsys.readouterr().out.startswith("3 seeds, ")
+    assert main(["--seconds", "0.01"]) == 0
+    assert " seeds, " in capsys.readouterr().out
+    assert main(["--seeds", "3:3"]) == 1, "a soak that ran nothing has found nothing"
+    monkeypatch.setattr(*acks_before_what_it_emitted_is_done())
+    capsys.readouterr()
+    assert main(["--seeds", "0:50"]) == 1
+    found = re.search(r"replay: python -m tests.torture.simulation --seed (\d+)\)", capsys.readouterr().out)
+    assert main(["--seed", found[1]]) == 1
+    assert found[0] in capsys.readouterr().out
+
+
+def test_a_component_that_is_broken_itself_is_no_fault_of_the_plan(monkeypatch):
+    def broken(self, tup):
+        raise TypeError("not planned")
+
+    monkeypatch.setattr(ManualBolt, "process", broken)
+    with pytest.raises(SimulationError, match="TypeError: not planned"):
+        simulate_some()
+
+
+# Bugs to be put into the runtime: each is a plausible slip, and returns what to patch: (where, name, by what).
+
+
+def messages(change):
+    """Let the messages that ackers read be changed: a function of the columns that returns which rows to keep."""
+    real = ackers.columns_of
+
+    def columns_of(letters):
+        columns = real(letters)
+        keep = change(*columns)
+        return tuple(column[keep] for column in columns)
+
+    return ackers, "columns_of", columns_of
+
+
+def forgets_some_oks():
+    return messages(lambda kind, root, *_: (kind != Kind.OK) | (root % 4 != 0))
+
+
+def forgets_fails():
+    return messages(lambda kind, *_: kind != Kind.FAIL)
+
+
+def forgets_resets():
+    return messages(lambda kind, *_: kind != Kind.RESET_TIMEOUT)
+
+
+def takes_fails_for_oks():
+    def fail(self, tup, reason=None):
+        self.ack(tup)
+
+    return BoltCollector, "fail", fail
+
+
+def anchoring(anchors_of, *, answers=True):
+    """Let bolts anchor to what a function makes of the anchors, which may not answer for what is emitted."""
+    real = BoltCollector.emit
+
+    def emit(self, tup, stream=None, anchors=None, direct_task=None, need_task_ids=False):
+        anchors = anchors_of(self.inputs if anchors is None and self.auto_anchor else tuple(anchors or ()))
+        before = [anchor._ack_val for anchor in anchors]
+        tasks = real(self, tup, stream, anchors, direct_task, need_task_ids)
+        for anchor, ack_val in zip(anchors, before, strict=True):
+            if not answers:
+                anchor._ack_val = ack_val
+        return tasks
+
+    return BoltCollector, "emit", emit
+
+
+def acks_before_what_it_emitted_is_done():
+    return anchoring(lambda anchors: anchors, answers=False)
+
+
+def anchors_to_the_first_tuple_only():
+    return anchoring(lambda anchors: anchors[:1])
+
+
+def gives_all_deliveries_one_id():
+    class OneId(IdGenerator):
+        def take(self, count):
+            return np.repeat(super().take(count), 3)
+
+    return crew, "IdGenerator", OneId
+
+
+def chunks(times):
+    """Let queues take in some chunks of tuples so many times instead of once."""
+    real, count = Queue.put, itertools.count(1)
+
+    def put(self, chunk, items):
+        is_odd = isinstance(chunk, tuple) and isinstance(chunk[1][0], Tuple) and next(count) % 20 == 0
+        for _ in range(times if is_odd else 1):
+            real(self, chunk, items)
+
+    return Queue, "put", put
+
+
+def delivers_twice():
+    return chunks(2)
+
+
+def loses_deliveries():
+    return chunks(0)
+
+
+def wakes_nobody():
+    def put(self, chunk, items):
+        self._chunks.append(chunk)
+        self.size += items
+
+    return Queue, "put", put
+
+
+def lets_queues_grow():
+    return Queue, "has_room", lambda self, producer: True
+
+
+def times_out_early():
+    real = AckerTask._rotate
+
+    def rotate(self):
+        real(self)
+        self._rotate_at -= self._period_ns // 2
+
+    return AckerTask, "_rotate", rotate
+
+
+def forgets_what_is_open_when_it_stops_or_restarts():
+    return SpoutCollector, "fail_all", lambda self, kind: self.pending.clear()
+
+
+def tracks_nothing_again_when_an_acker_is_lost():
+    return SpoutCollector, "track_again", lambda self: None
+
+
+def forgets_replays_at_a_restart():
+    def inherit(self, previous):
+        self.collector.inherit(previous.collector)
+
+    return SpoutTask, "inherit", inherit
+
+
+def spreads_keys():
+    return routing, "_by_fields", lambda positions, outlets: InTurn(outlets, 0)
+
+
+def leaves_one_task_of_all_out():
+    return routing, "Every", lambda outlets: Every(list(outlets)[:-1] if len(outlets) > 2 else outlets)
+
+
+BUGS = {
+    forgets_some_oks: "TIMED_OUT: but all derived work was done",
+    forgets_fails: "one failed.* ended as TIMED_OUT: but it had been failed",
+    forgets_resets: "but the timeout is",
+    takes_fails_for_oks: "one failed.* ended as ACKED",
+    acks_before_what_it_emitted_is_done: "ACKED: but not all derived work was done|TIMED_OUT: but all",
+    anchors_to_the_first_tuple_only: "ACKED: but not all derived work was done",
+    gives_all_deliveries_one_id: "ACKED: but not all derived work was done",
+    delivers_twice: "was handed tuple .* twice",
+    loses_deliveries: "never reached task",
+    wakes_nobody: "never reached task|not reached within|TIMED_OUT: but",
+    lets_queues_grow: "the queue of .* held",
+    times_out_early: "but the timeout is",
+    forgets_what_is_open_when_it_stops_or_restarts: "was never told its end|neither been acked|not reached within",
+    tracks_nothing_again_when_an_acker_is_lost: "was never told its end|not reached within",
+    forgets_replays_at_a_restart: "neither been acked nor given up|not reached within",
+    spreads_keys: "by fields: key",
+    leaves_one_task_of_all_out: "by all: key",
+}
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_bugs_are_noticed(bug, monkeypatch):
+    where, name, patched = bug()
+    monkeypatch.setattr(where, name, patched)
+    with pytest.raises(SimulationError, match=BUGS[bug]):
+        simulate_some()
