@@ -58,16 +58,15 @@ napoleon_use_ivar = True
 
 # Names of other libraries, of the standard one, and of what is not public: there is no page of ours to lead to.
 NOT_PUBLIC: Final = (
-    "columns.Columns",
     "local.clock.Signal",
     "local.control.Control",
     "local.executors.Executor",
     "local.until.Until",
     "spark.steps.Step",
-    "testing.simulation.plan.Plan",
 )
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!acker\.).*"),
+    (r"py:.*", r"acker\._engine\..*"),
     *(("py:class", re.escape(f"acker.{name}")) for name in NOT_PUBLIC),
 ]
 # Two classes are called Report, each in a package of its own: an annotation that says so leads to one of them.

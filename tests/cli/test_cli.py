@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import re
 import stat
@@ -35,8 +34,6 @@ def invoke(tmp_path, monkeypatch):
     [
         ("", "0 2 4 130"),
         ("run", "0 2 4 130"),
-        ("run wordcount", "0 1 2 3 4 5 130"),
-        ("run stream-wordcount", "0 1 2 3 4 5 130"),
         ("run module:Topology", "0 1 2 3 4 130"),
         ("graph", "0 2"),
         ("doctor", "0 1 2 4 130"),
@@ -47,74 +44,15 @@ def test_each_command_has_help_with_its_own_exit_codes(invoke, command, codes) -
     assert answer.exit_code == 0 and "Usage: " in answer.output
     assert invoke(*command.split(), "-h").output == answer.output
     if command == "run":
-        assert "MODULE:TOPOLOGY" in answer.output and "wordcount" in answer.output
+        assert "MODULE:TOPOLOGY" in answer.output
     told = dict(re.findall(r"^ +(\d+)  (\S.*)$", answer.output.partition("Exit codes")[2], re.MULTILINE))
     assert " ".join(told) == codes and told["0"].startswith("fine")
-    third = {
-        "run wordcount": "verified, with dead-lettered lines",
-        "run stream-wordcount": "verified, with dead-lettered lines",
-        "run module:Topology": "a task did not come back",
-    }
-    assert told.get("3", "").startswith(third.get(command, ""))
+    if command == "run module:Topology":
+        assert told["3"].startswith("a task did not come back")
 
 
 def test_version(invoke) -> None:
     assert invoke("--version").output == f"acker, version {importlib.metadata.version('acker')}\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["--fail-rate", "1.5"], "1.5 is not in the range 0<=x<=1"),
-        (["--drop-rate", "-0.1"], "-0.1 is not in the range 0<=x<=1"),
-        (["--max-attempts", "0"], "0 is not in the range 1<=x<=1000"),
-        (["--seed", "-1"], "-1 is not in the range"),
-        (["--input", "nowhere"], "nowhere is not a folder"),
-        (["--input", "."], "no text file under"),
-        (["--output", "file"], "'file' is a file"),
-        (["--colour"], "No such option"),
-    ],
-)
-def test_what_cannot_be_is_a_usage_error(invoke, tmp_path, arguments, text) -> None:
-    if "file" in arguments:
-        (tmp_path / "file").touch()
-    answer = invoke("run", "wordcount", *arguments)
-    assert answer.exit_code == 2 and text in answer.output
-    assert sorted(path.name for path in tmp_path.iterdir()) in ([], ["file"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["--timeout", "0"], "0.0 is not in the range x>0"),
-        (["--kills", "-1"], "-1 is not in the range x>=0"),
-        (["--master", "yarn"], "--master: expected a local one, such as local[2,4], got 'yarn'"),
-        (["--work", "."], "--work: expected a new or an empty folder, . has something in it"),
-        (["--input", "nowhere"], "nowhere is not a folder"),
-    ],
-)
-def test_what_a_stream_cannot_be_is_a_usage_error(invoke, tmp_path, arguments, text) -> None:
-    (tmp_path / "file").touch()
-    answer = invoke("run", "stream-wordcount", *arguments)
-    assert answer.exit_code == 2 and text in answer.output
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize(
-    ("command", "module", "hint"),
-    [
-        ("run stream-wordcount", "pyspark", "pyspark is not installed: pip install 'acker[spark]'"),
-        ("run stream-wordcount", "pyarrow", "pyarrow is not installed: pip install 'acker[spark]'"),
-        ("run wordcount", "pyspark", "pyspark is not installed: pip install 'acker[spark]'"),
-        ("run wordcount", "pyarrow", "pyarrow is not installed: pip install 'acker[spark]'"),
-        ("run wordcount", "rich", "rich is not installed: pip install 'acker[cli]'"),
-    ],
-)
-def test_a_missing_package_is_named_with_what_brings_it(invoke, monkeypatch, command, module, hint) -> None:
-    # All the others are there, whatever the environment of the tests has.
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else importlib.util)
-    answer = invoke(*command.split())
-    assert answer.exit_code == 4 and answer.output == f"acker: {hint}\n"
 
 
 def test_click_itself_may_be_missing() -> None:
@@ -134,12 +72,6 @@ def test_the_command_line_loads_nothing_optional() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == "[]\n"
-
-
-def test_bench_passes_its_arguments_on(invoke) -> None:
-    answer = invoke("bench", "--list")
-    assert answer.exit_code == 0 and "ingest" in answer.output
-    assert invoke("bench", "--nonsense").exit_code == 2
 
 
 def java(folder: Path, version: str | None) -> Path:
@@ -179,10 +111,9 @@ def test_versions_of_java(version, major) -> None:
 
 
 @pytest.mark.spark
-def test_without_a_jdk_one_sentence_says_what_to_do(machine, invoke, tmp_path) -> None:
+def test_without_a_jdk_one_sentence_says_what_to_do(machine, invoke) -> None:
     machine()
-    (tmp_path / "text.txt").write_text("a")
-    answer = invoke("run", "wordcount", "--input", ".")
+    answer = invoke("state", "inspect", "checkpoint")
     sentence = (
         "acker: Spark needs a JDK 17 or newer, and there is none: install one (such as openjdk-17-jre-headless) or set "
         "JAVA_HOME"

@@ -505,5 +505,5 @@ def test_schemas_are_those_of_the_contract():
 def test_a_missing_name_is_named():
     with pytest.raises(AttributeError, match="module 'acker' has no attribute 'Ackr'"):
         acker.Ackr  # noqa: B018 - the look-up itself is on trial
-    with pytest.raises(AttributeError, match=r"module 'acker\.protocol' has no attribute 'SCHEMA'"):
-        acker._engine.protocol.SCHEMA  # noqa: B018
+    with pytest.raises(AttributeError, match=r"module 'acker\._engine\.schemas' has no attribute 'SCHEMA'"):
+        acker._engine.schemas.SCHEMA  # noqa: B018

@@ -10,8 +10,9 @@ import acker
 
 NATIVE_OR_COMMAND = {"_core", "__main__"}
 CORE = sorted(
-    f"acker.{module.name}"
-    for module in pkgutil.iter_modules(acker.__path__)
+    f"{package.__name__}.{module.name}"
+    for package in (acker, acker._engine)
+    for module in pkgutil.iter_modules(package.__path__)
     if not module.ispkg and module.name not in NATIVE_OR_COMMAND
 )
 WITH_EXAMPLES = {"acker._engine.acker", "acker._engine.protocol", "acker._engine.reference", "acker._engine.tuple_tree"}
