@@ -1,6 +1,6 @@
 """Know, for every message that enters a pipeline, when everything derived from it is finished.
 
-The public door of the package. Spouts, bolts and Spark have doors of their own: `acker.spark`.
+The engine and every exception. Topologies are in `acker.topology` and `acker.local`, Spark in `acker.spark`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,27 @@ from acker._engine.ids import IdGenerator
 from acker._engine.implementation import build_info
 from acker._engine.protocol import Kind, Outcome, PendingTree, Stats, acker_of, encode_tuple_id, parse_tuple_id
 from acker._engine.reference import ReferenceAcker
-from acker._engine.tuple_tree import TupleTree
-from acker.errors import AckerError, AckerMemoryError, BusyError, SnapshotError, UnusableError
+from acker._engine.tuple_tree import Anchoring, Message, Tracking, TupleTree
+from acker.errors import (
+    AckerError,
+    AckerMemoryError,
+    ArgumentTypeError,
+    ArgumentValueError,
+    BusyError,
+    CheckpointError,
+    ColumnTypeError,
+    ColumnValueError,
+    ConfError,
+    ForkedError,
+    RuntimeStateError,
+    SchedulerError,
+    SessionError,
+    SnapshotError,
+    StrictError,
+    TopologyError,
+    TupleStateError,
+    UnusableError,
+)
 
 if TYPE_CHECKING or implementation.NAME == "native":
     from acker._engine.acker import Acker
@@ -37,16 +56,32 @@ __all__ = [
     "Acker",
     "AckerError",
     "AckerMemoryError",
+    "Anchoring",
+    "ArgumentTypeError",
+    "ArgumentValueError",
     "BusyError",
+    "CheckpointError",
+    "ColumnTypeError",
+    "ColumnValueError",
     "Completions",
+    "ConfError",
+    "ForkedError",
     "IdGenerator",
     "Kind",
+    "Message",
     "Outcome",
     "PendingTree",
     "ReferenceAcker",
+    "RuntimeStateError",
+    "SchedulerError",
+    "SessionError",
     "ShardedAcker",
     "SnapshotError",
     "Stats",
+    "StrictError",
+    "TopologyError",
+    "Tracking",
+    "TupleStateError",
     "TupleTree",
     "UnusableError",
     "acker_of",

@@ -1,4 +1,4 @@
-"""The exception tree: one root, and each child is also the builtin exception that a caller would expect."""
+"""The exceptions of acker: one root, and each child is also the builtin exception that a caller would expect."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class AckerError(Exception):
 
 
 class ArgumentTypeError(AckerError, TypeError):
-    """An argument is of the wrong type; nothing was applied."""
+    """An argument has the wrong type; nothing was applied."""
 
 
 class ArgumentValueError(AckerError, ValueError):
-    """An argument is of the right type and out of its range; nothing was applied."""
+    """An argument has the right type and a value that is not allowed; nothing was applied."""
 
 
 class ColumnTypeError(ArgumentTypeError):
-    """A column holds something other than integers; the text names the column, and the row where one is to blame."""
+    """A column holds something other than integers; the text names the column, and the row if one is to blame."""
 
 
 class ColumnValueError(ArgumentValueError):
@@ -30,23 +30,27 @@ class ColumnValueError(ArgumentValueError):
 
 
 class SnapshotError(AckerError, ValueError):
-    """Bytes that are not an undamaged snapshot of a version that this release reads."""
+    """The bytes are damaged, no snapshot at all, or of a version that this release cannot read."""
+
+
+class CheckpointError(AckerError, ValueError):
+    """The state of an acker in a Spark checkpoint is damaged, or belongs to another query. Nothing was changed."""
 
 
 class TopologyError(AckerError, ValueError):
-    """A topology is defined wrongly; the text names the component, the stream and what mends it."""
+    """A topology is defined wrongly; the text names the component, the stream and the remedy."""
 
 
 class ConfError(TopologyError):
-    """An option of a topology is unknown, or its value of a wrong type or out of its range."""
+    """An option of a topology is unknown, or its value has a wrong type or is out of range."""
 
 
 class TupleStateError(AckerError, RuntimeError):
-    """A tuple was acked or failed twice, belongs to another bolt, or anchors an emission after it was settled."""
+    """A tuple was acked or failed twice, belongs to another bolt, or was used as an anchor after it was settled."""
 
 
 class BusyError(AckerError, RuntimeError):
-    """Another thread is inside this acker; nothing was applied."""
+    """Another thread is using this acker; nothing was applied."""
 
     def __init__(
         self, message: str = "another thread is inside this Acker; one Acker is used from one thread at a time"
@@ -55,9 +59,9 @@ class BusyError(AckerError, RuntimeError):
 
 
 class ForkedError(BusyError):
-    """A thread of the parent process was inside when this process was forked; it is not here, so it never leaves.
+    """The process was forked while a thread of its parent used the acker, so the copy here may be half-written.
 
-    What it was at may be half done, so nobody is let in any more.
+    That thread does not exist here and never finishes, so the copy refuses every call.
 
     Attributes
     ----------
@@ -75,9 +79,9 @@ class ForkedError(BusyError):
 
 
 class UnusableError(AckerError, RuntimeError):
-    """Memory ran out where all that could be foreseen was there, and some shards have applied a batch and others not.
+    """Memory ran out in the middle of a batch: some shards have applied it and others have not.
 
-    The acker refuses everything from then on but to tell its counts. Restore it from a snapshot.
+    From then on the acker answers nothing but its counts. Restore it from a snapshot.
     """
 
     def __init__(
@@ -87,11 +91,19 @@ class UnusableError(AckerError, RuntimeError):
 
 
 class RuntimeStateError(AckerError, RuntimeError):
-    """A runtime was asked for what its state does not allow, such as a second start."""
+    """A runtime cannot do this in its present state, such as start a second time."""
+
+
+class SchedulerError(AckerError, RuntimeError):
+    """A test's scheduler ran out of steps, or of work, before the condition held. The text names the seed."""
 
 
 class SessionError(AckerError, RuntimeError):
-    """A Spark session, or the Python of its workers, cannot run what was asked for; the text says what to change."""
+    """A Spark session, or the Python of its workers, cannot run this job; the text says what to change."""
+
+
+class StrictError(AckerError, RuntimeError):
+    """A row failed in a bolt with ``strict=True``; the text names the bolt and says what the row raised."""
 
 
 class AckerMemoryError(AckerError, MemoryError):

@@ -10,9 +10,10 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PythonException
 
+from acker.errors import StrictError
 from acker.spark.failing import FailedRows, _Merge, _Tell
 from acker.spark.pipeline import completions_of, spout
-from acker.spark.steps import BoltStep, SpoutStep, Stage, StrictError
+from acker.spark.steps import BoltStep, SpoutStep, Stage
 
 # The workers cannot import the tests; functions of this module travel as code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

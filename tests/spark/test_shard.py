@@ -11,11 +11,11 @@ from acker import _core
 from acker._engine.columns import check_columns
 from acker._engine.combiner import Combiner, shard_of
 from acker._engine.protocol import Kind, Outcome
-from acker.errors import ArgumentValueError
+from acker.errors import ArgumentValueError, CheckpointError
 from acker.spark.blocks import encode_blocks, read_header
 from acker.spark.resident import Residents
 from acker.spark.shard import Batch, Options, update
-from acker.spark.state import CHUNK_ROWS_MAX, ChunkSize, StateError, decode_chunk, decode_head, encode_head
+from acker.spark.state import CHUNK_ROWS_MAX, ChunkSize, decode_chunk, decode_head, encode_head
 from acker.spark.steps import BLOCK, SHARD, BoltStep, LossyStep, SpoutStep, Stage
 from tests.torture.microbatches import Message, MicroBatches, settled_by_event_time
 
@@ -244,7 +244,7 @@ def test_small_micro_batches_do_not_leave_small_chunks(residents):
 def test_what_the_checkpoint_fixes_cannot_be_changed(change, text, residents):
     store = Store()
     update(store, residents, "key", 0, Batch(0, [], 0), Options(1, 2))
-    with pytest.raises(StateError, match=text):
+    with pytest.raises(CheckpointError, match=text):
         update(store, residents, "key", 0, Batch(1, [], 1), Options(**{"shards": 1, "partitions": 2} | change))
 
 
@@ -255,7 +255,7 @@ def test_damage_is_refused():
     head = decode_head(good["head"])
 
     def expect(text):
-        with pytest.raises(StateError, match=text):
+        with pytest.raises(CheckpointError, match=text):
             update(store, Residents(None), "key", 0, Batch(1, [], 1), options)
         store.written = dict(good)
 

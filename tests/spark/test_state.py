@@ -7,7 +7,8 @@ import pytest
 
 from acker._engine.combiner import xxh64
 from acker._engine.open_trees import Counts, Entries
-from acker.spark.state import ChunkSize, Head, StateError, decode_chunk, decode_head, encode_chunk, encode_head
+from acker.errors import CheckpointError
+from acker.spark.state import ChunkSize, Head, decode_chunk, decode_head, encode_chunk, encode_head
 
 HEAD = Head(
     token=bytes(range(16)),
@@ -82,16 +83,16 @@ def test_what_cannot_be_read_is_refused(data, decode):
         for flip in (1, 128):
             damaged = bytearray(data)
             damaged[place] ^= flip
-            with pytest.raises(StateError):
+            with pytest.raises(CheckpointError):
                 decode(bytes(damaged))
     for size in range(len(data)):
-        with pytest.raises(StateError):
+        with pytest.raises(CheckpointError):
             decode(data[:size])
-    with pytest.raises(StateError):
+    with pytest.raises(CheckpointError):
         decode(data + b"\0")
     earlier = checked(data[:8] + struct.pack("<I", 2) + data[12:-8])
     with pytest.raises(
-        StateError, match="expected format version 3, got 2: it was written by another release of acker;"
+        CheckpointError, match="expected format version 3, got 2: it was written by another release of acker;"
     ):
         decode(earlier)
 
@@ -99,13 +100,15 @@ def test_what_cannot_be_read_is_refused(data, decode):
 @pytest.mark.parametrize("name", ["clock_ms", "time_ms", "rotation", "entries", "credit_rows"])
 @pytest.mark.parametrize("number", [2**62, 2**63 - 1, -(2**62), -(2**63)])
 def test_numbers_of_a_head_that_would_overflow_are_refused(name, number):
-    with pytest.raises(StateError, match=f"head: expected {name} within .* of 0, got {number}, which no shard writes"):
+    with pytest.raises(
+        CheckpointError, match=f"head: expected {name} within .* of 0, got {number}, which no shard writes"
+    ):
         decode_head(encode_head(HEAD._replace(**{name: number})))
 
 
 @pytest.mark.parametrize("count", [2**62, 2**63 - 1, -1])
 def test_counts_of_a_head_that_would_overflow_are_refused(count):
-    with pytest.raises(StateError, match=f"head: expected a count acked from 0 to .*, got {count}"):
+    with pytest.raises(CheckpointError, match=f"head: expected a count acked from 0 to .*, got {count}"):
         decode_head(encode_head(HEAD._replace(counts=HEAD.counts._replace(acked=count))))
 
 
@@ -113,17 +116,17 @@ def test_counts_of_a_head_that_would_overflow_are_refused(count):
 @pytest.mark.parametrize("time_ms", [2**62, -(2**63)])
 def test_times_of_entries_that_would_overflow_are_refused(name, time_ms):
     entries = ENTRIES._replace(**{name: np.array([1, time_ms])})
-    with pytest.raises(StateError, match=f"chunk: a {name} that no shard writes"):
+    with pytest.raises(CheckpointError, match=f"chunk: a {name} that no shard writes"):
         decode_chunk(encode_chunk(entries, GONE))
 
 
 def test_lengths_that_do_not_fit_are_refused_whatever_the_checksum_says():
     for rows, gone in ((3, 2), (2, 3), (2**62, 0), (0, 2**61)):
-        with pytest.raises(StateError, match="do not hold"):
+        with pytest.raises(CheckpointError, match="do not hold"):
             decode_chunk(checked(golden_chunk()[:16] + struct.pack("<QQ", rows, gone) + golden_chunk()[32:-8]))
-    with pytest.raises(StateError, match="do not hold"):
+    with pytest.raises(CheckpointError, match="do not hold"):
         decode_head(checked(golden_head()[:-12]))
-    with pytest.raises(StateError, match="a task id that no shard writes"):
+    with pytest.raises(CheckpointError, match="a task id that no shard writes"):
         decode_chunk(checked(golden_chunk()[:-12] + struct.pack("<i", -3)))
     reset, _ = decode_chunk(checked(golden_chunk()[:-12] + struct.pack("<i", -4)))
     assert reset.task_id.tolist() == [3, -4]

@@ -61,7 +61,7 @@ from acker._engine.protocol import (
     encode_tuple_id,
     parse_tuple_id,
 )
-from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, TupleStateError
+from acker.errors import ArgumentTypeError, ArgumentValueError, TupleStateError
 
 # How many acknowledged inputs are remembered, so that a second acknowledgement is told from the first.
 _ACKNOWLEDGED_KEPT: Final = 4096
@@ -373,7 +373,7 @@ class Tracking:
         if self._message_id is None:
             return [str(tuple_id)]
         if self._closed:
-            raise AckerError("the tree was closed; its TRACK is on the way and can take no further tuple id")
+            raise TupleStateError("the tree was closed; its TRACK was sent and can take no further tuple id")
         self._emitted ^= tuple_id
         self._deliveries += 1
         if tree._one_by_one:

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
 from acker._engine.open_trees import UNTRACKED_FAILED, Counts
 from acker._engine.protocol import INT64_MIN
-from acker.errors import ArgumentValueError
+from acker.errors import ArgumentValueError, CheckpointError
 from acker.spark.guards import carried
-from acker.spark.state import HEAD_KEY, VARIABLE, VERSION, Head, StateError, decode_chunk, decode_head
+from acker.spark.state import HEAD_KEY, VARIABLE, VERSION, Head, decode_chunk, decode_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -176,7 +176,7 @@ def _read(spark: SparkSession, path: str, operator: int, row: Any) -> AckerState
         partition_of[place] = partition
         try:
             heads[place] = decode_head(bytes(data))
-        except StateError as unreadable:
+        except CheckpointError as unreadable:
             states.append(ShardState(shard=-1, partition=partition, fault=str(unreadable)))
     logs = _collected(lambda _: _read_logs(load(number != HEAD_KEY), heads), path)
     found = {log.place: log for log in logs}
@@ -249,7 +249,7 @@ def _summary(place: int, chunks: Mapping[int, bytes], head: Head | None) -> _Sum
         return nothing
     try:
         start_ms = _starts(chunks, head)
-    except StateError as fault:
+    except CheckpointError as fault:
         return nothing._replace(fault=str(fault))
     if not len(start_ms):
         return nothing
@@ -263,12 +263,12 @@ def _starts(chunks: Mapping[int, bytes], head: Head) -> npt.NDArray[np.int64]:
 
     Raises
     ------
-    StateError
+    CheckpointError
         It is damaged, of another version, or contradicts the head.
     """
     numbers = range(head.first_chunk, head.next_chunk)
     if sorted(chunks) != list(numbers):
-        raise StateError(
+        raise CheckpointError(
             f"the log should have the chunks {numbers.start} to {numbers.stop - 1} and has {len(chunks)}: the"
             " checkpoint is damaged"
         )
@@ -291,7 +291,7 @@ def _starts(chunks: Mapping[int, bytes], head: Head) -> npt.NDArray[np.int64]:
     tracked = int(np.count_nonzero(held & (task >= 0)))
     found = int(np.count_nonzero(held))
     if (found, tracked) != (head.entries, head.open):
-        raise StateError(
+        raise CheckpointError(
             f"the log holds {found} entries, {tracked} of them tracked, and the head says {head.entries} and"
             f" {head.open}: the checkpoint is damaged"
         )

@@ -14,10 +14,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from acker._engine.completions import Completions
 from acker._engine.schemas import COMPLETION_SCHEMA
+from acker.errors import CheckpointError
 from acker.spark.guards import Parcel, check_worker
 from acker.spark.resident import residents
 from acker.spark.shard import Batch, Options, update
-from acker.spark.state import HEAD_KEY, KEY_DDL, VALUE_DDL, VARIABLE, StateError, decode_head
+from acker.spark.state import HEAD_KEY, KEY_DDL, VALUE_DDL, VARIABLE, decode_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +104,7 @@ class AckerProcessor(StatefulProcessor):
             blocks += [block for block in frame["block"] if block is not None]
             clock_ms = int(frame["clock_ms"].iloc[0])
         if len(shards) != 1 or clock_ms is None:
-            raise StateError(f"shard: expected one shard at place {key[0]}, got {sorted(shards)}")
+            raise CheckpointError(f"shard: expected one shard at place {key[0]}, got {sorted(shards)}")
         if self._options.event_time:
             clock_ms = max(timerValues.getCurrentWatermarkInMs(), 0)
         yield from self._update(int(shards.pop()), blocks, clock_ms)

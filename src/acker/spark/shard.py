@@ -17,7 +17,7 @@ from acker._engine.combiner import Cohorts, Combiner, Partials, shard_of
 from acker._engine.completions import Completions
 from acker._engine.open_trees import TOKEN_BYTES, Counts, Ledger
 from acker._engine.protocol import INT64_MIN
-from acker.errors import ArgumentValueError
+from acker.errors import ArgumentValueError, CheckpointError
 from acker.spark.blocks import decode_block, tracks_of
 from acker.spark.messages import shared_ids
 from acker.spark.reports import Report
@@ -26,7 +26,6 @@ from acker.spark.state import (
     CHUNK_ROWS_MAX,
     ChunkSize,
     Head,
-    StateError,
     decode_chunk,
     decode_head,
     encode_chunk,
@@ -181,7 +180,7 @@ def update(
 
     Raises
     ------
-    StateError           the state is of another query, of another release, or damaged.
+    CheckpointError           the state is of another query, of another release, or damaged.
     ArgumentValueError   a block is damaged or of another shard.
     """
     data = store.head()
@@ -233,12 +232,14 @@ def _check_same_query(head: Head, shard: int, options: Options) -> None:
         ("spark.sql.shuffle.partitions", head.partitions, options.partitions),
     ):
         if found != asked:
-            raise StateError(f"{name}: the checkpoint was made with {found}, the query asks for {asked}{way_out}")
+            raise CheckpointError(f"{name}: the checkpoint was made with {found}, the query asks for {asked}{way_out}")
     if head.event_time != options.event_time:
         made, asks = ("the watermark" if flag else "the clock" for flag in (head.event_time, options.event_time))
-        raise StateError(f"event_time: trees of the checkpoint expire by {made}, the query asks for {asks}{way_out}")
+        raise CheckpointError(
+            f"event_time: trees of the checkpoint expire by {made}, the query asks for {asks}{way_out}"
+        )
     if head.shard != shard:
-        raise StateError(f"head: expected the state of shard {shard}, got that of shard {head.shard}")
+        raise CheckpointError(f"head: expected the state of shard {shard}, got that of shard {head.shard}")
 
 
 def _rebuild(store: Store, residents: Residents, head: Head) -> Ledger:
@@ -249,7 +250,7 @@ def _rebuild(store: Store, residents: Residents, head: Head) -> Ledger:
         for number in range(head.first_chunk, head.next_chunk):
             data = store.chunk(number)
             if data is None:
-                raise StateError(f"chunk {number} of the log is missing: the checkpoint is damaged")
+                raise CheckpointError(f"chunk {number} of the log is missing: the checkpoint is damaged")
             entries, gone = decode_chunk(data)
             read += len(entries.root_id)
             # Room at once, but for what was read: a head may claim any number of entries.
@@ -258,7 +259,7 @@ def _rebuild(store: Store, residents: Residents, head: Head) -> Ledger:
             ledger.put(entries, number)
         ledger.expire(head.expired_ms, head.time_ms)
         if (len(ledger), ledger.open) != (head.entries, head.open):
-            raise StateError(
+            raise CheckpointError(
                 f"shard {head.shard}: the log holds {len(ledger)} entries, {ledger.open} of them tracked, and the head"
                 f" says {head.entries} and {head.open}: the checkpoint is damaged"
             )

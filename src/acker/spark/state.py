@@ -18,7 +18,7 @@ import numpy.typing as npt
 from acker._engine.combiner import xxh64
 from acker._engine.open_trees import TOKEN_BYTES, UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET, Counts, Entries
 from acker._engine.protocol import INT64_MIN
-from acker.errors import ArgumentValueError
+from acker.errors import CheckpointError
 
 VERSION: Final = 3
 # The state variable, a map, and its types as Spark writes them. One for both: a second variable would make every commit
@@ -40,10 +40,6 @@ _HEAD_MAGIC: Final = b"ACKERHED"
 _CHUNK_MAGIC: Final = b"ACKERLOG"
 _CHECKSUM: Final = struct.Struct("<Q")
 _LENGTHS: Final = struct.Struct("<QQ")
-
-
-class StateError(ArgumentValueError):
-    """The state in a checkpoint cannot be read, or belongs to another query. Nothing was changed."""
 
 
 class ChunkSize(NamedTuple):
@@ -148,21 +144,23 @@ def decode_head(data: Any) -> Head:
 
     Raises
     ------
-    StateError   the bytes are not an undamaged head of a version that this release reads.
+    CheckpointError   the bytes are not an undamaged head of a version that this release reads.
     """
     content = _checked(data, _HEAD_MAGIC, "head")
     sizes = len(content) - _PREFIX.size - _HEAD.size
     if sizes < 0 or sizes % (2 * _CHUNK_SIZE.itemsize):
-        raise StateError(f"head: {len(content)} bytes do not hold one")
+        raise CheckpointError(f"head: {len(content)} bytes do not hold one")
     values = _HEAD.unpack_from(content, _PREFIX.size)
     chunks = np.frombuffer(content, _CHUNK_SIZE, offset=_PREFIX.size + _HEAD.size).reshape(-1, 2).tolist()
     for name, number in zip(Head._fields[1 : 1 + _NUMBERS], values[1:], strict=False):
         if abs(number) > NUMBER_MAX and (name, number) != ("expired_ms", INT64_MIN):
-            raise StateError(f"head: expected {name} within {NUMBER_MAX} of 0, got {number}, which no shard writes")
+            raise CheckpointError(
+                f"head: expected {name} within {NUMBER_MAX} of 0, got {number}, which no shard writes"
+            )
     counts = Counts(*values[1 + _NUMBERS :])
     for name, count in counts._asdict().items():
         if not 0 <= count <= NUMBER_MAX:
-            raise StateError(
+            raise CheckpointError(
                 f"head: expected a count {name} from 0 to {NUMBER_MAX}, got {count}, which no shard writes"
             )
     return Head._make([*values[: 1 + _NUMBERS], counts, tuple(ChunkSize(*chunk) for chunk in chunks)])
@@ -182,13 +180,13 @@ def decode_chunk(data: Any) -> tuple[Entries, npt.NDArray[np.int64]]:
 
     Raises
     ------
-    StateError   the bytes are not an undamaged chunk of a version that this release reads.
+    CheckpointError   the bytes are not an undamaged chunk of a version that this release reads.
     """
     content = _checked(data, _CHUNK_MAGIC, "chunk")
     rows, gone_rows = _LENGTHS.unpack_from(content, _PREFIX.size)
     offset = _PREFIX.size + _LENGTHS.size
     if len(content) != offset + rows * _ENTRY_BYTES + 2 * gone_rows * _GONE.itemsize:
-        raise StateError(f"chunk: {len(content)} bytes do not hold {rows} entries and {gone_rows} that are gone")
+        raise CheckpointError(f"chunk: {len(content)} bytes do not hold {rows} entries and {gone_rows} that are gone")
     gone = np.frombuffer(content, _GONE, 2 * gone_rows, offset).reshape(2, gone_rows)
     offset += gone.nbytes
     columns = {}
@@ -197,10 +195,10 @@ def decode_chunk(data: Any) -> tuple[Entries, npt.NDArray[np.int64]]:
         offset += columns[name].nbytes
     task_id = columns["task_id"]
     if (task_id[task_id < 0, None] != (UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET)).all(axis=1).any():
-        raise StateError("chunk: a task id that no shard writes")
+        raise CheckpointError("chunk: a task id that no shard writes")
     for name in ("start_ms", "since_ms"):
         if rows and not -NUMBER_MAX <= columns[name].min() <= columns[name].max() <= NUMBER_MAX:
-            raise StateError(f"chunk: a {name} that no shard writes")
+            raise CheckpointError(f"chunk: a {name} that no shard writes")
     # Copies, since the native table asks for aligned memory that may be written to.
     native = {name: column.astype(column.dtype.newbyteorder("=")) for name, column in columns.items()}
     return Entries(**native), gone.astype(np.int64)
@@ -210,18 +208,18 @@ def _checked(data: Any, magic: bytes, what: str) -> memoryview:
     """Return the bytes before the checksum, after a look at what they say they are."""
     view = memoryview(data).cast("B")
     if len(view) < _PREFIX.size + _LENGTHS.size + _CHECKSUM.size:
-        raise StateError(f"{what}: {len(view)} bytes are too few")
+        raise CheckpointError(f"{what}: {len(view)} bytes are too few")
     found, version, _ = _PREFIX.unpack_from(view)
     if found != magic:
-        raise StateError(f"{what}: expected it to begin with {magic!r}, got {found!r}: not the state of an acker")
+        raise CheckpointError(f"{what}: expected it to begin with {magic!r}, got {found!r}: not the state of an acker")
     if version != VERSION:
-        raise StateError(
+        raise CheckpointError(
             f"{what}: expected format version {VERSION}, got {version}: it was written by another release of acker;"
             " run the query with that one, or begin with a new checkpoint"
         )
     content = view[: -_CHECKSUM.size]
     if _CHECKSUM.unpack_from(view, len(content))[0] != _checksum(content):
-        raise StateError(f"{what}: the checksum does not fit the bytes: the checkpoint is damaged")
+        raise CheckpointError(f"{what}: the checksum does not fit the bytes: the checkpoint is damaged")
     return content
 
 

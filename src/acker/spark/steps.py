@@ -24,7 +24,7 @@ from acker._engine.columns import check_columns
 from acker._engine.combiner import Cohorts, Combiner
 from acker._engine.ids import root_ids, tuple_ids
 from acker._engine.protocol import Kind
-from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, ColumnValueError
+from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnValueError, StrictError
 from acker.spark import anchors as trees
 from acker.spark.anchors import Anchors, Int64s
 from acker.spark.blocks import encode_blocks
@@ -60,10 +60,6 @@ _BATCH_BYTES: Final = 32_000_000
 
 
 _log: Final = logging.getLogger("acker.spark")
-
-
-class StrictError(AckerError, RuntimeError):
-    """A row failed in a bolt that was told ``strict=True``; the text names the bolt and says what the row raised."""
 
 
 class Flow(NamedTuple):

@@ -18,7 +18,7 @@ from fractions import Fraction
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from acker.errors import AckerError
+from acker.errors import SchedulerError
 from acker.local import Hook, LocalRuntime, Report
 from acker.local.control import Control
 from acker.local.executors import Executor
@@ -31,10 +31,6 @@ _NS_A_SECOND: Final = 1_000_000_000
 _LIMITS: Final = (1, 2, 5, 512)
 # Of how many steps an error tells the names.
 _STEPS_TOLD: Final = 12
-
-
-class SchedulerError(AckerError, RuntimeError):
-    """What was waited for did not come: too many steps, or nothing left to do. The text names the seed."""
 
 
 def _poll_ns(one: Executor | Control) -> int | None:

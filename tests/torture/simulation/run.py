@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from acker.errors import AckerError
+from acker.errors import AckerError, SchedulerError
 from acker.local import LocalRuntime
 from acker.testing.clock import ManualClock
-from acker.testing.scheduler import Scheduler, SchedulerError
+from acker.testing.scheduler import Scheduler
 from acker.topology import Graph, Grouping, Stream, Topology
 from tests.torture.simulation.components import BOLTS, FIELDS, SPOUTS, MisfortuneError, World, locked
 from tests.torture.simulation.faults import Injector
