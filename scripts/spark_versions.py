@@ -25,10 +25,10 @@ TESTS = (
     "test_completions.py::test_a_doubled_track_is_harmless_wherever_it_lies",
     "test_completions.py::test_completions_have_the_schema",
     "test_blocks.py::test_blocks_that_are_wrong_fail_the_job_and_say_why",
-    "test_pipeline.py::test_each_tree_ends_as_its_rows_did",
-    "test_pipeline.py::test_columns_of_all_sorts_go_through",
-    "test_streaming.py::test_any_stream_cut_anywhere_ends_as_the_rules_say[well-formed]",
-    "test_sinks.py::test_a_rerun_after_the_effect_is_told_by_the_batch_id",
+    "pipelines/test_tracked.py::test_each_tree_ends_as_its_rows_did",
+    "pipelines/test_tracked.py::test_columns_of_all_sorts_go_through",
+    "streams/test_plan.py::test_any_stream_cut_anywhere_ends_as_the_rules_say[well-formed]",
+    "streams/test_sinks.py::test_a_rerun_after_the_effect_is_told_by_the_batch_id",
 )
 # Sockets that PySpark 4.0 leaves to the garbage collector.
 IGNORED = ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning")

@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from acker._engine.ids import draw
-from acker.spark.functions import Outputs
+from acker.spark.pipelines.user_functions import Outputs
 from examples.wordcount.corpus import Corpus, read_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from acker.spark.pipeline import Tracked
+    from acker.spark.pipelines.tracked import Tracked
 
 # The lines as the spout sends them. `lose` is where in the line a word gets lost, from 0 to below 1; null for nowhere.
 LINES: Final = "file int, line long, attempt int, text string, fault boolean, lose double"
@@ -138,7 +138,7 @@ def pipeline(
     spark: SparkSession, corpus: Corpus, faults: Faults, attempt: int, replays: Replays | None, partitions: int
 ) -> Tracked:
     """Build one round: spout -> split -> fields grouping on the word -> count."""
-    from acker.spark.pipeline import spout
+    from acker.spark.pipelines.tracked import spout
 
     if replays is None:
         chunks = corpus.chunks(partitions)

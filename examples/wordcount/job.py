@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from acker.spark.pipeline import Counters, Tracked
+    from acker.spark.pipelines.tracked import Counters, Tracked
 
 TIMED_OUT: Final = "timed out: still open at the end of the round"
 

@@ -21,14 +21,14 @@ import numpy as np
 import pyarrow as pa
 
 from acker._engine.protocol import Outcome
-from acker.spark import anchors as trees
 from acker.spark.blocks import BLOCKS_DDL
-from acker.spark.filestream import BINARY_FILES_DDL
-from acker.spark.guards import PARTITIONS_CONF, PROVIDER, PROVIDER_CONF, carried
-from acker.spark.pipeline import spout
-from acker.spark.sinks import for_each_completion
-from acker.spark.steps import ANCHORS, BLOCK, COUNTERS_SHARD, FAILURES_SHARD, SHARD, decode_failures
-from acker.spark.streaming import completions_from_block_stream
+from acker.spark.pipelines import anchors as trees
+from acker.spark.pipelines.stages import ANCHORS, BLOCK, COUNTERS_SHARD, FAILURES_SHARD, SHARD, decode_failures
+from acker.spark.pipelines.tracked import spout
+from acker.spark.session_checks import PARTITIONS_CONF, PROVIDER, PROVIDER_CONF, carried
+from acker.spark.streams.file_source import BINARY_FILES_DDL
+from acker.spark.streams.plan import completions_from_block_stream
+from acker.spark.streams.sinks import for_each_completion
 from examples.wordcount.components import BATCH_ROWS, LINES, Faults, counted, drawn, joined
 from examples.wordcount.corpus import read_lines
 from examples.wordcount.stream_files import Batch, Folder, Settings, line_and_attempt, message_ids

@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from acker.spark import completions
-from acker.spark.guards import PROVIDER_CONF
+from acker.spark.session_checks import PROVIDER_CONF
 from benchmarks.suite import streaming
 from benchmarks.suite.measure import TINY, Goal
 from benchmarks.suite.run import select

@@ -16,8 +16,8 @@ import pytest
 
 from acker import Completions, Outcome
 from acker._engine.ids import root_ids
-from acker.spark import anchors as trees
-from acker.spark.steps import BLOCK, COUNTERS_SHARD, FAILURES_SHARD, SHARD, Collector, hidden_schema
+from acker.spark.pipelines import anchors as trees
+from acker.spark.pipelines.stages import BLOCK, COUNTERS_SHARD, FAILURES_SHARD, SHARD, Collector, hidden_schema
 from examples.wordcount import stream
 from examples.wordcount.components import INJECTED, Faults, drawn, split
 from examples.wordcount.corpus import find, read_lines

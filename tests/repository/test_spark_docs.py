@@ -5,8 +5,8 @@ import re
 import pytest
 
 from acker.local.names import METRICS as LOCAL_METRICS
-from acker.spark import guards
-from acker.spark.listener import METRICS
+from acker.spark import session_checks
+from acker.spark.streams.listener import METRICS
 from blocks import ON_SPARK, ROOT, blocks_of, mode_of, pages, spans_of
 from running import is_example, is_name, run_blocks
 
@@ -25,12 +25,12 @@ def test_there_are_pages():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_run_and_print_what_the_page_says(spark, tmp_path, monkeypatch, page):
     examples = list(filter(is_example, blocks_of(page)))
-    before = spark.conf.get(guards.PROVIDER_CONF)
+    before = spark.conf.get(session_checks.PROVIDER_CONF)
     monkeypatch.chdir(tmp_path)
     try:
         ran = run_blocks(examples, {"spark": spark, "folder": str(tmp_path), "__name__": "docs"})
     finally:
-        spark.conf.set(guards.PROVIDER_CONF, before)
+        spark.conf.set(session_checks.PROVIDER_CONF, before)
     assert ran == len(examples) > 0
 
 

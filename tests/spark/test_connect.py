@@ -23,12 +23,12 @@ SELECTION = (
     "test_completions.py::test_completions_have_the_schema",
     "test_completions.py::test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice",
     "test_blocks.py::test_blocks_that_are_wrong_fail_the_job_and_say_why",
-    "test_pipeline.py::test_each_tree_ends_as_its_rows_did",
-    "test_pipeline.py::test_a_tree_that_forks_and_meets_again_finishes",
-    "test_streaming.py::test_any_stream_cut_anywhere_ends_as_the_rules_say[well-formed]",
-    "test_streaming.py::test_trees_time_out_without_a_message_and_available_now_ends",
-    "test_streaming.py::test_other_ways_into_a_stream_end_in_a_table",
-    "test_sinks.py::test_the_function_may_run_in_another_process",
+    "pipelines/test_tracked.py::test_each_tree_ends_as_its_rows_did",
+    "pipelines/test_tracked.py::test_a_tree_that_forks_and_meets_again_finishes",
+    "streams/test_plan.py::test_any_stream_cut_anywhere_ends_as_the_rules_say[well-formed]",
+    "streams/test_plan.py::test_trees_time_out_without_a_message_and_available_now_ends",
+    "streams/test_plan.py::test_other_ways_into_a_stream_end_in_a_table",
+    "streams/test_sinks.py::test_the_function_may_run_in_another_process",
 )
 
 # On executors that lack acker: before it is sent, after, and a stream, whose first Python is the server's.
@@ -39,7 +39,7 @@ warnings.simplefilter("ignore")
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 import acker.spark as aspark
-from acker.spark.guards import PROVIDER, PROVIDER_CONF
+from acker.spark.session_checks import PROVIDER, PROVIDER_CONF
 
 spark = SparkSession.builder.remote({server!r}).config("spark.ui.enabled", "false").getOrCreate()
 rows = [(0, 7, 100, 0, 42), (2, 7, 100, None, None)]

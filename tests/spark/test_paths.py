@@ -8,8 +8,7 @@ import pytest
 
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.paths import list_files
-
-from .test_sinklog import commit
+from tests.spark.test_sink_log import commit
 
 
 def named(paths, **options):

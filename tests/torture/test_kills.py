@@ -7,8 +7,8 @@ from pyspark.errors import StreamingQueryException
 from acker import Outcome
 from acker._engine.completions import Completions
 from acker.spark import batch_report, completions, for_each_completion
-from acker.spark.guards import PROVIDER, PROVIDER_CONF
-from acker.spark.resident import folder_of_executor
+from acker.spark.session_checks import PROVIDER, PROVIDER_CONF
+from acker.spark.streams.table_cache import folder_of_executor
 from tests.torture.kills import CLUSTER, LOCAL, KillsError, Survived, Victim, __main__, plan_of, run, survive
 from tests.torture.kills.driver import SCHEMA, write
 from tests.torture.kills.plan import SHARDS, is_lost, write_files

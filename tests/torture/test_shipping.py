@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 
 import acker
 from acker.errors import ArgumentTypeError, ArgumentValueError, SessionError
-from acker.spark.guards import Parcel, carried
+from acker.spark.session_checks import Parcel, carried
 from acker.spark.shipping import archives
 from tests.torture.shipping import (
     CLUSTER,

@@ -19,9 +19,9 @@ from acker.errors import ArgumentValueError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from acker.spark.checkpoint import AckerState, ShardState
+    from acker.spark.streams.checkpoint import AckerState, ShardState
 
-# The bounds of `acker.spark.checkpoint.AGE_BOUNDS_MS`, as people say them.
+# The bounds of `acker.spark.streams.checkpoint.AGE_BOUNDS_MS`, as people say them.
 _BOUNDS = ("1 s", "10 s", "1 min", "10 min", "1 h", "1 d")
 _HEADINGS = ("shard", "pending", "open", "oldest", "log", "chunks", "acked", "failed", "timed out", "rejected", "clock")
 
@@ -37,7 +37,7 @@ def inspect(checkpoint: str, *, operator: int | None, as_json: bool, master: str
             "acker state inspect", master, driver_memory=driver_memory, log=Path(scratch, "spark.log")
         ) as spark,
     ):
-        from acker.spark.checkpoint import inspect_checkpoint
+        from acker.spark.streams.checkpoint import inspect_checkpoint
 
         spark.sparkContext.setLogLevel("OFF")  # what fails is told in one sentence
         announce(f"reading {checkpoint}")
@@ -61,7 +61,7 @@ def inspect(checkpoint: str, *, operator: int | None, as_json: bool, master: str
 
 def to_json(acker: AckerState) -> dict[str, Any]:
     """Return an acker as JSON takes it."""
-    from acker.spark.checkpoint import AGE_BOUNDS_MS
+    from acker.spark.streams.checkpoint import AGE_BOUNDS_MS
 
     states = [{**state._asdict(), "counts": state.counts._asdict()} for state in acker.states]
     return {**acker._asdict(), "age_bounds_ms": AGE_BOUNDS_MS, "states": states}

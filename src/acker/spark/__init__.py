@@ -13,16 +13,16 @@ _missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
 if _missing:
     raise ImportError(f"acker.spark needs {' and '.join(_missing)}: pip install acker[spark]")
 
-from acker.spark.batch import completions  # noqa: E402  After the check, which says what is missing.
+from acker.spark.aggregate import completions  # noqa: E402  After the check, which says what is missing.
 from acker.spark.blocks import completions_from_blocks  # noqa: E402
 from acker.spark.files import completions_from_files  # noqa: E402
-from acker.spark.functions import Outputs  # noqa: E402
+from acker.spark.pipelines.user_functions import Outputs  # noqa: E402
 
 if TYPE_CHECKING:
-    from acker.spark.listener import AckerListener, batch_report, skipped_files
-    from acker.spark.pipeline import Tracked, completions_of, spout
+    from acker.spark.pipelines.tracked import Tracked, completions_of, spout
     from acker.spark.shipping import ship
-    from acker.spark.sinks import for_each_completion
+    from acker.spark.streams.listener import AckerListener, batch_report, skipped_files
+    from acker.spark.streams.sinks import for_each_completion
 
 __all__ = [
     "AckerListener",
@@ -41,14 +41,14 @@ __all__ = [
 
 
 _LAZY = {
-    "AckerListener": "listener",
-    "Tracked": "pipeline",
-    "batch_report": "listener",
-    "completions_of": "pipeline",
-    "for_each_completion": "sinks",
+    "AckerListener": "streams.listener",
+    "Tracked": "pipelines.tracked",
+    "batch_report": "streams.listener",
+    "completions_of": "pipelines.tracked",
+    "for_each_completion": "streams.sinks",
     "ship": "shipping",
-    "skipped_files": "listener",
-    "spout": "pipeline",
+    "skipped_files": "streams.listener",
+    "spout": "pipelines.tracked",
 }
 
 

@@ -41,8 +41,8 @@ import pyarrow as pa
 from acker._engine.combiner import FAILED, RESET, SHARDS_MAX, TRACKED, Combiner, Partials, check_shards, shard_of, xxh64
 from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.spark.guards import carried
 from acker.spark.messages import quoted, shared_ids
+from acker.spark.session_checks import carried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -296,7 +296,7 @@ def completions_from_blocks(
             raise ArgumentValueError(
                 "blocks: a streaming DataFrame needs the number of shards, and has nothing PENDING"
             )
-        from acker.spark.streaming import completions_from_block_stream
+        from acker.spark.streams.plan import completions_from_block_stream
 
         return completions_from_block_stream(rows, shards=shards, **streaming)
     if streaming:

@@ -21,9 +21,9 @@ from pyspark.errors import PySparkException
 from acker._engine.combiner import SHARDS_MAX, Cohorts, Combiner
 from acker.errors import ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark.blocks import BLOCKS_DDL, block_row, completions_from_blocks, encode_blocks
-from acker.spark.guards import carried
 from acker.spark.messages import FIELDS, check_options, columns_of, event_times_of, latest_of
 from acker.spark.paths import list_files
+from acker.spark.session_checks import carried
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +128,8 @@ def completions_from_files(
     max_files_per_trigger : int, optional
         The most files that one micro-batch takes. By default all that are there.
     source_options : mapping of str to object, optional
-        Options of Spark's source of files by Spark's own names: `acker.spark.filestream.SOURCE_OPTIONS`. `maxFileAge`
+        Options of Spark's source of files by Spark's own names: `acker.spark.streams.file_source.SOURCE_OPTIONS`.
+        `maxFileAge`
         stands for any age unless given: files that are old are taken like others.
     skip_foreign_files : bool
         A file of another format, that lacks columns or is damaged where its footer stands does not end the query: it is
@@ -170,7 +171,7 @@ def completions_from_files(
     }
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if streaming:
-        from acker.spark.filestream import completions_from_directory
+        from acker.spark.streams.file_source import completions_from_directory
 
         if include_pending:
             raise ArgumentValueError("include_pending: expected False with streaming=True: what is open stays so")

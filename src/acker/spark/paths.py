@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote, urlsplit
 from pyarrow import fs
 
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.spark.sinklog import LOG, read_log
+from acker.spark.sink_log import LOG, read_log
 
 _MAGIC: Final = re.compile(r"[*?\[]")
 # Hadoop's names of what pyarrow calls s3.

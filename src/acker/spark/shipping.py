@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import acker
 from acker.errors import ArgumentTypeError, ArgumentValueError, SessionError
-from acker.spark.guards import is_classic
+from acker.spark.session_checks import is_classic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,8 +23,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import acker.spark as aspark
 from acker._engine.schemas import COMPLETION_SCHEMA
-from acker.spark import operator
-from acker.spark.guards import PROVIDER, PROVIDER_CONF
+from acker.spark.session_checks import PROVIDER, PROVIDER_CONF
+from acker.spark.streams import operator
 from tests.torture.kills.plan import PARTITIONS, SHARDS
 from tests.torture.kills.points import KEPT, SINK, WatchedProcessor, pass_on, reach, tell
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 
-from acker.spark.operator import AckerProcessor
+from acker.spark.streams.operator import AckerProcessor
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-    from acker.spark.shard import Options, Store
+    from acker.spark.streams.microbatch import Options, Store
 
 # Points of the driver; all others are of workers.
 SINK, KEPT = "sink", "kept"

@@ -1,0 +1,1 @@
+"""Tracked pipelines: spouts and bolts over DataFrames, and the messages that they send to the acker."""

@@ -1,0 +1,347 @@
+"""Calls a user's bolt function over rows or Arrow batches, and finds out which input row each output came from.
+
+What a function raises is the failure of the rows it was called for, never of the job; so is a result that does not fit
+the schema. Only MemoryError ends the task: it says nothing about the row.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.spark.pipelines.anchors import Int64s, Parents
+
+# A text this long names the fault; more would move whole documents through the plan for every failed row.
+REASON_CHARS_MAX: Final = 1000
+
+# So many rows are tried alone before a function is taken to raise for every row.
+_ALONE_MAX: Final = 32
+
+RowFunction = Callable[[Any], "Iterable[Any] | None"]
+
+
+class Outputs(NamedTuple):
+    """What a batch function returns.
+
+    Attributes
+    ----------
+    rows : RecordBatch, Table, or mapping of column name to array-like
+        The k output rows, with the columns of the bolt's schema.
+    parent : (k,) integers, or k lists of integers
+        The input row (0-based, in the batch that the function was given) that each output row came from; a list anchors
+        it to several. The outputs of one input row must come in the same order whenever they are computed.
+    failed : mapping of input row to exception or text, optional
+        Input rows that failed. None of them may be a parent.
+    """
+
+    rows: Any
+    parent: Any
+    failed: Mapping[int, BaseException | str] | None = None
+
+
+class Produced(NamedTuple):
+    """The outputs of a lot of input rows: their columns, where they came from, and the reason for each failed row."""
+
+    rows: pa.RecordBatch
+    parents: Parents
+    failed: dict[int, str]
+
+
+def reason_of(fault: BaseException | str) -> str:
+    """Return the text of a fault: the exception's type and message, cut at `REASON_CHARS_MAX`."""
+    if isinstance(fault, BaseException):
+        try:
+            text = str(fault)
+        except Exception as broken:  # noqa: BLE001  A user's __str__ may raise anything.
+            text = f"(no text: its __str__ raised {type(broken).__name__})"
+        fault = f"{type(fault).__name__}: {text}" if text else type(fault).__name__
+    # Arrow holds UTF-8, which cannot say a lone surrogate.
+    text = fault.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= REASON_CHARS_MAX else text[: REASON_CHARS_MAX - 1] + "…"
+
+
+def run_rows(function: RowFunction, batch: pa.RecordBatch, schema: pa.Schema) -> Produced:
+    """Call `function` once for each row, as a named tuple; what it returned or yielded are the rows to emit."""
+    make = _row_type(batch.schema.names)._make
+    outputs: list[Any] = []
+    counts = np.zeros(batch.num_rows, np.int64)
+    failed: dict[int, str] = {}
+    shape = _SHAPES[min(len(schema), 2)]
+    for row, values in enumerate(_tuples(batch)):
+        try:
+            result = function(make(values))
+            produced = [] if result is None else shape(result, schema)
+        except MemoryError:
+            raise
+        except Exception as fault:  # noqa: BLE001  Whatever a user's function raises fails its row.
+            failed[row] = reason_of(fault)
+        else:
+            outputs += produced
+            counts[row] = len(produced)
+    try:
+        rows = _record_batch(outputs, schema)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        rows, counts = _without_misfits(outputs, counts, schema, failed)
+    parent = np.repeat(np.arange(batch.num_rows), counts)
+    return Produced(rows, Parents(np.arange(parent.size), parent), failed)
+
+
+def run_batch(
+    function: Callable[[pa.RecordBatch], Outputs | None], batch: pa.RecordBatch, schema: pa.Schema, *, divide: bool
+) -> Produced:
+    """Call `function` for the batch; when it raises and `divide`, for parts of it, until the culprits are found.
+
+    Without `divide` every row of the batch fails.
+
+    Notes
+    -----
+    The first half is tried, its first half, and so on, until one does not raise or one row is left; then each second
+    half, as a batch of its own. So b culprits among n rows are found with about 2 b log2(n / b) calls.
+
+    A function that raises whatever it is given would be called twice for each row. So when all first halves raised the
+    same error, `_ALONE_MAX` rows from all over the batch are tried alone; when those raise it too, all rows fail with
+    the error of the batch. So a row that is no culprit can fail with the others, but only where nearly all are
+    culprits: where every second row is one, that happens to one batch in 2**33.
+    """
+    whole = _attempt(function, batch, schema)
+    if isinstance(whole, Produced):
+        return whole
+    if batch.num_rows == 1 or not divide:
+        return _all_failed(dict.fromkeys(range(batch.num_rows), whole.reason), schema)
+    ends = [batch.num_rows]
+    part: Produced | _Fault = whole
+    are_alike = True
+    while isinstance(part, _Fault) and ends[-1] > 1:
+        ends.append(ends[-1] // 2)
+        part = _attempt(function, batch.slice(0, ends[-1]), schema)
+        are_alike = are_alike and whole.is_like(part)
+    if are_alike:
+        reasons = _reasons_of_all(function, batch, schema, whole)
+        if reasons is not None:
+            return _all_failed(reasons, schema)
+    parts = [_all_failed({0: part.reason}, schema) if isinstance(part, _Fault) else part]
+    for end, start in zip(ends[-2::-1], ends[:0:-1], strict=True):
+        parts.append(run_batch(function, batch.slice(start, end - start), schema, divide=True))
+    return _joined(parts, ends[::-1], schema)
+
+
+class _Fault(NamedTuple):
+    """What a batch function raised: its text, its type, and the file and the line that raised it."""
+
+    reason: str
+    kind: type[Exception]
+    origin: tuple[str, int]
+
+    def is_like(self, other: Produced | _Fault) -> bool:
+        """Tell whether this is the same error; texts may differ, since many name a row."""
+        return isinstance(other, _Fault) and (self.kind, self.origin) == (other.kind, other.origin)
+
+
+def _attempt(function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, schema: pa.Schema) -> Produced | _Fault:
+    """Call a batch function."""
+    try:
+        return _checked(function(batch), batch.num_rows, schema)
+    except MemoryError:
+        raise
+    except Exception as fault:  # noqa: BLE001  Whatever a user's function raises fails its rows.
+        *_, (frame, line) = traceback.walk_tb(fault.__traceback__)
+        return _Fault(reason_of(fault), type(fault), (frame.f_code.co_filename, line))
+
+
+def _reasons_of_all(
+    function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, schema: pa.Schema, whole: _Fault
+) -> dict[int, str] | None:
+    """Try some rows alone. Where the function raises the same error for all of them, return a text for every row."""
+    if batch.num_rows <= 2 * _ALONE_MAX:  # to try all of them costs little
+        return None
+    alone: dict[int, str] = {}
+    # The same ones each time, as what is computed twice must come out the same; at random, as culprits may be regular.
+    for row in np.random.default_rng(batch.num_rows).choice(batch.num_rows, _ALONE_MAX, replace=False).tolist():
+        found = _attempt(function, batch.slice(row, 1), schema)
+        if isinstance(found, Produced) or not whole.is_like(found):
+            return None
+        alone[row] = found.reason
+    reason = whole.reason
+    if set(alone.values()) != {reason}:  # it names a row, or how many there are
+        reason = f"{reason[: REASON_CHARS_MAX // 2]} (raised for the batch of {batch.num_rows} rows)"
+    return dict.fromkeys(range(batch.num_rows), reason) | alone
+
+
+def _all_failed(failed: dict[int, str], schema: pa.Schema) -> Produced:
+    nothing = np.empty(0, np.int64)
+    return Produced(_empty(schema), Parents(nothing, nothing), failed)
+
+
+def _joined(parts: list[Produced], ends: list[int], schema: pa.Schema) -> Produced:
+    """Return what the parts of a batch produced as one; part i ends before row ends[i]."""
+    starts = [0, *ends[:-1]]
+    outputs = np.cumsum([0, *(part.rows.num_rows for part in parts)])
+    rows = pa.Table.from_batches([part.rows for part in parts]).combine_chunks().to_batches()
+    parents = Parents(
+        np.concatenate([part.parents.output + first for part, first in zip(parts, outputs[:-1], strict=True)]),
+        np.concatenate([part.parents.row + start for part, start in zip(parts, starts, strict=True)]),
+    )
+    failed = {start + row: text for part, start in zip(parts, starts, strict=True) for row, text in part.failed.items()}
+    return Produced(rows[0] if rows else _empty(schema), parents, failed)
+
+
+def _row_type(names: Sequence[str]) -> Any:
+    return namedtuple("Row", names, rename=True)  # noqa: PYI024  The names are known at run time only.
+
+
+def _tuples(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
+    if not batch.num_columns:
+        return [()] * batch.num_rows
+    return zip(*map(_values, batch.columns), strict=True)
+
+
+def _values(column: pa.Array[Any]) -> list[Any]:
+    # Plain numbers go through NumPy, which is several times faster than one Arrow scalar each.
+    if not column.null_count and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+        return values
+    return column.to_pylist()
+
+
+def _listed(result: Any) -> list[Any]:
+    if isinstance(result, (str, bytes, dict)) or not isinstance(result, Iterable):
+        raise ArgumentTypeError(f"a bolt function returns None or an iterable of rows, not {type(result).__name__}")
+    return list(result)
+
+
+def _bare(result: Any, schema: pa.Schema) -> list[Any]:
+    """Read the rows of a one-column schema, where the value alone will do."""
+    rows = result if type(result) is list else _listed(result)
+    if {tuple, dict}.isdisjoint(map(type, rows)):
+        return rows
+    return [_row(row, schema)[0] if isinstance(row, (tuple, dict)) else row for row in rows]
+
+
+def _several(result: Any, schema: pa.Schema) -> list[Any]:
+    rows = result if type(result) is list else _listed(result)
+    # Two passes in C, as this runs for every output row.
+    if set(map(type, rows)) <= {tuple} and set(map(len, rows)) <= {len(schema)}:
+        return rows
+    return [_row(row, schema) for row in rows]
+
+
+_SHAPES: Final = (_several, _bare, _several)  # By the number of columns, 2 standing for more.
+
+
+def _row(row: Any, schema: pa.Schema) -> tuple[Any, ...]:
+    if isinstance(row, dict):
+        if row.keys() != set(schema.names):
+            raise ArgumentValueError(f"expected the columns {', '.join(schema.names)}, got {', '.join(map(str, row))}")
+        return tuple(row[name] for name in schema.names)
+    if not isinstance(row, (tuple, list)):
+        raise ArgumentTypeError(f"an output row is a tuple or a dict, not {type(row).__name__}")
+    if len(row) != len(schema):
+        raise ArgumentValueError(f"expected {len(schema)} columns ({', '.join(schema.names)}), got {len(row)}")
+    return tuple(row)
+
+
+def _record_batch(outputs: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+    if not len(schema):
+        raise ArgumentValueError("a bolt's schema has at least one column")
+    if not outputs:
+        return _empty(schema)
+    columns = [outputs] if len(schema) == 1 else list(zip(*outputs, strict=True))
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, entry.type) for values, entry in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], entry.type) for entry in schema], schema=schema)
+
+
+def _without_misfits(
+    outputs: list[Any], counts: Int64s, schema: pa.Schema, failed: dict[int, str]
+) -> tuple[pa.RecordBatch, Int64s]:
+    """Fail each input row with an output that does not fit the schema, and keep the outputs of the others."""
+    kept: list[Any] = []
+    kept_counts = counts.copy()
+    ends = np.cumsum(counts)
+    for row in np.flatnonzero(counts).tolist():
+        part = outputs[ends[row] - counts[row] : ends[row]]
+        try:
+            _record_batch(part, schema)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as fault:
+            failed[row] = reason_of(fault)
+            kept_counts[row] = 0
+        else:
+            kept += part
+    return _record_batch(kept, schema), kept_counts
+
+
+def _checked(result: Any, inputs: int, schema: pa.Schema) -> Produced:
+    """Check what a batch function returned, and bring it into the bolt's schema."""
+    if result is None:
+        result = Outputs({name: [] for name in schema.names}, [])
+    if not isinstance(result, Outputs):
+        raise ArgumentTypeError(f"a batch function returns acker.spark.Outputs or None, not {type(result).__name__}")
+    rows = _columns(result.rows, schema)
+    parents = _parents(result.parent, rows.num_rows, inputs)
+    failed: dict[int, str] = {}
+    for row, fault in (result.failed or {}).items():
+        if not 0 <= row < inputs:
+            raise ArgumentValueError(f"failed: the batch has {inputs} rows, there is no row {row}")
+        failed[int(row)] = reason_of(fault)
+    bad = np.flatnonzero(np.isin(parents.row, np.fromiter(failed, np.int64)))
+    if bad.size:
+        output, row = int(parents.output[bad[0]]), int(parents.row[bad[0]])
+        raise ArgumentValueError(f"failed: input row {row} failed and is a parent of output row {output}")
+    return Produced(rows, parents, failed)
+
+
+def _columns(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
+    if isinstance(rows, pa.RecordBatch):
+        table = pa.Table.from_batches([rows])
+    elif isinstance(rows, pa.Table):
+        table = rows
+    elif isinstance(rows, Mapping):
+        types = {entry.name: entry.type for entry in schema}
+        table = pa.table(
+            {
+                name: column if isinstance(column, (pa.Array, pa.ChunkedArray)) else pa.array(column, types.get(name))
+                for name, column in rows.items()
+            }
+        )
+    else:
+        raise ArgumentTypeError(f"rows: expected a RecordBatch, a Table or a mapping, got {type(rows).__name__}")
+    if sorted(table.column_names) != sorted(schema.names):
+        raise ArgumentValueError(
+            f"rows: expected the columns {', '.join(schema.names)}, got {', '.join(table.column_names) or 'none'}"
+        )
+    table = table.select(schema.names).cast(schema).combine_chunks()
+    batches = table.to_batches()
+    return batches[0] if batches else _empty(schema)
+
+
+def _parents(parent: Any, outputs: int, inputs: int) -> Parents:
+    if isinstance(parent, (pa.Array, pa.ChunkedArray)):
+        parent = parent.to_pylist() if pa.types.is_nested(parent.type) else parent.to_numpy()
+    if not isinstance(parent, np.ndarray):
+        parent = list(parent)
+    if len(parent) != outputs:
+        raise ArgumentValueError(f"parent: expected one entry for each of {outputs} output rows, got {len(parent)}")
+    if not isinstance(parent, np.ndarray) and any(not isinstance(entry, (int, np.integer)) for entry in parent):
+        lists = [[entry] if isinstance(entry, (int, np.integer)) else list(entry) for entry in parent]
+        output = np.repeat(np.arange(outputs), [len(entry) for entry in lists])
+        row = np.asarray([row for entry in lists for row in entry])
+    else:
+        output, row = np.arange(outputs), np.asarray(parent)
+    if row.size and row.dtype.kind not in "iu":
+        raise ArgumentTypeError(f"parent: expected integers or lists of them, got {row.dtype}")
+    row = row.astype(np.int64)
+    bad = np.flatnonzero((row < 0) | (row >= inputs))
+    if bad.size:
+        text = f"output row {output[bad[0]]} names input row {row[bad[0]]} of a batch of {inputs}"
+        raise ArgumentValueError(f"parent: {text}")
+    return Parents(output, row)

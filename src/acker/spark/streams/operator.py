@@ -1,0 +1,176 @@
+"""The stateful operator as Spark calls it: rows of blocks in, completions and a report out, a shard at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+from pyspark import TaskContext
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+
+from acker._engine.completions import Completions
+from acker._engine.schemas import COMPLETION_SCHEMA
+from acker.errors import CheckpointError
+from acker.spark.session_checks import Parcel, check_worker
+from acker.spark.streams.microbatch import Batch, Options, update
+from acker.spark.streams.state_format import HEAD_KEY, KEY_DDL, VALUE_DDL, VARIABLE, decode_head
+from acker.spark.streams.table_cache import residents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from acker.spark.streams.reports import Report
+
+# What goes out: completions, the last column null; and reports, the others 0.
+OUTPUT_DDL: Final = "root_id long, message_id long, task_id int, outcome tinyint, elapsed_ms long, report string"
+# What stands beside a report.
+_NO_COMPLETION: Final = Completions.from_rows([(0, 0, 0, 0, 0)])
+
+
+class SparkStore:
+    """A shard's state in Spark's state store; good while its key is being handled."""
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._log = handle.getMapState(VARIABLE, KEY_DDL, VALUE_DDL)
+
+    def head(self) -> bytes | None:
+        """Return the head, None when there is no state yet."""
+        return self.chunk(HEAD_KEY)
+
+    def put_head(self, data: bytes) -> None:
+        """Write the head."""
+        self.put_chunk(HEAD_KEY, data)
+
+    def chunk(self, number: int) -> bytes | None:
+        """Return a chunk of the log."""
+        row = self._log.getValue((number,))
+        return None if row is None else row[0]
+
+    def put_chunk(self, number: int, data: bytes) -> None:
+        """Write a chunk."""
+        self._log.updateValue((number,), (data,))
+
+    def remove_chunk(self, number: int) -> None:
+        """Remove a chunk."""
+        self._log.removeKey((number,))
+
+
+class AckerProcessor(StatefulProcessor):
+    """Settles the blocks of each shard with `acker.spark.streams.microbatch.update`.
+
+    Parameters
+    ----------
+    options : Options
+    name : str
+        Of the observation; tells the ackers of one query apart.
+    versions : tuple
+        Of the driver, which the workers must match.
+    """
+
+    def __init__(self, options: Options, name: str, versions: tuple[str, ...]) -> None:
+        self._options = options
+        # Goes into the names of files, and users may call an observation anything.
+        self._name = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+        self._versions = versions
+        # Instead of the query's id, which workers are not told where the query was started through Spark Connect.
+        self._plan = os.urandom(8).hex()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as a parcel: the driver's helper process and the workers open it."""
+        return Parcel(_Bare(self)).__reduce__()
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state variable; on the driver too, which wants to know its name and type."""
+        check_worker(self._versions)
+        self._handle = handle
+        self._store = SparkStore(handle)
+
+    def handleInputRows(  # noqa: N802  Spark's names.
+        self,
+        key: Any,
+        rows: Iterator[Any],
+        timerValues: TimerValues,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """Settle one micro-batch of one shard."""
+        shards = set()
+        blocks: list[Any] = []
+        clock_ms = None
+        for frame in rows:
+            shards.update(frame["shard"].tolist())
+            blocks += [block for block in frame["block"] if block is not None]
+            clock_ms = int(frame["clock_ms"].iloc[0])
+        if len(shards) != 1 or clock_ms is None:
+            raise CheckpointError(f"shard: expected one shard at place {key[0]}, got {sorted(shards)}")
+        if self._options.event_time:
+            clock_ms = max(timerValues.getCurrentWatermarkInMs(), 0)
+        yield from self._update(int(shards.pop()), blocks, clock_ms)
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,  # noqa: ARG002
+        timerValues: TimerValues,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803, ARG002
+    ) -> Iterator[pd.DataFrame]:
+        """Let trees time out by the watermark where no message came."""
+        data = self._store.head()
+        if data is None:
+            return
+        head, watermark_ms = decode_head(data), timerValues.getCurrentWatermarkInMs()
+        # Spark calls for timers after it brought the rows, with which this watermark came: a second update of the same
+        # micro-batch would find nothing to do, and its report would stand in the place of the first one's.
+        if head.clock_ms < watermark_ms:
+            yield from self._update(head.shard, [], watermark_ms)
+
+    def _update(self, shard: int, blocks: list[Any], clock_ms: int) -> Iterator[pd.DataFrame]:
+        context = TaskContext.get()
+        assert context is not None
+        batch = Batch(int(context.getLocalProperty("streaming.sql.batchId") or -1), blocks, clock_ms)
+        query = context.getLocalProperty("sql.streaming.queryId") or self._plan
+        key = f"{query}-{self._name}-{shard}"
+        completions, report = update(self._store, residents(), key, shard, batch, self._options)
+        if self._options.event_time:
+            self._set_timer(report)
+        if len(completions):
+            yield frame_of(completions)
+        yield frame_of(_NO_COMPLETION, json.dumps(report._asdict()))
+
+    def _set_timer(self, report: Report) -> None:
+        """Ask to be woken when the watermark reaches the next rotation if anything is held by then, and else not."""
+        due_ms = self._options.next_rotation_ms(report.time_ms) if report.pending else None
+        is_set = False
+        for timer in list(self._handle.listTimers()):
+            if timer == due_ms:
+                is_set = True
+            else:
+                self._handle.deleteTimer(timer)
+        if due_ms is not None and not is_set:
+            self._handle.registerTimer(due_ms)
+
+    def close(self) -> None:
+        """Nothing is left to close: tables stay for the next micro-batch."""
+
+
+class _Bare:
+    """A processor as it is pickled within its parcel."""
+
+    def __init__(self, processor: AckerProcessor) -> None:
+        self._processor = processor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revived, (type(self._processor), vars(self._processor))
+
+
+def _revived(kind: type[AckerProcessor], fields: dict[str, Any]) -> AckerProcessor:
+    processor = kind.__new__(kind)
+    vars(processor).update(fields)
+    return processor
+
+
+def frame_of(done: Completions, report: str | None = None) -> pd.DataFrame:
+    """Return rows of the operator's output."""
+    columns = {name: getattr(done, name) for name in COMPLETION_SCHEMA.names}
+    return pd.DataFrame({**columns, "report": np.full(len(done), report, object)})

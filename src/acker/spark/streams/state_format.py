@@ -1,0 +1,227 @@
+"""What a shard keeps in Spark's state store: one head, and a log of chunks. docs/streaming.md writes the format down.
+
+The log alone tells which trees are open: a chunk holds entries as they were after some micro-batch, and names those
+that were gone then. An entry is known by its root id and its start, since with event times a root may have several.
+Read from the oldest chunk to the newest, each over what came before, and with the entries left out that were placed
+before the head's `expired_ms`, they give the ledger. A micro-batch adds a chunk, and so costs what it changed, whatever
+is held; the oldest chunks are done away with little by little (`acker.spark.streams.microbatch`).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from acker._engine.combiner import xxh64
+from acker._engine.open_trees import TOKEN_BYTES, UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET, Counts, Entries
+from acker._engine.protocol import INT64_MIN
+from acker.errors import CheckpointError
+
+VERSION: Final = 3
+# The state variable, a map, and its types as Spark writes them. One for both: a second variable would make every commit
+# of Spark's about a tenth longer.
+VARIABLE: Final = "log"
+KEY_DDL: Final = "chunk int"
+VALUE_DDL: Final = "bytes binary"
+# Where the head stands in the map; chunks are numbered from 1.
+HEAD_KEY: Final = 0
+
+# Of what a head holds, and of the times of entries: the sum or the difference of two is an int64.
+NUMBER_MAX: Final = 2**62 - 1
+
+# A chunk stays near 1.4 MB: it is written in one piece, and done away with in one.
+CHUNK_ROWS_MAX: Final = 32_768
+
+_PREFIX: Final = struct.Struct("<8sII")
+_HEAD_MAGIC: Final = b"ACKERHED"
+_CHUNK_MAGIC: Final = b"ACKERLOG"
+_CHECKSUM: Final = struct.Struct("<Q")
+_LENGTHS: Final = struct.Struct("<QQ")
+
+
+class ChunkSize(NamedTuple):
+    """How many rows a chunk has, those that name entries that are gone among them, and how many bytes."""
+
+    rows: int
+    size_bytes: int
+
+
+class Head(NamedTuple):
+    """What is known of a shard beside its trees. All but the token are int64.
+
+    Attributes
+    ----------
+    token : bytes
+        16 random bytes, new in each version of the state: a native table with another token is not this state's.
+    batch_id : int
+        The micro-batch that wrote it.
+    shard, shards, partitions : int
+        Which of how many shards, and Spark's shuffle partitions; they cannot change.
+    event_time : int
+        1 where the clock is the watermark, 0 where it is the time of the micro-batch.
+    clock_ms : int
+        What that clock last said.
+    time_ms : int
+        The shard's own clock, which does not go back.
+    expired_ms : int
+        Entries placed before it are gone, whatever the log says.
+    rotation : int
+        Number of the last rotation, ``time_ms`` divided by the time between two.
+    oldest_ms : int
+        Start of the oldest entry when it was last looked for, which each rotation does.
+    credit_rows : int
+        So many rows of old chunks may be done away with.
+    entries, open : int
+        Entries held, and those of them with a TRACK.
+    first_chunk : int
+        Number of the oldest chunk of the log; the others follow without a gap.
+    counts : Counts
+        Since the beginning.
+    chunks : tuple of ChunkSize
+        Of each chunk of the log, the oldest first.
+    """
+
+    token: bytes
+    batch_id: int
+    shard: int
+    shards: int
+    partitions: int
+    event_time: int
+    clock_ms: int
+    time_ms: int
+    expired_ms: int
+    rotation: int
+    oldest_ms: int
+    credit_rows: int
+    entries: int
+    open: int
+    first_chunk: int
+    counts: Counts
+    chunks: tuple[ChunkSize, ...]
+
+    @property
+    def next_chunk(self) -> int:
+        """Number of the chunk that comes next."""
+        return self.first_chunk + len(self.chunks)
+
+    @property
+    def log_rows(self) -> int:
+        """Rows in all chunks."""
+        return sum(chunk.rows for chunk in self.chunks)
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of all chunks."""
+        return sum(chunk.size_bytes for chunk in self.chunks)
+
+
+_NUMBERS: Final = len(Head._fields) - 3
+_HEAD: Final = struct.Struct(f"<{TOKEN_BYTES}s{_NUMBERS + len(Counts._fields)}q")
+# The columns of a chunk; the widest come first, so that each is aligned.
+_COLUMNS: Final = tuple((name, np.dtype("<i4" if name == "task_id" else "<i8")) for name in Entries._fields)
+_ENTRY_BYTES: Final = sum(dtype.itemsize for _, dtype in _COLUMNS)
+_GONE: Final = np.dtype("<i8")
+_CHUNK_SIZE: Final = np.dtype("<u4")
+
+
+def encode_head(head: Head) -> bytes:
+    """Pack a head."""
+    content = b"".join(
+        [
+            _PREFIX.pack(_HEAD_MAGIC, VERSION, _PREFIX.size + _HEAD.size),
+            _HEAD.pack(*head[: 1 + _NUMBERS], *head.counts),
+            np.array(head.chunks, _CHUNK_SIZE).tobytes(),
+        ]
+    )
+    return content + _CHECKSUM.pack(_checksum(content))
+
+
+def decode_head(data: Any) -> Head:
+    """Unpack a head.
+
+    Raises
+    ------
+    CheckpointError   the bytes are not an undamaged head of a version that this release reads.
+    """
+    content = _checked(data, _HEAD_MAGIC, "head")
+    sizes = len(content) - _PREFIX.size - _HEAD.size
+    if sizes < 0 or sizes % (2 * _CHUNK_SIZE.itemsize):
+        raise CheckpointError(f"head: {len(content)} bytes do not hold one")
+    values = _HEAD.unpack_from(content, _PREFIX.size)
+    chunks = np.frombuffer(content, _CHUNK_SIZE, offset=_PREFIX.size + _HEAD.size).reshape(-1, 2).tolist()
+    for name, number in zip(Head._fields[1 : 1 + _NUMBERS], values[1:], strict=False):
+        if abs(number) > NUMBER_MAX and (name, number) != ("expired_ms", INT64_MIN):
+            raise CheckpointError(
+                f"head: expected {name} within {NUMBER_MAX} of 0, got {number}, which no shard writes"
+            )
+    counts = Counts(*values[1 + _NUMBERS :])
+    for name, count in counts._asdict().items():
+        if not 0 <= count <= NUMBER_MAX:
+            raise CheckpointError(
+                f"head: expected a count {name} from 0 to {NUMBER_MAX}, got {count}, which no shard writes"
+            )
+    return Head._make([*values[: 1 + _NUMBERS], counts, tuple(ChunkSize(*chunk) for chunk in chunks)])
+
+
+def encode_chunk(entries: Entries, gone: npt.NDArray[np.int64]) -> bytes:
+    """Pack a chunk of the log: entries as they are, and root ids and starts (2, m) of entries that are gone."""
+    header = _PREFIX.pack(_CHUNK_MAGIC, VERSION, _PREFIX.size + _LENGTHS.size)
+    columns = [np.ascontiguousarray(gone, _GONE)]
+    columns += [np.ascontiguousarray(getattr(entries, name), dtype) for name, dtype in _COLUMNS]
+    content = b"".join([header, _LENGTHS.pack(len(entries.root_id), gone.shape[1]), *columns])
+    return content + _CHECKSUM.pack(_checksum(content))
+
+
+def decode_chunk(data: Any) -> tuple[Entries, npt.NDArray[np.int64]]:
+    """Unpack a chunk of the log into entries, and root ids and starts (2, m) of those that are gone.
+
+    Raises
+    ------
+    CheckpointError   the bytes are not an undamaged chunk of a version that this release reads.
+    """
+    content = _checked(data, _CHUNK_MAGIC, "chunk")
+    rows, gone_rows = _LENGTHS.unpack_from(content, _PREFIX.size)
+    offset = _PREFIX.size + _LENGTHS.size
+    if len(content) != offset + rows * _ENTRY_BYTES + 2 * gone_rows * _GONE.itemsize:
+        raise CheckpointError(f"chunk: {len(content)} bytes do not hold {rows} entries and {gone_rows} that are gone")
+    gone = np.frombuffer(content, _GONE, 2 * gone_rows, offset).reshape(2, gone_rows)
+    offset += gone.nbytes
+    columns = {}
+    for name, dtype in _COLUMNS:
+        columns[name] = np.frombuffer(content, dtype, rows, offset)
+        offset += columns[name].nbytes
+    task_id = columns["task_id"]
+    if (task_id[task_id < 0, None] != (UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET)).all(axis=1).any():
+        raise CheckpointError("chunk: a task id that no shard writes")
+    for name in ("start_ms", "since_ms"):
+        if rows and not -NUMBER_MAX <= columns[name].min() <= columns[name].max() <= NUMBER_MAX:
+            raise CheckpointError(f"chunk: a {name} that no shard writes")
+    # Copies, since the native table asks for aligned memory that may be written to.
+    native = {name: column.astype(column.dtype.newbyteorder("=")) for name, column in columns.items()}
+    return Entries(**native), gone.astype(np.int64)
+
+
+def _checked(data: Any, magic: bytes, what: str) -> memoryview:
+    """Return the bytes before the checksum, after a look at what they say they are."""
+    view = memoryview(data).cast("B")
+    if len(view) < _PREFIX.size + _LENGTHS.size + _CHECKSUM.size:
+        raise CheckpointError(f"{what}: {len(view)} bytes are too few")
+    found, version, _ = _PREFIX.unpack_from(view)
+    if found != magic:
+        raise CheckpointError(f"{what}: expected it to begin with {magic!r}, got {found!r}: not the state of an acker")
+    if version != VERSION:
+        raise CheckpointError(
+            f"{what}: expected format version {VERSION}, got {version}: it was written by another release of acker;"
+            " run the query with that one, or begin with a new checkpoint"
+        )
+    content = view[: -_CHECKSUM.size]
+    if _CHECKSUM.unpack_from(view, len(content))[0] != _checksum(content):
+        raise CheckpointError(f"{what}: the checksum does not fit the bytes: the checkpoint is damaged")
+    return content
+
+
+def _checksum(content: Any) -> int:
+    return xxh64(np.frombuffer(content, np.uint8))

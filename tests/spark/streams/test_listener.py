@@ -1,0 +1,206 @@
+"""Reports of shards, as a real query brings them to listeners and to lastProgress."""
+
+import logging
+import queue
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from acker._engine.protocol import COUNTERS
+from acker.spark import AckerListener, batch_report
+from acker.spark.streams.listener import METRICS, shard_reports, total
+from acker.spark.streams.reports import SHARDS, Report
+
+
+def report(shard, batch_id=0, **fields):
+    whole = dict.fromkeys(Report._fields, 0) | {"batch_id": batch_id, "shard": shard, "shards": 4}
+    return Report(**(whole | fields))
+
+
+class Told(AckerListener):
+    """Says when Spark has told it something."""
+
+    def __init__(self):
+        super().__init__()
+        self.progress, self.ended = queue.Queue(), queue.Queue()
+
+    def onQueryProgress(self, event):  # noqa: N802
+        super().onQueryProgress(event)
+        self.progress.put(event.progress)
+
+    def onQueryTerminated(self, event):  # noqa: N802
+        super().onQueryTerminated(event)
+        self.ended.put(event.runId)
+
+
+class Watched:
+    """A query that is fed reports, one micro-batch a call of `run`, and a listener."""
+
+    def __init__(self, spark, folder):
+        self.listener = Told()
+        self._spark, self._files, self._checkpoint = spark, folder / "files", folder / "checkpoint"
+        self._files.mkdir()
+        self._written = 0
+
+    def run(self, reports, name="orders"):
+        """Return the query, its figures being told to the listener and its gauges not yet forgotten."""
+        table = pa.Table.from_pylist([each._asdict() for each in reports])
+        pq.write_table(table, self._files / f"{self._written:03d}.parquet")
+        self._written += 1
+        schema = ", ".join(f"{field} long" for field in Report._fields)
+        frame = self._spark.readStream.schema(schema).parquet(str(self._files))
+        observed = frame.observe(
+            "acker", F.collect_list(F.struct(*Report._fields)).alias(SHARDS), F.count("*").alias("n")
+        )
+        observed = observed.observe("other", F.count("*").alias("rows"))
+        writer = observed.writeStream.format("noop").queryName(name)
+        writer = writer.option("checkpointLocation", str(self._checkpoint)).trigger(availableNow=True)
+        query = writer.start()
+        query.awaitTermination()
+        self.listener.progress.get(timeout=60)
+        return query
+
+
+@pytest.fixture
+def watched(spark, tmp_path):
+    made = Watched(spark, tmp_path)
+    spark.streams.addListener(made.listener)
+    yield made
+    spark.streams.removeListener(made.listener)
+
+
+def points(listener, name):
+    return [value for _, value in listener.metrics()[name]]
+
+
+@pytest.mark.spark
+def test_a_real_query_tells_listeners_and_last_progress_the_same(watched, caplog):
+    caplog.set_level(logging.INFO, "acker.spark")
+    first = [
+        report(0, messages=10, acked=3, pending=2, oldest_age_ms=700, time_ms=50),
+        report(2, messages=5, pending=9),
+    ]
+    query = watched.run(first)
+    assert shard_reports(query.lastProgress) == {"acker": first}
+    assert batch_report(query.lastProgress) == total(first)
+    assert batch_report(query.lastProgress, "other") is None
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "acker.spark"]
+    assert line.startswith(
+        "query=orders acker=acker batch=0 messages=15 acked=3 failed=0 timed_out=0 rejected=0 pending=11"
+    )
+    assert "oldest_age_ms=700" in line and "shards=2/4" in line and line.rpartition("duration_ms=")[2].isdigit()
+    attributes = {"query": "orders", "acker": "acker"}
+    assert watched.listener.metrics()["acker.messages.acked"] == [(attributes, 3)]
+    watched.listener.ended.get(timeout=60)
+    assert points(watched.listener, "acker.trees.pending") == []
+    # Started again: counters go on, gauges are of this run.
+    query = watched.run([report(0, 1, acked=4, pending=1)])
+    assert batch_report(query.lastProgress).acked == 4
+    assert points(watched.listener, "acker.messages.acked") == [7]
+
+
+class Progress(dict):
+    """As much of Spark's as is read."""
+
+    def __init__(self, reports, batch_id=0, run_id="r1", name="orders", observed=None):
+        rows = {"acker": {SHARDS: [each._asdict() for each in reports]}} if observed is None else observed
+        super().__init__(id="q1", runId=run_id, name=name, batchId=batch_id, batchDuration=12, observedMetrics=rows)
+
+
+class Event:
+    def __init__(self, *args, **kwargs):
+        self.progress = Progress(*args, **kwargs)
+        self.runId = self.progress["runId"]
+
+
+def test_a_shard_to_which_nothing_came_holds_what_it_held(caplog):
+    caplog.set_level(logging.INFO, "acker.spark")
+    listener = AckerListener()
+    listener.onQueryProgress(
+        Event([report(0, pending=5, open=4, state_bytes=10), report(1, pending=7, oldest_age_ms=9)])
+    )
+    listener.onQueryProgress(Event([report(0, 1, pending=1, messages=2)], 1))
+    assert points(listener, "acker.trees.pending") == [8] and points(listener, "acker.trees.open") == [0]
+    assert points(listener, "acker.messages.oldest_age") == [0.009]
+    assert points(listener, "acker.state.size") == [0]
+    assert "messages=2 " in caplog.messages[1] and "pending=8 " in caplog.messages[1]
+    assert "shards=1/4" in caplog.messages[1]
+
+
+def test_a_micro_batch_counts_once():
+    listener = AckerListener()
+    for run_id, batch_id in (("r1", 0), ("r1", 1), ("r1", 1), ("r2", 1), ("r2", 2)):
+        listener.onQueryProgress(Event([report(0, batch_id, acked=1)], batch_id, run_id))
+    assert points(listener, "acker.trees.acked") == [4]
+
+
+def test_queries_are_told_apart_and_only_the_one_that_ended_is_forgotten():
+    listener = AckerListener()
+    listener.onQueryProgress(Event([report(0, pending=1)], run_id="r1", name="a"))
+    listener.onQueryProgress(Event([report(0, pending=2)], run_id="r2", name=None))
+    listener.onQueryTerminated(Event([], run_id="r1"))
+    assert listener.metrics()["acker.trees.pending"] == [({"query": "q1", "acker": "acker"}, 2)]
+    assert len(listener.metrics()["acker.trees.acked"]) == 2
+
+
+def test_nothing_is_raised_into_spark(caplog):
+    listener = AckerListener()
+    listener.onQueryProgress(Event([report(0, acked=1)]))
+    listener.onQueryProgress(None)
+    listener.onQueryTerminated(None)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    assert points(listener, "acker.trees.acked") == [1]
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        None,
+        {},
+        {"acker": {SHARDS: []}},
+        {"mine": {"rows": 3}},
+        {"mine": {SHARDS: 3}},
+        {"mine": {SHARDS: [{"rows": 3}]}},
+        {"mine": {SHARDS: [None]}},
+        {"mine": None},
+    ],
+)
+def test_what_is_no_acker_is_passed_over(observed):
+    progress = Progress([])
+    progress["observedMetrics"] = observed
+    assert batch_report(progress) is None
+    listener = AckerListener()
+    listener.onQueryProgress(Event([], observed=observed))
+    assert not any(listener.metrics().values())
+    assert batch_report(None) is None
+
+
+def test_rows_as_spark_connect_brings_them():
+    def connect(value):
+        names = [{"name": name} for name in value]
+        return {"values": list(value.values()), "schema": {"type": "struct", "fields": names}}
+
+    reports = [report(0, acked=2), report(1, acked=3)]
+    observed = {"acker": connect({SHARDS: [connect(each._asdict()) for each in reports]})}
+    assert shard_reports(Progress([], observed=observed)) == {"acker": reports}
+
+
+def test_a_micro_batch_that_was_observed_twice_counts_once():
+    progress = Progress([report(1, acked=2), report(0, acked=1), report(1, acked=2)])
+    assert batch_report(progress).acked == 3
+    assert [each.shard for each in shard_reports(progress)["acker"]] == [0, 1]
+
+
+def test_totals_are_sums_but_for_ages_and_clocks():
+    reports = [report(0, 3, acked=1, oldest_age_ms=5, time_ms=80), report(1, 4, acked=2, oldest_age_ms=9, time_ms=70)]
+    whole = total(reports)
+    assert (whole.acked, whole.oldest_age_ms, whole.time_ms) == (3, 9, 70)
+    assert (whole.batch_id, whole.shard, whole.shards) == (4, -1, 4)
+
+
+def test_the_table_of_metrics_is_of_fields_that_there_are():
+    names = [metric.name for metric in METRICS]
+    assert len(names) == len(set(names)) and {metric.field for metric in METRICS} <= {*Report._fields, "skipped"}
+    assert {f"acker.trees.{field}" for field in COUNTERS} <= set(names)
