@@ -1,4 +1,4 @@
-"""The drawings of docs/how-it-works.md, from what a real acker holds after each message.
+"""The drawings of README.md and docs/how-it-works.md, from what a real acker holds after each message.
 
 Ack vals, ages and outcomes are read from an `acker.Acker`: from its snapshot, whose format docs/snapshot.md describes,
 and from the completions that it returns. Only the ids and the story are chosen here.
@@ -91,7 +91,7 @@ def steps() -> list[Step]:
 def drawings() -> dict[str, str]:
     """Return the drawings by the names of their files."""
     made = {f"xor-{number}.svg": _xor(number, step) for number, step in enumerate(steps(), 1)}
-    return {**made, "buckets.svg": _buckets(moments())}
+    return {**made, "tree.svg": _tree(steps()), "buckets.svg": _buckets(moments())}
 
 
 def steps_page() -> str:
@@ -185,6 +185,41 @@ def _cells(x: int, y: int, value: int) -> list[str]:
         )
         parts.append(_text(left + 10.5, y + 19, bit, anchor="middle", of="on-open" if bit == "1" else "dim", more=MONO))
     return parts
+
+
+_CAPTIONS: Final = ("A message arrives", "It becomes two tuples", "One is done", "All are done")
+
+
+def _tree(told: list[Step]) -> str:
+    """Draw the whole story in one row: the tree after each message, and below it the one number that is kept."""
+    alternative = "A message, the tuples that derive from it, and the one number that acker keeps of them: " + "; ".join(
+        f"{caption.lower()}, {step.after}" for caption, step in zip(_CAPTIONS, told, strict=True)
+    )
+    parts = []
+    for panel, (caption, step) in enumerate(zip(_CAPTIONS, told, strict=True)):
+        middle = 100 + 187 * panel
+        places = {100: (middle, 76), 200: (middle - 38, 142), 300: (middle + 38, 142)}
+        seen = {*step.open, *step.done}
+        parts.append(_text(middle, 32, caption, anchor="middle", more="font-weight='600'"))
+        for child in sorted(seen - {100}):
+            (x1, y1), (x2, y2) = places[100], places[child]
+            parts.append(f"<path class='edge' d='M{x1},{y1 + 20} L{x2},{y2 - 20}'/>")
+        for name in sorted(seen):
+            x, y = places[name]
+            state = "open" if name in step.open else "done"
+            parts.append(f"<circle class='{state}' cx='{x}' cy='{y}' r='20'/>")
+            parts.append(
+                _text(x, y + 5, str(name), size=13, anchor="middle", of="on-open" if state == "open" else "dim")
+            )
+        parts.append(f"<rect class='box' x='{middle - 74}' y='180' width='148' height='54' rx='6'/>")
+        parts.append(_text(middle, 203, f"acker keeps {step.after}", anchor="middle"))
+        left = " ^ ".join(map(str, step.open)) if len(step.open) > 1 else "not done"
+        below = "ack the message" if step.outcome else left
+        parts.append(_text(middle, 223, below, size=13, anchor="middle", of="good" if step.outcome else "dim"))
+        if panel:
+            left_end = middle - 187 + 78
+            parts.append(f"<path class='edge' d='M{left_end},207 h24 m-6,-5 l6,5 l-6,5'/>")
+    return _svg(760, 250, alternative, parts)
 
 
 class Moment(NamedTuple):
