@@ -192,8 +192,9 @@ _CAPTIONS: Final = ("A message arrives", "It becomes two tuples", "One is done",
 
 def _tree(told: list[Step]) -> str:
     """Draw the whole story in one row: the tree after each message, and below it the one number that is kept."""
-    alternative = "A message, the tuples that derive from it, and the one number that acker keeps of them: " + "; ".join(
-        f"{caption.lower()}, {step.after}" for caption, step in zip(_CAPTIONS, told, strict=True)
+    alternative = (
+        "A message, the tuples that derive from it, and the one number that acker keeps of them: "
+        + "; ".join(f"{caption.lower()}, {step.after}" for caption, step in zip(_CAPTIONS, told, strict=True))
     )
     parts = []
     for panel, (caption, step) in enumerate(zip(_CAPTIONS, told, strict=True)):
