@@ -59,8 +59,8 @@ napoleon_use_ivar = True
 # Names of other libraries, of the standard one, and of what is not public: there is no page of ours to lead to.
 NOT_PUBLIC: Final = (
     "local.clock.Signal",
-    "local.control.Control",
-    "local.executors.Executor",
+    "local.lifecycle.Lifecycle",
+    "local.executors.base.Executor",
     "local.until.Until",
     "spark.steps.Step",
 )

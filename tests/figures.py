@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from acker._engine.protocol import COUNTERS, Stats
-from acker.local.metrics import LatencyRecorder, RuntimeStats, TaskStats
+from acker.local.observe.metrics import LatencyRecorder, RuntimeStats, TaskStats
 
 
 def recorded(*latencies_ns: int):

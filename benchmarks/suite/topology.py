@@ -16,7 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from acker.local import Report, run
+from acker.local import RunReport, run
 from acker.topology import Bolt, Grouping, ReliableSpout, Spout, Topology
 from benchmarks.suite.measure import Alternation, Case, Goal, Published, Ratio, Result, Scale, expect
 from examples.wordcount.corpus import default_input, find, read_lines
@@ -119,7 +119,7 @@ class Counted:
     """What a round gave."""
 
     counters: list[Counter[str]]
-    report: Report | None = None
+    report: RunReport | None = None
 
 
 def through_runtime(way: Way, load: Text) -> Counted:

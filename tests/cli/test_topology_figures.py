@@ -15,7 +15,7 @@ from rich.console import Console
 from acker.cli.table import HEADINGS, Row, drawn, duration, line, rate, rows
 from acker.cli.topology import exit_code
 from acker.cli.topology_report import OUTCOMES, _bars, to_html, verdict
-from acker.local.metrics import Abandoned, Ending, Histogram, Report, RuntimeStats
+from acker.local.observe.metrics import Abandoned, Histogram, RunOutcome, RunReport, RuntimeStats
 from acker.topology import Bolt, Spout, Topology, Tuple
 
 
@@ -42,8 +42,8 @@ def stats(runtime) -> RuntimeStats:
 
 
 @pytest.fixture
-def report(stats) -> Report:
-    return Report(
+def report(stats) -> RunReport:
+    return RunReport(
         topology="WordCount", outcome="drained", started_at="2026-01-01T00:00:00+00:00", seconds=2.0, stats=stats
     )
 
@@ -238,7 +238,7 @@ def test_a_report_of_nothing_is_a_page_too(report) -> None:
     assert "Complete latency: from" not in to_html(empty, WordCount.graph())
 
 
-def clean(report: Report) -> Report:
+def clean(report: RunReport) -> RunReport:
     spout = replace(report.stats.tasks[0], failed=0, timed_out=0)
     return replace(report, stats=replace(report.stats, tasks=(spout, *report.stats.tasks[1:])))
 
@@ -252,7 +252,7 @@ def test_the_verdict_is_good_fair_or_bad(report) -> None:
     assert verdict(replace(clean(report), outcome="aborted")) == ("bad", OUTCOMES["aborted"])
 
 
-def ending(report: Report, outcome: Ending, untold: int = 0, **counts: int) -> Report:
+def ending(report: RunReport, outcome: RunOutcome, untold: int = 0, **counts: int) -> RunReport:
     report = clean(report)
     spout = replace(report.stats.tasks[0], **counts)
     stats = replace(report.stats, tasks=(spout, *report.stats.tasks[1:]))

@@ -12,10 +12,10 @@ from acker._engine.protocol import INT64_MAX, INT64_MIN, acker_of
 from acker._flow import Every, Letter, Outlet, Post, Route, columns_of
 from acker.errors import ArgumentTypeError, TopologyError, TupleStateError
 from acker.local.clock import SystemClock
-from acker.local.collectors import BoltCollector, SpoutCollector, Surroundings
+from acker.local.collectors import ExecutorParts, LocalBoltCollector, LocalSpoutCollector
 from acker.local.queues import Outbox, Queue
 from acker.testing import CapturingBolt, FeederSpout, Scheduler, complete_topology
-from acker.topology import Bolt, Grouping, ReasonKind, Source, Topology
+from acker.topology import Bolt, Grouping, ReasonKind, Topology, TupleSource
 
 IDS = [0, 1, -1, 5, INT64_MIN, INT64_MAX]
 
@@ -28,15 +28,15 @@ class Setting:
         self.queue = Queue(100, threading.Event())
         outlet = Outlet(self.queue, 0, 9)
         routes = {
-            None: Route(Source("one", "default", 4, ["word"]), Every([outlet]), False, {}),
-            "direct": Route(Source("one", "direct", 4, ["word"]), Every([]), True, {9: outlet}),
-            "unread": Route(Source("one", "unread", 4, ["a", "b"]), Every([]), False, {}),
+            None: Route(TupleSource("one", "default", 4, ["word"]), Every([outlet]), False, {}),
+            "direct": Route(TupleSource("one", "direct", 4, ["word"]), Every([]), True, {9: outlet}),
+            "unread": Route(TupleSource("one", "unread", 4, ["a", "b"]), Every([]), False, {}),
         }
         routes["default"] = routes[None]
         self.outbox = Outbox(threading.Event(), 100)
         self.outbox.enter()
-        around = Surroundings(SystemClock(), self.outbox, Post(self.letters))
-        self.collector = kind("one", 4, routes, [outlet], IdGenerator(1), around, **options)
+        parts = ExecutorParts(SystemClock(), self.outbox, Post(self.letters))
+        self.collector = kind("one", 4, routes, [outlet], IdGenerator(1), parts, **options)
 
     def emitted(self):
         self.outbox.put_down()
@@ -51,16 +51,16 @@ class Setting:
 
 
 def bolt(ackers=1, auto_anchor=True):
-    return Setting(BoltCollector, ackers, auto_anchor=auto_anchor, sample_every=20, now_ns=SystemClock.now_ns)
+    return Setting(LocalBoltCollector, ackers, auto_anchor=auto_anchor, sample_every=20, now_ns=SystemClock.now_ns)
 
 
 def spout(ackers=1):
-    return Setting(SpoutCollector, ackers, fails_max=None, now_ns=SystemClock.now_ns)
+    return Setting(LocalSpoutCollector, ackers, fails_max=None, now_ns=SystemClock.now_ns)
 
 
 def received(setting, ids):
     """Return a tuple that the task of a setting processes."""
-    source = Source("two", "default", 1, ["word"])
+    source = TupleSource("two", "default", 1, ["word"])
     tup = source.tuple_type(source.make_values(["x"]), source, ids)
     tup._owner = setting.collector
     return tup

@@ -15,8 +15,8 @@ from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Sum
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from acker.local.metrics import Histogram, RuntimeStats
-from acker.local.names import METRICS, as_dict, prometheus_name
+from acker.local.observe.metric_names import METRICS, as_dict, prometheus_name
+from acker.local.observe.metrics import Histogram, RuntimeStats
 from acker.local.otel import instrument
 from acker.local.prometheus import RuntimeCollector, serve
 
@@ -172,7 +172,7 @@ def test_opentelemetry_reads_the_same_figures(runtime) -> None:
 
 def test_the_runtime_imports_no_exporter() -> None:
     code = (
-        "import sys, acker.local.names, acker.local.watchdog;"
+        "import sys, acker.local.observe.metric_names, acker.local.observe.watchdog;"
         "print(sorted({'prometheus_client', 'opentelemetry', 'click', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from acker.local import crew
+from acker.local import wiring
 from acker.testing import CapturingBolt, FeederSpout, Scheduler
 from acker.topology import Bolt, Grouping, ReasonKind, Spout, Topology
 
@@ -62,7 +62,7 @@ def test_anchoring_to_zero_neither_ends_a_tree_nor_forgets_it(seed, is_done, mon
     A child that by accident has its parent's id does that: 5 xor 5. Here the bolt's one message is 0, and the
     accumulator waits for the child.
     """
-    monkeypatch.setattr(crew, "IdGenerator", FixedIds)
+    monkeypatch.setattr(wiring, "IdGenerator", FixedIds)
     monkeypatch.setattr(FixedIds, "ids", iter([1000, 5, 5]))  # root, the spout's tuple, the bolt's
 
     class Pass(Bolt):

@@ -87,7 +87,7 @@ def test_every_second_while_pending_is_full_and_while_nothing_comes(seed, base, 
     assert longest_ms(beats, 0, 20_000) <= 1000 and len(beats) <= 41
     is_pending = scheduler.runtime.stats().totals.pending > 0
     assert is_pending is (next_tuple in (None, emits_and_waits))
-    scheduler.runtime.control.stop(drain_ns=10 * SECOND)
+    scheduler.runtime.lifecycle.stop(drain_ns=10 * SECOND)
     scheduler.advance(9)
     assert longest_ms(beats, 20_000, 29_000 if is_pending else 20_000) <= 1000
     scheduler.run("stopped")
@@ -117,13 +117,13 @@ def test_while_consumers_are_slow_and_while_others_have_not_come_to_a_halt():
     scheduler.freeze("last*")
     flows.set()
     scheduler.advance(10)
-    (executor,) = scheduler.runtime.control.crew.spouts
+    (executor,) = scheduler.runtime.lifecycle.executors.spouts
     assert executor.blocked and longest_ms(beats, 0, 10_000) <= 1000
     scheduler.advance(6)
     assert scheduler.runtime.state == "restarting" and longest_ms(beats, 0, 16_000) <= 1000
     flows.clear()
     scheduler.thaw()
-    scheduler.runtime.control.abort()
+    scheduler.runtime.lifecycle.abort()
     scheduler.run("stopped")
 
 
@@ -186,7 +186,7 @@ def test_between_slow_calls(kind):
         for one in runtime.steppables:
             one.step(512)
     assert longest_ms(beats, calls[0], calls[199]) <= 1000
-    runtime.control.abort()
+    runtime.lifecycle.abort()
     while not runtime.settled:
         for one in runtime.steppables:
             one.step(512)
@@ -325,6 +325,6 @@ def test_a_spout_without_it_has_no_timer():
     feeder = FeederSpout.with_outputs("number")
     scheduler = Scheduler.of(topology_of(feeder))
     scheduler.settle()
-    (executor,) = scheduler.runtime.control.crew.spouts
+    (executor,) = scheduler.runtime.lifecycle.executors.spouts
     assert executor.outbox.alive_at == 0 and executor.deadline_ns() is None
     scheduler.stop()

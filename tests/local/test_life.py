@@ -7,7 +7,7 @@ import pytest
 
 from acker.errors import ArgumentTypeError, RuntimeStateError
 from acker.local import Hook, LocalRuntime, run
-from acker.local.executors import Mode
+from acker.local.executors.base import Mode
 from acker.testing import FeederSpout, Scheduler
 from acker.topology import BatchingBolt, Bolt, ReasonKind, Spout, TicklessBatchingBolt, Topology, TopologyError
 
@@ -75,8 +75,8 @@ def test_a_number_of_trees_that_will_never_come_ends_with_drained(feeder):
         parsed = scheduler.runtime.watch_for(3)
         feeder.feed([1], "m")
         feeder.end()
-        scheduler.run(scheduler.runtime.control.reached.is_set)
-        assert scheduler.runtime.control.why_reached(parsed) == "drained"
+        scheduler.run(scheduler.runtime.lifecycle.reached.is_set)
+        assert scheduler.runtime.lifecycle.why_reached(parsed) == "drained"
     assert run(chain(ended(), Pass), until=3).outcome == "drained"
 
 
@@ -294,7 +294,7 @@ def test_a_slow_bolt_slows_the_spout_down(seed):
     with Scheduler.of(Flow, seed=seed) as scheduler:
         scheduler.run(lambda: scheduler.runtime.state == "running")
         scheduler.freeze("last*")
-        scheduler.run(lambda: all(executor.blocked for executor in scheduler.runtime.control.crew.spouts))
+        scheduler.run(lambda: all(executor.blocked for executor in scheduler.runtime.lifecycle.executors.spouts))
         stats = scheduler.runtime.stats()
         # Each queue holds its capacity and what its one producer had in hand: a transfer batch of the same size.
         assert all(task.queue <= 20 for task in stats.tasks)
@@ -434,12 +434,12 @@ def test_a_spout_whose_finished_raises_ends_the_run_with_its_error():
 def test_executors_do_nothing_when_they_are_halted(feeder):
     with Scheduler.of(chain(feeder, Pass)) as scheduler:
         scheduler.settle()
-        crew = scheduler.runtime.control.crew
-        for executor in crew:
+        executors = scheduler.runtime.lifecycle.executors
+        for executor in executors:
             executor.ask(Mode.HALT)
         feeder.feed([1], 1)
-        assert not any(executor.step() for executor in crew)
-        for executor in crew:
+        assert not any(executor.step() for executor in executors)
+        for executor in executors:
             executor.ask(Mode.RUN)
         scheduler.settle()
         assert feeder.tracker.acked == [1]

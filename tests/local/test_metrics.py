@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 
 from acker._engine.protocol import COUNTERS, Stats
-from acker.local.metrics import (
+from acker.local.observe.metrics import (
     LATENCY_BOUNDS_NS,
     Abandoned,
     Histogram,
     LatencyRecorder,
-    Report,
+    RunReport,
     RuntimeStats,
     TaskStats,
 )
@@ -152,15 +152,15 @@ def test_what_is_printed_of_figures_is_short() -> None:
     counts = "acked=6, failed=1, timed_out=2, pending=1"
     assert repr(STATS) == f"RuntimeStats(topology='WordCount', state='running', uptime_secs=2.0, tasks=4, {counts})"
     started = "2026-01-01T00:00:00+00:00"
-    report = Report(topology="WordCount", outcome="drained", started_at=started, seconds=2.03125, stats=STATS)
+    report = RunReport(topology="WordCount", outcome="drained", started_at=started, seconds=2.03125, stats=STATS)
     told = "topology='WordCount', outcome='drained', seconds=2.031"
-    assert repr(report) == f"Report({told}, {counts})"
+    assert repr(report) == f"RunReport({told}, {counts})"
     bad = replace(report, restarts=2, untold=3, abandoned=(Abandoned("split", 2, "File ..."),), error="ValueError: no")
-    assert repr(bad) == f"Report({told}, restarts=2, {counts}, untold=3, abandoned=1, error='ValueError: no')"
+    assert repr(bad) == f"RunReport({told}, restarts=2, {counts}, untold=3, abandoned=1, error='ValueError: no')"
 
 
 def test_a_report_is_json() -> None:
-    report = Report(
+    report = RunReport(
         topology="WordCount",
         outcome="failed",
         started_at="2026-01-01T00:00:00+00:00",

@@ -39,7 +39,7 @@ class Slow:
 
         waits = {"initialize": initialize}
         spout = type(
-            "Source", (Spout,), {"outputs": ["n"], "next_tuple": emit_once, **(waits if kind == "spout" else {})}
+            "TupleSource", (Spout,), {"outputs": ["n"], "next_tuple": emit_once, **(waits if kind == "spout" else {})}
         )
         bolt = type("Last", (Bolt,), {"process": lambda *_: None, **(waits if kind == "bolt" else {})})
         return type(Topology)("T", (Topology,), {"source": spout.spec(), "last": bolt.spec(inputs=["source"])})
@@ -70,11 +70,11 @@ def test_a_run_ends_when_its_time_is_up_though_initialize_has_not_returned(kind,
 def test_an_initialize_that_returns_in_time_is_closed_in_order():
     closed = []
 
-    class Source(Spout):
+    class TupleSource(Spout):
         outputs = ["n"]
 
         def initialize(self, conf, context):
-            runtime.control.reached.wait()
+            runtime.lifecycle.reached.wait()
 
         def next_tuple(self):
             raise AssertionError("nobody asks for tuples any more")
@@ -89,7 +89,7 @@ def test_an_initialize_that_returns_in_time_is_closed_in_order():
         def close(self):
             closed.append("last")
 
-    topology = type(Topology)("T", (Topology,), {"source": Source.spec(), "last": Last.spec(inputs=["source"])})
+    topology = type(Topology)("T", (Topology,), {"source": TupleSource.spec(), "last": Last.spec(inputs=["source"])})
     runtime = LocalRuntime(topology)
     assert runtime.run("10ms") == "elapsed"
     runtime.stop()
@@ -106,9 +106,9 @@ def test_a_time_counts_from_the_start_and_not_from_when_the_runtime_was_made():
         runtime.start()
         runtime.watch_for("10s")
         scheduler.advance(9)
-        assert not runtime.control.reached.is_set()
+        assert not runtime.lifecycle.reached.is_set()
         scheduler.advance(1)
-        assert runtime.control.reached.is_set()
+        assert runtime.lifecycle.reached.is_set()
         scheduler.stop()
 
 
@@ -169,8 +169,8 @@ def test_a_restart_that_waits_does_not_hold_the_end_of_a_run():
     runtime.watch_for("1s")
     scheduler = Scheduler(runtime, clock)
     scheduler.advance(0.5)
-    assert runtime.state == "restarting" and not runtime.control.reached.is_set()
+    assert runtime.state == "restarting" and not runtime.lifecycle.reached.is_set()
     scheduler.advance(0.5)
-    assert runtime.state == "restarting" and runtime.control.reached.is_set()
+    assert runtime.state == "restarting" and runtime.lifecycle.reached.is_set()
     report = scheduler.stop()
     assert (report.outcome, report.last_crash, clock.now_ns()) == ("stopped", "OSError: no broker", 10**9)

@@ -292,7 +292,7 @@ def test_a_thread_that_emits_more_than_is_consumed_is_held_up():
 
     conf = {"topology.executor.receive.buffer.size": 4}
     with LocalRuntime(topology_of(bolt, feeder, Slow), conf) as runtime:
-        inbox = runtime.control.crew.bolts[1].inbox
+        inbox = runtime.lifecycle.executors.bolts[1].inbox
         with ThreadPoolExecutor(4) as pool:
             emitted = [pool.submit(bolt.made[0].emit, [number], anchors=[]) for number in range(100)]
             for _ in range(100):
@@ -327,7 +327,7 @@ def test_a_stop_waits_for_what_threads_still_hold():
     feeder.feed([1], 1)
     with LocalRuntime(topology_of(bolt, feeder)) as runtime:
         tup = bolt.held.get()
-        runtime.control.stop()
+        runtime.lifecycle.stop()
         while runtime.state != "draining":
             threading.Event().wait(0.001)
         bolt.made[0].ack(tup)

@@ -413,7 +413,7 @@ def test_an_ack_that_raises_while_the_topology_stops_is_logged_and_counted_apart
     feeder.feed([2], "good")
     scheduler = Scheduler.of(topology(feeder, Holds))
     scheduler.settle()
-    [task] = scheduler.runtime.control.crew.spout_tasks()
+    [task] = scheduler.runtime.lifecycle.executors.spout_tasks()
     task.hear([(message_id, 0, None) for message_id in task.collector.pending], guarded=True)
     totals = scheduler.runtime.stats().totals
     assert (totals.acked, totals.ack_errors, totals.pending) == (1, 1, 0)

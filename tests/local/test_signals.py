@@ -11,7 +11,7 @@ import pytest
 from acker.local.run import stopped_by_signals
 
 
-class Control:
+class Lifecycle:
     """Stops under a lock, as anything that wakes another thread does."""
 
     def __init__(self) -> None:
@@ -29,14 +29,14 @@ class Control:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_may_come_while_the_main_thread_holds_any_lock(number) -> None:
-    control, before = Control(), signal.getsignal(number)
-    with stopped_by_signals(SimpleNamespace(control=control)):
-        with control.lock:
+    lifecycle, before = Lifecycle(), signal.getsignal(number)
+    with stopped_by_signals(SimpleNamespace(lifecycle=lifecycle)):
+        with lifecycle.lock:
             signal.raise_signal(number)  # The handler runs before this returns.
-        assert control.stopped.wait(60) and not control.aborted.is_set()
-        with control.lock:
+        assert lifecycle.stopped.wait(60) and not lifecycle.aborted.is_set()
+        with lifecycle.lock:
             signal.raise_signal(number)
-        assert control.aborted.wait(60)
+        assert lifecycle.aborted.wait(60)
     assert signal.getsignal(number) is before
 
 
@@ -44,7 +44,7 @@ def test_elsewhere_than_on_the_main_thread_signals_are_left_alone() -> None:
     seen = []
 
     def work() -> None:
-        with stopped_by_signals(SimpleNamespace(control=Control())):
+        with stopped_by_signals(SimpleNamespace(lifecycle=Lifecycle())):
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)

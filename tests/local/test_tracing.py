@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from acker.local import tracing
-from acker.local.tracing import OPEN_EDGES_MAX, SETTLED_EDGES_MAX, EdgeTraces, Held, Settled, seconds
+from acker.local.observe import tracing
+from acker.local.observe.tracing import OPEN_EDGES_MAX, SETTLED_EDGES_MAX, EdgeTraces, HeldTuple, SettledTuple, seconds
 
 
 class Clock:
@@ -42,10 +42,10 @@ def test_who_holds_what_and_for_how_long(traces, clock) -> None:
     traces.emitted(7, 13, "count", 5, "split")
     traces.failed(7, 11)
     clock.advance(28.5)
-    assert traces.explain(7) == [Held("count", 5, 12, 29_500, "split"), Held("count", 5, 13, 28_500, "split")]
+    assert traces.explain(7) == [HeldTuple("count", 5, 12, 29_500, "split"), HeldTuple("count", 5, 13, 28_500, "split")]
     assert traces.settled(7) == [
-        Settled("split", 2, 10, 500, "lines", failed=False),
-        Settled("count", 4, 11, 1_000, "split", failed=True),
+        SettledTuple("split", 2, 10, 500, "lines", failed=False),
+        SettledTuple("count", 4, 11, 1_000, "split", failed=True),
     ]
     assert traces.text(7) == (
         "tree 7, begun 30.0 s ago: count[5] holds 2 tuples of split, the first for 29.5 s; 2 other tuples were settled"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from acker.local.metrics import RuntimeStats, TaskStats
-from acker.local.watchdog import StallWatchdog
+from acker.local.observe.metrics import RuntimeStats, TaskStats
+from acker.local.observe.watchdog import StallWatchdog
 
 
 def stats(acked: int, pending: int, *bolts: TaskStats) -> RuntimeStats:

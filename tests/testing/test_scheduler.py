@@ -110,7 +110,7 @@ def test_names_exist_once_the_topology_runs():
         with pytest.raises(SchedulerError, match=r"does not run yet, and names exist after settle\(\)"):
             scheduler.freeze("last*")
         scheduler.settle()
-        with pytest.raises(SchedulerError, match="nobody is called 'lost'; there are control, "):
+        with pytest.raises(SchedulerError, match="nobody is called 'lost'; there are lifecycle, "):
             scheduler.freeze("lost")
 
 
@@ -120,8 +120,8 @@ def test_the_control_is_meant_by_its_name_only():
         scheduler.settle()
         with pytest.raises(SchedulerError, match=r"nobody is called 'c\*'"):
             scheduler.freeze("c*")
-        assert "control" not in scheduler.freeze("*")
-        assert scheduler.freeze("control") == ["control"]
+        assert "lifecycle" not in scheduler.freeze("*")
+        assert scheduler.freeze("lifecycle") == ["lifecycle"]
         scheduler.thaw()
         feeder.end()
         assert scheduler.drain().outcome == "drained"
@@ -165,7 +165,7 @@ def test_errors_name_the_seed():
     scheduler = Scheduler.of(topology, seed=42)
     with pytest.raises(SchedulerError, match=r"not reached within 50 steps \(seed 42, step \d+, .* the last steps: "):
         scheduler.run(lambda: False, steps_max=50)
-    with pytest.raises(SchedulerError, match=r"nobody is called 'lost\*'; there are control, __acker"):
+    with pytest.raises(SchedulerError, match=r"nobody is called 'lost\*'; there are lifecycle, __acker"):
         scheduler.freeze("lost*")
     scheduler.stop()
     with pytest.raises(SchedulerError, match=r"nothing is left to do and no timer is set \(seed 42"):
@@ -282,7 +282,7 @@ def test_a_restart_that_goes_on_is_no_death():
 def test_a_runtime_with_threads_raises_it_too_and_once():
     runtime = LocalRuntime(broken())
     with pytest.raises(OSError, match="no broker"), runtime:
-        runtime.control.over.wait()
+        runtime.lifecycle.over.wait()
     runtime = LocalRuntime(broken())
     with runtime, pytest.raises(OSError, match="no broker"):
         runtime.run_until("drained")

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from acker.topology import Source
+from acker.topology import TupleSource
 
 
 class SpoutRecorder:
@@ -60,7 +60,7 @@ def bind(component, conf=None):
 
 def tup_of(*values, fields=("word",), component="words", stream="default"):
     """Return a tuple of no tree."""
-    source = Source(component, stream, 1, fields)
+    source = TupleSource(component, stream, 1, fields)
     return source.tuple_type(source.make_values(values), source, None)
 
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from acker.topology import BatchingBolt, Bolt, Reason, ReasonKind, Spout, TicklessBatchingBolt
-from acker.topology.components import Component
+from acker.topology.component import Component
 
 
 class Words(Spout):

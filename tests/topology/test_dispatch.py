@@ -17,7 +17,7 @@ from acker.topology import (
     reliable_spout,
     unreliable_spout,
 )
-from acker.topology.components import Component
+from acker.topology.component import Component
 
 
 def split(args, tup, emit):

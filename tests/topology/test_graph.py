@@ -19,7 +19,7 @@ from acker.topology import (
     TopologyError,
     graph_of,
 )
-from acker.topology.components import Component
+from acker.topology.component import Component
 
 
 class Lines(ReliableSpout):

@@ -46,7 +46,7 @@ def test_what_failed_is_emitted_again_later_and_later(task):
     assert waits == [1000, 2000, 4000]
     assert collector.emitted == [(("a",), 1, "s", 5)] * 4
     spout.ack(1)
-    assert len(spout._ledger) == 0 and spout._next_due_ms is None
+    assert len(spout._replays) == 0 and spout._next_due_ms is None
 
 
 def test_the_wait_has_a_limit(task):
@@ -129,7 +129,7 @@ def test_the_ledger_survives_the_spout(task):
     first.emit(["a"], tup_id=1)
     first.emit(["b"], tup_id=2)
     first.fail(1)
-    second._ledger = first._ledger
+    second._replays = first._replays
     collector = task.bind(second)
     assert second._next_due_ms == 500 and not second.finished
     assert second._replay_due(500) == 1
@@ -157,7 +157,7 @@ def test_an_untracked_tuple_leaves_no_trace(task):
     spout = Lines()
     collector = task.bind(spout)
     assert spout.emit(["a"], need_task_ids=True) == [7]
-    assert collector.emitted == [(["a"], None, None, None)] and len(spout._ledger) == 0
+    assert collector.emitted == [(["a"], None, None, None)] and len(spout._replays) == 0
 
 
 def test_an_ack_from_inside_of_emit_is_heard(task):
@@ -166,7 +166,7 @@ def test_an_ack_from_inside_of_emit_is_heard(task):
     collector = task.bind(spout)
     collector.emit = lambda values, tup_id, *_: spout.ack(tup_id)
     spout.emit(["a"], tup_id=1)
-    assert len(spout._ledger) == 0
+    assert len(spout._replays) == 0
 
 
 def test_a_tuple_that_waits_may_be_emitted_by_the_spout_itself(task):
@@ -259,7 +259,7 @@ def test_every_tuple_ends_acked_or_dead_whatever_happens(task, seed):
                 else:
                     due[tup_id] = collector.now + waits_ms[attempt[tup_id]]
         assert spout._next_due_ms == min(due.values(), default=None)
-        assert len(spout._ledger) == len(attempt)
+        assert len(spout._replays) == len(attempt)
         assert [tup_id for tup_id, _, _ in spout.dead] == dead
     assert not set(acked) & set(dead)
     assert all(reason.attempt == 3 for _, _, reason in spout.dead)

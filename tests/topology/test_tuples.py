@@ -4,12 +4,12 @@ import copy
 
 import pytest
 
-from acker.topology import Source, Tuple, is_tick
+from acker.topology import Tuple, TupleSource, is_tick
 from acker.topology.tuples import tuple_type
 
 
 def make(values=("storm", 3), fields=("word", "count"), ids=None):
-    source = Source("split", "default", 4, fields)
+    source = TupleSource("split", "default", 4, fields)
     return source.tuple_type(source.make_values(values), source, ids)
 
 
@@ -104,5 +104,5 @@ def test_a_tuple_has_no_dict():
     [("__system", "__tick", True), ("__system", "default", False), ("words", "__tick", False)],
 )
 def test_is_tick(component, stream, tick):
-    source = Source(component, stream, -1)
+    source = TupleSource(component, stream, -1)
     assert is_tick(source.tuple_type((), source, None)) is tick

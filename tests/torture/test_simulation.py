@@ -9,11 +9,12 @@ import pytest
 from acker._engine.ids import IdGenerator
 from acker._engine.protocol import Kind
 from acker._flow import Every, InTurn
-from acker.local import ackers, crew, routing
-from acker.local.ackers import AckerTask
-from acker.local.collectors import BoltCollector, SpoutCollector
+from acker.local import routing, wiring
+from acker.local.collectors import LocalBoltCollector, LocalSpoutCollector
+from acker.local.executors import acker as ackers
+from acker.local.executors.acker import AckerExecutor
+from acker.local.executors.spout import SpoutTask
 from acker.local.queues import Queue
-from acker.local.spouts import SpoutTask
 from acker.topology import Tuple
 from tests.torture.simulation import SimulationError, plan_of, simulate, simulate_with_threads
 from tests.torture.simulation.__main__ import main
@@ -124,12 +125,12 @@ def takes_fails_for_oks():
     def fail(self, tup, reason=None):
         self.ack(tup)
 
-    return BoltCollector, "fail", fail
+    return LocalBoltCollector, "fail", fail
 
 
 def anchoring(anchors_of, *, answers=True):
     """Let bolts anchor to what a function makes of the anchors, which may not answer for what is emitted."""
-    real = BoltCollector.emit
+    real = LocalBoltCollector.emit
 
     def emit(self, tup, stream=None, anchors=None, direct_task=None, need_task_ids=False):
         anchors = anchors_of(self.inputs if anchors is None and self.auto_anchor else tuple(anchors or ()))
@@ -140,7 +141,7 @@ def anchoring(anchors_of, *, answers=True):
                 anchor._ack_val = ack_val
         return tasks
 
-    return BoltCollector, "emit", emit
+    return LocalBoltCollector, "emit", emit
 
 
 def acks_before_what_it_emitted_is_done():
@@ -156,7 +157,7 @@ def gives_all_deliveries_one_id():
         def take(self, count):
             return np.repeat(super().take(count), 3)
 
-    return crew, "IdGenerator", OneId
+    return wiring, "IdGenerator", OneId
 
 
 def chunks(times):
@@ -192,21 +193,21 @@ def lets_queues_grow():
 
 
 def times_out_early():
-    real = AckerTask._rotate
+    real = AckerExecutor._rotate
 
     def rotate(self):
         real(self)
         self._rotate_at -= self._period_ns // 2
 
-    return AckerTask, "_rotate", rotate
+    return AckerExecutor, "_rotate", rotate
 
 
 def forgets_what_is_open_when_it_stops_or_restarts():
-    return SpoutCollector, "fail_all", lambda self, kind: self.pending.clear()
+    return LocalSpoutCollector, "fail_all", lambda self, kind: self.pending.clear()
 
 
 def tracks_nothing_again_when_an_acker_is_lost():
-    return SpoutCollector, "track_again", lambda self: None
+    return LocalSpoutCollector, "track_again", lambda self: None
 
 
 def forgets_replays_at_a_restart():

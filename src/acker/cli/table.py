@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from acker.local.metrics import ComponentStats, Histogram, RuntimeStats
+    from acker.local.observe.metrics import ComponentStats, Histogram, RuntimeStats
 
 
 class Row(NamedTuple):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from acker.local import LocalRuntime
-    from acker.local.metrics import Report, RuntimeStats
+    from acker.local.observe.metrics import RunReport, RuntimeStats
     from acker.topology import Graph
 
 # How often a terminal's table is drawn anew, and how often a line is printed where there is none.
@@ -73,7 +73,7 @@ def main(
         _run(runtime, until, console)
     result = runtime.report()
     # The exception after which a restart was waited for when the end came: it is no error of the report.
-    waited = result.error is None and any(each.crash for each in runtime.control.crew or ())
+    waited = result.error is None and any(each.crash for each in runtime.lifecycle.executors or ())
     crash = result.last_crash if waited else None
     if result.restarts and crash is None:
         _say(console, f"the last restart was after {result.last_crash}", "yellow")
@@ -103,7 +103,7 @@ def _run(runtime: LocalRuntime, until: str | None, console: Console) -> None:
             runtime.stop()
 
 
-def exit_code(report: Report) -> int:
+def exit_code(report: RunReport) -> int:
     """Return what the shell is told; what the user did goes before what the topology did."""
     if report.outcome == "aborted":
         return 130
@@ -112,7 +112,7 @@ def exit_code(report: Report) -> int:
     return 3 if report.abandoned else 0
 
 
-def write_report(report: Report, graph: Graph, path: Path, crash: str | None = None) -> None:
+def write_report(report: RunReport, graph: Graph, path: Path, crash: str | None = None) -> None:
     """Write a report as what the file's name says: .html or .json."""
     if path.suffix == ".json":
         text = json.dumps(report.to_json(), indent=2) + "\n"
@@ -196,7 +196,7 @@ def _lines(runtime: LocalRuntime, console: Console) -> Iterator[None]:
         watcher.join()
 
 
-def _show(report: Report, console: Console, crash: str | None) -> None:
+def _show(report: RunReport, console: Console, crash: str | None) -> None:
     """Print how it went: the table, what is wrong, and the verdict as the last word."""
     from acker.cli.topology_report import verdict
 

@@ -12,7 +12,7 @@ from acker.cli.table import HEADINGS, counted, duration, losses, rate, rows
 from acker.ui import page
 
 if TYPE_CHECKING:
-    from acker.local.metrics import ComponentStats, Histogram, Report
+    from acker.local.observe.metrics import ComponentStats, Histogram, RunReport
     from acker.topology import Graph
 
 OUTCOMES: Final = {
@@ -31,7 +31,7 @@ _RIGHT, _TOP, _FOOT, _DIGIT = 30, 14, 36, 8
 _BARS_MIN, _NAMES_MAX = 5, 16
 
 
-def to_html(report: Report, graph: Graph, crash: str | None = None) -> str:
+def to_html(report: RunReport, graph: Graph, crash: str | None = None) -> str:
     """Return the page; for `crash` see `verdict`."""
     from acker.topology.drawing import svg
 
@@ -56,12 +56,12 @@ def to_html(report: Report, graph: Graph, crash: str | None = None) -> str:
     )
 
 
-def verdict(report: Report, crash: str | None = None) -> tuple[str, str]:
+def verdict(report: RunReport, crash: str | None = None) -> tuple[str, str]:
     """Return the tone, good, fair or bad, and the sentence that is read first.
 
     Parameters
     ----------
-    report : Report
+    report : RunReport
     crash : str, optional
         The exception after which the topology waited for its restart when it was stopped.
     """
@@ -88,7 +88,7 @@ def verdict(report: Report, crash: str | None = None) -> tuple[str, str]:
     return tone, "; ".join(told)
 
 
-def _tiles(report: Report) -> list[tuple[str, str]]:
+def _tiles(report: RunReport) -> list[tuple[str, str]]:
     totals = report.stats.totals
     unusual = [
         ("ended by restarts", totals.restarted),
@@ -113,11 +113,11 @@ def _tiles(report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def _error(report: Report) -> str:
+def _error(report: RunReport) -> str:
     return page.section("The error", _pre(report.error)) if report.error else ""
 
 
-def _abandoned(report: Report) -> str:
+def _abandoned(report: RunReport) -> str:
     parts = [
         f"<p><code>{html.escape(task.component)}[{task.task}]</code> did not come back:</p>{_pre(task.stack)}"
         for task in report.abandoned

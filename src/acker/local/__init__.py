@@ -9,9 +9,9 @@ if NAME == "python":
     raise compiled_only("acker.local")
 
 from acker.local.clock import Clock, SystemClock
-from acker.local.hooks import Hook
-from acker.local.metrics import Report, RuntimeStats
+from acker.local.observe.hooks import Hook
+from acker.local.observe.metrics import RunReport, RuntimeStats
 from acker.local.run import run
 from acker.local.runtime import LocalRuntime
 
-__all__ = ["Clock", "Hook", "LocalRuntime", "Report", "RuntimeStats", "SystemClock", "run"]
+__all__ = ["Clock", "Hook", "LocalRuntime", "RunReport", "RuntimeStats", "SystemClock", "run"]

@@ -22,10 +22,10 @@ from acker._engine.protocol import Outcome
 from acker._flow import BoltEmitter, Emitter, Open, Outlet, Post, Route, SpoutEmitter
 from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError
 from acker.local.clock import Clock
-from acker.local.hooks import Hook, check_hook
-from acker.local.metrics import LatencyRecorder
+from acker.local.observe.hooks import Hook, check_hook
+from acker.local.observe.metrics import LatencyRecorder
+from acker.local.observe.sampling import Sampler
 from acker.local.queues import Outbox
-from acker.local.sampling import Sampler
 from acker.topology.methods import refuse_unrun
 from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.tuples import Tuple, row_of
@@ -39,7 +39,7 @@ logger = logging.getLogger("acker.local")
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ExecutorParts:
     """What a collector gets from the runtime and shares with the other tasks of its executor."""
 
     clock: Clock
@@ -49,7 +49,7 @@ class Surroundings:
     sampler: Sampler | None = None
 
 
-class Collector(Emitter):
+class LocalCollector(Emitter):
     """What spouts' and bolts' collectors share.
 
     Parameters
@@ -61,7 +61,7 @@ class Collector(Emitter):
     outlets : collection of Outlet
         All the ways out, for their counts.
     ids : IdGenerator
-    around : Surroundings
+    parts : ExecutorParts
 
     Attributes
     ----------
@@ -80,18 +80,18 @@ class Collector(Emitter):
         routes: dict[str | None, Route],
         outlets: Collection[Outlet],
         ids: IdGenerator,
-        around: Surroundings,
+        parts: ExecutorParts,
         **options: Any,
     ) -> None:
-        super().__init__(task, routes, around.outbox, around.post, ids, LatencyRecorder(), **options)
+        super().__init__(task, routes, parts.outbox, parts.post, ids, LatencyRecorder(), **options)
         self.component = component
         self.outlets = outlets
-        self._clock = around.clock
-        self._hooks = list(around.hooks)
+        self._clock = parts.clock
+        self._hooks = list(parts.hooks)
         # What hooks hear of when a task begins.
         self._begun_with: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
-        self._sampler = around.sampler
-        self.watched = bool(around.hooks) or around.sampler is not None
+        self._sampler = parts.sampler
+        self.watched = bool(parts.hooks) or parts.sampler is not None
 
     def now_ms(self) -> int:
         """Return the time of the runtime's clock in milliseconds."""
@@ -183,10 +183,10 @@ class Collector(Emitter):
             self._sampler.emitted(ids, task, self.component)
 
 
-class BoltCollector(Collector, BoltEmitter):
+class LocalBoltCollector(LocalCollector, BoltEmitter):
     """Collector of one task of a bolt."""
 
-    def inherit(self, previous: BoltCollector) -> None:
+    def inherit(self, previous: LocalBoltCollector) -> None:
         """Go on counting where the collector of the same task before a restart stopped."""
         super().inherit(previous)
         self.failed = previous.failed
@@ -236,7 +236,7 @@ class BoltCollector(Collector, BoltEmitter):
             hook.execute(self.component, self.task, tup)
 
 
-class AsyncBoltCollector(BoltCollector):
+class AsyncBoltCollector(LocalBoltCollector):
     """Collector of a task whose `process` is a coroutine: each of those that run at once has inputs of its own."""
 
     def __init__(self, *arguments: Any, auto_anchor: bool, **options: Any) -> None:
@@ -267,8 +267,8 @@ class AsyncBoltCollector(BoltCollector):
         return super().emit(tup, stream, anchors, direct_task, need_task_ids)
 
 
-class SpoutCollector(Collector, SpoutEmitter):
-    """Collector of one task of a spout, and its record of what is open. The acker alone decides when a tree ends."""
+class LocalSpoutCollector(LocalCollector, SpoutEmitter):
+    """Collector of one task of a spout, with the trees that are open. The acker alone decides when a tree ends."""
 
     def __init__(self, *arguments: Any, fails_max: int | None, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -327,11 +327,11 @@ class SpoutCollector(Collector, SpoutEmitter):
         """Say whether the spout was told the end of everything that `fail_all` failed."""
         try:
             oldest = next(iter(self.pending), self._failed_below)
-        except RuntimeError:  # The executor changed it at this moment; the control will ask again.
+        except RuntimeError:  # The executor changed it at this moment; the lifecycle will ask again.
             return False
         return not self.untold and oldest >= self._failed_below
 
-    def inherit(self, previous: SpoutCollector) -> None:
+    def inherit(self, previous: LocalSpoutCollector) -> None:
         """Go on counting where the collector of the same task before a restart stopped."""
         super().inherit(previous)
         self.outcomes = previous.outcomes

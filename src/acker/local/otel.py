@@ -10,8 +10,8 @@ from typing import Any, Final, Self
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
 
 from acker import __version__
-from acker.local.metrics import Histogram, RuntimeStats
-from acker.local.names import METRICS, HasStats, Metric, Point
+from acker.local.observe.metric_names import METRICS, HasStats, MetricSpec, Point
+from acker.local.observe.metrics import Histogram, RuntimeStats
 
 # OpenTelemetry has no instrument that takes a whole histogram, so one is told as what can be read from it.
 QUANTILES: Final = (0.5, 0.9, 0.99)
@@ -57,7 +57,7 @@ class Instruments:
             else:
                 self._add(meter, metric.kind, metric.name, metric.unit, metric.text, metric.read)
 
-    def _add_histogram(self, meter: Meter, metric: Metric) -> None:
+    def _add_histogram(self, meter: Meter, metric: MetricSpec) -> None:
         def part(read: Callable[[Histogram], float]) -> Callable[[RuntimeStats], Iterator[Point]]:
             return lambda stats: (
                 Point(point.attributes, read(point.value))
@@ -117,7 +117,7 @@ def _number(point: Point) -> float:
 
 
 def instrument(runtime: HasStats, meter_provider: MeterProvider | None = None) -> Instruments:
-    """Make the metrics of `acker.local.names` instruments of OpenTelemetry.
+    """Make the metrics of `acker.local.observe.metric_names` instruments of OpenTelemetry.
 
     Histograms become three: `.count` and `.sum` (counters), and `.quantile` (a gauge with the attribute `quantile`:
     0.5, 0.9, 0.99), because the API has no observable histogram.

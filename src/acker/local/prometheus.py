@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from acker.local.metrics import Histogram
-from acker.local.names import METRICS, HasStats, Metric, Point, prometheus_name
+from acker.local.observe.metric_names import METRICS, HasStats, MetricSpec, Point, prometheus_name
+from acker.local.observe.metrics import Histogram
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
@@ -46,7 +46,7 @@ class RuntimeCollector(Collector):
         self._runtime = runtime
 
     def collect(self) -> Iterator[Family]:
-        """Yield the metrics of `acker.local.names`; those without any point are left out."""
+        """Yield the metrics of `acker.local.observe.metric_names`; those without any point are left out."""
         stats = self._runtime.stats()
         for metric in METRICS:
             family = _family(metric)
@@ -60,7 +60,7 @@ class RuntimeCollector(Collector):
         return [_family(metric) for metric in METRICS]
 
 
-def _family(metric: Metric) -> Any:
+def _family(metric: MetricSpec) -> Any:
     families: dict[str, Any] = {
         "counter": CounterMetricFamily,
         "gauge": GaugeMetricFamily,
@@ -69,7 +69,7 @@ def _family(metric: Metric) -> Any:
     return families[metric.kind](prometheus_name(metric), metric.text, labels=metric.attributes)
 
 
-def _add(family: Any, metric: Metric, point: Point) -> None:
+def _add(family: Any, metric: MetricSpec, point: Point) -> None:
     labels = [point.attributes[name] for name in metric.attributes]
     if isinstance(point.value, Histogram):
         histogram = point.value
@@ -79,7 +79,7 @@ def _add(family: Any, metric: Metric, point: Point) -> None:
         family.add_metric(labels, point.value)
 
 
-class Server:
+class MetricsServer:
     """An HTTP server that is scraped; closed by close() or at the end of its `with`.
 
     Attributes
@@ -117,7 +117,7 @@ class Server:
         self.close()
 
 
-def serve(runtime: HasStats, port: int, host: str = "127.0.0.1") -> Server:
+def serve(runtime: HasStats, port: int, host: str = "127.0.0.1") -> MetricsServer:
     """Serve the figures of a runtime over HTTP.
 
     Parameters
@@ -130,7 +130,7 @@ def serve(runtime: HasStats, port: int, host: str = "127.0.0.1") -> Server:
 
     Returns
     -------
-    Server
+    MetricsServer
         To be closed.
 
     Raises
@@ -138,4 +138,4 @@ def serve(runtime: HasStats, port: int, host: str = "127.0.0.1") -> Server:
     OSError
         The port is taken, or the host is none of this machine's.
     """
-    return Server(runtime, port, host)
+    return MetricsServer(runtime, port, host)

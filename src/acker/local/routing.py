@@ -9,15 +9,21 @@ from typing import Final
 from acker._flow import ByField, ByFunction, Chooser, Every, InTurn, Outlet, Route, Several
 from acker.errors import TopologyError
 from acker.topology.graph import Graph, Subscription
-from acker.topology.streams import BY_FIELDS, Stream, stable_hash
-from acker.topology.tuples import Source
+from acker.topology.groupings import BY_FIELDS
+from acker.topology.hashing import stable_hash
+from acker.topology.streams import Stream
+from acker.topology.tuples import TupleSource
 
 # What has a hash for certain, and is most of what is grouped by.
 _HASHABLE: Final = frozenset({str, int})
 
 
 def make_route(
-    graph: Graph, source: Source, stream: Stream, outlet_of: Callable[[int, Subscription], Outlet], rng: random.Random
+    graph: Graph,
+    source: TupleSource,
+    stream: Stream,
+    outlet_of: Callable[[int, Subscription], Outlet],
+    rng: random.Random,
 ) -> Route:
     """Make the route of a stream of one task.
 

@@ -12,11 +12,11 @@ from types import FrameType
 from typing import Any
 
 from acker.local.clock import Clock
-from acker.local.hooks import Hook
-from acker.local.metrics import Report
+from acker.local.observe.hooks import Hook
+from acker.local.observe.metrics import RunReport
 from acker.local.runtime import LocalRuntime
 from acker.local.until import parse_until
-from acker.topology.builder import Topology
+from acker.topology.definition import Topology
 from acker.topology.graph import Graph
 
 logger = logging.getLogger("acker.local")
@@ -33,7 +33,7 @@ def run(
     max_restarts: int | None = None,
     no_restart: bool | None = None,
     environment: str | None = None,
-) -> Report:
+) -> RunReport:
     """Run a topology until a condition holds or it is stopped; return how it went.
 
     Parameters
@@ -49,7 +49,7 @@ def run(
 
     Returns
     -------
-    Report
+    RunReport
 
     Raises
     ------
@@ -101,10 +101,10 @@ def stopped_by_signals(runtime: LocalRuntime) -> Iterator[None]:
             name = signal.Signals(number).name
             if times == 0:
                 logger.warning("%s: stopping; a second one stops at once", name)
-                runtime.control.stop()
+                runtime.lifecycle.stop()
             else:
                 logger.warning("%s again: stopping at once", name)
-                runtime.control.abort()
+                runtime.lifecycle.abort()
 
     def handle(number: int, _: FrameType | None) -> None:
         came.put(number)

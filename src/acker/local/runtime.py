@@ -14,22 +14,23 @@ from typing import Any, Final, Self
 from acker._engine.acker import Acker
 from acker._engine.protocol import UINT64_MAX, acker_of
 from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError
-from acker.local.ackers import AckerTask
-from acker.local.bolts import BoltExecutor, BoltTask
 from acker.local.clock import Clock, SystemClock
 from acker.local.collectors import text_of
-from acker.local.control import Control, Limits
-from acker.local.crew import Crew, Site
-from acker.local.executors import Executor
-from acker.local.hooks import Hook, check_hook
-from acker.local.metrics import Report, RuntimeState, RuntimeStats, TaskStats
-from acker.local.sampling import Sampler
-from acker.local.spouts import SpoutExecutor, SpoutTask
+from acker.local.executors.acker import AckerExecutor
+from acker.local.executors.base import Executor
+from acker.local.executors.bolt import BoltExecutor, BoltTask
+from acker.local.executors.spout import SpoutExecutor, SpoutTask
+from acker.local.lifecycle import Lifecycle, Limits
+from acker.local.observe.hooks import Hook, check_hook
+from acker.local.observe.metrics import RunReport, RuntimeState, RuntimeStats, TaskStats
+from acker.local.observe.sampling import Sampler
+from acker.local.observe.watchdog import StallWatchdog, suspects
 from acker.local.until import Until, parse_until
-from acker.local.watchdog import StallWatchdog, suspects
-from acker.topology.builder import Topology
+from acker.local.wiring import ExecutorSet, RuntimeParts
+from acker.topology.checks import check_ticks
 from acker.topology.conf import check, inert, resolve
-from acker.topology.graph import Graph, check_ticks, graph_of
+from acker.topology.definition import Topology
+from acker.topology.graph import Graph, graph_of
 from acker.topology.reasons import ReasonKind
 
 _NS: Final = 1_000_000_000
@@ -109,10 +110,10 @@ class LocalRuntime:
         timeout_ns = round(options["topology.message.timeout.secs"] * _NS)
         self._watchdog = StallWatchdog(max(1, timeout_ns // _NS_PER_MS))
         drain_secs = options["topology.drain.secs"]
-        self.control = Control(
+        self.lifecycle = Lifecycle(
             clock=self.clock,
             ackers=[],
-            make_crew=self._make_crew,
+            make_executors=self._make_executors,
             spawn=self._spawn,
             look=self._look,
             holders=self._holders,
@@ -125,13 +126,13 @@ class LocalRuntime:
             ),
         )
         self.ackers = [self._make_acker(number, timeout_ns) for number in range(options["topology.acker.tasks"])]
-        self.control.ackers = self.ackers
+        self.lifecycle.ackers = self.ackers
         rng = random.Random(seed)
-        self._site = Site(
+        self._parts = RuntimeParts(
             self.graph,
             {**self.graph.conf, **overrides},
             self.clock,
-            self.control.signal,
+            self.lifecycle.signal,
             self.ackers,
             hooks,
             self._sampler,
@@ -153,7 +154,7 @@ class LocalRuntime:
             raise RuntimeStateError("a LocalRuntime is started once; make another one")
         self._begun = True
         self._started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._started_ns = self.control.started_ns = self.clock.now_ns()
+        self._started_ns = self.lifecycle.started_ns = self.clock.now_ns()
         if not self.ackers:
             logger.warning(
                 "%s: topology.acker.tasks is 0: tuples are acked as soon as they are emitted, whatever becomes of them",
@@ -162,8 +163,8 @@ class LocalRuntime:
         for option in inert(self.conf):
             logger.info("%s: %s has no effect here", self.graph.name, option)
         if self._threads:
-            threading.Thread(target=self.control.work, name=f"{self.graph.name}.control", daemon=True).start()
-            while not self.control.reached.is_set() and not self.control.running.wait(_LOOK_SECONDS):
+            threading.Thread(target=self.lifecycle.work, name=f"{self.graph.name}.lifecycle", daemon=True).start()
+            while not self.lifecycle.reached.is_set() and not self.lifecycle.running.wait(_LOOK_SECONDS):
                 pass
         return self
 
@@ -188,7 +189,7 @@ class LocalRuntime:
         Returns
         -------
         str
-            How it ended, as in `Report.outcome`.
+            How it ended, as in `RunReport.outcome`.
 
         Raises
         ------
@@ -198,30 +199,30 @@ class LocalRuntime:
         return self._wait_until(self.watch_for(until))
 
     def _wait_until(self, parsed: Until) -> str:
-        while not self.control.reached.is_set() and not self.control.over.is_set():
-            self.control.reached.wait(_LOOK_SECONDS)
-        if self.control.error is not None:
+        while not self.lifecycle.reached.is_set() and not self.lifecycle.over.is_set():
+            self.lifecycle.reached.wait(_LOOK_SECONDS)
+        if self.lifecycle.error is not None:
             self._error_told = True
-            raise self.control.error
-        if self.control.reached.is_set():
-            self.control.outcome = self.control.why_reached(parsed)
-        return self.control.outcome
+            raise self.lifecycle.error
+        if self.lifecycle.reached.is_set():
+            self.lifecycle.outcome = self.lifecycle.why_reached(parsed)
+        return self.lifecycle.outcome
 
     def watch_for(self, until: str | int | None) -> Until:
-        """Set the condition at which `control.reached` is set."""
+        """Set the condition at which `lifecycle.reached` is set."""
         parsed = parse_until(until)
-        self.control.reached.clear()
-        self.control.until = parsed
-        self.control.signal.set()
+        self.lifecycle.reached.clear()
+        self.lifecycle.until = parsed
+        self.lifecycle.signal.set()
         return parsed
 
     def pause(self) -> None:
         """Let the spouts rest: they are deactivated and hear outcomes. What is under way goes on."""
-        self.control.pause(True)
+        self.lifecycle.pause(True)
 
     def resume(self) -> None:
         """Activate the spouts again."""
-        self.control.pause(False)
+        self.lifecycle.pause(False)
 
     def stop(self, drain_secs: float | None = None) -> None:
         """Stop in order, and return when that is done.
@@ -230,18 +231,18 @@ class LocalRuntime:
         and without that the message timeout); the rest is failed with reason SHUTDOWN; then all components are closed.
         A task that is still inside user code is abandoned and named in the report.
         """
-        self.control.stop(None if drain_secs is None else round(drain_secs * _NS))
+        self.lifecycle.stop(None if drain_secs is None else round(drain_secs * _NS))
         self.join()
 
     def abort(self) -> None:
         """Stop at once: without draining. What is open is failed with reason SHUTDOWN."""
-        self.control.abort()
+        self.lifecycle.abort()
         self.join()
 
     def join(self) -> None:
         """Wait until all has ended."""
         if self._threads and self._begun:
-            _wait_for(self.control.over)
+            _wait_for(self.lifecycle.over)
             for executor in self._executors():
                 if executor.thread is not None and not executor.abandoned:
                     executor.thread.join()
@@ -262,66 +263,66 @@ class LocalRuntime:
     @property
     def state(self) -> RuntimeState:
         """What it does: "new", "running", "restarting", "draining", "stopped"."""
-        return self.control.state
+        return self.lifecycle.state
 
     @property
     def settled(self) -> bool:
         """Whether all has ended."""
-        return self.control.over.is_set()
+        return self.lifecycle.over.is_set()
 
     @property
     def error(self) -> BaseException | None:
         """What the topology stopped with."""
-        return self.control.error
+        return self.lifecycle.error
 
     @property
-    def steppables(self) -> list[Executor | Control]:
-        """Everything that a scheduler may step now: the control first."""
-        return [self.control, *(executor for executor in self._executors() if executor.spawned)]
+    def steppables(self) -> list[Executor | Lifecycle]:
+        """Everything that a scheduler may step now: the lifecycle first."""
+        return [self.lifecycle, *(executor for executor in self._executors() if executor.spawned)]
 
     def _executors(self) -> list[Executor]:
-        return [*self.ackers, *(self.control.crew or ())]
+        return [*self.ackers, *(self.lifecycle.executors or ())]
 
     def stats(self) -> RuntimeStats:
         """Return all counts and gauges, of all tasks, since the start. Any thread may ask at any time."""
         uptime_ns = max(1, (self._ended_ns or self.clock.now_ns()) - self._started_ns) if self._begun else 1
         rows: list[TaskStats] = []
-        crew = self.control.crew
-        if crew is not None:
-            rows += [_spout_row(task, each, uptime_ns) for each in crew.spouts for task in each.tasks]
-            rows += [_bolt_row(task, each, uptime_ns) for each in crew.bolts for task in each.tasks]
+        executors = self.lifecycle.executors
+        if executors is not None:
+            rows += [_spout_row(task, each, uptime_ns) for each in executors.spouts for task in each.tasks]
+            rows += [_bolt_row(task, each, uptime_ns) for each in executors.bolts for task in each.tasks]
         rows.sort(key=lambda row: row.task)
         rows.extend(_acker_row(acker, number, uptime_ns) for number, acker in enumerate(self.ackers))
         return RuntimeStats(
             topology=self.graph.name,
             state=self.state,
             uptime_secs=uptime_ns / _NS if self._begun else 0.0,
-            restarts=self.control.restarts,
+            restarts=self.lifecycle.restarts,
             tasks=tuple(rows),
         )
 
-    def report(self) -> Report:
+    def report(self) -> RunReport:
         """Return how it went."""
-        control = self.control
-        return Report(
+        lifecycle = self.lifecycle
+        return RunReport(
             topology=self.graph.name,
-            outcome=control.outcome,
+            outcome=lifecycle.outcome,
             started_at=self._started_at,
             seconds=((self._ended_ns or self.clock.now_ns()) - self._started_ns) / _NS,
             stats=self.stats(),
-            restarts=control.restarts,
-            abandoned=tuple(control.abandoned),
-            untold=control.untold,
-            stalls=tuple(control.stalls),
+            restarts=lifecycle.restarts,
+            abandoned=tuple(lifecycle.abandoned),
+            untold=lifecycle.untold,
+            stalls=tuple(lifecycle.stalls),
             timed_out_traces=() if self._sampler is None else tuple(self._sampler.texts),
-            error=text_of(control.error),
-            last_crash=text_of(control.last_crash),
+            error=text_of(lifecycle.error),
+            last_crash=text_of(lifecycle.last_crash),
         )
 
     # Parts.
 
-    def _make_crew(self) -> Crew:
-        return Crew(self._site)
+    def _make_executors(self) -> ExecutorSet:
+        return ExecutorSet(self._parts)
 
     def _spawn(self, executor: Executor) -> None:
         if self._threads:
@@ -329,15 +330,15 @@ class LocalRuntime:
             executor.thread = threading.Thread(target=executor.work, name=name, daemon=True)
             executor.thread.start()
 
-    def _make_acker(self, number: int, timeout_ns: int) -> AckerTask:
+    def _make_acker(self, number: int, timeout_ns: int) -> AckerExecutor:
         buckets = self.conf["topology.acker.buckets"]
         high_water = self.conf["topology.acker.high_water"]
         seed = None if self._seed is None else self._seed & UINT64_MAX  # so that trees time out in the same order
-        task = AckerTask(
+        task = AckerExecutor(
             f"__acker[{number}]",
             lambda: Acker(buckets=buckets, high_water=high_water, seed=seed),
             clock=self.clock,
-            control=self.control.signal,
+            lifecycle_signal=self.lifecycle.signal,
             capacity=self.conf["topology.executor.receive.buffer.size"],
             period_ns=max(1, -(-timeout_ns // (buckets - 1))),
             generations=buckets,
@@ -347,15 +348,15 @@ class LocalRuntime:
             task.open_roots = self._open_roots
         return task
 
-    def _track_again(self, _: AckerTask) -> None:
-        for spout in () if self.control.crew is None else self.control.crew.spouts:
+    def _track_again(self, _: AckerExecutor) -> None:
+        for spout in () if self.lifecycle.executors is None else self.lifecycle.executors.spouts:
             spout.track_again = True
             spout.signal.set()
 
-    def _open_roots(self, acker: AckerTask) -> list[int]:
+    def _open_roots(self, acker: AckerExecutor) -> list[int]:
         number, count = self.ackers.index(acker), len(self.ackers)
-        crew = self.control.crew
-        tasks = () if crew is None else crew.spout_tasks()
+        executors = self.lifecycle.executors
+        tasks = () if executors is None else executors.spout_tasks()
         roots = [open_.root_id for task in tasks for open_ in list(task.collector.pending.values())]
         return [root_id for root_id in roots if acker_of(root_id, count) == number]
 
@@ -370,7 +371,7 @@ class LocalRuntime:
         now_ns = self.clock.now_ns()
         return {
             task.collector.task: (now_ns - since) // _NS_PER_MS
-            for executor in self.control.crew or ()
+            for executor in self.lifecycle.executors or ()
             if (since := executor.step_since_ns) is not None
             for task in executor.tasks
         }
@@ -425,7 +426,7 @@ def _bolt_row(task: BoltTask, executor: BoltExecutor, uptime_ns: int) -> TaskSta
     )
 
 
-def _acker_row(acker: AckerTask, number: int, uptime_ns: int) -> TaskStats:
+def _acker_row(acker: AckerExecutor, number: int, uptime_ns: int) -> TaskStats:
     stats = acker.stats()
     return TaskStats(
         component="__acker",

@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 
 from acker._engine.ids import IdGenerator
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.local import Hook, Report
+from acker.local import Hook, RunReport
 from acker.testing.components import FeederSpout
 from acker.testing.scheduler import Scheduler
-from acker.topology import BatchingBolt, Bolt, Reason, Source, Stream, Topology, Tuple
-from acker.topology.nearest import nearest
+from acker.topology import BatchingBolt, Bolt, Reason, Stream, Topology, Tuple, TupleSource
+from acker.topology.suggestions import nearest
 from acker.topology.tuples import row_of
 
 _TICKS: Final = "topology.tick.tuple.freq.secs"
@@ -73,7 +73,7 @@ def make_tuple(
     names = Stream(list(fields), name=stream).fields  # which checks them
     if len(names) != len(row):
         raise ArgumentValueError(f"make_tuple: {len(row)} values for {len(names)} fields: {', '.join(names)}")
-    source = Source(component, stream, task, names)
+    source = TupleSource(component, stream, task, names)
     return source.tuple_type(source.make_values(row), source, {_ids.next(): _ids.next()})
 
 
@@ -107,7 +107,7 @@ class BoltRun:
         Of the given ones: acked and failed in that order, and what was neither acked nor failed.
     reasons : list of Reason
         Why, one for each of `failed`.
-    report : Report
+    report : RunReport
         Of the run; ``report.stats`` has the bolt's own counters.
     """
 
@@ -117,7 +117,7 @@ class BoltRun:
     failed: list[Tuple]
     held: list[Tuple]
     reasons: list[Reason]
-    report: Report
+    report: RunReport
 
     def tuples(self, stream: str = "default") -> list[tuple[Any, ...]]:
         """Return the values that were emitted to a stream.
@@ -133,7 +133,7 @@ class BoltRun:
         return [each.values for each in self.emitted if each.stream == stream]
 
 
-class _Settled(Hook):
+class _SettledRecorder(Hook):
     """Notes which tuples the bolt acked and failed."""
 
     def __init__(self) -> None:
@@ -201,10 +201,10 @@ def run_bolt(
     given = _checked(tuples)
     read: list[Tuple] = []
     topology, options = _around(bolt, given, read, conf, ticks)
-    settled = _Settled()
+    settled = _SettledRecorder()
     scheduler = Scheduler.of(topology, options, hooks=[settled], no_restart=True)
     scheduler.settle()
-    bolts = [] if scheduler.runtime.control.crew is None else scheduler.runtime.control.crew.bolts
+    bolts = [] if scheduler.runtime.lifecycle.executors is None else scheduler.runtime.lifecycle.executors.bolts
     [executor] = [each for each in bolts if each.tasks[0].collector.component == _BOLT]
     executor.inbox.put((0, list(given)), len(given))
     scheduler.settle()

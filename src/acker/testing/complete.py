@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from acker.errors import ArgumentValueError
-from acker.local import Hook, Report
+from acker.local import Hook, RunReport
 from acker.testing.components import AckFailTracker, FeederSpout, fixed, misfit
 from acker.testing.scheduler import Scheduler
 from acker.topology import Graph, Topology, graph_of
-from acker.topology.nearest import nearest
+from acker.topology.suggestions import nearest
 
 
-class _Recorder(Hook):
+class _EmitRecorder(Hook):
     """Notes what is emitted, whether or not anybody reads it."""
 
     def __init__(self) -> None:
@@ -41,14 +41,14 @@ class Completed:
         (component, stream) -> values of each emitted tuple, in the order of the run.
     trackers : dict
         Name of a fed spout -> what it was told; the ids are the places in its feed.
-    report : Report
+    report : RunReport
     streams : dict
         Component -> the names of its streams.
     """
 
     emitted: Mapping[tuple[str, str], Sequence[tuple[Any, ...]]]
     trackers: Mapping[str, AckFailTracker]
-    report: Report
+    report: RunReport
     streams: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def tuples(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
@@ -123,7 +123,7 @@ def complete_topology(
     graph = graph_of(topology, environment)
     fed = {name: _fed(graph, name, tuples) for name, tuples in feed.items()}
     nodes = {name: replace(node, component=fed.get(name, node.component)) for name, node in graph.nodes.items()}
-    recorder = _Recorder()
+    recorder = _EmitRecorder()
     scheduler = Scheduler.of(replace(graph, nodes=nodes), conf, seed=seed, hooks=[recorder], no_restart=no_restart)
     report = scheduler.drain(steps_max=steps_max)
     trackers = {name: spout.tracker for name, spout in fed.items()}

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from acker.errors import ArgumentValueError, TopologyError
 from acker.topology import Bolt, ComponentSpec, Reason, Spout, Stream, Tuple
-from acker.topology.nearest import nearest
 from acker.topology.streams import DEFAULT_STREAM
+from acker.topology.suggestions import nearest
 from acker.topology.tuples import row_of
 
 _NO_FEED: Final = "no feed of its own; make one that has: Words = FeederSpout.with_outputs('word'), or a subclass"

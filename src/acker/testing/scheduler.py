@@ -1,6 +1,6 @@
 """A scheduler that runs a whole topology on one thread, one step at a time, in an order that a seed decides.
 
-The threads of a runtime are taken away (``LocalRuntime(..., threads=False)``) and its executors, ackers and control
+The threads of a runtime are taken away (``LocalRuntime(..., threads=False)``) and its executors, ackers and lifecycle
 become steps that the scheduler takes in turns. Every interleaving that threads could show at the boundary of a step can
 come up, and each comes up again for the same seed.
 """
@@ -19,10 +19,10 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from acker.errors import SchedulerError
-from acker.local import Hook, LocalRuntime, Report
-from acker.local.control import Control
-from acker.local.executors import Executor
-from acker.local.spouts import SpoutExecutor
+from acker.local import Hook, LocalRuntime, RunReport
+from acker.local.executors.base import Executor
+from acker.local.executors.spout import SpoutExecutor
+from acker.local.lifecycle import Lifecycle
 from acker.testing.clock import ManualClock
 from acker.topology import Graph, Topology
 
@@ -33,14 +33,14 @@ _LIMITS: Final = (1, 2, 5, 512)
 _STEPS_TOLD: Final = 12
 
 
-def _poll_ns(one: Executor | Control) -> int | None:
+def _poll_ns(one: Executor | Lifecycle) -> int | None:
     """Return when a spout that had nothing to emit is to be asked again."""
     return one._idle_until if isinstance(one, SpoutExecutor) else None
 
 
 def _fits(name: str, pattern: str) -> bool:
-    # Names have brackets, which mean something in patterns. The control is the kit's own: nobody means it by "c*".
-    return name == pattern or (name != Control.name and fnmatchcase(name, pattern))
+    # Names have brackets, which mean something in patterns. The lifecycle is the kit's own: nobody means it by "c*".
+    return name == pattern or (name != Lifecycle.name and fnmatchcase(name, pattern))
 
 
 class Scheduler:
@@ -138,13 +138,13 @@ class Scheduler:
             self._error_told = True
             raise error
 
-    def stop(self, drain_secs: float | None = None) -> Report:
+    def stop(self, drain_secs: float | None = None) -> RunReport:
         """Stop the runtime in order, as `LocalRuntime.stop` does; return its report."""
         self.runtime.stop(drain_secs)
         self.run("stopped")
         return self.runtime.report()
 
-    def drain(self, *, steps_max: int = 1_000_000) -> Report:
+    def drain(self, *, steps_max: int = 1_000_000) -> RunReport:
         """Run until every spout has finished and nothing is pending, then stop; return the report.
 
         Raises
@@ -154,10 +154,10 @@ class Scheduler:
         Exception
             What the topology stopped with.
         """
-        control = self.runtime.control
+        lifecycle = self.runtime.lifecycle
         self.runtime.watch_for("drained")
-        self.run(lambda: control.reached.is_set() or self.runtime.settled, steps_max=steps_max)
-        drained = control.reached.is_set()
+        self.run(lambda: lifecycle.reached.is_set() or self.runtime.settled, steps_max=steps_max)
+        drained = lifecycle.reached.is_set()
         report = self.stop()
         self._raise_if_dead()
         return replace(report, outcome="drained") if drained else report
@@ -245,9 +245,9 @@ class Scheduler:
         for one in self._in_turn():
             if self._let_step(one):
                 return True
-        # The control looks now and then whether or not somebody signals, and believes at the second look that all is
+        # The lifecycle looks now and then whether or not somebody signals, and believes at the second look that all is
         # quiet.
-        return self._let_step(self.runtime.control) or self._let_step(self.runtime.control)
+        return self._let_step(self.runtime.lifecycle) or self._let_step(self.runtime.lifecycle)
 
     def call_later(self, seconds: float | Fraction, function: Callable[[], object]) -> None:
         """Call a function once so much time has passed, between two steps."""
@@ -260,7 +260,7 @@ class Scheduler:
         Parameters
         ----------
         pattern : str
-            A name, or several as in a shell: ``"count*"``. The control is meant by its whole name only.
+            A name, or several as in a shell: ``"count*"``. The lifecycle is meant by its whole name only.
 
         Returns
         -------
@@ -287,7 +287,7 @@ class Scheduler:
             self._slow_ns[name] = round(Fraction(seconds) * _NS_A_SECOND)
         return names
 
-    def _in_turn(self) -> list[Executor | Control]:
+    def _in_turn(self) -> list[Executor | Lifecycle]:
         """Return who may step and has been signalled since it had nothing to do, in a random order."""
         resting = self._resting
         able = [one for one in self.runtime.steppables if one.name not in resting or one.signal.is_set()]
@@ -298,7 +298,7 @@ class Scheduler:
         self._random.shuffle(able)
         return able
 
-    def _let_step(self, one: Executor | Control) -> bool:
+    def _let_step(self, one: Executor | Lifecycle) -> bool:
         """Do what a thread does: take back the signal, then step, and rest if that was in vain."""
         name = one.name
         one.signal.clear()
@@ -326,7 +326,7 @@ class Scheduler:
             if one.name in self._frozen:
                 continue
             asleep_until_ns = self._asleep_until_ns.get(one.name, 0)
-            deadline_ns = one.deadline_ns() if one is self.runtime.control else self._resting.get(one.name)
+            deadline_ns = one.deadline_ns() if one is self.runtime.lifecycle else self._resting.get(one.name)
             poll_ns = _poll_ns(one)
             if asleep_until_ns > now_ns:
                 due_ns.append(asleep_until_ns)

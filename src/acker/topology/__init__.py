@@ -7,23 +7,19 @@ if NAME == "python":
     raise compiled_only("acker.topology")
 
 from acker.topology import bolt, component, dsl, spout, storm
-from acker.topology.builder import ComponentSpec, StreamId, Topology
-from acker.topology.components import (
-    BatchingBolt,
-    Bolt,
-    BoltCollector,
-    Collector,
-    Component,
-    Spout,
-    SpoutCollector,
-    TicklessBatchingBolt,
-)
+from acker.topology.bolt import BatchingBolt, Bolt, TicklessBatchingBolt
+from acker.topology.collector import BoltCollector, Collector, SpoutCollector
+from acker.topology.component import Component
+from acker.topology.definition import Topology
 from acker.topology.dispatch import auto_ack_bolt, auto_nack_bolt, reliable_spout, unreliable_spout
 from acker.topology.graph import Graph, Node, Subscription, graph_of
+from acker.topology.groupings import Grouping
+from acker.topology.hashing import stable_hash
 from acker.topology.reasons import Reason, ReasonKind
-from acker.topology.reliable import ReliableSpout
-from acker.topology.streams import Grouping, Stream, stable_hash
-from acker.topology.tuples import Source, Tuple, is_tick
+from acker.topology.specs import ComponentSpec, StreamId
+from acker.topology.spout import ReliableSpout, Spout
+from acker.topology.streams import Stream
+from acker.topology.tuples import Tuple, TupleSource, is_tick
 
 __all__ = [
     "BatchingBolt",
@@ -39,7 +35,6 @@ __all__ = [
     "Reason",
     "ReasonKind",
     "ReliableSpout",
-    "Source",
     "Spout",
     "SpoutCollector",
     "Stream",
@@ -49,6 +44,7 @@ __all__ = [
     "Topology",
     "TopologyError",
     "Tuple",
+    "TupleSource",
     "TupleStateError",
     "auto_ack_bolt",
     "auto_nack_bolt",

@@ -1,5 +1,266 @@
-"""Bolts, by the name of streamparse's and pystorm's module; they are all in `acker.topology`."""
+"""Bolts: what processes tuples, one by one or in batches."""
 
-from acker.topology.components import BatchingBolt, Bolt, TicklessBatchingBolt
+from __future__ import annotations
 
-__all__ = ["BatchingBolt", "Bolt", "TicklessBatchingBolt"]
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from acker.errors import TopologyError, TupleStateError
+from acker.topology import tuples
+from acker.topology.collector import BoltCollector
+from acker.topology.component import Component
+from acker.topology.methods import refuse_unrun
+from acker.topology.reasons import Reason
+from acker.topology.specs import ComponentSpec
+from acker.topology.tuples import Tuple
+
+
+class Bolt(Component):
+    """Processes tuples. Override `process`.
+
+    Attributes
+    ----------
+    auto_anchor : bool
+        Emissions join the trees of the tuple that is being processed.
+    auto_ack : bool
+        That tuple is acked when `process` returns.
+    auto_fail : bool
+        It is failed when `process` raises.
+    """
+
+    auto_anchor: bool = True
+    auto_ack: bool = True
+    auto_fail: bool = True
+
+    # True: the runtime settles nothing after process(), the bolt does so itself.
+    _settles_itself: ClassVar[bool] = False
+
+    is_tick = staticmethod(tuples.is_tick)
+
+    def _bind(self, collector: Any, context: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
+        super()._bind(collector, context, conf)
+        # emit is called for each tuple: where no class overrides it, the collector's own saves a call.
+        if type(self).emit is Bolt.emit:
+            vars(self)["emit"] = collector.emit
+
+    @classmethod
+    def spec(
+        cls,
+        name: str | None = None,
+        inputs: Any = None,
+        par: int | Mapping[str, int] | None = None,
+        config: Mapping[str, Any] | None = None,
+        executors: int | None = None,
+    ) -> ComponentSpec:
+        """Return this bolt's place in a topology.
+
+        Parameters
+        ----------
+        name, par, config, executors
+            See `Spout.spec`.
+        inputs : list of inputs, or dict from input to Grouping
+            An input is a spec, for its default stream; ``spec["stream"]``; or the name of a component, "name" or
+            "name:stream", which is how a loop reads what is defined further down. In a list, direct streams are grouped
+            direct and all others shuffle.
+        """
+        return ComponentSpec(cls, name=name, inputs=inputs, par=par, executors=executors, config=config)
+
+    def process(self, tup: Tuple) -> Any:
+        """Process one tuple. May be ``async def``: it is acked when the coroutine ends."""
+        raise NotImplementedError(f"{type(self).__name__} has no process()")
+
+    def activate(self) -> None:
+        """Hear that tuples may come: once all bolts are initialized, before the first one. Emissions have no anchor."""
+
+    def deactivate(self) -> None:
+        """Hear that no tuple comes any more, before `close`.
+
+        If all was drained, bolts hear it in the order of their definition, and what they emit then, without an anchor,
+        is still processed. If not, each hears it at its end.
+        """
+
+    def process_tick(self, tup: Tuple) -> Any:
+        """Do what is due every topology.tick.tuple.freq.secs."""
+
+    def tick_secs(self, conf: Mapping[str, Any]) -> float | None:
+        """Return the seconds between two ticks, of the component's options; None: no ticks."""
+        return conf.get("topology.tick.tuple.freq.secs")
+
+    def emit(
+        self,
+        tup: Sequence[Any],
+        stream: str | None = None,
+        anchors: Iterable[Tuple] | None = None,
+        direct_task: int | None = None,
+        need_task_ids: bool = False,
+    ) -> list[int] | None:
+        """Emit a tuple.
+
+        Parameters
+        ----------
+        tup : list or tuple
+            The values, as many as the stream has fields.
+        stream : str, optional
+            "default" when left out.
+        anchors : iterable of Tuple, optional
+            The inputs whose trees it joins, several at once if need be. ``[]``: none. Left out: the tuple that is being
+            processed, if the bolt has `auto_anchor`.
+        direct_task : int, optional
+            The task that receives it; for direct streams only.
+        need_task_ids : bool
+
+        Returns
+        -------
+        list of int, or None
+            The ids of the tasks that receive the tuple, if asked for.
+
+        Raises
+        ------
+        TupleStateError
+            An anchor was acked or failed before; or another thread of yours emits and leaves `anchors` out, though the
+            bolt has `auto_anchor`.
+        RuntimeStateError
+            Another thread of yours emits after the topology has stopped or restarted.
+        """
+        return self._collector.emit(tup, stream, anchors, direct_task, need_task_ids)  # type: ignore[no-any-return]
+
+    def ack(self, tup: Tuple) -> None:
+        """Settle an input: all that will be emitted under it has been. Twice, or another bolt's: TupleStateError."""
+        self._collector.ack(tup)
+
+    def fail(self, tup: Tuple, reason: str | BaseException | Reason | None = None) -> None:
+        """Fail the trees of an input at once. Twice, or another bolt's: TupleStateError.
+
+        Parameters
+        ----------
+        tup : Tuple
+        reason : str, exception or Reason, optional
+            What the spout hears.
+        """
+        self._collector.fail(tup, reason)
+
+    def reset_timeout(self, tup: Tuple) -> None:
+        """Give the trees of an input the whole message timeout again."""
+        self._collector.reset_timeout(tup)
+
+
+class BatchingBolt(Bolt):
+    """Collects tuples between ticks and processes them a batch at a time. Override `process_batch`.
+
+    Needs topology.tick.tuple.freq.secs, of the topology or of the component.
+
+    Attributes
+    ----------
+    auto_ack : bool
+        Every tuple of a batch is acked when `process_batch` returns.
+    auto_fail : bool
+        Every tuple of a batch is failed when `process_batch` raises; other batches go on.
+    ticks_between_batches : int
+        How many ticks a batch lasts.
+    """
+
+    ticks_between_batches: int = 1
+    _settles_itself: ClassVar[bool] = True
+    _SET_BY_INIT: ClassVar[tuple[str, ...]] = ("_batches", "_tick_counter")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._batches: dict[Any, list[Tuple]] = {}
+        self._tick_counter = 0
+
+    def group_key(self, tup: Tuple) -> Any:
+        """Return the batch that a tuple belongs to, anything hashable; None, one batch for all, unless overridden."""
+
+    def process_batch(self, key: Any, tups: list[Tuple]) -> Any:
+        """Process one batch. Emissions are anchored to every tuple of it.
+
+        Parameters
+        ----------
+        key : hashable
+            What `group_key` returned for them.
+        tups : list of Tuple
+            At least one, in the order of arrival.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no process_batch()")
+
+    def process(self, tup: Tuple) -> None:
+        """Put a tuple into its batch. Not to be overridden; see `group_key`."""
+        key = self.group_key(tup)
+        try:
+            batch = self._batches.setdefault(key, [])
+        except TypeError:
+            raise TopologyError(
+                f"{self.component_name}: group_key returned {reprlib.repr(key)}; expected something hashable such as a "
+                "str or a tuple"
+            ) from None
+        batch.append(tup)
+
+    def process_tick(self, tup: Tuple) -> None:  # noqa: ARG002
+        """Process the batches when their last tick has come. Not to be overridden."""
+        self._tick_counter += 1
+        if self._tick_counter >= self.ticks_between_batches:
+            self._tick_counter = 0
+            self.process_batches()
+
+    def process_batches(self) -> None:
+        """Process every batch, and ack or fail its tuples."""
+        batches, self._batches = self._batches, {}
+        collector: BoltCollector = self._collector
+        before = collector.inputs
+        try:
+            for key, batch in batches.items():
+                collector.inputs = tuple(batch)
+                self._process_one(key, batch)
+        finally:
+            collector.inputs = before
+
+    def _process_one(self, key: Any, batch: list[Tuple]) -> None:
+        tups = tuple(batch)  # the list is the user's to change
+        try:
+            returned: object = self.process_batch(key, batch)
+            if returned is not None:
+                refuse_unrun(self.component_name, "process_batch", returned)
+        except BaseException as error:
+            self.logger.exception("process_batch(%r) raised; its %d tuples fail", key, len(tups))
+            if self.auto_fail:
+                self._settle(tups, self.fail, error)
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+        else:
+            if self.auto_ack:
+                self._settle(tups, self.ack)
+
+    def _settle(self, tups: Iterable[Tuple], settle: Callable[..., None], *reason: BaseException) -> None:
+        for tup in tups:
+            # process_batch may have settled some itself, or have given them to threads that do.
+            with suppress(TupleStateError):
+                settle(tup, *reason)
+
+    def emit(
+        self,
+        tup: Sequence[Any],
+        stream: str | None = None,
+        anchors: Iterable[Tuple] | None = None,
+        direct_task: int | None = None,
+        need_task_ids: bool = False,
+    ) -> list[int] | None:
+        """Emit a tuple; see `Bolt.emit`. Left out, the anchors are the tuples of the batch."""
+        return super().emit(tup, stream, anchors, direct_task, need_task_ids)
+
+
+class TicklessBatchingBolt(BatchingBolt):
+    """A `BatchingBolt` that needs no option: it asks for a tick of its own.
+
+    Attributes
+    ----------
+    secs_between_batches : float
+        Seconds between two batches.
+    """
+
+    secs_between_batches: float = 2
+
+    def tick_secs(self, conf: Mapping[str, Any]) -> float | None:  # noqa: ARG002
+        """Return `secs_between_batches`."""
+        return self.secs_between_batches

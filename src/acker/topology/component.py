@@ -1,6 +1,163 @@
-"""What spouts and bolts share, by the name of streamparse's and pystorm's module; all of it is in `acker.topology`."""
+"""Component: what spouts and bolts have in common. The interface is streamparse's, without its sessions with Storm."""
 
-from acker.topology.components import Component
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from acker.errors import TopologyError
+from acker.topology.specs import ComponentSpec
+from acker.topology.streams import Stream
 from acker.topology.tuples import Tuple
 
-__all__ = ["Component", "Tuple"]
+__all__ = ["Component", "Outputs", "Tuple"]  # pystorm's module of this name has Tuple too
+
+Outputs = Sequence[str | Stream]
+
+# What `_bind` gives a task, in words that a user knows.
+_OF_A_TASK: Final = {
+    "_collector": "collector that emits, acks, fails, counts and calls hooks",
+    **{name: name for name in ("context", "storm_conf", "task_id", "task_index")},
+}
+
+_LEVELS = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+
+
+class Component:
+    """What spouts and bolts share.
+
+    What a component calls (`emit`, `ack`, `fail`, `reset_timeout`, `report_metric`, `log`, `finish`) any thread of its
+    user's may call too; see *Threads of your own* in docs/topologies.md.
+
+    Attributes
+    ----------
+    outputs : list of str or Stream, or None
+        The fields of the default stream by their names, other streams as `Stream`. None: emits nothing.
+    config : dict
+        Options that hold for this component; those of its spec come before them.
+    par : int, or dict of str to int
+        How many tasks it has when the spec does not say; a dict says it for each environment.
+    logger : logging.Logger
+        "acker.topology.<component>".
+    context : dict
+        Storm's, as streamparse passes it: "taskid", "componentid", "task->component", "stream->outputfields" ... Also
+        "task_index", "component->tasks".
+    task_index : int
+        The place of the task among those of its component, from 0: which part of a partitioned source is its own.
+    task_id, component_name, topology_name, storm_conf, debug, pid
+        Also as in streamparse; set before `initialize` is called.
+    """
+
+    outputs: ClassVar[Outputs | None] = None
+    config: ClassVar[Mapping[str, Any] | None] = {}
+    par: ClassVar[int | Mapping[str, int]] = 1
+
+    task_id: int
+    task_index: int
+    component_name: str = ""
+    topology_name: str = ""
+    context: Mapping[str, Any]
+    storm_conf: Mapping[str, Any]
+    debug: bool = False
+    logger: logging.Logger = logging.getLogger("acker.topology")
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def _bind(self, collector: Any, context: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
+        """Attach a new task to its runtime, before `initialize`.
+
+        Parameters
+        ----------
+        collector : SpoutCollector or BoltCollector
+        context : mapping
+            As `Graph.context` makes it.
+        conf : mapping, optional
+            The component's resolved options.
+        """
+        self.pid = os.getpid()
+        self._collector = collector
+        self.context = context
+        self.storm_conf = {} if conf is None else conf
+        self.task_id = context["taskid"]
+        self.task_index = context.get("task_index", 0)
+        self.component_name = context["componentid"]
+        self.topology_name = context.get("topology.name") or self.storm_conf.get("topology.name") or ""
+        self.debug = bool(self.storm_conf.get("topology.debug"))
+        self.logger = logging.getLogger(f"acker.topology.{self.component_name}")
+
+    if not TYPE_CHECKING:  # which would believe in any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to do instead where something was used that a task has once a runtime has begun it."""
+            who = type(self).__name__
+            if name not in _OF_A_TASK:
+                raise AttributeError(f"{who!r} object has no attribute {name!r}", name=name, obj=self)
+            raise AttributeError(
+                f"{who}: no runtime has begun this task yet, so it has no {_OF_A_TASK[name]}; move what needs it from"
+                " __init__ to initialize(self, conf, context). A test runs a bolt by acker.testing.run_bolt"
+            )
+
+    def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Prepare the task; called once, on the thread that will run it.
+
+        Parameters
+        ----------
+        conf : mapping
+            The topology's options, those of the component before them, defaults included.
+        context : mapping
+            See the attribute `context`.
+        """
+
+    def close(self) -> None:
+        """Clean up after the last call of the task."""
+
+    def log(self, message: object, level: str | None = None) -> None:
+        """Log a message.
+
+        Parameters
+        ----------
+        message : object
+        level : {"trace", "debug", "info", "warn", "warning", "error", "critical"}, optional
+            "info" when left out.
+        """
+        self.logger.log(_LEVELS.get(level or "info", logging.INFO), "%s", message)
+
+    def report_metric(self, name: str, value: int = 1) -> None:
+        """Add to a counter of your own, shown among those of the component."""
+        self._collector.count(name, value)
+
+    def add_task_hook(self, hook: Any) -> None:
+        """Let a hook see what this task does, from now on; for `initialize`. Storm's addTaskHook.
+
+        Parameters
+        ----------
+        hook : acker.local.Hook
+            Its `prepare` is called at once, its `cleanup` after `close`.
+        """
+        self._collector.add_hook(hook)
+
+    def raise_exception(self, exception: BaseException, tup: Tuple | None = None) -> None:
+        """Log an exception, and the tuple that was being processed."""
+        about = "" if tup is None else f" while processing {tup!r}"
+        self.logger.error("%s raised%s", type(exception).__name__, about, exc_info=exception)
+
+    @staticmethod
+    def is_heartbeat(tup: Tuple) -> bool:
+        """Return whether a tuple is one of Storm's heartbeats. The runtimes here send none."""
+        return tup.task == -1 and tup.stream == "__heartbeat"
+
+    @classmethod
+    def spec(cls, *_args: Any, **_kwargs: Any) -> ComponentSpec:
+        """Raise: only spouts and bolts have a place in a topology."""
+        raise TopologyError(f"{cls.__name__} is neither a Spout nor a Bolt; derive it from one of the two")

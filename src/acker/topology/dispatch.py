@@ -30,10 +30,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from acker.errors import TopologyError
-from acker.topology.components import Bolt, Component, Outputs, Spout
+from acker.topology.bolt import Bolt
+from acker.topology.component import Component, Outputs
 from acker.topology.methods import refuse_unrun
 from acker.topology.reasons import Reason
-from acker.topology.tuples import ACTIVATE_STREAM, DEACTIVATE_STREAM, SYSTEM_COMPONENT, Source, Tuple
+from acker.topology.spout import Spout
+from acker.topology.tuples import ACTIVATE_STREAM, DEACTIVATE_STREAM, SYSTEM_COMPONENT, Tuple, TupleSource
 
 Args = Any
 MakeArgs = Callable[[Mapping[str, Any], Mapping[str, Any]], Args]
@@ -244,7 +246,7 @@ class _Consumer(_WithArgs, Bolt):
 
     def _hear(self, stream: str, values: Mapping[str, Any] | None) -> None:
         if values is not None:
-            source = Source(SYSTEM_COMPONENT, stream, -1, values)
+            source = TupleSource(SYSTEM_COMPONENT, stream, -1, values)
             tup = source.tuple_type(source.make_values(values.values()), source)
             returned = self._consume(self._args, tup, self._emitter)
             if returned is not None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from acker.errors import TopologyError
-
-if TYPE_CHECKING:
-    from acker.topology.components import Component
 
 # A runtime waits for these. Nobody would wait for another method that is a coroutine.
 MAY_BE_ASYNC: Final = ("process", "next_tuple", "ack", "fail", "keep_alive")
@@ -25,7 +22,7 @@ def written(method: str, arguments: Sequence[str]) -> str:
     return f"def {method}({', '.join(('self', *arguments))})"
 
 
-def takes(component: type[Component], method: str, arguments: Sequence[str]) -> bool:
+def takes(component: type[object], method: str, arguments: Sequence[str]) -> bool:
     """Say whether a method of an instance can be called with so many arguments, as far as Python can tell."""
     found = inspect.getattr_static(component, method)
     binds = getattr(found, "__get__", None)
@@ -42,7 +39,7 @@ def _binds(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
     return True
 
 
-def unmade(component: type[Component]) -> str | None:
+def unmade(component: type[object]) -> str | None:
     """Say why a runtime cannot make a task of a component, which it does without arguments; None: it can."""
     kind = component.__name__
     abstract = sorted(getattr(component, "__abstractmethods__", ()))
@@ -57,7 +54,7 @@ def unmade(component: type[Component]) -> str | None:
     )
 
 
-def half_made(component: Component) -> str | None:
+def half_made(component: object) -> str | None:
     """Say which `__init__` left out that of the class it derives from, where that is needed; None: none."""
     for base in type(component).__mro__:
         needed = vars(base).get("_SET_BY_INIT", ())
@@ -68,7 +65,7 @@ def half_made(component: Component) -> str | None:
     return None
 
 
-def never_runs(component: type[Component]) -> str | None:
+def never_runs(component: type[object]) -> str | None:
     """Say which method of a component would be called and never run; None: none."""
     for name in (*MAY_BE_ASYNC, *_NEVER_ASYNC):
         method = getattr(component, name, None)

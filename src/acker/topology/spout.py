@@ -1,6 +1,266 @@
-"""Spouts, by the name of streamparse's and pystorm's module; they are all in `acker.topology`."""
+"""Spouts: where tuples come from. ReliableSpout replays what failed."""
 
-from acker.topology.components import Spout
-from acker.topology.reliable import ReliableSpout
+from __future__ import annotations
 
-__all__ = ["ReliableSpout", "Spout"]
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from acker.errors import AckerError
+from acker.topology.component import Component
+from acker.topology.reasons import Reason, ReasonKind
+from acker.topology.replays import ReplayTable
+from acker.topology.specs import ComponentSpec
+from acker.topology.tuples import row_of
+
+# These say nothing about the tuple: who was open when a topology restarted is not to blame for it.
+_NOT_COUNTED: Final = frozenset({ReasonKind.RESTART, ReasonKind.SHUTDOWN})
+
+
+class Spout(Component):
+    """Where tuples come from. Override `next_tuple`; for tracked tuples `ack` and `fail`.
+
+    The methods of one task run on one thread and never at once.
+    """
+
+    _finished: bool = False
+
+    def _bind(self, collector: Any, context: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
+        super()._bind(collector, context, conf)
+        # emit is called for each tuple: where no class overrides it, the collector's own saves a call.
+        if type(self).emit is Spout.emit:
+            vars(self)["emit"] = collector.emit
+
+    @classmethod
+    def spec(
+        cls,
+        name: str | None = None,
+        par: int | Mapping[str, int] | None = None,
+        config: Mapping[str, Any] | None = None,
+        executors: int | None = None,
+    ) -> ComponentSpec:
+        """Return this spout's place in a topology.
+
+        Parameters
+        ----------
+        name : str, optional
+            The name of the component; left out, that of the attribute of the Topology that it is assigned to.
+        par : int >= 1, or dict of str to int, optional
+            How many tasks run it; the class attribute `par`, 1, when left out. A dict says it for each environment, as
+            in streamparse; see `Topology.graph`.
+        config : dict, optional
+            Options that hold for this component.
+        executors : int, optional
+            How many threads its tasks share, at most `par`; as many as tasks when left out.
+        """
+        return ComponentSpec(cls, name=name, par=par, executors=executors, config=config)
+
+    def next_tuple(self) -> Any:
+        """Emit what there is to emit, and return without waiting. May be ``async def``."""
+        raise NotImplementedError(f"{type(self).__name__} has no next_tuple()")
+
+    def ack(self, tup_id: Any) -> Any:
+        """Hear that everything derived from a tuple is done. May be ``async def``, also beside a plain next_tuple."""
+
+    def fail(self, tup_id: Any, reason: Reason | None = None) -> Any:
+        """Hear that a tuple failed. May be ``async def``.
+
+        A method that takes `tup_id` only is called without the reason, as in streamparse.
+
+        Parameters
+        ----------
+        tup_id : hashable
+        reason : Reason, optional
+        """
+
+    def keep_alive(self) -> Any:
+        """Keep alive what the spout holds open: send a heartbeat, renew a lease. Called at least every second.
+
+        It is called by the clock of the runtime and in every state from `initialize` to `close`: while too much is
+        open for `next_tuple` to be called, while consumers are slow, while the topology is paused, drains or waits for
+        other components. It is called between two calls of the spout's other methods, on the same thread; while one of
+        those blocks it cannot be. It may be ``async def``, and then goes on while other coroutines of the spout wait.
+        What it raises is treated as what `next_tuple` raises. It is not the place to emit.
+        """
+
+    def activate(self) -> None:
+        """Hear that the spout is asked for tuples again."""
+
+    def deactivate(self) -> None:
+        """Hear that the spout is not asked for tuples until `activate` or `close`."""
+
+    def finish(self) -> None:
+        """Say that no further tuple will come, so that ``until="drained"`` can end. Acks and fails still arrive."""
+        self._finished = True
+
+    @property
+    def finished(self) -> bool:
+        """Whether no further tuple will come."""
+        return self._finished
+
+    def emit(
+        self,
+        tup: Sequence[Any],
+        tup_id: Any = None,
+        stream: str | None = None,
+        direct_task: int | None = None,
+        need_task_ids: bool = False,
+    ) -> list[int] | None:
+        """Emit a tuple.
+
+        Parameters
+        ----------
+        tup : list or tuple
+            The values, as many as the stream has fields.
+        tup_id : hashable, optional
+            Track the tree: `ack` or `fail` is called with this id. None: untracked.
+        stream : str, optional
+            "default" when left out.
+        direct_task : int, optional
+            The task that receives it; for direct streams only.
+        need_task_ids : bool
+
+        Returns
+        -------
+        list of int, or None
+            The ids of the tasks that receive the tuple, if asked for.
+        """
+        return self._collector.emit(tup, tup_id, stream, direct_task, need_task_ids)  # type: ignore[no-any-return]
+
+
+class ReliableSpout(Spout):
+    """A spout that emits what failed again, and after too many attempts hands it to `dead_letter`.
+
+    A tuple that fails waits `backoff_secs`, the next time twice as long, and so on up to `backoff_secs_max`. Each
+    emission is an attempt; when attempt ``max_fails + 1`` fails, the tuple is a dead letter. It is never acked in
+    silence. Failures by RESTART and SHUTDOWN are replayed too, and do not count.
+
+    A tuple emitted without tup_id is untracked. Whoever overrides `ack` or `fail` calls that of this class.
+
+    Attributes
+    ----------
+    max_fails : int
+        How many replays a tuple gets.
+    backoff_secs : float
+        Seconds between the first failure and its replay.
+    backoff_secs_max : float
+        The longest such wait.
+    """
+
+    max_fails: int = 3
+    backoff_secs: float = 1.0
+    backoff_secs_max: float = 60.0
+
+    _SET_BY_INIT: ClassVar[tuple[str, ...]] = ("_replays",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._replays = ReplayTable()
+
+    @property
+    def finished(self) -> bool:
+        """Whether no further tuple will come, nor a replay."""
+        return self._finished and not self._replays.entries
+
+    @property
+    def unacked_tuples(self) -> dict[Hashable, tuple[Sequence[Any], str | None, int | None, bool]]:
+        """What is open or waits, as in pystorm: tup_id -> (values, stream, direct_task, False). A copy."""
+        entries = self._replays.entries.copy().items()  # Another thread may emit meanwhile.
+        return {tup_id: (entry.values, entry.stream, entry.direct_task, False) for tup_id, entry in entries}
+
+    @property
+    def failed_tuples(self) -> dict[Hashable, int]:
+        """How often each of these failed, where it did, as in pystorm. A copy."""
+        fails = {tup_id: entry.fails for tup_id, entry in self._replays.entries.copy().items()}
+        return {tup_id: count for tup_id, count in fails.items() if count}
+
+    def emit(
+        self,
+        tup: Sequence[Any],
+        tup_id: Any = None,
+        stream: str | None = None,
+        direct_task: int | None = None,
+        need_task_ids: bool = False,
+    ) -> list[int] | None:
+        """Emit a tuple; with a tup_id, remember it until it is acked. See `Spout.emit`."""
+        if tup_id is None:
+            return super().emit(tup, tup_id, stream, direct_task, need_task_ids)
+        # The spout may go on changing its list, and a replay is what was emitted. What is no row is refused below.
+        values = row_of(tup)
+        try:
+            # Before the emission: the outcome may come before that returns.
+            before = self._replays.record(tup_id, () if values is None else values, stream, direct_task)
+        except TypeError:  # it has no hash, as emit will say
+            return super().emit(tup, tup_id, stream, direct_task, need_task_ids)
+        try:
+            return super().emit(tup if values is None else values, tup_id, stream, direct_task, need_task_ids)
+        except AckerError:  # nothing was emitted; what a hook raises comes later
+            self._replays.restore(tup_id, before)
+            raise
+
+    def ack(self, tup_id: Any) -> Any:
+        """Forget a tuple."""
+        if self._replays.forget(tup_id) is None:
+            self.logger.warning("ack of a tuple that is not open: %r", tup_id)
+
+    def fail(self, tup_id: Any, reason: Reason | None = None) -> Any:
+        """Schedule the replay of a tuple, or give it up.
+
+        Parameters
+        ----------
+        tup_id : hashable
+        reason : Reason, optional
+            Its attempt is set to the ledger's count.
+        """
+        entry = self._replays.entries.get(tup_id)
+        if entry is None or entry.due_ms is not None:
+            self.logger.warning("fail of a tuple that is not open: %r", tup_id)
+            return
+        if reason is None:
+            reason = Reason(ReasonKind.FAILED)
+        if reason.attempt != entry.attempt:
+            reason = dataclasses.replace(reason, attempt=entry.attempt)
+        counted = reason.kind not in _NOT_COUNTED
+        if counted and entry.attempt > self.max_fails:
+            self._replays.forget(tup_id)
+            self.dead_letter(tup_id, entry.values, reason)
+            return
+        # min() in the exponent, since 2.0**1024 overflows.
+        secs = min(self.backoff_secs * 2.0 ** min(entry.attempt - 1, 64), self.backoff_secs_max)
+        self._replays.schedule(tup_id, self._collector.now_ms() + round(secs * 1000), counted=counted)
+
+    def dead_letter(self, tup_id: Any, values: Sequence[Any], reason: Reason) -> None:
+        """Take a tuple that failed too often. Logs it at ERROR and counts it; override to keep it somewhere.
+
+        Parameters
+        ----------
+        tup_id : hashable
+        values : sequence
+            As emitted.
+        reason : Reason
+            Of the last failure.
+        """
+        self._collector.count("dead_letters")
+        self.logger.error("gave up tuple %r after %d attempts: %s; values %r", tup_id, reason.attempt, reason, values)
+
+    def _attempt(self, tup_id: Hashable) -> int:
+        """Return which attempt of a tuple is open, 1 if unknown: for a runtime that makes the reason of a failure."""
+        entry = self._replays.entries.get(tup_id)
+        return 1 if entry is None else entry.attempt
+
+    def _replay_due(self, now_ms: int, limit: int | None = None) -> int:
+        """Emit the tuples whose wait is over, at most `limit` of them; return how many."""
+        replayed = 0
+        while replayed != limit:
+            tup_id = self._replays.pop_due(now_ms)
+            if tup_id is None:
+                break
+            entry = self._replays.entries[tup_id]
+            self._collector.emit(entry.values, tup_id, entry.stream, entry.direct_task, False)
+            replayed += 1
+        return replayed
+
+    @property
+    def _next_due_ms(self) -> int | None:
+        """When the next replay is due; None: nothing waits."""
+        return self._replays.next_due_ms()

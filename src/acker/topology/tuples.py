@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from acker._engine.protocol import encode_tuple_id
 from acker._flow import Delivery, Field
-from acker.topology.nearest import nearest
+from acker.topology.suggestions import nearest
 
 SYSTEM_COMPONENT: Final = "__system"
 TICK_STREAM: Final = "__tick"
@@ -24,7 +24,7 @@ class Tuple(Delivery):
     ----------
     values : tuple
         What was emitted, in the order of the stream's fields.
-    source : Source
+    source : TupleSource
         The task and the stream that it comes from.
     ids : dict of int to int, or None
         Root id -> this delivery's tuple id in that tree. None: the tuple belongs to no tree.
@@ -36,8 +36,8 @@ class Tuple(Delivery):
 
     Examples
     --------
-    >>> from acker.topology.tuples import Source
-    >>> source = Source("split", "default", 3, ("word", "count"))
+    >>> from acker.topology.tuples import TupleSource
+    >>> source = TupleSource("split", "default", 3, ("word", "count"))
     >>> tup = source.tuple_type(("storm", 1), source, {7: 8})
     >>> tup.word, tup["count"], tup[0], list(tup), tup.component, tup.id
     ('storm', 1, 'storm', ['storm', 1], 'split', '7:8')
@@ -171,7 +171,7 @@ def row_of(values: object) -> tuple[Any, ...] | None:
     return tuple(values)  # type: ignore[arg-type]
 
 
-class Source:
+class TupleSource:
     """Where tuples come from: what all tuples of one task and one stream share.
 
     Parameters
@@ -205,7 +205,7 @@ class Source:
         return tuple.__new__(self.values_type, values)
 
     def __repr__(self) -> str:
-        return f"Source({self.component!r}, {self.stream!r}, {self.task}, {self.fields!r})"
+        return f"TupleSource({self.component!r}, {self.stream!r}, {self.task}, {self.fields!r})"
 
 
 def is_tick(tup: Tuple) -> bool:

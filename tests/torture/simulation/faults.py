@@ -106,7 +106,7 @@ class Injector:
             self._world.tell(f"{acker.name} is lost and goes on from a snapshot")
 
     def _somebody(self) -> str | None:
-        names = [one.name for one in self._runtime.steppables if one is not self._runtime.control]
+        names = [one.name for one in self._runtime.steppables if one is not self._runtime.lifecycle]
         return self._rng.choice(names) if names else None
 
     def _freeze(self) -> None:

@@ -195,14 +195,14 @@ class Simulation:
             self.clock.now_ns() / 1e9,
             self.ledger.emitted,
             self.ledger.deliveries,
-            self.runtime.control.restarts,
+            self.runtime.lifecycle.restarts,
             dict(self.ledger.outcomes),
         )
 
     def close(self) -> None:
         """Close the event loops of executors that never came to their own end."""
-        for crew in self.crews:
-            for executor in crew:
+        for executors in self.crews:
+            for executor in executors:
                 loop = getattr(executor, "loop", None)
                 if loop is not None and not loop.is_closed():
                     executor._shut_loop()
@@ -229,16 +229,16 @@ class Simulation:
         self._check()
 
     def _remember_crew(self) -> None:
-        crew = self.runtime.control.crew
-        if crew is not None and (not self.crews or self.crews[-1] is not crew):
-            self.crews.append(crew)
+        executors = self.runtime.lifecycle.executors
+        if executors is not None and (not self.crews or self.crews[-1] is not executors):
+            self.crews.append(executors)
 
     def _is_over(self) -> bool:
         self._remember_crew()
         if (
             self.ledger.violations
             or self.runtime.settled
-            or self.runtime.control.reached.is_set()
+            or self.runtime.lifecycle.reached.is_set()
             or (self.plan.end != "drained" and self.scheduler.steps >= self.plan.end_after)
         ):
             return True
@@ -247,21 +247,21 @@ class Simulation:
 
     def _check(self) -> None:
         """Check what must be so at the end."""
-        wrong, control = self.ledger.violations, self.runtime.control
-        abandoned = {one.task for one in control.abandoned}
+        wrong, lifecycle = self.ledger.violations, self.runtime.lifecycle
+        abandoned = {one.task for one in lifecycle.abandoned}
         for tree in self.ledger.still_open():
             # A stop during a back-off comes between what was emitted in `fail` and the life that would hear of it.
             in_fail = self.kinds[tree.spout] == "retrying" and self.ledger.crashed and self.plan.end != "drained"
             if tree.task not in abandoned and not in_fail:
                 wrong.append(f"{tree} was never told its end")
-        for crew in self.crews:
-            for executor in crew.bolts:
+        for executors in self.crews:
+            for executor in executors.bolts:
                 self._check_bound(executor)
-        if control.error is not None and not isinstance(control.error, MisfortuneError):
-            wrong.append(f"stopped with {type(control.error).__name__}: {control.error}")
+        if lifecycle.error is not None and not isinstance(lifecycle.error, MisfortuneError):
+            wrong.append(f"stopped with {type(lifecycle.error).__name__}: {lifecycle.error}")
         if not abandoned:  # else its counts may not have been handed on
             self._check_counts()
-        drained = self.plan.end == "drained" and control.error is None
+        drained = self.plan.end == "drained" and lifecycle.error is None
         if drained:
             self._check_drained()
         drain_secs = self.plan.conf.get("topology.drain.secs", self.plan.conf["topology.message.timeout.secs"])
@@ -271,7 +271,7 @@ class Simulation:
 
     def _unplanned(self) -> Iterator[str]:
         """Tell what was raised and not by a component on purpose."""
-        crews = [executor for crew in self.crews for executor in crew]
+        crews = [executor for executors in self.crews for executor in executors]
         for executor in (*crews, *self.runtime.ackers):
             crash = executor.crash
             if crash is not None and not isinstance(crash, MisfortuneError):
@@ -323,6 +323,6 @@ class Simulation:
             if (tree.spout, tree.tup_id) not in world.finals
         )
         # Ackers may leave messages about trees that have ended: of who held tuples of such until the very end.
-        for executor in self.runtime.control.crew or ():
+        for executor in self.runtime.lifecycle.executors or ():
             if executor.inbox.size:
                 wrong.append(f"drained, but {executor.inbox.size} items are in the queue of {executor.name}")

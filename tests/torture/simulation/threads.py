@@ -66,28 +66,28 @@ class _Threaded(Simulation):
     """A simulation whose threads run by themselves, while this one turns the clock."""
 
     def _run(self) -> None:
-        runtime, control, plan = self.runtime, self.runtime.control, self.plan
+        runtime, lifecycle, plan = self.runtime, self.runtime.lifecycle, self.plan
         begin, turns = time.monotonic(), 0
 
         def turn_clock() -> None:
             nonlocal turns
             turns += 1
             self._remember_crew()
-            control.over.wait(_EVERY_SECS)
+            lifecycle.over.wait(_EVERY_SECS)
             self.clock.advance(_TURN_SECS)
             if time.monotonic() - begin > _STILL_SECS:
                 raise TimeoutError(f"still {runtime.state} after {_STILL_SECS} s")
 
         runtime.start()
         runtime.watch_for("drained")
-        while not (control.reached.is_set() or control.over.is_set() or self.ledger.violations):
+        while not (lifecycle.reached.is_set() or lifecycle.over.is_set() or self.ledger.violations):
             if plan.end != "drained" and turns >= plan.end_after:
                 break
             turn_clock()
         self.ledger.stopping = True
         self.stopped_ns = self.clock.now_ns()
-        (control.abort if plan.end == "abort" else control.stop)()
-        while not control.over.is_set():
+        (lifecycle.abort if plan.end == "abort" else lifecycle.stop)()
+        while not lifecycle.over.is_set():
             turn_clock()
         runtime.join()
         self._check()

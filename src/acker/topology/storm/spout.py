@@ -1,6 +1,5 @@
 """Spouts, by the name of streamparse's module; they are all in `acker.topology`."""
 
-from acker.topology.components import Spout
-from acker.topology.reliable import ReliableSpout
+from acker.topology.spout import ReliableSpout, Spout
 
 __all__ = ["ReliableSpout", "Spout"]

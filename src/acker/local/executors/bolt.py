@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from acker.local.clock import Clock
-from acker.local.collectors import BoltCollector
-from acker.local.executors import Mode, Worker
+from acker.local.collectors import LocalBoltCollector
+from acker.local.executors.base import ComponentExecutor, Mode
+from acker.local.executors.task import ComponentTask
 from acker.local.queues import Queue, TupleQueue
-from acker.local.tasks import ComponentTask
-from acker.topology.components import Bolt
-from acker.topology.tuples import Source, Tuple
+from acker.topology.bolt import Bolt
+from acker.topology.tuples import Tuple, TupleSource
 
 # How many exceptions of a task are logged at ERROR one by one; then the 16th, 32nd and so on.
 _TOLD_ALWAYS = 10
@@ -29,22 +29,22 @@ class BoltTask(ComponentTask):
     bolt : Bolt
     bind : callable
         Takes the component, ties it to the collector and initializes it.
-    tick : Source or None
+    tick : TupleSource or None
         What tick tuples say of where they come from.
     tick_ns : int or None
         Time between ticks.
     """
 
-    collector: BoltCollector
+    collector: LocalBoltCollector
 
     def __init__(
         self,
         bolt: Bolt,
         bind: Callable[[Bolt], None],
-        collector: BoltCollector,
+        collector: LocalBoltCollector,
         *,
         clock: Clock,
-        tick: Source,
+        tick: TupleSource,
         tick_ns: int | None,
     ) -> None:
         super().__init__(bolt, bind)
@@ -126,7 +126,7 @@ class BoltTask(ComponentTask):
         )
 
 
-class BoltExecutor(Worker):
+class BoltExecutor(ComponentExecutor):
     """The thread of some tasks of one bolt: tuples in the order in which they came, ticks between them."""
 
     def __init__(self, *args: Any, capacity: int, **options: Any) -> None:

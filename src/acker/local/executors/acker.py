@@ -14,13 +14,13 @@ from acker._engine.completions import Completions
 from acker._engine.protocol import Kind, Outcome, Stats
 from acker._flow import Letter, columns_of
 from acker.local.clock import Clock, Signal
-from acker.local.executors import Executor, Mode
+from acker.local.executors.base import Executor, Mode
 from acker.local.queues import Queue
 from acker.topology.reasons import Reason
 
 # One outcome on its way to a spout task: message id, outcome, why it failed.
-Verdict = tuple[int, int, Reason | None]
-Verdicts = Queue[tuple[int, list[Verdict]]]
+TreeOutcome = tuple[int, int, Reason | None]
+OutcomeQueue = Queue[tuple[int, list[TreeOutcome]]]
 
 _NS_PER_MS = 1_000_000
 _LETTERS_AT_ONCE = 256
@@ -32,7 +32,7 @@ _LARGE_MESSAGES = 64
 logger = logging.getLogger("acker.local")
 
 
-class AckerTask(Executor):
+class AckerExecutor(Executor):
     """One acker: the only one that knows deadlines, and the only one that says how a tree ended.
 
     Parameters
@@ -60,18 +60,18 @@ class AckerTask(Executor):
         make_acker: Callable[[], Acker],
         *,
         clock: Clock,
-        control: Signal,
+        lifecycle_signal: Signal,
         capacity: int,
         period_ns: int,
         generations: int,
     ) -> None:
-        super().__init__(name, clock, control)
+        super().__init__(name, clock, lifecycle_signal)
         self.acker = make_acker()
         self.inbox: Queue[Letter] = Queue(capacity, self.signal)
-        self.spouts: Mapping[int, tuple[Verdicts, int]] = {}
+        self.spouts: Mapping[int, tuple[OutcomeQueue, int]] = {}
         self.messages = 0
-        self.on_restore: Callable[[AckerTask], None] | None = None
-        self.open_roots: Callable[[AckerTask], list[int]] | None = None
+        self.on_restore: Callable[[AckerExecutor], None] | None = None
+        self.open_roots: Callable[[AckerExecutor], list[int]] | None = None
         self._make_acker = make_acker
         self._period_ns = period_ns
         self._rotate_at = clock.now_ns() + period_ns
@@ -136,7 +136,7 @@ class AckerTask(Executor):
     def _report(self, done: Completions) -> None:
         if not len(done):
             return
-        by_task: dict[int, list[Verdict]] = {}
+        by_task: dict[int, list[TreeOutcome]] = {}
         message_ids, outcomes = done.message_id.tolist(), done.outcome.tolist()
         reasons = self._reasons_of(done)
         first = int(done.task_id[0])

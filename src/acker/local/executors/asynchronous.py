@@ -12,13 +12,13 @@ from contextlib import suppress
 from typing import Any
 
 from acker.errors import RuntimeStateError
-from acker.local.ackers import Verdict
-from acker.local.bolts import BoltExecutor, BoltTask
 from acker.local.clock import Clock, Signal
 from acker.local.collectors import AsyncBoltCollector
-from acker.local.executors import STEP_TUPLES, Mode
+from acker.local.executors.acker import TreeOutcome
+from acker.local.executors.base import STEP_TUPLES, Mode
+from acker.local.executors.bolt import BoltExecutor, BoltTask
+from acker.local.executors.spout import SpoutExecutor, SpoutTask
 from acker.local.queues import Outbox
-from acker.local.spouts import SpoutExecutor, SpoutTask
 from acker.topology.methods import MAY_BE_ASYNC
 from acker.topology.tuples import Tuple
 
@@ -196,7 +196,7 @@ class _OnLoop:
     mode: Mode
     seen: Mode
     outbox: Outbox
-    _control: Signal
+    _lifecycle_signal: Signal
     crash: BaseException | None
     halted = False  # Whether what runs was cancelled by the runtime, and not by a user's code.
 
@@ -207,7 +207,7 @@ class _OnLoop:
     def step(self, limit: int = STEP_TUPLES) -> bool:
         """Do as any executor does. What runs is cancelled before it says that it has come to a halt.
 
-        Here and not where the control drops everything, since a loop is for one thread; and a coroutine that went on
+        Here and not where the lifecycle drops everything, since a loop is for one thread; and a coroutine that went on
         would emit what no spout is told of any more.
         """
         if self.mode is Mode.HALT and self.seen is not Mode.HALT:
@@ -225,7 +225,7 @@ class _OnLoop:
             super().rest()  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001  A SystemExit of a task that a user's code has made leaves the loop.
             self.crash = error
-            self._control.set()
+            self._lifecycle_signal.set()
         finally:
             self.outbox.leave(before)
 
@@ -332,7 +332,7 @@ class AsyncSpoutTask(SpoutTask):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._later: list[Verdict] = []
+        self._later: list[TreeOutcome] = []
         self._emits = 0  # How often it had emitted when `next_tuple` was called.
         # Where only other methods are coroutines, `next_tuple` is called as any other spout's.
         self._waits = inspect.iscoroutinefunction(self.spout.next_tuple)
@@ -379,7 +379,7 @@ class AsyncSpoutTask(SpoutTask):
     def _touch(self, _: object) -> None:
         self.executor.signal.set()
 
-    def hear(self, verdicts: list[Verdict], *, guarded: bool) -> None:
+    def hear(self, verdicts: list[TreeOutcome], *, guarded: bool) -> None:
         """Tell the component how trees ended, once `next_tuple` has returned."""
         beating = self.beating
         if beating is not None and beating.done():

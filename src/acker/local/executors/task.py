@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from acker.local.collectors import Collector
+from acker.local.collectors import LocalCollector
 
 logger = logging.getLogger("acker.local")
 
@@ -21,7 +21,7 @@ class ComponentTask:
         Takes the component, ties it to the collector and initializes it.
     """
 
-    collector: Collector
+    collector: LocalCollector
 
     def __init__(self, component: Any, bind: Callable[[Any], None]) -> None:
         self.opened = False

@@ -1,7 +1,7 @@
 """What a running topology can be asked for: counts, gauges and latencies, by task, by component and as a whole.
 
 Everything here is a value that was true at one moment; only `LatencyRecorder` is written to while tuples flow. The
-names that exporters give to these figures stand in `acker.local.names`.
+names that exporters give to these figures stand in `acker.local.observe.metric_names`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from acker._flow import Latencies
 
 ComponentKind = Literal["spout", "bolt", "acker"]
 RuntimeState = Literal["new", "running", "restarting", "draining", "stopped"]
-Ending = Literal["drained", "reached", "elapsed", "stopped", "aborted", "failed"]
+RunOutcome = Literal["drained", "reached", "elapsed", "stopped", "aborted", "failed"]
 
 # Upper ends of the latency buckets, in ns: four linear steps an octave, from 1 us to the first one beyond 10 minutes.
 # The bucket behind the last of them has no end. A quantile read from them is wrong by a quarter at the most.
@@ -131,7 +131,7 @@ class LatencyRecorder(Latencies):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Counts:
+class CommonStats:
     """What is counted alike for a task, a component and a topology; all since the start of the runtime.
 
     Attributes
@@ -195,7 +195,7 @@ class Counts:
 
     def __repr__(self) -> str:
         """Return whose they are, and what is not 0."""
-        fields, common = dataclasses.fields(self), len(dataclasses.fields(Counts))
+        fields, common = dataclasses.fields(self), len(dataclasses.fields(CommonStats))
         return _written(self, {item.name: getattr(self, item.name) for item in (*fields[common:], *fields[:common])})
 
     @property
@@ -209,7 +209,7 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TaskStats(Counts):
+class TaskStats(CommonStats):
     """One task.
 
     Attributes
@@ -231,7 +231,7 @@ class TaskStats(Counts):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ComponentStats(Counts):
+class ComponentStats(CommonStats):
     """All tasks of a component as one: counts and histograms are sums, ages and capacities those of the worst task.
 
     Storm's UI shows the capacity of the busiest executor too (StatsUtil.computeBoltCapacity).
@@ -345,7 +345,7 @@ class Abandoned:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Report:
+class RunReport:
     """How a run ended.
 
     Attributes
@@ -374,7 +374,7 @@ class Report:
     """
 
     topology: str
-    outcome: Ending
+    outcome: RunOutcome
     started_at: str
     seconds: float
     stats: RuntimeStats
@@ -435,10 +435,10 @@ def _written(value: object, fields: Mapping[str, object]) -> str:
 
 
 def _summed(rows: Sequence[TaskStats]) -> dict[str, Any]:
-    """Return the fields of `Counts` over some tasks."""
+    """Return the fields of `CommonStats` over some tasks."""
     executors = {row.executor or row.task: row for row in rows}
     found: dict[str, Any] = {}
-    for item in dataclasses.fields(Counts):
+    for item in dataclasses.fields(CommonStats):
         values = [getattr(row, item.name) for row in rows]
         if item.name == "oldest_age_ms":
             found[item.name] = max((value for value in values if value is not None), default=None)

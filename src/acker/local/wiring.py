@@ -12,23 +12,24 @@ from typing import Any
 from acker._engine.ids import IdGenerator
 from acker._flow import Outlet, Route
 from acker.errors import TopologyError
-from acker.local.ackers import AckerTask
-from acker.local.asynchronous import AsyncBoltExecutor, AsyncBoltTask, AsyncSpoutExecutor, AsyncSpoutTask
-from acker.local.bolts import BoltExecutor, BoltTask, sampled
 from acker.local.clock import Clock, Signal
-from acker.local.collectors import AsyncBoltCollector, BoltCollector, SpoutCollector, Surroundings
-from acker.local.hooks import Hook
+from acker.local.collectors import AsyncBoltCollector, ExecutorParts, LocalBoltCollector, LocalSpoutCollector
+from acker.local.executors.acker import AckerExecutor
+from acker.local.executors.asynchronous import AsyncBoltExecutor, AsyncBoltTask, AsyncSpoutExecutor, AsyncSpoutTask
+from acker.local.executors.bolt import BoltExecutor, BoltTask, sampled
+from acker.local.executors.spout import SpoutExecutor, SpoutTask
+from acker.local.observe.hooks import Hook
+from acker.local.observe.sampling import Sampler
 from acker.local.queues import Outbox, TupleQueue
 from acker.local.routing import make_route
-from acker.local.sampling import Sampler
-from acker.local.spouts import SpoutExecutor, SpoutTask
-from acker.topology.components import Bolt, Component, Spout
+from acker.topology.bolt import Bolt
+from acker.topology.component import Component
 from acker.topology.conf import resolve
 from acker.topology.graph import Graph, Node, Subscription
 from acker.topology.methods import half_made
 from acker.topology.reasons import ReasonKind
-from acker.topology.reliable import ReliableSpout
-from acker.topology.tuples import SYSTEM_COMPONENT, TICK_STREAM, Source
+from acker.topology.spout import ReliableSpout, Spout
+from acker.topology.tuples import SYSTEM_COMPONENT, TICK_STREAM, TupleSource
 
 _NS_PER_MS = 1_000_000
 
@@ -37,21 +38,21 @@ _FAILS_MAX = 65_536
 
 
 @dataclass(frozen=True)
-class Site:
+class RuntimeParts:
     """What is the same for all lives of a topology."""
 
     graph: Graph
     conf: Mapping[str, Any]
     clock: Clock
-    control: Signal
-    ackers: Sequence[AckerTask]
+    lifecycle_signal: Signal
+    ackers: Sequence[AckerExecutor]
     hooks: Sequence[Hook]
     sampler: Sampler | None
     rng: random.Random
     seeded: bool
 
 
-class Crew:
+class ExecutorSet:
     """All executors of spouts and bolts.
 
     Attributes
@@ -60,15 +61,15 @@ class Crew:
     bolts : list of BoltExecutor
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, parts: RuntimeParts) -> None:
         self.spouts: list[SpoutExecutor] = []
         self.bolts: list[BoltExecutor] = []
-        self._site = site
+        self._parts = parts
         # Task id -> its executor's queue, and its place in the executor.
         self._inboxes: dict[int, tuple[TupleQueue, int]] = {}
         self._tasks: list[tuple[Node, SpoutExecutor | BoltExecutor, list[int]]] = []
-        self._options = {node.name: resolve(site.conf, node.conf) for node in site.graph.nodes.values()}
-        for node in site.graph.nodes.values():
+        self._options = {node.name: resolve(parts.conf, node.conf) for node in parts.graph.nodes.values()}
+        for node in parts.graph.nodes.values():
             self._staff(node, self._options[node.name])
         for node, executor, tasks in self._tasks:
             for task in tasks:
@@ -78,7 +79,7 @@ class Crew:
             for executor in self.spouts
             for place, task in enumerate(executor.tasks)
         }
-        for acker in site.ackers:
+        for acker in parts.ackers:
             acker.spouts = spouts
 
     def __iter__(self) -> Iterator[SpoutExecutor | BoltExecutor]:
@@ -95,8 +96,8 @@ class Crew:
         for executor in self.bolts:
             yield from executor.tasks
 
-    def inherit(self, previous: Crew) -> None:
-        """Take over counts and replays of the crew that ran before, and the trees whose end it was not told.
+    def inherit(self, previous: ExecutorSet) -> None:
+        """Take over counts and replays of the executors that ran before, and the trees whose end it was not told.
 
         Those are of spouts that did not come back from user code, or whose acker was too slow. Whether the acker still
         knows them nobody can say, so it is told of them again before they fail.
@@ -113,12 +114,12 @@ class Crew:
             executor.post.send()
 
     def _staff(self, node: Node, options: Mapping[str, Any]) -> None:
-        site = self._site
+        parts = self._parts
         capacity = options["topology.executor.receive.buffer.size"]
         for number in range(node.executors):
             tasks = list(node.tasks)[number :: node.executors]
-            arguments = (f"{node.name}[{'-'.join(map(str, tasks))}]", site.clock, site.control)
-            common = {"capacity": capacity, "ackers": [acker.inbox for acker in site.ackers]}
+            arguments = (f"{node.name}[{'-'.join(map(str, tasks))}]", parts.clock, parts.lifecycle_signal)
+            common = {"capacity": capacity, "ackers": [acker.inbox for acker in parts.ackers]}
             executor: SpoutExecutor | BoltExecutor
             if node.kind == "spout":
                 poll_ns = int(options["topology.sleep.spout.wait.strategy.time.ms"] * _NS_PER_MS)
@@ -138,16 +139,16 @@ class Crew:
             self._tasks.append((node, executor, tasks))
 
     def _make_task(self, node: Node, executor: SpoutExecutor | BoltExecutor, task: int) -> SpoutTask | BoltTask:
-        site, options = self._site, self._options[node.name]
+        parts, options = self._parts, self._options[node.name]
         outbox = executor.outbox
-        around = Surroundings(site.clock, outbox, executor.post, site.hooks, site.sampler)
-        ids = IdGenerator(site.rng.getrandbits(64) if site.seeded else None)
+        shared = ExecutorParts(parts.clock, outbox, executor.post, parts.hooks, parts.sampler)
+        ids = IdGenerator(parts.rng.getrandbits(64) if parts.seeded else None)
         outlets: dict[int, Outlet] = {}
-        arguments = (node.name, task, self._routes(node, task, outbox, outlets), outlets.values(), ids, around)
+        arguments = (node.name, task, self._routes(node, task, outbox, outlets), outlets.values(), ids, shared)
         if node.kind == "spout":
             unbounded = issubclass(node.component, ReliableSpout)
-            collector = SpoutCollector(
-                *arguments, fails_max=None if unbounded else _FAILS_MAX, now_ns=site.clock.now_ns
+            collector = LocalSpoutCollector(
+                *arguments, fails_max=None if unbounded else _FAILS_MAX, now_ns=parts.clock.now_ns
             )
             kind = AsyncSpoutTask if isinstance(executor, AsyncSpoutExecutor) else SpoutTask
             bind = functools.partial(self._bind, node, task, collector)
@@ -162,28 +163,28 @@ class Crew:
     def _make_bolt(
         self, node: Node, executor: SpoutExecutor | BoltExecutor, task: int, arguments: tuple[Any, ...]
     ) -> BoltTask:
-        site, options = self._site, self._options[node.name]
+        parts, options = self._parts, self._options[node.name]
         is_async = isinstance(executor, AsyncBoltExecutor)
         component = self._make_component(node)
         assert isinstance(component, Bolt)
-        collector: BoltCollector = (AsyncBoltCollector if is_async else BoltCollector)(
+        collector: LocalBoltCollector = (AsyncBoltCollector if is_async else LocalBoltCollector)(
             *arguments,
             auto_anchor=component.auto_anchor,
             sample_every=sampled(options["topology.stats.sample.rate"]),
-            now_ns=site.clock.now_ns,
+            now_ns=parts.clock.now_ns,
         )
         tick_secs = component.tick_secs(options)
         return (AsyncBoltTask if is_async else BoltTask)(
             component,
             functools.partial(self._bind, node, task, collector),
             collector,
-            clock=site.clock,
-            tick=Source(SYSTEM_COMPONENT, TICK_STREAM, -1, ["interval"]),
+            clock=parts.clock,
+            tick=TupleSource(SYSTEM_COMPONENT, TICK_STREAM, -1, ["interval"]),
             tick_ns=None if tick_secs is None else round(tick_secs * 1e9),
         )
 
     def _make_component(self, node: Node) -> Component:
-        where = f"topology {self._site.graph.name}, component {node.name!r}"
+        where = f"topology {self._parts.graph.name}, component {node.name!r}"
         try:
             component = node.component()
         except Exception as error:
@@ -195,8 +196,8 @@ class Crew:
         return component
 
     def _routes(self, node: Node, task: int, outbox: Outbox, outlets: dict[int, Outlet]) -> dict[str | None, Route]:
-        site = self._site
-        graph = site.graph
+        parts = self._parts
+        graph = parts.graph
 
         def outlet_of(target: int, subscription: Subscription) -> Outlet:
             if target in outlets:  # One for all streams, so that tuples from task to task keep their order.
@@ -210,14 +211,14 @@ class Crew:
 
         routes: dict[str | None, Route] = {}
         for name, stream in node.streams.items():
-            source = Source(node.name, name, task, stream.fields)
-            routes[name] = make_route(graph, source, stream, outlet_of, site.rng)
+            source = TupleSource(node.name, name, task, stream.fields)
+            routes[name] = make_route(graph, source, stream, outlet_of, parts.rng)
         if "default" in routes:
             routes[None] = routes["default"]
         return routes
 
     def _bind(self, node: Node, task: int, collector: Any, component: Component) -> None:
-        context = self._site.graph.context(task)
+        context = self._parts.graph.context(task)
         options = self._options[node.name]
         component._bind(collector, context, options)
         collector.prepare_hooks(options, context)

@@ -15,15 +15,15 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple
 
-from acker.local.ackers import AckerTask
-from acker.local.bolts import BoltExecutor
 from acker.local.clock import Clock, Flag
-from acker.local.crew import Crew
-from acker.local.executors import Executor, Mode, Worker
-from acker.local.metrics import Abandoned, Ending, RuntimeState
-from acker.local.spouts import SpoutExecutor
-from acker.local.tracing import seconds
+from acker.local.executors.acker import AckerExecutor
+from acker.local.executors.base import ComponentExecutor, Executor, Mode
+from acker.local.executors.bolt import BoltExecutor
+from acker.local.executors.spout import SpoutExecutor
+from acker.local.observe.metrics import Abandoned, RunOutcome, RuntimeState
+from acker.local.observe.tracing import seconds
 from acker.local.until import Until
+from acker.local.wiring import ExecutorSet
 from acker.topology.reasons import ReasonKind
 
 _NS = 1_000_000_000
@@ -56,7 +56,7 @@ Life = Generator[Wait, None, None]
 
 
 class Limits(NamedTuple):
-    """What the control takes from the conf."""
+    """What the lifecycle takes from the conf."""
 
     drain_ns: int
     restarts_max: int
@@ -65,12 +65,12 @@ class Limits(NamedTuple):
     watch_ns: int
 
 
-class Control:
+class Lifecycle:
     """Leads a topology through its life.
 
     Parameters
     ----------
-    make_crew : callable
+    make_executors : callable
         Makes the executors of spouts and bolts.
     spawn : callable
         Gives an executor a thread; does nothing under a scheduler.
@@ -90,14 +90,14 @@ class Control:
         Set when what `until` says is so.
     """
 
-    name = "control"
+    name = "lifecycle"
 
     def __init__(
         self,
         *,
         clock: Clock,
-        ackers: Sequence[AckerTask],
-        make_crew: Callable[[], Crew],
+        ackers: Sequence[AckerExecutor],
+        make_executors: Callable[[], ExecutorSet],
         spawn: Callable[[Executor], None],
         look: Callable[[], str | None],
         holders: Callable[[], str],
@@ -113,14 +113,14 @@ class Control:
         self.stalls: deque[str] = deque(maxlen=_STALLS_MAX)
         self.untold = 0
         self.until = Until()
-        self.outcome: Ending = "stopped"
+        self.outcome: RunOutcome = "stopped"
         self.running = threading.Event()
         self.reached = threading.Event()
         self.over = threading.Event()
-        self.crew: Crew | None = None
+        self.executors: ExecutorSet | None = None
         self.ackers = ackers
         self.started_ns = clock.now_ns()
-        self._make_crew = make_crew
+        self._make_executors = make_executors
         self._spawn = spawn
         self._look = look
         self._holders = holders
@@ -168,7 +168,7 @@ class Control:
         except BaseException as error:  # A component cannot be made, or its `finished` raises.
             logger.exception("the topology cannot go on")
             self._wait, self.error, self.outcome = None, error, "failed"
-            for executor in self.crew or ():
+            for executor in self.executors or ():
                 executor.outbox.close()
             self._set([*self.ackers, *self._living()], Mode.CLOSE)
             self._life.close()
@@ -176,11 +176,11 @@ class Control:
         return True
 
     def deadline_ns(self) -> int | None:
-        """Return when the control goes on whatever happens."""
+        """Return when the lifecycle goes on whatever happens."""
         return None if self._wait is None else self._wait.deadline_ns
 
     def work(self) -> None:
-        """Step until all is over: the body of the control's thread."""
+        """Step until all is over: the body of the lifecycle's thread."""
         while self._wait is not None:
             self.signal.clear()
             if not self.step():
@@ -207,14 +207,14 @@ class Control:
 
     def _start(self) -> Life:
         self._opened = False
-        previous, self.crew = self.crew, self._make_crew()
+        previous, self.executors = self.executors, self._make_executors()
         if previous is None:
             for acker in self.ackers:
                 self._give_life(acker)
         else:
-            self.crew.inherit(previous)
+            self.executors.inherit(previous)
         yield from self._ask(self.ackers, Mode.RUN)
-        for executors in (self.crew.bolts, self.crew.spouts):
+        for executors in (self.executors.bolts, self.executors.spouts):
             if self._stop:
                 return
             for executor in executors:
@@ -283,7 +283,7 @@ class Control:
         self._spawn(executor)
 
     def _run(self) -> Life:
-        assert self.crew is not None
+        assert self.executors is not None
         self.state = "running"
         self.running.set()
         now = self.clock.now_ns()
@@ -292,7 +292,7 @@ class Control:
         while not self._stop and not self._crashed():
             if self._resting is not self._paused:
                 self._resting = self._paused
-                self._set(self.crew.spouts, Mode.PAUSE if self._resting else Mode.RUN)
+                self._set(self.executors.spouts, Mode.PAUSE if self._resting else Mode.RUN)
             if not self.reached.is_set() and self._is_reached():
                 self.reached.set()
             now = self.clock.now_ns()
@@ -317,7 +317,7 @@ class Control:
 
     def _restart(self, crashed: Sequence[Executor]) -> Generator[Wait, None, bool]:
         """Fail what is open, close everything, wait; say whether to start anew."""
-        assert self.crew is not None
+        assert self.executors is not None
         error = crashed[0].crash
         assert error is not None
         self.last_crash = error
@@ -346,14 +346,14 @@ class Control:
         return True
 
     def _end(self) -> Life:
-        assert self.crew is not None
+        assert self.executors is not None
         self.state = "draining"
         deadline = self.clock.now_ns() + self._drain_ns
         drains = self._opened and self.error is None and not self._abort
         if drains and not self._crashed():
-            self._set(self.crew.spouts, Mode.PAUSE)
+            self._set(self.executors.spouts, Mode.PAUSE)
             yield from self._ask(self.ackers, Mode.DRAIN)
-            self._set(self.crew.bolts, Mode.DRAIN)
+            self._set(self.executors.bolts, Mode.DRAIN)
             yield from self._quiet(deadline)
             yield from self._deactivate(deadline)
             for executor in self._crashed()[:1]:
@@ -372,8 +372,10 @@ class Control:
 
     def _deactivate(self, deadline_ns: int) -> Life:
         """Tell bolts that no tuple comes any more, one component after the other; what they emit is processed."""
-        assert self.crew is not None
-        for _, group in itertools.groupby(self.crew.bolts, key=lambda executor: executor.tasks[0].collector.component):
+        assert self.executors is not None
+        for _, group in itertools.groupby(
+            self.executors.bolts, key=lambda executor: executor.tasks[0].collector.component
+        ):
             executors = list(group)
             if self._abort or self._crashed() or self.clock.now_ns() >= deadline_ns:
                 return  # each hears it when it is closed
@@ -383,8 +385,8 @@ class Control:
 
     def _tell_what_is_left(self) -> None:
         """Say who holds what is still open when the time to drain has ended."""
-        assert self.crew is not None
-        count = sum(len(task.collector.pending) for task in self.crew.spout_tasks())
+        assert self.executors is not None
+        count = sum(len(task.collector.pending) for task in self.executors.spout_tasks())
         if count:
             trees = "1 tree was" if count == 1 else f"{count:,} trees were"
             text = f"{trees} open when the time to drain had ended: {self._holders()}"
@@ -395,18 +397,18 @@ class Control:
 
     def _halt(self, deadline_ns: int) -> Life:
         """Let all steps end; who does not is abandoned."""
-        crew = self._living()
-        self._set(crew, Mode.HALT)
-        yield Wait(lambda: self._abort or all(executor.seen is Mode.HALT for executor in crew), deadline_ns)
-        yield Wait(lambda: all(executor.seen is Mode.HALT for executor in crew), min(deadline_ns, self._grace()))
-        for executor in crew:
+        executors = self._living()
+        self._set(executors, Mode.HALT)
+        yield Wait(lambda: self._abort or all(executor.seen is Mode.HALT for executor in executors), deadline_ns)
+        yield Wait(lambda: all(executor.seen is Mode.HALT for executor in executors), min(deadline_ns, self._grace()))
+        for executor in executors:
             if executor.seen is not Mode.HALT:
                 self._abandon(executor)
 
     def _grace(self) -> int:
         return self.clock.now_ns() + _GRACE_SECS * _NS
 
-    def _abandon(self, executor: Worker) -> None:
+    def _abandon(self, executor: ComponentExecutor) -> None:
         executor.abandoned = True
         executor.done = Mode.CLOSE  # Should it ever come back, its thread ends.
         frame = None
@@ -420,8 +422,8 @@ class Control:
 
     def _settle(self, kind: ReasonKind) -> Life:
         """Fail what is open through the ackers, and let the spouts hear it; all executors are halted."""
-        assert self.crew is not None
-        for executor in self.crew:
+        assert self.executors is not None
+        for executor in self.executors:
             executor.outbox.close()
             if not executor.abandoned:
                 executor.drop()
@@ -435,7 +437,7 @@ class Control:
                 break
             self._set(listening, Mode.HALT)
             yield Wait(lambda: all(executor.seen is Mode.HALT for executor in listening), deadline)
-        for collector in [task.collector for task in self.crew.spout_tasks()]:
+        for collector in [task.collector for task in self.executors.spout_tasks()]:
             count = len(collector.pending)
             if count:
                 self.untold += count
@@ -443,7 +445,7 @@ class Control:
 
     def _fail_all(self, listening: Sequence[SpoutExecutor], kind: ReasonKind) -> None:
         """Send a FAIL for every open tree, and first its TRACK where an acker has lost its memory."""
-        assert self.crew is not None
+        assert self.executors is not None
         lost = self._lost()
         for acker in lost:
             acker.revive()
@@ -451,11 +453,11 @@ class Control:
             if lost:
                 collector.track_again()
             collector.fail_all(kind)
-        for executor in self.crew:
+        for executor in self.executors:
             if not executor.abandoned:
                 executor.post.send()
 
-    def _lost(self) -> list[AckerTask]:
+    def _lost(self) -> list[AckerExecutor]:
         return [acker for acker in self.ackers if acker.crash is not None]
 
     def _close(self) -> Life:
@@ -478,32 +480,32 @@ class Control:
 
     def _living(self) -> list[SpoutExecutor | BoltExecutor]:
         """Return the executors that have a thread and were neither closed nor abandoned."""
-        return [executor for executor in self.crew or () if executor.spawned and executor.done is not Mode.CLOSE]
+        return [executor for executor in self.executors or () if executor.spawned and executor.done is not Mode.CLOSE]
 
     # What is so.
 
     def _crashed(self) -> list[Executor]:
-        crew: Iterable[Executor] = self.crew or ()
-        return [executor for executor in (*self.ackers, *crew) if executor.crash is not None]
+        executors: Iterable[Executor] = self.executors or ()
+        return [executor for executor in (*self.ackers, *executors) if executor.crash is not None]
 
     def _is_reached(self) -> bool:
-        assert self.crew is not None
+        assert self.executors is not None
         if self.until.elapsed_ns is not None:
             return self._is_late()
         if self.until.acked is not None and self._acked() >= self.until.acked:
             return True
         # Where no more will come, no more will be acked either.
         wanted = self.until.drained or self.until.acked is not None
-        return wanted and all(task.finished for task in self.crew.spout_tasks()) and self._is_quiet()
+        return wanted and all(task.finished for task in self.executors.spout_tasks()) and self._is_quiet()
 
-    def why_reached(self, until: Until) -> Ending:
+    def why_reached(self, until: Until) -> RunOutcome:
         """Return as what a run ends whose condition was reached."""
         if until.elapsed_ns is not None:
             return "elapsed"
         return "reached" if until.acked is not None and self._acked() >= until.acked else "drained"
 
     def _acked(self) -> int:
-        return sum(task.collector.acked for task in self.crew.spout_tasks()) if self.crew is not None else 0
+        return sum(task.collector.acked for task in self.executors.spout_tasks()) if self.executors is not None else 0
 
     def _is_quiet(self) -> bool:
         """Say whether nothing is pending and nothing moves: all queues empty twice, and no step worked in between."""

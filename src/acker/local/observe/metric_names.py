@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from acker._engine.protocol import COUNTERS
-from acker.local.metrics import Histogram, RuntimeStats, TaskStats
+from acker.local.observe.metrics import Histogram, RuntimeStats, TaskStats
 
 Attributes = dict[str, str]
 
@@ -31,7 +31,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Metric:
+class MetricSpec:
     """A row of the table.
 
     Attributes
@@ -100,8 +100,8 @@ def _of_topology(field: str) -> Callable[[RuntimeStats], Iterator[Point]]:
     return lambda stats: iter([Point({"topology": stats.topology}, getattr(stats, field))])
 
 
-def _messages(field: str, text: str, *kinds: str) -> Metric:
-    return Metric(f"acker.messages.{field}", "counter", "{message}", text, _TASK, _by_task(field, *kinds))
+def _messages(field: str, text: str, *kinds: str) -> MetricSpec:
+    return MetricSpec(f"acker.messages.{field}", "counter", "{message}", text, _TASK, _by_task(field, *kinds))
 
 
 _TREES: Final = {
@@ -118,8 +118,8 @@ _TREES: Final = {
     "empty": "trees acked at once, since the spout's tuple went to nobody",
 }
 
-METRICS: Final[tuple[Metric, ...]] = (
-    Metric(
+METRICS: Final[tuple[MetricSpec, ...]] = (
+    MetricSpec(
         "acker.messages.emitted",
         "counter",
         "{message}",
@@ -141,7 +141,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     _messages("duplicates", "trees that an acker was told of again while they were open; ignored", "acker"),
     _messages("dead_letters", "tuples that a reliable spout gave up", "spout"),
-    Metric(
+    MetricSpec(
         "acker.messages.pending",
         "gauge",
         "{message}",
@@ -149,7 +149,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         _TASK,
         _by_task("pending", "spout", "bolt"),
     ),
-    Metric(
+    MetricSpec(
         "acker.messages.oldest_age",
         "gauge",
         "s",
@@ -157,7 +157,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         _TASK,
         _by_task("oldest_age_ms", "spout", "bolt", scale=1e-3),
     ),
-    Metric(
+    MetricSpec(
         "acker.queue.depth",
         "gauge",
         "{message}",
@@ -165,7 +165,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         _TASK,
         _by_task("queue", "spout", "bolt", "acker"),
     ),
-    Metric(
+    MetricSpec(
         "acker.queue.capacity",
         "gauge",
         "{message}",
@@ -173,7 +173,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         _TASK,
         _by_task("queue_capacity", "spout", "bolt", "acker"),
     ),
-    Metric(
+    MetricSpec(
         "acker.task.capacity",
         "gauge",
         "1",
@@ -181,7 +181,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         _TASK,
         _by_task("capacity", "spout", "bolt"),
     ),
-    Metric(
+    MetricSpec(
         "acker.execute.duration",
         "histogram",
         "s",
@@ -189,7 +189,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         _TASK,
         _by_task("execute_latency", "bolt"),
     ),
-    Metric(
+    MetricSpec(
         "acker.complete.duration",
         "histogram",
         "s",
@@ -197,7 +197,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         _TASK,
         _by_task("complete_latency", "spout"),
     ),
-    Metric(
+    MetricSpec(
         "acker.user.events",
         "counter",
         "{event}",
@@ -206,12 +206,16 @@ METRICS: Final[tuple[Metric, ...]] = (
         _by_key("user", "name"),
     ),
     *(
-        Metric(f"acker.trees.{field}", "counter", "{tree}", f"of an acker: {_TREES[field]}", _TASK, _of_ackers(field))
+        MetricSpec(
+            f"acker.trees.{field}", "counter", "{tree}", f"of an acker: {_TREES[field]}", _TASK, _of_ackers(field)
+        )
         for field in COUNTERS
     ),
-    Metric("acker.trees.open", "gauge", "{tree}", "of an acker: trees it tracks", _TASK, _of_ackers("open")),
-    Metric("acker.topology.uptime", "gauge", "s", "time since the start", ("topology",), _of_topology("uptime_secs")),
-    Metric(
+    MetricSpec("acker.trees.open", "gauge", "{tree}", "of an acker: trees it tracks", _TASK, _of_ackers("open")),
+    MetricSpec(
+        "acker.topology.uptime", "gauge", "s", "time since the start", ("topology",), _of_topology("uptime_secs")
+    ),
+    MetricSpec(
         "acker.topology.restarts",
         "counter",
         "{restart}",
@@ -222,7 +226,7 @@ METRICS: Final[tuple[Metric, ...]] = (
 )
 
 
-def prometheus_name(metric: Metric) -> str:
+def prometheus_name(metric: MetricSpec) -> str:
     """Return how Prometheus spells a name, without the _total that it adds to counters itself.
 
     As the OpenTelemetry exporters for Prometheus do it: underscores, and the unit behind the name.

@@ -9,7 +9,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
+
+from acker.local.clock import Clock
 
 # A tree can be of any size, and what is kept of it cannot.
 OPEN_EDGES_MAX: Final = 1_000
@@ -18,11 +20,7 @@ SETTLED_EDGES_MAX: Final = 200
 _NAMED_MAX: Final = 8
 
 
-class _Clock(Protocol):
-    def now_ns(self) -> int: ...
-
-
-class Held(NamedTuple):
+class HeldTuple(NamedTuple):
     """A tuple that was delivered and neither acked nor failed.
 
     Attributes
@@ -43,13 +41,13 @@ class Held(NamedTuple):
     from_component: str
 
 
-class Settled(NamedTuple):
+class SettledTuple(NamedTuple):
     """A tuple that was acked or failed.
 
     Attributes
     ----------
     component, task, tuple_id, held_ms, from_component
-        As in `Held`; held_ms ends with the ack or fail.
+        As in `HeldTuple`; held_ms ends with the ack or fail.
     failed : bool
     """
 
@@ -61,7 +59,7 @@ class Settled(NamedTuple):
     failed: bool
 
 
-class _Edge(NamedTuple):
+class _TracedEdge(NamedTuple):
     component: str
     task: int
     from_component: str
@@ -73,8 +71,8 @@ class _Tree:
 
     def __init__(self, began_ns: int) -> None:
         self.began_ns = began_ns
-        self.open: dict[int, _Edge] = {}
-        self.settled: deque[Settled] = deque(maxlen=SETTLED_EDGES_MAX)
+        self.open: dict[int, _TracedEdge] = {}
+        self.settled: deque[SettledTuple] = deque(maxlen=SETTLED_EDGES_MAX)
         self.settled_count = 0
         self.unseen = 0  # edges beyond OPEN_EDGES_MAX
 
@@ -90,7 +88,7 @@ class EdgeTraces:
         last `SETTLED_EDGES_MAX` settled ones.
     """
 
-    def __init__(self, clock: _Clock, limit: int = 10_000) -> None:
+    def __init__(self, clock: Clock, limit: int = 10_000) -> None:
         if limit < 1:
             raise ValueError(f"at least one tree has to be kept, and not {limit}")
         self._clock = clock
@@ -115,7 +113,7 @@ class EdgeTraces:
                 if len(self._trees) > self._limit:
                     self._forget(next(iter(self._trees)))
             if len(tree.open) < OPEN_EDGES_MAX:
-                tree.open[tuple_id] = _Edge(component, task, from_component, now_ns)
+                tree.open[tuple_id] = _TracedEdge(component, task, from_component, now_ns)
             else:
                 tree.unseen += 1
 
@@ -132,19 +130,19 @@ class EdgeTraces:
         with self._lock:
             self._forget(root)
 
-    def explain(self, root: int) -> list[Held]:
+    def explain(self, root: int) -> list[HeldTuple]:
         """Return the tuples of a tree that somebody holds, those held longest first. Of an unknown tree: none."""
         now_ns = self._clock.now_ns()
         with self._lock:
             tree = self._trees.get(root)
             edges = [] if tree is None else list(tree.open.items())
         held = [
-            Held(edge.component, edge.task, tuple_id, (now_ns - edge.emitted_ns) // 1_000_000, edge.from_component)
+            HeldTuple(edge.component, edge.task, tuple_id, (now_ns - edge.emitted_ns) // 1_000_000, edge.from_component)
             for tuple_id, edge in edges
         ]
         return sorted(held, key=lambda edge: -edge.held_ms)
 
-    def settled(self, root: int) -> list[Settled]:
+    def settled(self, root: int) -> list[SettledTuple]:
         """Return the last tuples of a tree that were acked or failed, in the order in which they were."""
         with self._lock:
             tree = self._trees.get(root)
@@ -172,7 +170,7 @@ class EdgeTraces:
             if tree is None:
                 return f"tree {root} was not traced"
             began_ns, settled, unseen = tree.began_ns, tree.settled_count, tree.unseen
-        holders: dict[tuple[str, int], list[Held]] = {}
+        holders: dict[tuple[str, int], list[HeldTuple]] = {}
         for edge in held:
             holders.setdefault((edge.component, edge.task), []).append(edge)
         parts = [_who(edges) for edges in islice(holders.values(), _NAMED_MAX)]
@@ -195,7 +193,7 @@ class EdgeTraces:
                 return
             tree.settled_count += 1
             held_ms = (now_ns - edge.emitted_ns) // 1_000_000
-            tree.settled.append(Settled(edge.component, edge.task, tuple_id, held_ms, edge.from_component, failed))
+            tree.settled.append(SettledTuple(edge.component, edge.task, tuple_id, held_ms, edge.from_component, failed))
 
     def _forget(self, root: int) -> None:
         if self._trees.pop(root, None) is not None:
@@ -204,7 +202,7 @@ class EdgeTraces:
                 del self._ended[next(iter(self._ended))]
 
 
-def _who(edges: list[Held]) -> str:
+def _who(edges: list[HeldTuple]) -> str:
     first = edges[0]
     sources = ", ".join(dict.fromkeys(edge.from_component for edge in edges))
     since = f"for {seconds(first.held_ms)}" if len(edges) == 1 else f"the first for {seconds(first.held_ms)}"

@@ -8,14 +8,13 @@ import sys
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from acker.local.ackers import Verdict, Verdicts
-from acker.local.collectors import SpoutCollector
-from acker.local.executors import Mode, Worker
+from acker.local.collectors import LocalSpoutCollector
+from acker.local.executors.acker import OutcomeQueue, TreeOutcome
+from acker.local.executors.base import ComponentExecutor, Mode
+from acker.local.executors.task import ComponentTask
 from acker.local.queues import Queue
-from acker.local.tasks import ComponentTask
-from acker.topology.components import Spout
 from acker.topology.reasons import Reason
-from acker.topology.reliable import ReliableSpout
+from acker.topology.spout import ReliableSpout, Spout
 
 _NS_PER_MS = 1_000_000
 
@@ -37,10 +36,10 @@ class SpoutTask(ComponentTask):
         How many tracked tuples may be open.
     """
 
-    collector: SpoutCollector
+    collector: LocalSpoutCollector
 
     def __init__(
-        self, spout: Spout, bind: Callable[[Spout], None], collector: SpoutCollector, pending_max: int | None
+        self, spout: Spout, bind: Callable[[Spout], None], collector: LocalSpoutCollector, pending_max: int | None
     ) -> None:
         super().__init__(spout, bind)
         self.spout = spout
@@ -94,7 +93,7 @@ class SpoutTask(ComponentTask):
         """Let the component keep alive what it holds open."""
         self._call("keep_alive")
 
-    def hear(self, verdicts: list[Verdict], *, guarded: bool) -> None:
+    def hear(self, verdicts: list[TreeOutcome], *, guarded: bool) -> None:
         """Tell the component how trees ended.
 
         What `ack` or `fail` raise escapes, and what was not told yet is told the next time; `guarded` it is logged.
@@ -136,10 +135,10 @@ class SpoutTask(ComponentTask):
         mine, theirs = self._reliable, previous._reliable
         if mine is not None and theirs is not None:
             # Swapped: should the predecessor be inside user code still, it does not write into this one's.
-            mine._ledger, theirs._ledger = theirs._ledger, mine._ledger
+            mine._replays, theirs._replays = theirs._replays, mine._replays
             # What its `ack` or `fail` raised for ended without the source having heard: it is sent again.
             open_ids = {open_.tup_id for open_ in self.collector.pending.values()}
-            mine._ledger.schedule_lost(open_ids, self.collector.now_ms())
+            mine._replays.schedule_lost(open_ids, self.collector.now_ms())
 
 
 def takes_reason(fail: Callable[..., Any]) -> bool:
@@ -150,7 +149,7 @@ def takes_reason(fail: Callable[..., Any]) -> bool:
     return positional >= 2 or any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
 
 
-class SpoutExecutor(Worker):
+class SpoutExecutor(ComponentExecutor):
     """The thread of some tasks of one spout: outcomes first, then as many tuples as may be open.
 
     Parameters
@@ -163,7 +162,7 @@ class SpoutExecutor(Worker):
         super().__init__(*args, capacity=capacity, **options)
         self.tasks: list[SpoutTask] = []
         # Not bounded by its capacity: the ackers never wait, and more outcomes than open trees there cannot be.
-        self.inbox: Verdicts = Queue(capacity, self.signal)
+        self.inbox: OutcomeQueue = Queue(capacity, self.signal)
         self.track_again = False
         self.outbox.keep_alive = self._keep_alive
         self._poll_ns = poll_ns
@@ -225,7 +224,7 @@ class SpoutExecutor(Worker):
         return not all(task.is_quiet() for task in self.tasks)
 
     def is_settled(self) -> bool:
-        """Say whether every tree that the control has failed has ended and the spout was told."""
+        """Say whether every tree that the lifecycle has failed has ended and the spout was told."""
         return self.inbox.size == 0 and all(task.collector.is_settled() for task in self.tasks)
 
     def drop(self) -> None:

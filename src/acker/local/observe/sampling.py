@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 
 from acker.local.clock import Clock
-from acker.local.tracing import EdgeTraces
+from acker.local.observe.tracing import EdgeTraces
 from acker.topology.reasons import Reason, ReasonKind
 
 # How many texts a report keeps: the last ones.

@@ -1,59 +1,16 @@
-"""The DSL: a topology is a class whose attributes are the specs of its components."""
+"""Topology classes: a topology is a class whose attributes are the specs of its components."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from acker.errors import TopologyError
-from acker.topology.nearest import nearest
-from acker.topology.streams import DEFAULT_STREAM
-
-if TYPE_CHECKING:
-    from acker.topology.components import Component
-    from acker.topology.graph import Graph
-
-
-class ComponentSpec:
-    """One component's place in a topology: what `Spout.spec` and `Bolt.spec` return.
-
-    ``spec["stream"]`` is one of its streams, as a key of another's inputs.
-    """
-
-    def __init__(
-        self,
-        component: type[Component],
-        *,
-        name: str | None = None,
-        inputs: Any = None,
-        par: int | Mapping[str, int] | None = None,
-        executors: int | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.component = component
-        self.name = name  # filled with that of the Topology's attribute
-        self.inputs = inputs
-        self.par = component.par if par is None else par
-        self.executors = executors  # None: as many as tasks
-        self.config = config
-        self.name_given = name is not None
-
-    def __getitem__(self, stream: str) -> StreamId:
-        return StreamId(self, stream)
-
-    # Without this, the old protocol of iteration would call __getitem__ for ever: `inputs=spec` instead of `[spec]`.
-    def __iter__(self) -> Iterator[Any]:
-        raise TopologyError(f"{self!r} is no list; write [spec]")
-
-    def __repr__(self) -> str:
-        return f"<spec of {self.component.__name__}{'' if self.name is None else ' ' + repr(self.name)}>"
-
-
-class StreamId(NamedTuple):
-    """One stream of one component, which may be defined further down if it is named."""
-
-    component: ComponentSpec | str
-    stream: str = DEFAULT_STREAM
+from acker.topology.checks import build, environments_of
+from acker.topology.component import Component
+from acker.topology.graph import Graph
+from acker.topology.specs import ComponentSpec
+from acker.topology.suggestions import nearest
 
 
 class _TopologyType(type):
@@ -63,8 +20,6 @@ class _TopologyType(type):
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
         super().__init__(name, bases, namespace)
-        from acker.topology.graph import build, environments_of
-
         specs, names = cls._collect()
         cls.specs = list(specs.values())
         environments = environments_of(cls.specs) if specs else []
@@ -94,8 +49,6 @@ class _TopologyType(type):
         return specs, names
 
     def _refuse_component(cls, attribute: str, value: object) -> None:
-        from acker.topology.components import Component
-
         if isinstance(value, Component) or (isinstance(value, type) and issubclass(value, Component)):
             kind = value.__name__ if isinstance(value, type) else type(value).__name__
             raise TopologyError(

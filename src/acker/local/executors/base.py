@@ -1,4 +1,4 @@
-"""What all executors have in common: a step at a time, a mode that the control sets, one signal to wait for.
+"""What all executors have in common: a step at a time, a mode that the lifecycle sets, one signal to wait for.
 
 An executor does nothing but in `step`. A thread that calls it again and again is the runtime of every day; a scheduler
 that picks which of them steps next replays any interleaving.
@@ -24,7 +24,7 @@ _TRANSFER_TUPLES = 256
 
 
 class Mode(enum.Enum):
-    """What the control asks of an executor."""
+    """What the lifecycle asks of an executor."""
 
     OPEN = enum.auto()  # make the components and initialize them
     RUN = enum.auto()
@@ -45,7 +45,7 @@ class Executor(ABC):
     signal : Signal
         Set when there may be something to do.
     mode, seen : Mode
-        What the control asks for, and what the executor found at the beginning of its last step.
+        What the lifecycle asks for, and what the executor found at the beginning of its last step.
     done : Mode or None
         OPEN or CLOSE, once that is through.
     crash : BaseException or None
@@ -62,7 +62,7 @@ class Executor(ABC):
         When the step began that runs now.
     """
 
-    def __init__(self, name: str, clock: Clock, control: Signal) -> None:
+    def __init__(self, name: str, clock: Clock, lifecycle_signal: Signal) -> None:
         self.name = name
         self.clock = clock
         self.signal: Signal = self._new_signal()
@@ -77,7 +77,7 @@ class Executor(ABC):
         self.steps = 0
         self.busy_ns = 0
         self.step_since_ns: int | None = None
-        self._control = control
+        self._lifecycle_signal = lifecycle_signal
 
     def ask(self, mode: Mode) -> None:
         """Set the mode; the executor sees it when its step ends."""
@@ -89,15 +89,15 @@ class Executor(ABC):
         mode = self.mode
         if self.seen is not mode:
             self.seen = mode
-            self._control.set()
+            self._lifecycle_signal.set()
         if self.crash is not None and mode not in (Mode.SETTLE, Mode.CLOSE):
             return False
         begin = self.step_since_ns = self.clock.now_ns()
         try:
             worked = self._step(mode, limit)
-        except BaseException as error:  # noqa: BLE001  The control decides: restart, or stop with it.
+        except BaseException as error:  # noqa: BLE001  The lifecycle decides: restart, or stop with it.
             self.crash = error
-            self._control.set()
+            self._lifecycle_signal.set()
             return False
         finally:
             self.step_since_ns = None
@@ -135,11 +135,11 @@ class Executor(ABC):
     def finished(self, mode: Mode) -> bool:
         """Note that OPEN or CLOSE is through."""
         self.done = mode
-        self._control.set()
+        self._lifecycle_signal.set()
         return True
 
 
-class Worker(Executor):
+class ComponentExecutor(Executor):
     """An executor of tasks of one component.
 
     Parameters
@@ -159,9 +159,9 @@ class Worker(Executor):
     tasks: list[Any]
 
     def __init__(
-        self, name: str, clock: Clock, control: Signal, *, capacity: int, ackers: Iterable[Queue[Letter]]
+        self, name: str, clock: Clock, lifecycle_signal: Signal, *, capacity: int, ackers: Iterable[Queue[Letter]]
     ) -> None:
-        super().__init__(name, clock, control)
+        super().__init__(name, clock, lifecycle_signal)
         self.outbox = Outbox(self.signal, min(_TRANSFER_TUPLES, capacity))
         self.post = Post(ackers)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from acker.local.metrics import RuntimeStats, TaskStats
-from acker.local.tracing import seconds
+from acker.local.observe.metrics import RuntimeStats, TaskStats
+from acker.local.observe.tracing import seconds
 
 # How many tasks a text names for one reason.
 _NAMED_MAX: Final = 3

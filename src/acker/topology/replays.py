@@ -1,0 +1,98 @@
+"""The tuples of a reliable spout: which are open, and which wait for their replay."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class ReplayEntry:
+    """What a ledger knows of one tuple: how to emit it, which attempt is or was open, when the next one is due."""
+
+    values: Sequence[Any]
+    stream: str | None
+    direct_task: int | None
+    attempt: int = 1
+    due_ms: int | None = None  # None: open
+    counted: bool = True  # whether the next emission is a further attempt
+
+    @property
+    def fails(self) -> int:
+        """How many failures were counted."""
+        return self.attempt - 1 + (self.due_ms is not None and self.counted)
+
+
+class ReplayTable:
+    """The tuples of a reliable spout that are open or wait for their replay, by their ids.
+
+    It outlives the spout: a runtime hands it to the instance that a restart makes.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[Hashable, ReplayEntry] = {}
+        # (due_ms, sequence number, tup_id). A row counts while the entry is still due then: acks leave theirs behind.
+        self._heap: list[tuple[int, int, Hashable]] = []
+        self._sequence = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def record(
+        self, tup_id: Hashable, values: Sequence[Any], stream: str | None, direct_task: int | None
+    ) -> ReplayEntry | None:
+        """Note an emission. Of a tuple that waits for its replay, this is the replay; return what was known of it."""
+        before = self.entries.get(tup_id)
+        entry = ReplayEntry(values, stream, direct_task)
+        if before is not None:
+            entry.attempt = before.attempt + (before.due_ms is not None and before.counted)
+        self.entries[tup_id] = entry
+        return before
+
+    def restore(self, tup_id: Hashable, before: ReplayEntry | None) -> None:
+        """Take back an emission that was refused."""
+        if before is None:
+            del self.entries[tup_id]
+        else:
+            self.entries[tup_id] = before
+
+    def schedule(self, tup_id: Hashable, due_ms: int, *, counted: bool) -> None:
+        """Note that a tuple is to be emitted again at due_ms."""
+        entry = self.entries[tup_id]
+        entry.due_ms, entry.counted = due_ms, counted
+        heapq.heappush(self._heap, (due_ms, next(self._sequence), tup_id))
+
+    def schedule_lost(self, open_ids: Collection[Hashable], due_ms: int) -> None:
+        """Schedule what is open here and, as the runtime knows, nowhere else."""
+        for tup_id, entry in self.entries.items():
+            if entry.due_ms is None and tup_id not in open_ids:
+                self.schedule(tup_id, due_ms, counted=False)
+
+    def forget(self, tup_id: Hashable) -> ReplayEntry | None:
+        """Drop a tuple, and return what was known of it."""
+        return self.entries.pop(tup_id, None)
+
+    def next_due_ms(self) -> int | None:
+        """Return when the next replay is due; None: nothing waits."""
+        heap = self._heap
+        while heap:
+            due_ms, _, tup_id = heap[0]
+            entry = self.entries.get(tup_id)
+            if entry is not None and entry.due_ms == due_ms:
+                return due_ms
+            heapq.heappop(heap)
+        return None
+
+    def pop_due(self, now_ms: int) -> Hashable | None:
+        """Return a tuple that is due, open again from now on; None: none is."""
+        due_ms = self.next_due_ms()
+        if due_ms is None or due_ms > now_ms:
+            return None
+        tup_id = heapq.heappop(self._heap)[2]
+        entry = self.entries[tup_id]
+        entry.attempt += entry.counted
+        entry.due_ms = None
+        return tup_id
