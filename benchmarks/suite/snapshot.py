@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from acker._engine.acker import Acker
-from acker._engine.snapshot import decode
 from acker.testing.streams import xor_of
 from benchmarks.suite.ingest import fill
 from benchmarks.suite.measure import Alternation, Case, Goal, Ratio, Result, Scale, expect
 from benchmarks.suite.workloads import SEED, WORKLOADS
+from tests.oracles import decode
 
 _GB_PER_S: Final = Goal(at_least=1.0)
 # A file system in memory, where there is one: the question is what the acker takes, and not the disk.

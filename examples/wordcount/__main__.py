@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from acker.cli.commands import guarded
+from acker.cli.commands import exit_with_code
 
 WORDCOUNT_EXIT_CODES = """
 \b
@@ -94,7 +94,7 @@ def word_count_options(attempts_max: int, output: str) -> Callable[[Command], Co
 
 @click.command(epilog=WORDCOUNT_EXIT_CODES, context_settings=SETTINGS)
 @word_count_options(1000, "acker-report")
-@guarded
+@exit_with_code
 def batch(**options: Any) -> None:
     """Count words, each line of text a tracked tree.
 
@@ -146,7 +146,7 @@ def batch(**options: Any) -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep the drop folder, the checkpoint and what the stream writes here.  [default: removed at the end]",
 )
-@guarded
+@exit_with_code
 def stream(**options: Any) -> None:
     """Count words as a stream, each line of text a tracked tree, with kills and restarts on request.
 

@@ -560,7 +560,7 @@ class OffsetTracker:
                 raise SnapshotError(f"version {snapshot['version']!r} of an offset snapshot; this release reads 1")
             tracker = cls()
             for partition, own in snapshot["partitions"].items():
-                tracker._logs[check_integer("partition", int(partition), 0, PARTITION_MAX)] = _restored(partition, own)
+                tracker._logs[check_integer("partition", int(partition), 0, PARTITION_MAX)] = _read_log(partition, own)
             for partition, offset in snapshot["revoked"].items():
                 past = check_integer("revoked", offset, 0, OFFSET_MAX + 1)
                 tracker._past[check_integer("partition", int(partition), 0, PARTITION_MAX)] = past
@@ -576,7 +576,7 @@ class OffsetTracker:
 _COUNTS: Final = fields(OffsetStats)
 
 
-def _restored(partition: str, own: Mapping[str, Any]) -> _Log:
+def _read_log(partition: str, own: Mapping[str, Any]) -> _Log:
     """Return a partition from its part of a snapshot, if that can be true."""
     log = _Log(None)
     edges = [check_integer("runs", edge, 0, OFFSET_MAX + 1) for run in own["runs"] for edge in run]

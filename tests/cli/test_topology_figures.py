@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from acker.cli.table import HEADINGS, Row, drawn, duration, line, rate, rows
+from acker.cli.table import HEADINGS, Row, duration, line, rate, rows, terminal_table
 from acker.cli.topology import exit_code
 from acker.cli.topology_report import OUTCOMES, _bars, to_html, verdict
 from acker.local.observe.metrics import Abandoned, Histogram, RunOutcome, RunReport, RuntimeStats
@@ -66,14 +66,14 @@ def test_fewer_executors_than_tasks_are_told(stats) -> None:
 
 def test_the_table_is_drawn(stats) -> None:
     console = Console(file=io.StringIO(), width=130)
-    console.print(drawn(stats, "Word[count]", "stop with Ctrl-C"))
+    console.print(terminal_table(stats, "Word[count]", "stop with Ctrl-C"))
     text = console.file.getvalue()
     assert "Word[count]" in text and "stop with Ctrl-C" in text
     for heading in " ".join(HEADINGS).split():
         assert heading in text
     assert re.search(r"lines +1 +11 +6 +1 +2 +1 +5\.1 ms / 7\.1 ms +0\.25", text)
     coloured = Console(file=io.StringIO(), width=130, force_terminal=True, color_system="standard")
-    coloured.print(drawn(stats, "WordCount"))
+    coloured.print(terminal_table(stats, "WordCount"))
     assert "\x1b[31m1\x1b[0m" in coloured.file.getvalue(), "what failed is red"
 
 
@@ -81,7 +81,7 @@ def test_a_narrow_terminal_does_without_some_columns(stats) -> None:
     told = {}
     for width in range(56, 110):
         console = Console(file=io.StringIO(), width=width)
-        console.print(drawn(stats, "", width=width))
+        console.print(terminal_table(stats, "", width=width))
         text = console.file.getvalue()
         assert "\N{HORIZONTAL ELLIPSIS}" not in text, f"cut at {width}"
         told[width] = [heading for heading in HEADINGS if heading.split()[-1] in text]

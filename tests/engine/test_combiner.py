@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from acker import AckerMemoryError, BusyError, Kind, _core
 from acker._engine.combiner import SHARDS_MAX, Cohorts, Combiner, Partials, shard_of
 from acker._engine.protocol import INT64_MAX, INT64_MIN, track_rank
-from acker._engine.reference import combined
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
+from tests.oracles import settle_as_sets
 
 # All of it with the compiled table and with its twin.
 pytestmark = pytest.mark.usefixtures("core")
@@ -54,7 +54,7 @@ def settled(combiner, **options):
 
 @given(st.lists(rows, max_size=60), st.booleans())
 def test_a_set_of_messages_is_judged_as_by_the_reference(some, include_pending):
-    expected = combined(*columns_of(some), include_pending=include_pending).rows()
+    expected = settle_as_sets(*columns_of(some), include_pending=include_pending).rows()
     assert settled(combiner_of(some), include_pending=include_pending) == expected
 
 
@@ -70,7 +70,7 @@ def test_neither_order_nor_partitions_nor_shards_have_a_say(data, some, parts, s
             combiner.merge(piece[shard])
         assert not set(combiner.partials()[0].root_id) & {root for root, *_ in merged}
         merged += combiner.settle(include_pending=True).rows()
-    assert sorted(merged) == combined(*columns_of(some), include_pending=True).rows()
+    assert sorted(merged) == settle_as_sets(*columns_of(some), include_pending=True).rows()
 
 
 def test_a_doubled_track_is_harmless():

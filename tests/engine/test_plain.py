@@ -217,9 +217,9 @@ def test_the_sharded_twin_checks_its_arguments_and_passes_snapshots_on(tmp_path)
 
 def test_the_invariants_of_the_reference_can_fail():
     for spoil in (
-        lambda acker: acker._buckets[1].update(acker._buckets[0]),
-        lambda acker: acker._counts.update(tracked=7),
-        lambda acker: setattr(acker, "_open", 0),
+        lambda acker: acker._trees.buckets[1].update(acker._trees.buckets[0]),
+        lambda acker: acker._trees.counts.update(tracked=7),
+        lambda acker: setattr(acker._trees, "open", 0),
     ):
         acker = ReferenceAcker()
         acker.ingest(Kind.TRACK, [1], [2], [3])

@@ -12,8 +12,9 @@ import pytest
 import acker
 from acker import Kind, SnapshotError, _core
 from acker._engine.protocol import COUNTERS, INT64_MAX, INT64_MIN, PROTOCOLS
-from acker._engine.snapshot import BLOCK_ENTRIES, HEADER_BYTES, Entries, State, block_bytes, decode, encode
+from acker._engine.snapshot import BLOCK_ENTRIES, HEADER_BYTES, SnapshotEntries, block_bytes
 from acker.errors import ArgumentTypeError
+from tests.oracles import State, decode, encode
 
 BOTH = (acker.Acker, acker.ReferenceAcker)
 EXTREMES = [0, -1, 1, INT64_MIN, INT64_MAX]
@@ -269,7 +270,7 @@ def state(entries=(), **changes):
     columns = [np.array([row[name] for row in rows], dtype) for name, dtype in zip(ENTRY, DTYPES, strict=True)]
     tracked = sum(row["state"] == 1 for row in rows)
     counters = (tracked,) + (0,) * (len(COUNTERS) - 1)
-    legal = State("storm", 3, None, counters, Entries(*columns))
+    legal = State("storm", 3, None, counters, SnapshotEntries(*columns))
     return legal._replace(**changes)
 
 
@@ -547,7 +548,7 @@ def test_decode_gives_back_what_encode_was_given():
 
 def test_encode_clears_ids_without_a_track_and_takes_any_layout():
     entries = state([{"state": 0, "task_id": 9, "message_id": 9}, {"root_id": 8}]).entries
-    strided = Entries(*(np.repeat(column, 2)[::2] for column in entries))
+    strided = SnapshotEntries(*(np.repeat(column, 2)[::2] for column in entries))
     for given in (entries, strided):
         taken = decode(encode(state()._replace(counters=(1,) + (0,) * 10, entries=given))).entries
         assert taken.task_id.tolist() == [0, 3]

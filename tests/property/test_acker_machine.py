@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import acker
 from acker import Kind
 from acker._engine.protocol import INT64_MAX, INT64_MIN, PROTOCOLS
-from acker._engine.snapshot import decode
+from tests.oracles import decode
 
 # Few enough that messages of one tree meet, and the extremes by name.
 ROOTS = [0, -1, INT64_MIN, INT64_MAX, 1, 2, 3, 1 << 32, 2 << 32, 5 << 40, -7]

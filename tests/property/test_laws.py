@@ -11,7 +11,7 @@ import acker
 from acker import Kind, Outcome
 from acker._engine.completions import Completions
 from acker._engine.protocol import INT64_MAX, INT64_MIN, PROTOCOLS, track_rank
-from acker._engine.reference import combined
+from tests.oracles import settle_as_sets
 
 both = pytest.mark.parametrize("cls", [acker.Acker, acker.ReferenceAcker], ids=["native", "reference"])
 
@@ -152,9 +152,9 @@ def in_any_order(done):
 
 @given(batch=batches, order=st.randoms(use_true_random=False))
 def test_combined_messages_have_no_order(batch, order):
-    expected = combined(*columns(batch), include_pending=True)
+    expected = settle_as_sets(*columns(batch), include_pending=True)
     order.shuffle(batch)
-    assert combined(*columns(batch), include_pending=True) == expected
+    assert settle_as_sets(*columns(batch), include_pending=True) == expected
 
 
 @both
@@ -165,8 +165,8 @@ def test_combined_messages_equal_the_acker_with_each_track_moved_last(cls, fores
     batch += [(Kind.FAIL, root, 0, 0, 0) for root in fails]
     a = cls()
     done = a.ingest(*columns(sorted(batch, key=lambda row: row[0] == Kind.TRACK)))
-    assert in_any_order(done) == in_any_order(combined(*columns(batch)))
-    pending = combined(*columns(batch), include_pending=True)
+    assert in_any_order(done) == in_any_order(settle_as_sets(*columns(batch)))
+    pending = settle_as_sets(*columns(batch), include_pending=True)
     open_trees = int(np.count_nonzero(pending.outcome == Outcome.PENDING))
     assert open_trees == a.stats().open
 
@@ -175,18 +175,18 @@ def test_combined_messages_equal_the_acker_with_each_track_moved_last(cls, fores
 def test_combined_takes_the_track_of_least_rank(tracks):
     value, task, message = min(tracks, key=lambda track: track_rank(*track))
     batch = [(Kind.TRACK, 7, *track) for track in tracks] + [(Kind.OK, 7, value, 0, 0)]
-    assert combined(*columns(batch)).rows() == [(7, message, task, Outcome.ACKED, 0)]
+    assert settle_as_sets(*columns(batch)).rows() == [(7, message, task, Outcome.ACKED, 0)]
 
 
 def test_combined_worked_by_hand():
     kinds = [0, 2, 0, 3, 0, 1, 2, 4, 0, 3, 2]
     some_roots = [3, 3, 1, 1, 2, 9, 9, 9, 5, 5, 5]
     some_values = [5, 5, 6, 0, 8, 1, 1, 0, 4, 0, 4]
-    done = combined(kinds, some_roots, some_values, [1] * 11, range(11), include_pending=True)
+    done = settle_as_sets(kinds, some_roots, some_values, [1] * 11, range(11), include_pending=True)
     assert done.rows() == [
         (1, 2, 1, Outcome.FAILED, 0),
         (2, 4, 1, Outcome.PENDING, 0),
         (3, 0, 1, Outcome.ACKED, 0),
         (5, 8, 1, Outcome.ACKED, 0),
     ]
-    assert combined([], [], []) == Completions.empty()
+    assert settle_as_sets([], [], []) == Completions.empty()

@@ -12,7 +12,6 @@ from acker import AckerError, _core
 from acker._engine.columns import check_columns
 from acker._engine.combiner import Cohorts, Combiner, Partials, shard_of
 from acker._engine.protocol import INT64_MAX, INT64_MIN, Kind
-from acker._engine.reference import combined
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark import blocks
 from acker.spark.blocks import (
@@ -23,6 +22,7 @@ from acker.spark.blocks import (
     encode_blocks,
     read_header,
 )
+from tests.oracles import settle_as_sets
 
 EXTREMES = np.array([0, -1, INT64_MIN, INT64_MAX, 7], np.int64)
 PARTIALS = Partials(
@@ -155,7 +155,7 @@ def test_a_combiner_becomes_blocks_that_count_its_messages_once(monkeypatch):
     assert [header.messages for header in headers] == [1000] + [0] * (len(headers) - 1)
     assert [header.duplicates for header in headers] == [combiner.duplicates] + [0] * (len(headers) - 1)
     assert combiner.duplicates > 0 and {header.event_ms for header in headers} == {77}
-    expected = combined(*messages, include_pending=True).rows()
+    expected = settle_as_sets(*messages, include_pending=True).rows()
     assert sorted(merged.settle(include_pending=True).rows()) == expected
     assert list(encode_blocks(Combiner(), 4)) == []
 
@@ -181,7 +181,7 @@ def test_blocks_are_settled_on_spark(spark, block_rows, shards, include_pending)
         frame, column="the `block", shard="the.`number%s", shards=shards, include_pending=include_pending
     )
     found = sorted(map(tuple, done.collect()))
-    assert found == combined(*messages, include_pending=include_pending).rows()
+    assert found == settle_as_sets(*messages, include_pending=include_pending).rows()
     assert done.dtypes == [
         ("root_id", "bigint"),
         ("message_id", "bigint"),

@@ -17,9 +17,9 @@ from pyspark.errors import PythonException, SparkRuntimeException
 
 from acker import COMPLETION_SCHEMA, MESSAGE_SCHEMA, Kind
 from acker._engine.protocol import INT64_MAX, INT64_MIN
-from acker._engine.reference import combined
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark import completions, completions_from_files, files, paths
+from tests.oracles import settle_as_sets
 
 # The workers cannot import the tests; what they run of this module travels as code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -77,7 +77,7 @@ def test_neither_order_nor_partitions_nor_files_have_a_say(
     spark, tmp_path_factory, seed, rows, cuts, kinds, piece_rows, partitions, shards, include_pending
 ):
     table, columns = messages_of(seed, rows)
-    expected = combined(*columns, include_pending=include_pending).rows()
+    expected = settle_as_sets(*columns, include_pending=include_pending).rows()
     shuffled = table.take(np.random.default_rng(seed).permutation(rows))
     frame = spark.createDataFrame(shuffled).repartition(partitions)
     assert rows_of(completions(frame, include_pending=include_pending)) == expected
@@ -259,7 +259,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice(spark, tmp
         completions_from_files(spark, [str(folder / f"{i}.parquet") for i in range(4)], include_pending=True)
     )
     assert marker.exists()  # A worker was killed, and its task ran again.
-    assert done == combined(*columns, include_pending=True).rows()
+    assert done == settle_as_sets(*columns, include_pending=True).rows()
 
 
 def test_a_file_that_changes_under_a_plan_is_told(spark, tmp_path):

@@ -10,12 +10,12 @@ import pytest
 
 from acker import MESSAGE_SCHEMA
 from acker._engine.combiner import Combiner
-from acker._engine.reference import combined
 from acker.errors import ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark import files
 from acker.spark.blocks import decode_block
 from acker.spark.files import Unit, combine_units, deal, inspect_file
 from acker.spark.paths import list_files
+from tests.oracles import settle_as_sets
 
 
 def table_of(rows=10, **types):
@@ -131,7 +131,7 @@ def test_a_task_combines_its_units(tmp_path, kind):
         messages += header.messages
     assert messages == 1000
     columns = [table.column(name).to_numpy() for name in MESSAGE_SCHEMA.names]
-    expected = combined(*columns, include_pending=True).rows()
+    expected = settle_as_sets(*columns, include_pending=True).rows()
     assert sorted(combiner.settle(include_pending=True).rows()) == expected
 
 

@@ -13,15 +13,15 @@ from acker._engine.implementation import core, kernel
 from acker._engine.protocol import (
     INT64_MAX,
     PROTOCOLS,
-    Options,
+    AckerOptions,
     PendingTree,
     Stats,
     check_integer,
     check_options,
     check_seed,
 )
-from acker._engine.snapshot import Header, Reading, checksum_at_end, source_of
-from acker._engine.storage import Readable, Writable, opened, write
+from acker._engine.snapshot import Header, SnapshotReader, checksum_at_end, input_of
+from acker._engine.storage import Readable, Writable, open_input, write
 from acker.errors import ColumnValueError
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ class NativeAcker(ABC):
     __slots__ = ("_core", "_options")
 
     @abstractmethod
-    def _make_core(self, options: Options, seed: int) -> core.Core | core.ShardedCore:
+    def _make_core(self, options: AckerOptions, seed: int) -> core.Core | core.ShardedCore:
         """Return a new core."""
 
-    def _open(self, options: Options, seed: object = None) -> None:
+    def _open(self, options: AckerOptions, seed: object = None) -> None:
         self._core = self._make_core(options, check_seed(seed))
         self._options = options
 
-    def _read(self, reading: Reading) -> Self:
+    def _read(self, reading: SnapshotReader) -> Self:
         self._open(reading.header.options)
         reading.fill(self._core.reader(reading.checksum, reading.header.entries))
         self._core.set_counters(reading.header.counters)
@@ -349,7 +349,7 @@ class Acker(NativeAcker):
     ) -> None:
         self._open(check_options(protocol, buckets, high_water), seed)
 
-    def _make_core(self, options: Options, seed: int) -> core.Core:
+    def _make_core(self, options: AckerOptions, seed: int) -> core.Core:
         protocol = PROTOCOLS.index(options.protocol)
         return core.Core(protocol, options.buckets, options.high_water, seed, kernel())
 
@@ -364,7 +364,7 @@ class Acker(NativeAcker):
         MemoryError
             No memory for the table.
         """
-        return cls.__new__(cls)._read(Reading(source_of(blob)))
+        return cls.__new__(cls)._read(SnapshotReader(input_of(blob)))
 
     @classmethod
     def restore_from(cls, source: str | os.PathLike[str] | Readable) -> Acker:
@@ -387,5 +387,5 @@ class Acker(NativeAcker):
         MemoryError
             No memory for the table.
         """
-        with opened(source) as bytes_of:
-            return cls.__new__(cls)._read(Reading(bytes_of))
+        with open_input(source) as bytes_of:
+            return cls.__new__(cls)._read(SnapshotReader(bytes_of))

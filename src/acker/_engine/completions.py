@@ -68,13 +68,15 @@ class Completions:
     @classmethod
     def from_rows(cls, rows: Sequence[tuple[int, int, int, int, int]]) -> Completions:
         """Return the rows (root id, message id, task id, outcome, elapsed ms) as columns."""
-        columns = zip(*rows, strict=True) if rows else [()] * len(cls._DTYPES)
-        return cls(*(np.array(column, dtype) for column, dtype in zip(columns, cls._DTYPES.values(), strict=True)))
+        if not rows:
+            return cls.empty()
+        columns = zip(zip(*rows, strict=True), cls._DTYPES.values(), strict=True)
+        return cls(*(np.array(column, dtype) for column, dtype in columns))
 
     @classmethod
     def empty(cls) -> Completions:
         """Return no rows."""
-        return cls.from_rows([])
+        return cls(*(np.empty(0, dtype) for dtype in cls._DTYPES.values()))
 
     @classmethod
     def concat(cls, parts: Iterable[Completions]) -> Completions:

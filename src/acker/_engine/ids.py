@@ -152,7 +152,7 @@ def _words(name: str, column: ArrayLike) -> NDArray[np.uint64]:
     return array.astype(np.int64, copy=False).view(np.uint64)
 
 
-def _keyed(run_seed: int, purpose: tuple[str, ...], columns: dict[str, ArrayLike]) -> NDArray[np.uint64]:
+def _hash_rows(run_seed: int, purpose: tuple[str, ...], columns: dict[str, ArrayLike]) -> NDArray[np.uint64]:
     """Hash the rows of the columns under the key (run_seed, purpose).
 
     Each round is a bijection of one column's word while the others stand still, so rows that differ in one column only
@@ -212,9 +212,9 @@ def root_ids(
         A column that is not of integers, by name.
     """
     if isinstance(source, str):
-        return _ids(_keyed(run_seed, ("root", component, source), {"message_id": message_id, "attempt": attempt}))
+        return _ids(_hash_rows(run_seed, ("root", component, source), {"message_id": message_id, "attempt": attempt}))
     columns = {"source": source, "message_id": message_id, "attempt": attempt}
-    return _ids(_keyed(run_seed, ("root", component), columns))
+    return _ids(_hash_rows(run_seed, ("root", component), columns))
 
 
 def tuple_ids(
@@ -246,7 +246,7 @@ def tuple_ids(
         A column that is not of integers, by name.
     """
     columns = {"root_id": root_id, "parent_tuple_id": parent_tuple_id, "ordinal": ordinal}
-    return _ids(_keyed(run_seed, ("tuple", component), columns))
+    return _ids(_hash_rows(run_seed, ("tuple", component), columns))
 
 
 def draw(run_seed: int, purpose: str, *columns: ArrayLike) -> NDArray[np.float64]:
@@ -273,5 +273,5 @@ def draw(run_seed: int, purpose: str, *columns: ArrayLike) -> NDArray[np.float64
     if not columns:
         raise ArgumentTypeError("draw: expected at least one column")
     named: dict[str, Any] = {f"column {index}": column for index, column in enumerate(columns)}
-    words = _keyed(run_seed, ("draw", purpose), named)
+    words = _hash_rows(run_seed, ("draw", purpose), named)
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -24,7 +24,7 @@ _REMEDY: Final = (
 )
 
 
-def _asked() -> str:
+def _wanted_name() -> str:
     """Return the implementation that the environment asks for.
 
     Raises
@@ -68,7 +68,7 @@ def _explain(folder: str, fault: ImportError) -> str:
     return f"acker's compiled module {wanted} for Python {platform.python_version()} is missing: {found}; {_REMEDY}"
 
 
-NAME: Final = _asked()
+NAME: Final = _wanted_name()
 
 if TYPE_CHECKING:
     from acker import _core as core

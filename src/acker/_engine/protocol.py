@@ -163,7 +163,7 @@ COUNTERS: Final = (
 )
 
 
-class Options(NamedTuple):
+class AckerOptions(NamedTuple):
     """The checked options of an acker."""
 
     protocol: str
@@ -171,7 +171,7 @@ class Options(NamedTuple):
     high_water: int | None
 
 
-def check_options(protocol: object, buckets: object, high_water: object) -> Options:
+def check_options(protocol: object, buckets: object, high_water: object) -> AckerOptions:
     """Check the options of an acker, in this order."""
     if not isinstance(protocol, str):
         raise ArgumentTypeError(f"protocol: expected one of {_protocol_names()}, got {type(protocol).__name__}")
@@ -179,7 +179,7 @@ def check_options(protocol: object, buckets: object, high_water: object) -> Opti
         raise ArgumentValueError(f"protocol: expected one of {_protocol_names()}, got {protocol!r}")
     bucket_count = check_integer("buckets", buckets, BUCKETS_MIN, BUCKETS_MAX)
     high = None if high_water is None else check_integer("high_water", high_water, 0, HIGH_WATER_MAX)
-    return Options(protocol, bucket_count, high)
+    return AckerOptions(protocol, bucket_count, high)
 
 
 def check_seats(shards: int, high_water: int | None) -> None:
@@ -221,6 +221,11 @@ def check_integer(name: str, value: object, least: int, most: int) -> int:
     if not least <= number <= most:
         raise ArgumentValueError(f"{name}: expected an integer from {least} to {most}, got {number}")
     return number
+
+
+def divide_up(number: int, by: int) -> int:
+    """Return the quotient, rounded up."""
+    return (number + by - 1) // by
 
 
 def _protocol_names() -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Self, SupportsIndex
 from acker._engine.acker import NativeAcker
 from acker._engine.completions import Completions
 from acker._engine.implementation import core, kernel
-from acker._engine.protocol import PROTOCOLS, Options, check_integer, check_options, check_seats
-from acker._engine.snapshot import Reading, source_of
-from acker._engine.storage import Readable, opened
+from acker._engine.protocol import PROTOCOLS, AckerOptions, check_integer, check_options, check_seats
+from acker._engine.snapshot import SnapshotReader, input_of
+from acker._engine.storage import Readable, open_input
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -84,7 +84,7 @@ class ShardedAcker(NativeAcker):
         most = min(self._shards, _cores()) if threads is None else threads
         self._threads = check_integer("threads", most, 1, self._shards)
 
-    def _make_core(self, options: Options, seed: int) -> core.ShardedCore:
+    def _make_core(self, options: AckerOptions, seed: int) -> core.ShardedCore:
         protocol, buckets, high_water = options
         check_seats(self._shards, high_water)
         code = PROTOCOLS.index(protocol)
@@ -155,7 +155,7 @@ class ShardedAcker(NativeAcker):
         ArgumentTypeError, ArgumentValueError
             `shards` or `threads` is of the wrong type or out of range, or `high_water` has fewer seats than shards.
         """
-        return cls._new(shards, threads)._read(Reading(source_of(blob)))
+        return cls._new(shards, threads)._read(SnapshotReader(input_of(blob)))
 
     @classmethod
     def restore_from(
@@ -174,8 +174,8 @@ class ShardedAcker(NativeAcker):
             As in `restore`.
         """
         made = cls._new(shards, threads)
-        with opened(source) as bytes_of:
-            return made._read(Reading(bytes_of))
+        with open_input(source) as bytes_of:
+            return made._read(SnapshotReader(bytes_of))
 
     @classmethod
     def _new(cls, shards: SupportsIndex, threads: SupportsIndex | None) -> Self:

@@ -1,7 +1,7 @@
-"""The snapshot format, which docs/snapshot.md describes: what all implementations share, and a codec in plain Python.
+"""The snapshot format of docs/snapshot.md: a header, then blocks of entries.
 
-A snapshot is a header and blocks of entries. `Header` and `Reading` are for everyone; they check all but what stands in
-the blocks. `blocks_of` and `BlockReader` write and read those with NumPy, as the native core does faster.
+All implementations share `Header` and `SnapshotReader`, which check everything outside the blocks. `encode_pieces` and
+`BlockReader` write and read the blocks with NumPy; the native core has a faster way of its own.
 """
 
 from __future__ import annotations
@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from acker._engine.protocol import BUCKETS_MAX, BUCKETS_MIN, COUNTER_MAX, COUNTERS, HIGH_WATER_MAX, PROTOCOLS, Options
-from acker._engine.storage import BytesSource, Source
+from acker._engine.protocol import (
+    BUCKETS_MAX,
+    BUCKETS_MIN,
+    COUNTER_MAX,
+    COUNTERS,
+    HIGH_WATER_MAX,
+    PROTOCOLS,
+    AckerOptions,
+    divide_up,
+)
+from acker._engine.storage import ByteInput, MemoryInput
 from acker._engine.xxh64 import xxh64
 from acker.errors import ArgumentTypeError, SnapshotError
 
@@ -36,7 +45,7 @@ _DTYPES: Final = tuple(np.dtype(dtype) for dtype in ("<i8", "<i8", "<i8", "<i4",
 ENTRY_BYTES: Final = sum(dtype.itemsize for dtype in _DTYPES)
 
 
-class Entries(NamedTuple):
+class SnapshotEntries(NamedTuple):
     """The trees that an acker holds, one row each, in any order; every column has n rows."""
 
     root_id: npt.NDArray[np.int64]
@@ -48,38 +57,25 @@ class Entries(NamedTuple):
     age: npt.NDArray[np.uint8]
 
     @classmethod
-    def from_rows(cls, rows: Sequence[tuple[int, ...]]) -> Entries:
+    def from_rows(cls, rows: Sequence[tuple[int, ...]]) -> SnapshotEntries:
         """Return rows of seven numbers as columns."""
-        columns: Iterable[tuple[int, ...]] = zip(*rows, strict=True) if rows else [()] * len(_DTYPES)
-        return cls(*(np.array(column, dtype) for column, dtype in zip(columns, _DTYPES, strict=True)))
-
-    def part(self, first: int, end: int) -> Entries:
-        """Return some of the rows, without copying."""
-        columns: list[Any] = [column[first:end] for column in self]
-        return Entries(*columns)
-
-
-class State(NamedTuple):
-    """Everything that a snapshot holds; ``counters`` has one int for each name in `COUNTERS`."""
-
-    protocol: str
-    buckets: int
-    high_water: int | None
-    counters: tuple[int, ...]
-    entries: Entries
+        if not rows:
+            return cls(*(np.empty(0, dtype) for dtype in _DTYPES))
+        return cls(*(np.array(column, dtype) for column, dtype in zip(zip(*rows, strict=True), _DTYPES, strict=True)))
 
 
 class Header(NamedTuple):
     """What a snapshot says before its first block: the options, the counters, and how many entries there are."""
 
-    options: Options
+    options: AckerOptions
     counters: tuple[int, ...]
     entries: int
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the whole snapshot."""
-        return HEADER_BYTES + self.entries * ENTRY_BYTES + -(-self.entries // BLOCK_ENTRIES) * _CHECKSUM.size
+        blocks = divide_up(self.entries, BLOCK_ENTRIES)
+        return HEADER_BYTES + self.entries * ENTRY_BYTES + blocks * _CHECKSUM.size
 
     def blocks(self) -> Iterator[int]:
         """Yield the number of entries in each block."""
@@ -117,7 +113,7 @@ class Header(NamedTuple):
         _expect(-1 <= high_water <= HIGH_WATER_MAX, f"a high_water from -1 to {HIGH_WATER_MAX}", high_water)
         for name, count in zip(COUNTERS, counters, strict=True):
             _expect(count <= COUNTER_MAX, f"a counter {name} of at most {COUNTER_MAX}", count)
-        options = Options(PROTOCOLS[code], buckets, None if high_water == -1 else high_water)
+        options = AckerOptions(PROTOCOLS[code], buckets, None if high_water == -1 else high_water)
         return cls(options, tuple(counters), entries)
 
 
@@ -132,7 +128,7 @@ def checksum_at_end(data: bytes | memoryview) -> int:
     return int(checksum)
 
 
-class Filler(Protocol):
+class BlockLoader(Protocol):
     """What takes over the entries of a snapshot, block by block; `BlockReader` and the native core's are two."""
 
     def read(self, block: Any, entries: int, /) -> tuple[int, int] | None:
@@ -143,27 +139,29 @@ class Filler(Protocol):
         """How many tracked entries have been taken over."""
 
 
-class _Fault(NamedTuple):
+class _EntryFault(NamedTuple):
     expected: str
     column: str
-    fails: Callable[[Entries, Options], npt.NDArray[np.bool_]]
+    fails: Callable[[SnapshotEntries, AckerOptions], npt.NDArray[np.bool_]]
 
 
 # What an entry can break by itself, in the order of the checks; the native core knows these by their places.
 FAULTS: Final = (
-    _Fault("a state from 0 to 2", "state", lambda entries, _: entries.state > FAILED),
-    _Fault("an age below {buckets}", "age", lambda entries, options: entries.age >= options.buckets),
-    _Fault("a task id >= 0", "task_id", lambda entries, _: entries.task_id < 0),
-    _Fault("task id 0 without a TRACK", "task_id", lambda entries, _: _untracked(entries) & (entries.task_id != 0)),
-    _Fault(
+    _EntryFault("a state from 0 to 2", "state", lambda entries, _: entries.state > FAILED),
+    _EntryFault("an age below {buckets}", "age", lambda entries, options: entries.age >= options.buckets),
+    _EntryFault("a task id >= 0", "task_id", lambda entries, _: entries.task_id < 0),
+    _EntryFault(
+        "task id 0 without a TRACK", "task_id", lambda entries, _: _untracked(entries) & (entries.task_id != 0)
+    ),
+    _EntryFault(
         "message id 0 without a TRACK", "message_id", lambda entries, _: _untracked(entries) & (entries.message_id != 0)
     ),
-    _Fault(
+    _EntryFault(
         "tracked entries only in protocol fsshelter",
         "state",
         lambda entries, options: _untracked(entries) & (options.protocol == "fsshelter"),
     ),
-    _Fault(
+    _EntryFault(
         "no tracked entry that is finished",
         "ack_val",
         lambda entries, options: ~_untracked(entries) & (entries.ack_val == 0) & (options.protocol != "fsshelter"),
@@ -173,12 +171,12 @@ ROOT_TWICE: Final = len(FAULTS)
 CHECKSUM_WRONG: Final = ROOT_TWICE + 1
 
 
-def _untracked(entries: Entries) -> npt.NDArray[np.bool_]:
+def _untracked(entries: SnapshotEntries) -> npt.NDArray[np.bool_]:
     untracked: npt.NDArray[np.bool_] = entries.state != TRACKED
     return untracked
 
 
-class Reading:
+class SnapshotReader:
     """A snapshot whose header has been read; `fill` goes on with the blocks.
 
     Attributes
@@ -192,7 +190,7 @@ class Reading:
     SnapshotError   see `Header.unpack`; or the source is known to be too short or too long.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ByteInput) -> None:
         self._source = source
         packed = bytes(source.take(HEADER_BYTES))
         self.header = Header.unpack(packed)
@@ -200,7 +198,7 @@ class Reading:
         if source.size_bytes is not None and source.size_bytes != self.header.size_bytes:
             self._refuse_size(source.size_bytes)
 
-    def fill(self, filler: Filler) -> None:
+    def fill(self, filler: BlockLoader) -> None:
         """Read all blocks into `filler`, which holds some of the entries when this raises.
 
         Raises
@@ -255,17 +253,17 @@ def _expect(holds: bool, expected: str, got: int) -> None:
         raise SnapshotError(f"snapshot: expected {expected}, got {got}")
 
 
-def _columns(block: bytes | memoryview, entries: int) -> Entries:
+def _columns(block: bytes | memoryview, entries: int) -> SnapshotEntries:
     columns: list[Any] = []
     offset = 0
     for dtype in _DTYPES:
         stored = np.frombuffer(block, dtype, entries, offset)
         columns.append(stored.astype(dtype.newbyteorder("="), copy=False))
         offset += stored.nbytes
-    return Entries(*columns)
+    return SnapshotEntries(*columns)
 
 
-def source_of(blob: object) -> Source:
+def input_of(blob: object) -> ByteInput:
     """Return the bytes of a snapshot as a source.
 
     Raises
@@ -274,10 +272,10 @@ def source_of(blob: object) -> Source:
     """
     if not isinstance(blob, (bytes, bytearray, memoryview)):
         raise ArgumentTypeError(f"snapshot: expected bytes, got {type(blob).__name__}")
-    return BytesSource(bytes(blob))  # No copy of bytes; a copy of what somebody could still write to.
+    return MemoryInput(bytes(blob))  # No copy of bytes; a copy of what somebody could still write to.
 
 
-def pieces_of(header: Header, blocks: Iterable[Entries]) -> Iterator[bytes]:
+def encode_pieces(header: Header, blocks: Iterable[SnapshotEntries]) -> Iterator[bytes]:
     """Yield a snapshot: its header, then its blocks, which are given as columns of `Header.blocks` rows."""
     packed = header.pack()
     yield packed
@@ -301,7 +299,7 @@ class BlockReader:
         Is given the entries of each block that is good.
     """
 
-    def __init__(self, reading: Reading, take: Callable[[Entries], None]) -> None:
+    def __init__(self, reading: SnapshotReader, take: Callable[[SnapshotEntries], None]) -> None:
         self._options = reading.header.options
         self._checksum = reading.checksum
         self._take = take
@@ -309,7 +307,7 @@ class BlockReader:
         self.open = 0
 
     def read(self, block: bytes | memoryview, entries: int) -> tuple[int, int] | None:
-        """As `Filler` has it."""
+        """As `BlockLoader` has it."""
         content = block[: -_CHECKSUM.size]
         self._checksum = xxh64(content, self._checksum)
         if checksum_at_end(block) != self._checksum:
@@ -326,26 +324,3 @@ class BlockReader:
         self.open += int(np.count_nonzero(columns.state == TRACKED))
         self._take(columns)
         return None
-
-
-def encode(state: State) -> bytes:
-    """Return a state as a snapshot. ``message_id`` and ``task_id`` of entries without a TRACK read 0 there."""
-    options = Options(state.protocol, state.buckets, state.high_water)
-    header = Header(options, state.counters, len(state.entries.root_id))
-    firsts = range(0, header.entries, BLOCK_ENTRIES)
-    return b"".join(pieces_of(header, (state.entries.part(first, first + BLOCK_ENTRIES) for first in firsts)))
-
-
-def decode(blob: bytes | bytearray | memoryview) -> State:
-    """Return the state that a snapshot holds.
-
-    Raises
-    ------
-    SnapshotError       the bytes are damaged, cut short, too long, of another version, or hold what no acker can hold.
-    ArgumentTypeError   `blob` is not bytes.
-    """
-    reading = Reading(source_of(blob))
-    blocks: list[Entries] = [Entries.from_rows([])]
-    reading.fill(BlockReader(reading, blocks.append))
-    columns: list[Any] = [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
-    return State(*reading.header.options, reading.header.counters, Entries(*columns))

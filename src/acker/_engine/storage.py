@@ -85,7 +85,7 @@ def _write_path(target: str | os.PathLike[str], pieces: Iterable[bytes]) -> int:
     if mode is not None and not stat.S_ISREG(mode):
         with path.open("wb", buffering=0) as file:
             return _write_file(file, pieces)
-    with _synced(path.parent):
+    with _sync_afterwards(path.parent):
         # Nobody but the owner is let in by mkstemp.
         descriptor, name = tempfile.mkstemp(prefix=".acker-", suffix=".tmp", dir=path.parent)
         temporary = Path(name)
@@ -103,7 +103,7 @@ def _write_path(target: str | os.PathLike[str], pieces: Iterable[bytes]) -> int:
 
 
 @contextmanager
-def _synced(folder: Path) -> Iterator[None]:
+def _sync_afterwards(folder: Path) -> Iterator[None]:
     """Make what is renamed in a folder outlast a crash of the machine, where the system can do that."""
     if os.name != "posix":
         yield
@@ -111,12 +111,12 @@ def _synced(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield
-        _sync(descriptor)
+        _sync_folder(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _sync(folder: int) -> None:
+def _sync_folder(folder: int) -> None:
     try:
         os.fsync(folder)
     except OSError as error:
@@ -124,7 +124,7 @@ def _sync(folder: int) -> None:
             raise
 
 
-class Source:
+class ByteInput:
     """Bytes that are taken from the front, piece by piece.
 
     Attributes
@@ -148,7 +148,7 @@ class Source:
         raise NotImplementedError
 
 
-class BytesSource(Source):
+class MemoryInput(ByteInput):
     """Bytes that are all here; what is taken of them is not copied."""
 
     def __init__(self, data: bytes) -> None:
@@ -159,7 +159,7 @@ class BytesSource(Source):
         return self._data[self.taken_bytes : self.taken_bytes + count]
 
 
-class FileSource(Source):
+class FileInput(ByteInput):
     """A binary file, read from where it stands."""
 
     def __init__(self, file: Readable, size_bytes: int | None = None) -> None:
@@ -184,7 +184,7 @@ class FileSource(Source):
 
 
 @contextmanager
-def opened(source: str | os.PathLike[str] | Readable) -> Iterator[Source]:
+def open_input(source: str | os.PathLike[str] | Readable) -> Iterator[ByteInput]:
     """Open a path, or take a binary file object as it stands, which stays open.
 
     Raises
@@ -195,8 +195,8 @@ def opened(source: str | os.PathLike[str] | Readable) -> Iterator[Source]:
     if isinstance(source, (str, os.PathLike)):
         with open(source, "rb", buffering=0) as file:  # noqa: PTH123  pathlib is imported where it is needed
             state = os.fstat(file.fileno())
-            yield FileSource(file, state.st_size if stat.S_ISREG(state.st_mode) else None)
+            yield FileInput(file, state.st_size if stat.S_ISREG(state.st_mode) else None)
         return
     if not callable(getattr(source, "read", None)):
         raise ArgumentTypeError(f"source: expected a path or a binary file object, got {type(source).__name__}")
-    yield FileSource(source)
+    yield FileInput(source)

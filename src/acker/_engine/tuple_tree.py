@@ -212,7 +212,7 @@ class TupleTree:
         self._acknowledge(Kind.FAIL, tuple_id)
 
     def _acknowledge(self, kind: Kind, tuple_id: str) -> None:
-        parsed = _parsed("tuple_id", tuple_id)
+        parsed = _parse_id("tuple_id", tuple_id)
         if parsed is None:
             return
         if parsed in self._acknowledged:
@@ -237,7 +237,7 @@ class TupleTree:
         ArgumentTypeError, ArgumentValueError
             One of them is no encoded id; nothing is sent.
         """
-        for root in dict.fromkeys(root for root, _ in _all_parsed(tuple_ids)):
+        for root in dict.fromkeys(root for root, _ in _parse_ids(tuple_ids)):
             self._send(Message(Kind.RESET_TIMEOUT, root, 0))
 
     def oldest(self, n: SupportsIndex = 10) -> list[PendingTree]:
@@ -318,7 +318,7 @@ def _monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def _parsed(name: str, tuple_id: object) -> _Id | None:
+def _parse_id(name: str, tuple_id: object) -> _Id | None:
     """Return what an encoded id names, None for an unanchored one; refuse what no `TupleTree` has made."""
     if not isinstance(tuple_id, str):
         hint = ": call it once for each of the ids that a tuple carries" if isinstance(tuple_id, (list, tuple)) else ""
@@ -332,17 +332,17 @@ def _parsed(name: str, tuple_id: object) -> _Id | None:
     return parsed
 
 
-def _settled(each: _Id) -> TupleStateError:
+def _settled_error(each: _Id) -> TupleStateError:
     return TupleStateError(
         f"the input {encode_tuple_id(*each)!r} was acknowledged; nothing can be anchored to it any more"
     )
 
 
-def _all_parsed(tuple_ids: object) -> list[_Id]:
+def _parse_ids(tuple_ids: object) -> list[_Id]:
     """Return what encoded ids name, without the unanchored ones."""
     if isinstance(tuple_ids, (str, bytes)) or not isinstance(tuple_ids, Iterable):
         raise ArgumentTypeError(f"tuple_ids: expected a sequence of encoded ids, got {type(tuple_ids).__name__}")
-    named = [_parsed(f"tuple_ids[{place}]", tuple_id) for place, tuple_id in enumerate(tuple_ids)]
+    named = [_parse_id(f"tuple_ids[{place}]", tuple_id) for place, tuple_id in enumerate(tuple_ids)]
     return [each for each in named if each is not None]
 
 
@@ -431,10 +431,10 @@ class Anchoring:
 
     def __init__(self, tree: TupleTree, tuple_ids: Sequence[str]) -> None:
         self._tree = tree
-        self._inputs = _all_parsed(tuple_ids)
+        self._inputs = _parse_ids(tuple_ids)
         for each in self._inputs:
             if each in tree._acknowledged:
-                raise _settled(each)
+                raise _settled_error(each)
         # Root id -> the input's id that answers for what is emitted. One is enough where a root comes with several
         # inputs: the acker sees the xor of all of them.
         self._anchors: dict[int, _Id] = {}
@@ -447,7 +447,7 @@ class Anchoring:
         tree, tuple_id = self._tree, self._tree._next_id()
         for anchor in self._anchors.values():
             if anchor not in tree._emitted:
-                raise _settled(anchor)
+                raise _settled_error(anchor)
         if not self._anchors:
             return [str(tuple_id)]
         for root, anchor in self._anchors.items():

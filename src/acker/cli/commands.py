@@ -76,7 +76,7 @@ def fail(text: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def guarded(command: Command) -> Command:
+def exit_with_code(command: Command) -> Command:
     """Turn what a command raises into one sentence and an exit code."""
 
     @functools.wraps(command)
@@ -167,7 +167,7 @@ _environment_option = click.option(
 @click.option("--no-restart", is_flag=True, help="The first exception that escapes ends the topology.")
 @click.option("--max-restarts", type=click.IntRange(0), help="Restarts in a row, then it ends.  [default: 5]")
 @_environment_option
-@guarded
+@exit_with_code
 def topology(name: str, pairs: tuple[str, ...], **options: Any) -> None:
     """Run a topology in this process, until it is stopped or --until holds.
 
@@ -188,7 +188,7 @@ def topology(name: str, pairs: tuple[str, ...], **options: Any) -> None:
 )
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="[default: the standard output]")
 @_environment_option
-@guarded
+@exit_with_code
 def graph(topology: str, how: str | None, output: Path | None, environment: str | None) -> None:
     """Draw a topology: for Graphviz, as SVG (which needs no Graphviz), or for Mermaid."""
     from acker.cli.topology import draw
@@ -207,7 +207,7 @@ def state() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 @click.option("--master", default="local[2]", show_default=True, help="Spark master that reads the state.")
 @click.option("--driver-memory", default="2g", show_default=True, help="Memory of the Spark that is started here.")
-@guarded
+@exit_with_code
 def inspect(**options: Any) -> None:
     """Read the state in the CHECKPOINT of a query, which may run meanwhile: pending trees, their ages, bytes.
 
@@ -236,7 +236,7 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
 @click.option("--py-files", metavar="A,B", help="As of spark-submit: what comes onto the path of Python workers.")
 @click.option("--python", metavar="PROGRAM", help="Of the workers.  [default: PYSPARK_PYTHON, else this one]")
 @click.option("--ship", is_flag=True, help="Send acker to the executors first, as acker.spark.ship does.")
-@guarded
+@exit_with_code
 def doctor(
     master: str, conf: dict[str, str], archives: str | None, py_files: str | None, python: str | None, ship: bool
 ) -> None:

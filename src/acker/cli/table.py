@@ -112,22 +112,22 @@ def line(stats: RuntimeStats, before: RuntimeStats | None = None) -> str:
     parts = [f"{totals.acked:,} acked ({rate(stats, before):,.0f} a second)", f"{totals.pending:,} pending"]
     parts += losses(totals)
     if stats.restarts:
-        parts.append(counted(stats.restarts, "restart"))
+        parts.append(quantity(stats.restarts, "restart"))
     return f"{stats.uptime_secs:.1f} s, {stats.state}: {', '.join(parts)}"
 
 
 def losses(totals: ComponentStats) -> list[str]:
     """Return how many trees ended otherwise than acked, by why; and dead letters. What there is none of is left out."""
     found = ((getattr(totals, field), one, many) for field, one, many in _LOSSES)
-    return [counted(count, one, many) for count, one, many in found if count]
+    return [quantity(count, one, many) for count, one, many in found if count]
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def quantity(count: int, one: str, many: str | None = None) -> str:
     """Return a count with what is counted, in the singular or in the plural."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def drawn(stats: RuntimeStats, title: str, caption: str | None = None, *, width: int = 120) -> Table:
+def terminal_table(stats: RuntimeStats, title: str, caption: str | None = None, *, width: int = 120) -> Table:
     """Return the table for a terminal of some width. A narrow one does without some columns."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape

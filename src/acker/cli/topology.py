@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from acker.cli.environment import require
 from acker.cli.load import UsageError, load
-from acker.cli.table import counted, drawn, line
+from acker.cli.table import line, quantity, terminal_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,7 +68,7 @@ def main(
     )
     with ExitStack() as stack:
         if prometheus is not None:
-            stack.enter_context(_served(runtime, prometheus, console))
+            stack.enter_context(_serve_metrics(runtime, prometheus, console))
         stack.enter_context(stopped_by_signals(runtime))
         _run(runtime, until, console)
     result = runtime.report()
@@ -86,13 +86,13 @@ def main(
 
 def _run(runtime: LocalRuntime, until: str | None, console: Console) -> None:
     tasks = sum(len(node.tasks) for node in runtime.graph.nodes.values())
-    with _watched(runtime, console):
+    with _show_figures(runtime, console):
         try:
             # Before the start, which lasts as long as the slowest `initialize` of a component.
             _say(
                 console,
-                f"{runtime.graph.name} runs: {counted(len(runtime.graph.nodes), 'component')}, "
-                f"{counted(tasks, 'task')}; Ctrl-C drains it and stops, a second one stops it at once",
+                f"{runtime.graph.name} runs: {quantity(len(runtime.graph.nodes), 'component')}, "
+                f"{quantity(tasks, 'task')}; Ctrl-C drains it and stops, a second one stops it at once",
             )
             runtime.run(until)
         except Exception:
@@ -144,7 +144,7 @@ def draw(name: str, *, how: str | None, output: Path | None, environment: str | 
 
 
 @contextmanager
-def _served(runtime: LocalRuntime, port: int, console: Console) -> Iterator[None]:
+def _serve_metrics(runtime: LocalRuntime, port: int, console: Console) -> Iterator[None]:
     from acker.local.prometheus import serve
 
     try:
@@ -156,7 +156,7 @@ def _served(runtime: LocalRuntime, port: int, console: Console) -> Iterator[None
         yield
 
 
-def _watched(runtime: LocalRuntime, console: Console) -> AbstractContextManager[object]:
+def _show_figures(runtime: LocalRuntime, console: Console) -> AbstractContextManager[object]:
     """Show the figures while they change: a live table on a terminal, a line now and then elsewhere."""
     if not console.is_terminal:
         return _lines(runtime, console)
@@ -168,7 +168,7 @@ def _watched(runtime: LocalRuntime, console: Console) -> AbstractContextManager[
         nonlocal before
         stats = runtime.stats()
         hint = "Ctrl-C drains and stops, a second one stops at once"
-        shown = drawn(stats, f"{title}: {line(stats, before)}", hint, width=console.width)
+        shown = terminal_table(stats, f"{title}: {line(stats, before)}", hint, width=console.width)
         if stats.uptime_secs - before.uptime_secs >= 1:
             before = stats
         return shown
@@ -202,7 +202,7 @@ def _show(report: RunReport, console: Console, crash: str | None) -> None:
 
     tone, text = verdict(report, crash)
     colour = {"good": "green", "fair": "yellow", "bad": "red"}[tone]
-    console.print(drawn(report.stats, f"{report.topology}: {line(report.stats)}", width=console.width))
+    console.print(terminal_table(report.stats, f"{report.topology}: {line(report.stats)}", width=console.width))
     if report.error is not None:
         _say(console, report.error, "red")
     for task in report.abandoned:

@@ -8,7 +8,7 @@ import platform
 from typing import TYPE_CHECKING, Final
 
 from acker import __version__
-from acker.cli.table import HEADINGS, counted, duration, losses, rate, rows
+from acker.cli.table import HEADINGS, duration, losses, quantity, rate, rows
 from acker.ui import page
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def to_html(report: RunReport, graph: Graph, crash: str | None = None) -> str:
         page.verdict(*verdict(report, crash)),
         page.tiles(_tiles(report)),
         _error(report),
-        _abandoned(report),
+        _abandoned_tasks(report),
         page.section("Components", page.table([*HEADINGS], rows(report.stats))),
         page.section("Topology", page.drawing(svg(graph))),
         *_latencies(components),
@@ -52,7 +52,7 @@ def to_html(report: RunReport, graph: Graph, crash: str | None = None) -> str:
         _texts("Trees that timed out, as traced", report.timed_out_traces),
         _dead_letters(components),
         _streams(components),
-        _counted(components),
+        _user_counts(components),
     )
 
 
@@ -73,9 +73,9 @@ def verdict(report: RunReport, crash: str | None = None) -> tuple[str, str]:
         told[0] = "stopped and drained"
     if totals.shut_down:
         were = "was" if totals.shut_down == 1 else "were"
-        told.append(f"{counted(totals.shut_down, 'tree')} {were} still open and {were} failed with reason SHUTDOWN")
+        told.append(f"{quantity(totals.shut_down, 'tree')} {were} still open and {were} failed with reason SHUTDOWN")
     if report.untold:
-        told.append(f"of {counted(report.untold, 'tree')} the spout could not be told the end")
+        told.append(f"of {quantity(report.untold, 'tree')} the spout could not be told the end")
     wrong = losses(dataclasses.replace(totals, shut_down=0))
     if report.abandoned:
         wrong.insert(0, f"{len(report.abandoned)} abandoned")
@@ -117,7 +117,7 @@ def _error(report: RunReport) -> str:
     return page.section("The error", _pre(report.error)) if report.error else ""
 
 
-def _abandoned(report: RunReport) -> str:
+def _abandoned_tasks(report: RunReport) -> str:
     parts = [
         f"<p><code>{html.escape(task.component)}[{task.task}]</code> did not come back:</p>{_pre(task.stack)}"
         for task in report.abandoned
@@ -224,6 +224,6 @@ def _streams(components: list[ComponentStats]) -> str:
     return page.section("Streams", page.table(["component", "stream", "emitted"], body)) if body else ""
 
 
-def _counted(components: list[ComponentStats]) -> str:
+def _user_counts(components: list[ComponentStats]) -> str:
     body = [[row.component, name, f"{count:,}"] for row in components for name, count in row.user.items()]
     return page.section("Counted by the components", page.table(["component", "name", "count"], body)) if body else ""

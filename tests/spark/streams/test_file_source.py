@@ -9,7 +9,6 @@ from pyspark.errors import StreamingQueryException
 
 from acker import MESSAGE_SCHEMA
 from acker._engine.combiner import Cohorts, Combiner
-from acker._engine.reference import combined
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark import completions_from_files, files
 from acker.spark.blocks import decode_block
@@ -19,6 +18,7 @@ from acker.spark.session_checks import PROVIDER, PROVIDER_CONF
 from acker.spark.streams import file_source
 from acker.spark.streams.file_source import blocks_from_directory
 from acker.spark.streams.listener import skipped_files
+from tests.oracles import settle_as_sets
 from tests.spark.test_files import table_of, write
 from tests.spark.test_sink_log import commit
 
@@ -95,7 +95,7 @@ def test_a_task_that_is_dealt_much_hands_on_what_it_has(tmp_path, monkeypatch):
         merged.merge(combiner.partials()[0])
     assert len(held) > 3 and sum(held) == 400
     columns = [table.column(name).to_numpy() for name in MESSAGE_SCHEMA.names]
-    assert sorted(merged.settle().rows()) == combined(*columns).rows()
+    assert sorted(merged.settle().rows()) == settle_as_sets(*columns).rows()
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,8 @@ def test_files_become_blocks_once_however_they_are_cut(gathered, tmp_path, monke
             merged.merge(partials)
         columns = [whole.column(name).to_numpy() for name in MESSAGE_SCHEMA.names]
         assert counted == len(whole)
-        assert sorted(merged.settle(include_pending=True).rows()) == combined(*columns, include_pending=True).rows()
+        sets = settle_as_sets(*columns, include_pending=True)
+        assert sorted(merged.settle(include_pending=True).rows()) == sets.rows()
         times = {table.num_rows for table in of_batch}
         assert events <= (times | {None}) if event_time else events == {None}
         assert event_time is None or max(times) in events
