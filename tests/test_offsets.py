@@ -317,7 +317,7 @@ def test_holes_cost_memory_only_above_the_oldest_open_message():
     for offset in range(0, 60_000, 3):
         tracker.emitted(0, offset)
         tracker.acked(0, offset)
-        assert len(tracker._logs[0].ends) <= 64
+        assert len(tracker._partitions.logs[0].ends) <= 64
 
 
 def test_a_long_queue_is_acked_in_order():

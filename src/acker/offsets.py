@@ -1,7 +1,7 @@
-"""From finished messages to the offset that may be committed, for sources that read a log: Kafka and its like.
+"""Offsets that are safe to commit, for sources that read a log, such as Kafka.
 
-A consumer of a log commits one number a partition, and after a restart it reads on from there. Messages finish in any
-order, so the number must stay below every message that is still open: whatever it passes is never read again.
+A consumer of a log commits one number for each partition, and after a restart it reads on from there. Messages finish
+in any order, so the number must not pass a message that is still open: nobody would read it again.
 """
 
 from __future__ import annotations
@@ -135,19 +135,19 @@ class OffsetStats:
 
 
 class _Log:
-    """One assignment of a partition: which of its offsets are open, and which there were at all.
+    """One assignment of a partition: which offsets were emitted, and which of them are open.
 
-    Offsets come in ascending order, so what was emitted is a list of runs that only grows at its end; a new one begins
-    where the log has a hole. What is done needs no memory: it is what was emitted and is not open.
+    Offsets come in ascending order, so the emitted ones are a list of runs that only grows at its end; a new run begins
+    behind a hole of the log. Done messages need no memory: they are those that were emitted and are not open.
     """
 
-    __slots__ = ("ends", "next", "open", "prune_at", "start", "starts", "told")
+    __slots__ = ("committed", "ends", "next", "open", "prune_at", "start", "starts")
 
     def __init__(self, position: int | None) -> None:
         self.start = position  # where this assignment began to read; None: not known yet
         self.next = position  # one more than the highest offset that was emitted
-        self.told = position  # what `committed` said last
-        # Ordered, so that the oldest is at hand. A dict would look through all that was removed in front of it.
+        self.committed = position  # the offset of the last commit
+        # A plain dict would walk over every removed key in front to find the oldest.
         self.open: OrderedDict[int, None] = OrderedDict()
         self.starts: list[int] = []
         self.ends: list[int] = []  # exclusive
@@ -161,7 +161,7 @@ class _Log:
     def append(self, offset: int) -> None:
         """Open an offset above all others."""
         if self.next is None:
-            self.start = self.next = self.told = offset
+            self.start = self.next = self.committed = offset
         if self.ends and self.ends[-1] == offset:
             self.ends[-1] = offset + 1
         else:
@@ -173,7 +173,7 @@ class _Log:
         self.next = offset + 1
 
     def prune(self) -> None:
-        """Drop the runs below every open offset: nobody has to tell their messages from their holes any more."""
+        """Drop the runs below every open offset: below it, holes count as emitted."""
         floor = self.committable
         if floor is not None:
             below = bisect_right(self.ends, floor)
@@ -181,32 +181,198 @@ class _Log:
         self.prune_at = max(_RUNS_KEPT_LEAST, 2 * len(self.ends))
 
     def is_done(self, offset: int) -> bool:
-        """Return whether an offset that is not open was emitted; below all open ones, holes count as emitted."""
+        """Return whether an offset that is not open was emitted."""
         start, floor, after = self.start, self.committable, self.next
         if start is None or floor is None or after is None or not start <= offset < after:
             return False
         if offset < floor:
             return True
+        return self._is_in_a_run(offset)
+
+    def _is_in_a_run(self, offset: int) -> bool:
         run = bisect_right(self.starts, offset) - 1
         return run >= 0 and offset < self.ends[run]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the part of a snapshot that is about this partition."""
+        self.prune()
+        runs = [list(run) for run in zip(self.starts, self.ends, strict=True)]
+        return {
+            "start": self.start,
+            "next": self.next,
+            "committed": self.committed,
+            "open": list(self.open),
+            "runs": runs,
+        }
+
+    @classmethod
+    def from_json(cls, partition: str, own: Mapping[str, Any]) -> _Log:
+        """Return the log of a partition from its part of a snapshot; SnapshotError if it contradicts itself."""
+        log = cls(None)
+        edges = [check_integer("runs", edge, 0, OFFSET_MAX + 1) for run in own["runs"] for edge in run]
+        if own["next"] is not None:
+            log.next = check_integer("next", own["next"], 0, OFFSET_MAX + 1)
+            log.start = check_integer("start", own["start"], 0, min([log.next, *edges]))
+            log.committed = check_integer("committed", own["committed"], 0, OFFSET_MAX + 1)
+        log.starts, log.ends = edges[::2], edges[1::2]
+        is_ascending = all(low < high for low, high in pairwise(edges)) and all(len(run) == 2 for run in own["runs"])
+        if not is_ascending or (edges and edges[-1] != log.next):
+            raise SnapshotError(f"partition {partition}: its runs of offsets are not ascending pairs up to {log.next}")
+        last = -1
+        for value in own["open"]:
+            offset = check_integer("open", value, last + 1, OFFSET_MAX)
+            if not log._is_in_a_run(offset):
+                raise SnapshotError(f"partition {partition}: offset {offset} is open and in none of its runs")
+            log.open[offset] = None
+            last = offset
+        log.prune()
+        return log
+
+
+class _Partitions:
+    """The logs of the assigned partitions, how far the revoked ones had come, and what was counted of all."""
+
+    __slots__ = ("logs", "revoked", "stats")
+
+    def __init__(self) -> None:
+        self.stats = OffsetStats()
+        self.logs: dict[int, _Log] = {}
+        # The offset below which messages were emitted before the partition was revoked: outcomes of them may be late.
+        self.revoked: dict[int, int] = {}
+
+    def revoke(self, partition: int) -> _Log | None:
+        """Remove a partition and return its log, if it is assigned."""
+        log = self.logs.pop(partition, None)
+        if log is not None and log.next is not None:
+            self.revoked[partition] = max(log.next, self.revoked.get(partition, 0))
+        return log
+
+    def begin(self, partition: int) -> _Log:
+        """Return the log of a partition that is assigned by its first message."""
+        if partition in self.revoked:
+            raise ArgumentValueError(f"partition {partition} was revoked; assign it before messages of it are emitted")
+        partition = check_integer("partition", partition, 0, PARTITION_MAX)
+        log = self.logs[partition] = _Log(None)
+        return log
+
+    def open(self, partition: int) -> Mapping[int, None]:
+        """Return the open offsets of a partition; none where it is not assigned."""
+        return self.logs[partition].open if partition in self.logs else {}
+
+    def is_done(self, partition: int, offset: int) -> bool:
+        """Tell a done message (True) from one of an assignment that ended (False).
+
+        Raises
+        ------
+        ArgumentValueError
+            It is neither: it was never emitted.
+        """
+        partition = check_integer("partition", partition, 0, PARTITION_MAX)
+        offset = check_integer("offset", offset, 0, OFFSET_MAX)
+        log = self.logs.get(partition)
+        if log is not None and log.is_done(offset):
+            return True
+        if offset < self.revoked.get(partition, 0):
+            return False
+        why = "it was never emitted" if log is not None else "the partition was never assigned"
+        raise ArgumentValueError(f"partition {partition}, offset {offset}: {why}")
+
+    def _check_rows(self, places: Mapping[int, Int64s], offset: Int64s, row: Int64s) -> None:
+        """Refuse the first row about a message that was never emitted; `places` are those of each partition."""
+        refused: list[tuple[int, str]] = []
+        for partition, of_partition in places.items():
+            is_open = self.open(partition)
+            for place, value in zip(of_partition.tolist(), offset[of_partition].tolist(), strict=True):
+                if value not in is_open:
+                    try:
+                        self.is_done(partition, value)
+                    except ArgumentValueError as fault:
+                        refused.append((int(row[place]), str(fault)))
+                        break
+        if refused:
+            number, why = min(refused)
+            raise ArgumentValueError(f"row {number}: {why}")
+
+    def settle(self, partition: int, offset: int) -> bool:
+        """Close an open message; return whether it was open."""
+        log = self.logs.get(partition)
+        if log is None or offset not in log.open:
+            self.ignore(partition, offset)
+            return False
+        del log.open[offset]
+        return True
+
+    def ignore(self, partition: int, offset: int) -> None:
+        """Count the outcome of a message that is not open."""
+        if self.is_done(partition, offset):
+            self.stats.duplicates += 1
+        else:
+            self.stats.late += 1
+
+    def apply(self, completions: Completions, task_id: int | None) -> int:
+        """Apply the rows of one task, or of all; see `OffsetTracker.apply`."""
+        is_wanted = completions.outcome != Outcome.PENDING
+        if task_id is not None:
+            is_wanted &= completions.task_id == task_id
+        row = np.flatnonzero(is_wanted)
+        partition, offset = unpack(completions.message_id[row])
+        is_acked = completions.outcome[row] == Outcome.ACKED
+        places = {value: np.flatnonzero(partition == value) for value in np.unique(partition).tolist()}
+        self._check_rows(places, offset, row)
+        before = self.stats.acked
+        for value, of_partition in places.items():
+            self._apply(value, offset[of_partition].tolist(), is_acked[of_partition].tolist())
+        return self.stats.acked - before
+
+    def _apply(self, partition: int, offsets: list[int], is_acked: list[bool]) -> None:
+        acked = failed = 0
+        log = self.logs.get(partition)
+        for offset, ok in zip(offsets, is_acked, strict=True):
+            if log is None or offset not in log.open:
+                self.ignore(partition, offset)
+            elif ok:
+                del log.open[offset]
+                acked += 1
+            else:
+                failed += 1
+        self.stats.acked += acked
+        self.stats.failed += failed
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the part of a snapshot that is about partitions."""
+        return {
+            "partitions": {str(partition): log.to_json() for partition, log in sorted(self.logs.items())},
+            "revoked": {str(partition): offset for partition, offset in sorted(self.revoked.items())},
+        }
+
+    @classmethod
+    def from_json(cls, snapshot: Mapping[str, Any]) -> _Partitions:
+        """Return the partitions of a snapshot."""
+        made = cls()
+        for partition, own in snapshot["partitions"].items():
+            made.logs[check_integer("partition", int(partition), 0, PARTITION_MAX)] = _Log.from_json(partition, own)
+        for partition, offset in snapshot["revoked"].items():
+            end = check_integer("revoked", offset, 0, OFFSET_MAX + 1)
+            made.revoked[check_integer("partition", int(partition), 0, PARTITION_MAX)] = end
+        return made
+
 
 class OffsetTracker:
-    """The highest offset of each partition that may be committed, from what was emitted and what is done.
+    """Computes the highest offset of each partition that may be committed.
 
-    .. important:: What `committable` gives is Kafka's convention: the offset of the **next message to read**, one more
+    .. important:: `committable` follows Kafka's convention: it is the offset of the **next message to read**, one more
        than the last one that is done. Hand it to ``commit`` as it is. `done_through` is one less, for sources that
        want the last message that is done.
 
-    Done is a message that was acked or dead-lettered. One that failed stays open: it will be replayed, under the same
-    offset. Offsets between two emitted ones which were never emitted are holes of the log, as compaction and
+    A message is done when it was acked or dead-lettered. A failed one stays open: it will be replayed under the same
+    offset. Offsets that were never emitted and lie between two emitted ones are holes of the log, as compaction and
     transaction markers leave them; nothing waits for them.
 
-    Memory is proportional to the messages that are open and to the holes above the lowest of them. A million messages
-    that are done and wait for one below them cost nothing.
+    Memory is proportional to the open messages and to the holes above the lowest of them. A million done messages
+    that wait for one below them cost nothing.
 
-    A partition is known from `assign` on, or from its first `emitted`. One tracker is about one topic, and is used
-    from one thread at a time: a spout calls it in `next_tuple`, `ack` and `fail`, which never run at once.
+    A partition is known from `assign` on, or from its first `emitted`. Use one tracker for each topic, from one thread
+    at a time: a spout calls it in `next_tuple`, `ack` and `fail`, which never run at once.
 
     Examples
     --------
@@ -227,12 +393,9 @@ class OffsetTracker:
     """
 
     def __init__(self) -> None:
-        self._logs: dict[int, _Log] = {}
-        # Of partitions that were revoked: the offset below which messages were emitted then, so outcomes may be late.
-        self._past: dict[int, int] = {}
-        self._stats = OffsetStats()
+        self._partitions = _Partitions()
 
-    # What the source says.
+    # Calls of the source.
 
     def assign(self, partition: int, position: int | None = None) -> None:
         """Begin with a partition, or begin anew: after a rebalance, and after a seek to an older offset.
@@ -253,22 +416,20 @@ class OffsetTracker:
         if position is not None:
             position = check_integer("position", position, 0, OFFSET_MAX)
         self.revoke(partition)
-        self._logs[partition] = _Log(position)
+        self._partitions.logs[partition] = _Log(position)
 
     def revoke(self, partition: int) -> int | None:
-        """Forget a partition that went to another consumer. Outcomes that still come are counted as late and ignored.
+        """Forget a partition that went to another consumer. Later outcomes of it are counted as late and ignored.
 
         Returns
         -------
         int or None
-            What may be committed for it, for the last time; None when nothing is known of it.
+            The offset to commit for it, for the last time; None when nothing is known of it.
         """
-        log = self._logs.pop(partition, None)
+        log = self._partitions.revoke(partition)
         if log is None:
             return None
-        if log.next is not None:
-            self._past[partition] = max(log.next, self._past.get(partition, 0))
-        self._stats.revoked += len(log.open)
+        self._partitions.stats.revoked += len(log.open)
         return log.committable
 
     def emitted(self, partition: int, offset: int) -> bool:
@@ -292,14 +453,14 @@ class OffsetTracker:
         ArgumentTypeError
             No integers.
         """
-        log = self._logs.get(partition)
+        log = self._partitions.logs.get(partition)
         if log is None:
-            log = self._begin(partition)
+            log = self._partitions.begin(partition)
         if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
             offset = check_integer("offset", offset, 0, OFFSET_MAX)
         if log.next is None or offset >= log.next:
             log.append(offset)
-            self._stats.emitted += 1
+            self._partitions.stats.emitted += 1
             return True
         is_open = offset in log.open
         if not (is_open or log.is_done(offset)):
@@ -310,43 +471,38 @@ class OffsetTracker:
                 f"partition {partition}, offset {offset}: offsets of a partition are emitted in ascending order, and "
                 f"{below}; after a seek to an older offset, assign the partition anew"
             )
-        self._stats.reread += 1
+        self._partitions.stats.reread += 1
         return is_open
 
-    def _begin(self, partition: int) -> _Log:
-        if partition in self._past:
-            raise ArgumentValueError(f"partition {partition} was revoked; assign it before messages of it are emitted")
-        self.assign(partition)
-        return self._logs[partition]
-
     def committed(self, offsets: Mapping[int, int]) -> None:
-        """Take note of what the log holds as committed now, in the convention of `committable`.
+        """Note what was committed to the log, in the convention of `committable`.
 
         Parameters
         ----------
         offsets : mapping of partition to offset
-            What was told last counts. Partitions that were revoked since are ignored.
+            The last call counts. Partitions that were revoked since are ignored.
 
         Raises
         ------
         ArgumentValueError
-            More than may be committed: messages would be lost. Nothing was taken note of.
+            More than may be committed: messages would be lost. Nothing was noted.
         """
-        told = [
-            (partition, self._logs[partition], check_integer("offset", offset, 0, OFFSET_MAX + 1))
+        logs = self._partitions.logs
+        commits = [
+            (partition, logs[partition], check_integer("offset", offset, 0, OFFSET_MAX + 1))
             for partition, offset in offsets.items()
-            if partition in self._logs
+            if partition in logs
         ]
-        for partition, log, offset in told:
+        for partition, log, offset in commits:
             if log.committable is not None and offset > log.committable:
                 raise ArgumentValueError(
                     f"partition {partition}, offset {offset}: only {log.committable} may be committed, "
                     "the next one to read"
                 )
-        for _, log, offset in told:
-            log.told = offset
+        for _, log, offset in commits:
+            log.committed = offset
 
-    # What became of the messages.
+    # Outcomes of the messages.
 
     def acked(self, partition: int, offset: int) -> None:
         """Count a message as done.
@@ -356,53 +512,25 @@ class OffsetTracker:
         ArgumentValueError
             It was never emitted; the text names partition and offset.
         """
-        if self._settle(partition, offset):
-            self._stats.acked += 1
+        if self._partitions.settle(partition, offset):
+            self._partitions.stats.acked += 1
 
     def dead_lettered(self, partition: int, offset: int) -> None:
-        """Count a message as done that was given up; raises as `acked`."""
-        if self._settle(partition, offset):
-            self._stats.dead_lettered += 1
+        """Count a message that was given up as done; raises as `acked`."""
+        if self._partitions.settle(partition, offset):
+            self._partitions.stats.dead_lettered += 1
 
     def failed(self, partition: int, offset: int) -> None:
         """Count a failure of a message, which stays open because it will be replayed; raises as `acked`."""
-        log = self._logs.get(partition)
-        if log is not None and offset in log.open:
-            self._stats.failed += 1
+        if offset in self._partitions.open(partition):
+            self._partitions.stats.failed += 1
         else:
-            self._ignore(partition, offset)
-
-    def _settle(self, partition: int, offset: int) -> bool:
-        log = self._logs.get(partition)
-        if log is None or offset not in log.open:
-            self._ignore(partition, offset)
-            return False
-        del log.open[offset]
-        return True
-
-    def _ignore(self, partition: int, offset: int) -> None:
-        """Count the outcome of a message that is not open."""
-        if self._was_known(partition, offset):
-            self._stats.duplicates += 1
-        else:
-            self._stats.late += 1
-
-    def _was_known(self, partition: int, offset: int) -> bool:
-        """Tell a message that is done (True) from one of an assignment that ended (False), and refuse all others."""
-        partition = check_integer("partition", partition, 0, PARTITION_MAX)
-        offset = check_integer("offset", offset, 0, OFFSET_MAX)
-        log = self._logs.get(partition)
-        if log is not None and log.is_done(offset):
-            return True
-        if offset < self._past.get(partition, 0):
-            return False
-        why = "it was never emitted" if log is not None else "the partition was never assigned"
-        raise ArgumentValueError(f"partition {partition}, offset {offset}: {why}")
+            self._partitions.ignore(partition, offset)
 
     def apply(self, completions: Completions, task_id: int | None = None) -> int:
-        """Take in what an acker reports, where each message id is the `pack` of a partition and an offset.
+        """Apply what an acker reports, where each message id is the `pack` of a partition and an offset.
 
-        Equals the rows one by one: ACKED as `acked`, FAILED, TIMED_OUT and REJECTED as `failed`; PENDING says nothing.
+        Equals the rows one by one: ACKED as `acked`, FAILED, TIMED_OUT and REJECTED as `failed`; PENDING is ignored.
 
         Parameters
         ----------
@@ -420,50 +548,9 @@ class OffsetTracker:
         ArgumentValueError
             A message was never emitted; the text names row, partition and offset. Nothing was applied.
         """
-        rows = completions.outcome != Outcome.PENDING
-        if task_id is not None:
-            rows &= completions.task_id == task_id
-        number = np.flatnonzero(rows)
-        partition, offset = unpack(completions.message_id[number])
-        is_acked = completions.outcome[number] == Outcome.ACKED
-        of_partition = {value: np.flatnonzero(partition == value) for value in np.unique(partition).tolist()}
-        self._check(of_partition, offset, number)
-        before = self._stats.acked
-        for value, places in of_partition.items():
-            self._apply(value, offset[places].tolist(), is_acked[places].tolist())
-        return self._stats.acked - before
+        return self._partitions.apply(completions, task_id)
 
-    def _check(self, of_partition: dict[int, Int64s], offset: Int64s, number: Int64s) -> None:
-        """Refuse rows about messages that were never emitted, the first of them."""
-        refused: list[tuple[int, str]] = []
-        for partition, places in of_partition.items():
-            is_open = self._logs[partition].open if partition in self._logs else {}
-            for place, value in zip(places.tolist(), offset[places].tolist(), strict=True):
-                if value not in is_open:
-                    try:
-                        self._was_known(partition, value)
-                    except ArgumentValueError as fault:
-                        refused.append((int(number[place]), str(fault)))
-                        break
-        if refused:
-            row, why = min(refused)
-            raise ArgumentValueError(f"row {row}: {why}")
-
-    def _apply(self, partition: int, offsets: list[int], is_acked: list[bool]) -> None:
-        is_open = self._logs[partition].open if partition in self._logs else {}
-        acked = failed = 0
-        for offset, ok in zip(offsets, is_acked, strict=True):
-            if offset not in is_open:
-                self._ignore(partition, offset)
-            elif ok:
-                del is_open[offset]
-                acked += 1
-            else:
-                failed += 1
-        self._stats.acked += acked
-        self._stats.failed += failed
-
-    # What may be asked.
+    # Questions.
 
     @overload
     def committable(self, partition: int) -> int | None: ...
@@ -475,7 +562,7 @@ class OffsetTracker:
         Parameters
         ----------
         partition : int, optional
-            All partitions that moved since `committed` was told, when left out.
+            Left out: all partitions that moved since their last `committed`.
 
         Returns
         -------
@@ -483,46 +570,48 @@ class OffsetTracker:
             None where the partition is not assigned, or nothing was read of it and no position is known.
         """
         if partition is not None:
-            return self._logs[partition].committable if partition in self._logs else None
-        offers = {partition: (log.committable, log.told) for partition, log in self._logs.items()}
+            log = self._partitions.logs.get(partition)
+            return None if log is None else log.committable
+        offers = {partition: (log.committable, log.committed) for partition, log in self._partitions.logs.items()}
         return {
-            partition: offset for partition, (offset, told) in offers.items() if offset is not None and offset != told
+            partition: offset
+            for partition, (offset, committed) in offers.items()
+            if offset is not None and offset != committed
         }
 
     def done_through(self, partition: int) -> int | None:
-        """Return one less than `committable`: this offset and all below are done. None where there is no such one."""
+        """Return one less than `committable`: this offset and all below are done. None where no offset is done."""
         following = self.committable(partition)
         return following - 1 if following else None
 
     @property
     def partitions(self) -> tuple[int, ...]:
         """The assigned partitions, in ascending order."""
-        return tuple(sorted(self._logs))
+        return tuple(sorted(self._partitions.logs))
 
     def open(self, partition: int | None = None) -> int:
         """Return how many messages are open, of one partition or of all."""
         if partition is None:
-            return sum(len(log.open) for log in self._logs.values())
-        return len(self._logs[partition].open) if partition in self._logs else 0
+            return sum(len(log.open) for log in self._partitions.logs.values())
+        return len(self._partitions.open(partition))
 
     def __len__(self) -> int:
         return self.open()
 
     def oldest(self, partition: int) -> int | None:
         """Return the lowest open offset, the one that holds the others up; None when none is open."""
-        log = self._logs.get(partition)
-        return None if log is None else next(iter(log.open), None)
+        return next(iter(self._partitions.open(partition)), None)
 
     def lag(self, partition: int) -> int:
-        """Return how many offsets, holes included, lie above what may be committed: what a restart reads again."""
-        log = self._logs.get(partition)
+        """Return how many offsets, holes included, a restart would read again."""
+        log = self._partitions.logs.get(partition)
         if log is None or log.next is None or log.committable is None:
             return 0
         return log.next - log.committable
 
     def stats(self) -> OffsetStats:
         """Return the counts of now."""
-        return OffsetStats(**asdict(self._stats))
+        return OffsetStats(**asdict(self._partitions.stats))
 
     # Snapshots.
 
@@ -532,23 +621,11 @@ class OffsetTracker:
         A tracker that is restored from it knows the messages that were done above the committed offset: when they are
         read again, `emitted` says that they need not be processed.
         """
-        partitions = {}
-        for partition, log in sorted(self._logs.items()):
-            log.prune()
-            runs = [list(run) for run in zip(log.starts, log.ends, strict=True)]
-            own = {"start": log.start, "next": log.next, "committed": log.told, "open": list(log.open), "runs": runs}
-            partitions[str(partition)] = own
-        revoked = {str(partition): offset for partition, offset in sorted(self._past.items())}
-        return {
-            "version": _SNAPSHOT_VERSION,
-            "partitions": partitions,
-            "revoked": revoked,
-            "stats": asdict(self._stats),
-        }
+        return {"version": _SNAPSHOT_VERSION, **self._partitions.to_json(), "stats": asdict(self._partitions.stats)}
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> OffsetTracker:
-        """Return a tracker that goes on where the snapshot was taken.
+        """Return a tracker in the state of a snapshot.
 
         Raises
         ------
@@ -559,42 +636,12 @@ class OffsetTracker:
             if snapshot["version"] != _SNAPSHOT_VERSION:
                 raise SnapshotError(f"version {snapshot['version']!r} of an offset snapshot; this release reads 1")
             tracker = cls()
-            for partition, own in snapshot["partitions"].items():
-                tracker._logs[check_integer("partition", int(partition), 0, PARTITION_MAX)] = _read_log(partition, own)
-            for partition, offset in snapshot["revoked"].items():
-                past = check_integer("revoked", offset, 0, OFFSET_MAX + 1)
-                tracker._past[check_integer("partition", int(partition), 0, PARTITION_MAX)] = past
-            counts = {each.name: check_integer(each.name, snapshot["stats"][each.name], 0, 2**63) for each in _COUNTS}
-            tracker._stats = OffsetStats(**counts)
+            tracker._partitions = _Partitions.from_json(snapshot)
+            names = [each.name for each in fields(OffsetStats)]
+            counts = {name: check_integer(name, snapshot["stats"][name], 0, 2**63) for name in names}
+            tracker._partitions.stats = OffsetStats(**counts)
         except SnapshotError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as fault:
             raise SnapshotError(f"no snapshot of an OffsetTracker: {type(fault).__name__}: {fault}") from fault
         return tracker
-
-
-_COUNTS: Final = fields(OffsetStats)
-
-
-def _read_log(partition: str, own: Mapping[str, Any]) -> _Log:
-    """Return a partition from its part of a snapshot, if that can be true."""
-    log = _Log(None)
-    edges = [check_integer("runs", edge, 0, OFFSET_MAX + 1) for run in own["runs"] for edge in run]
-    if own["next"] is not None:
-        log.next = check_integer("next", own["next"], 0, OFFSET_MAX + 1)
-        log.start = check_integer("start", own["start"], 0, min([log.next, *edges]))
-        log.told = check_integer("committed", own["committed"], 0, OFFSET_MAX + 1)
-    log.starts, log.ends = edges[::2], edges[1::2]
-    is_ascending = all(low < high for low, high in pairwise(edges)) and all(len(run) == 2 for run in own["runs"])
-    if not is_ascending or (edges and edges[-1] != log.next):
-        raise SnapshotError(f"partition {partition}: its runs of offsets are not ascending pairs up to {log.next}")
-    last = -1
-    for value in own["open"]:
-        offset = check_integer("open", value, last + 1, OFFSET_MAX)
-        run = bisect_right(log.starts, offset) - 1
-        if run < 0 or offset >= log.ends[run]:
-            raise SnapshotError(f"partition {partition}: offset {offset} is open and in none of its runs")
-        log.open[offset] = None
-        last = offset
-    log.prune()
-    return log
