@@ -252,11 +252,11 @@ def test_the_verdict_is_good_fair_or_bad(report) -> None:
     assert verdict(replace(clean(report), outcome="aborted")) == ("bad", OUTCOMES["aborted"])
 
 
-def ending(report: RunReport, outcome: RunOutcome, untold: int = 0, **counts: int) -> RunReport:
+def ending(report: RunReport, outcome: RunOutcome, undelivered: int = 0, **counts: int) -> RunReport:
     report = clean(report)
     spout = replace(report.stats.tasks[0], **counts)
     stats = replace(report.stats, tasks=(spout, *report.stats.tasks[1:]))
-    return replace(report, outcome=outcome, untold=untold, stats=stats)
+    return replace(report, outcome=outcome, undelivered=undelivered, stats=stats)
 
 
 @pytest.mark.parametrize(
@@ -275,12 +275,12 @@ def test_trees_that_were_open_at_the_end_are_told(report, outcome, text) -> None
     assert verdict(one)[1] == (
         f"{text}; 1 tree was still open and was failed with reason SHUTDOWN; 2 ended by restarts"
     )
-    untold = ending(report, outcome, untold=3)
-    assert verdict(untold) == ("fair", f"{text}; of 3 trees the spout could not be told the end")
+    undelivered = ending(report, outcome, undelivered=3)
+    assert verdict(undelivered) == ("fair", f"{text}; of 3 trees the spout could not be told the end")
 
 
 def test_the_report_has_tiles_of_what_is_unusual_where_there_is_any(report) -> None:
-    page = to_html(ending(report, "stopped", untold=3, shut_down=1_028, restarted=7), WordCount.graph())
+    page = to_html(ending(report, "stopped", undelivered=3, shut_down=1_028, restarted=7), WordCount.graph())
     for count, name in (
         ("1,028", "shut down while open"),
         ("7", "ended by restarts"),

@@ -393,7 +393,7 @@ def test_close_and_outcomes_that_raise_do_not_stop_a_stop(caplog):
         feeder.feed([number], number)
     scheduler.settle()
     report = scheduler.stop(drain_secs=0)
-    assert (sorted(feeder.tracker.failed), report.error, report.untold) == ([0, 1], None, 0)
+    assert (sorted(feeder.tracker.failed), report.error, report.undelivered) == ([0, 1], None, 0)
     texts = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert sum("raised in close" in text for text in texts) == 2
     assert sum("while it stops" in text for text in texts) == 2

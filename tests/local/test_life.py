@@ -76,7 +76,7 @@ def test_a_number_of_trees_that_will_never_come_ends_with_drained(feeder):
         feeder.feed([1], "m")
         feeder.end()
         scheduler.run(scheduler.runtime.lifecycle.reached.is_set)
-        assert scheduler.runtime.lifecycle.why_reached(parsed) == "drained"
+        assert scheduler.runtime.lifecycle.outcome_of(parsed) == "drained"
     assert run(chain(ended(), Pass), until=3).outcome == "drained"
 
 
@@ -333,7 +333,7 @@ def test_what_a_spout_emits_when_it_is_told_of_the_end_is_untold_and_counted(see
         scheduler.settle()
         report = scheduler.stop(drain_secs=1)
     assert Again.tracker.reason_of("m").kind is ReasonKind.SHUTDOWN
-    assert report.untold == 1
+    assert report.undelivered == 1
 
 
 class Batches(BatchingBolt):

@@ -155,8 +155,10 @@ def test_what_is_printed_of_figures_is_short() -> None:
     report = RunReport(topology="WordCount", outcome="drained", started_at=started, seconds=2.03125, stats=STATS)
     told = "topology='WordCount', outcome='drained', seconds=2.031"
     assert repr(report) == f"RunReport({told}, {counts})"
-    bad = replace(report, restarts=2, untold=3, abandoned=(Abandoned("split", 2, "File ..."),), error="ValueError: no")
-    assert repr(bad) == f"RunReport({told}, restarts=2, {counts}, untold=3, abandoned=1, error='ValueError: no')"
+    bad = replace(
+        report, restarts=2, undelivered=3, abandoned=(Abandoned("split", 2, "File ..."),), error="ValueError: no"
+    )
+    assert repr(bad) == f"RunReport({told}, restarts=2, {counts}, undelivered=3, abandoned=1, error='ValueError: no')"
 
 
 def test_a_report_is_json() -> None:

@@ -69,13 +69,13 @@ def verdict(report: RunReport, crash: str | None = None) -> tuple[str, str]:
     told = [OUTCOMES[report.outcome]]
     if crash is not None:
         told[0] = f"{told[0]} while it waited for a restart after {crash}"
-    elif report.outcome == "stopped" and not (totals.shut_down or report.untold):
+    elif report.outcome == "stopped" and not (totals.shut_down or report.undelivered):
         told[0] = "stopped and drained"
     if totals.shut_down:
         were = "was" if totals.shut_down == 1 else "were"
         told.append(f"{quantity(totals.shut_down, 'tree')} {were} still open and {were} failed with reason SHUTDOWN")
-    if report.untold:
-        told.append(f"of {quantity(report.untold, 'tree')} the spout could not be told the end")
+    if report.undelivered:
+        told.append(f"of {quantity(report.undelivered, 'tree')} the spout could not be told the end")
     wrong = losses(dataclasses.replace(totals, shut_down=0))
     if report.abandoned:
         wrong.insert(0, f"{len(report.abandoned)} abandoned")
@@ -93,7 +93,7 @@ def _tiles(report: RunReport) -> list[tuple[str, str]]:
     unusual = [
         ("ended by restarts", totals.restarted),
         ("shut down while open", totals.shut_down),
-        ("spout could not be told", report.untold),
+        ("spout could not be told", report.undelivered),
         ("acked, but ack() raised", totals.ack_errors),
     ]
     return [

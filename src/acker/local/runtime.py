@@ -11,27 +11,24 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from acker._engine.acker import Acker
-from acker._engine.protocol import UINT64_MAX, acker_of
+from acker._engine.protocol import acker_of
 from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError
 from acker.local.clock import Clock, SystemClock
 from acker.local.collectors import text_of
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import Executor
-from acker.local.executors.bolt import BoltExecutor, BoltTask
-from acker.local.executors.spout import SpoutExecutor, SpoutTask
 from acker.local.lifecycle import Lifecycle, Limits
 from acker.local.observe.hooks import Hook, check_hook
-from acker.local.observe.metrics import RunReport, RuntimeState, RuntimeStats, TaskStats
+from acker.local.observe.metrics import RunReport, RuntimeState, RuntimeStats
+from acker.local.observe.readings import busy_ms, read_tasks
 from acker.local.observe.sampling import Sampler
 from acker.local.observe.watchdog import StallWatchdog, suspects
 from acker.local.until import Until, parse_until
-from acker.local.wiring import ExecutorSet, RuntimeParts
+from acker.local.wiring import ExecutorSet, RuntimeParts, make_acker
 from acker.topology.checks import check_ticks
 from acker.topology.conf import check, inert, resolve
 from acker.topology.definition import Topology
 from acker.topology.graph import Graph, graph_of
-from acker.topology.reasons import ReasonKind
 
 _NS: Final = 1_000_000_000
 _NS_PER_MS: Final = 1_000_000
@@ -42,9 +39,6 @@ _LOOKS_A_TIMEOUT: Final = 4
 # Threads that wait look up now and then, so that a signal's handler runs meanwhile on every system.
 _WAIT_SECONDS: Final = 0.5
 _LOOK_SECONDS: Final = 0.1
-
-# The counter in which a reliable spout counts what it gave up.
-DEAD_LETTERS: Final = "dead_letters"
 
 logger = logging.getLogger("acker.local")
 
@@ -94,14 +88,13 @@ class LocalRuntime:
             check_hook(hook)
         graph = graph_of(topology, environment)
         # What only this process is told goes before what the definition says.
-        overrides = _checked_conf(conf)
+        overrides = _check_conf(conf)
         options = self.conf = resolve(graph.conf, overrides)
         check_ticks(graph, options)
         self.graph = dataclasses.replace(graph, name=options["topology.name"] or graph.name)
         self.clock: Clock = SystemClock() if clock is None else clock
         self._threads = threads
-        self._seed = seed
-        self._begun = self._error_told = False
+        self._started = self._error_raised = False
         self._started_at = ""
         self._started_ns = self._ended_ns = 0
         names = {task: node.name for node in self.graph.nodes.values() for task in node.tasks}
@@ -115,7 +108,7 @@ class LocalRuntime:
             ackers=[],
             make_executors=self._make_executors,
             spawn=self._spawn,
-            look=self._look,
+            find_stall=self._find_stall,
             holders=self._holders,
             limits=Limits(
                 drain_ns=timeout_ns if drain_secs is None else round(drain_secs * _NS),
@@ -125,7 +118,14 @@ class LocalRuntime:
                 watch_ns=max(1, timeout_ns // _LOOKS_A_TIMEOUT),
             ),
         )
-        self.ackers = [self._make_acker(number, timeout_ns) for number in range(options["topology.acker.tasks"])]
+        self.ackers = [
+            make_acker(number, options, self.clock, self.lifecycle.signal, seed)
+            for number in range(options["topology.acker.tasks"])
+        ]
+        for acker in self.ackers:
+            acker.on_restore = self._track_again
+            if not options["topology.enable.message.timeouts"]:
+                acker.open_roots = self._open_roots
         self.lifecycle.ackers = self.ackers
         rng = random.Random(seed)
         self._parts = RuntimeParts(
@@ -150,9 +150,9 @@ class LocalRuntime:
         RuntimeStateError
             It was started before: a runtime lives once.
         """
-        if self._begun:
+        if self._started:
             raise RuntimeStateError("a LocalRuntime is started once; make another one")
-        self._begun = True
+        self._started = True
         self._started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._started_ns = self.lifecycle.started_ns = self.clock.now_ns()
         if not self.ackers:
@@ -202,10 +202,10 @@ class LocalRuntime:
         while not self.lifecycle.reached.is_set() and not self.lifecycle.over.is_set():
             self.lifecycle.reached.wait(_LOOK_SECONDS)
         if self.lifecycle.error is not None:
-            self._error_told = True
+            self._error_raised = True
             raise self.lifecycle.error
         if self.lifecycle.reached.is_set():
-            self.lifecycle.outcome = self.lifecycle.why_reached(parsed)
+            self.lifecycle.outcome = self.lifecycle.outcome_of(parsed)
         return self.lifecycle.outcome
 
     def watch_for(self, until: str | int | None) -> Until:
@@ -241,7 +241,7 @@ class LocalRuntime:
 
     def join(self) -> None:
         """Wait until all has ended."""
-        if self._threads and self._begun:
+        if self._threads and self._started:
             _wait_for(self.lifecycle.over)
             for executor in self._executors():
                 if executor.thread is not None and not executor.abandoned:
@@ -255,7 +255,7 @@ class LocalRuntime:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        if kind is None and self.error is not None and not self._error_told:
+        if kind is None and self.error is not None and not self._error_raised:
             raise self.error
 
     # What can be seen.
@@ -285,20 +285,13 @@ class LocalRuntime:
 
     def stats(self) -> RuntimeStats:
         """Return all counts and gauges, of all tasks, since the start. Any thread may ask at any time."""
-        uptime_ns = max(1, (self._ended_ns or self.clock.now_ns()) - self._started_ns) if self._begun else 1
-        rows: list[TaskStats] = []
-        executors = self.lifecycle.executors
-        if executors is not None:
-            rows += [_spout_row(task, each, uptime_ns) for each in executors.spouts for task in each.tasks]
-            rows += [_bolt_row(task, each, uptime_ns) for each in executors.bolts for task in each.tasks]
-        rows.sort(key=lambda row: row.task)
-        rows.extend(_acker_row(acker, number, uptime_ns) for number, acker in enumerate(self.ackers))
+        uptime_ns = max(1, (self._ended_ns or self.clock.now_ns()) - self._started_ns) if self._started else 1
         return RuntimeStats(
             topology=self.graph.name,
             state=self.state,
-            uptime_secs=uptime_ns / _NS if self._begun else 0.0,
+            uptime_secs=uptime_ns / _NS if self._started else 0.0,
             restarts=self.lifecycle.restarts,
-            tasks=tuple(rows),
+            tasks=read_tasks(self.lifecycle.executors, self.ackers, uptime_ns),
         )
 
     def report(self) -> RunReport:
@@ -312,7 +305,7 @@ class LocalRuntime:
             stats=self.stats(),
             restarts=lifecycle.restarts,
             abandoned=tuple(lifecycle.abandoned),
-            untold=lifecycle.untold,
+            undelivered=lifecycle.undelivered,
             stalls=tuple(lifecycle.stalls),
             timed_out_traces=() if self._sampler is None else tuple(self._sampler.texts),
             error=text_of(lifecycle.error),
@@ -330,24 +323,6 @@ class LocalRuntime:
             executor.thread = threading.Thread(target=executor.work, name=name, daemon=True)
             executor.thread.start()
 
-    def _make_acker(self, number: int, timeout_ns: int) -> AckerExecutor:
-        buckets = self.conf["topology.acker.buckets"]
-        high_water = self.conf["topology.acker.high_water"]
-        seed = None if self._seed is None else self._seed & UINT64_MAX  # so that trees time out in the same order
-        task = AckerExecutor(
-            f"__acker[{number}]",
-            lambda: Acker(buckets=buckets, high_water=high_water, seed=seed),
-            clock=self.clock,
-            lifecycle_signal=self.lifecycle.signal,
-            capacity=self.conf["topology.executor.receive.buffer.size"],
-            period_ns=max(1, -(-timeout_ns // (buckets - 1))),
-            generations=buckets,
-        )
-        task.on_restore = self._track_again
-        if not self.conf["topology.enable.message.timeouts"]:
-            task.open_roots = self._open_roots
-        return task
-
     def _track_again(self, _: AckerExecutor) -> None:
         for spout in () if self.lifecycle.executors is None else self.lifecycle.executors.spouts:
             spout.track_again = True
@@ -360,95 +335,17 @@ class LocalRuntime:
         roots = [open_.root_id for task in tasks for open_ in list(task.collector.pending.values())]
         return [root_id for root_id in roots if acker_of(root_id, count) == number]
 
-    def _look(self) -> str | None:
+    def _find_stall(self) -> str | None:
         return self._watchdog.look(self.clock.now_ns() // _NS_PER_MS, self.stats(), self._busy_ms())
 
     def _holders(self) -> str:
         return "; ".join(suspects(self.stats().tasks, self._busy_ms())) or "nobody"
 
     def _busy_ms(self) -> dict[int, int]:
-        """Return for how long each task that is in a step has been there."""
-        now_ns = self.clock.now_ns()
-        return {
-            task.collector.task: (now_ns - since) // _NS_PER_MS
-            for executor in self.lifecycle.executors or ()
-            if (since := executor.step_since_ns) is not None
-            for task in executor.tasks
-        }
+        return busy_ms(self.lifecycle.executors or (), self.clock.now_ns())
 
 
-def _counts(task: SpoutTask | BoltTask, executor: SpoutExecutor | BoltExecutor, uptime_ns: int) -> dict[str, Any]:
-    collector = task.collector
-    routes = {route.source.stream: route for route in collector.routes.values()}
-    user = dict(collector.user)
-    return {
-        "component": collector.component,
-        "task": collector.task,
-        "executor": executor.name,
-        "emitted": {name: route.emitted for name, route in routes.items()},
-        "transferred": sum(outlet.sent for outlet in collector.outlets),
-        "executed": collector.executed,
-        "acked": collector.acked,
-        "dead_letters": user.pop(DEAD_LETTERS, 0),
-        "queue": executor.inbox.size,
-        "queue_capacity": executor.inbox.capacity,
-        "capacity": executor.busy_ns / uptime_ns,
-        "user": user,
-    }
-
-
-def _spout_row(task: SpoutTask, executor: SpoutExecutor, uptime_ns: int) -> TaskStats:
-    collector = task.collector
-    outcomes = collector.outcomes
-    return TaskStats(
-        kind="spout",
-        failed=outcomes[ReasonKind.FAILED],
-        timed_out=outcomes[ReasonKind.TIMED_OUT],
-        rejected=outcomes[ReasonKind.REJECTED],
-        restarted=outcomes[ReasonKind.RESTART],
-        shut_down=outcomes[ReasonKind.SHUTDOWN],
-        ack_errors=collector.ack_errors,
-        late=collector.late,
-        pending=len(collector.pending),
-        oldest_age_ms=collector.oldest_age_ms(),
-        complete_latency=collector.latency.snapshot(),
-        **_counts(task, executor, uptime_ns),
-    )
-
-
-def _bolt_row(task: BoltTask, executor: BoltExecutor, uptime_ns: int) -> TaskStats:
-    return TaskStats(
-        kind="bolt",
-        failed=task.collector.failed,
-        pending=task.held,
-        execute_latency=task.collector.latency.snapshot(),
-        **_counts(task, executor, uptime_ns),
-    )
-
-
-def _acker_row(acker: AckerExecutor, number: int, uptime_ns: int) -> TaskStats:
-    stats = acker.stats()
-    return TaskStats(
-        component="__acker",
-        kind="acker",
-        task=-1 - number,
-        executor=acker.name,
-        executed=acker.messages,
-        acked=stats.acked,
-        failed=stats.failed,
-        timed_out=stats.timed_out,
-        rejected=stats.rejected,
-        duplicates=stats.duplicates,
-        late=stats.orphans + stats.unknown,
-        pending=stats.open,
-        queue=acker.inbox.size,
-        queue_capacity=acker.inbox.capacity,
-        capacity=acker.busy_ns / uptime_ns,
-        acker=stats,
-    )
-
-
-def _checked_conf(conf: Any) -> dict[str, Any]:
+def _check_conf(conf: Any) -> dict[str, Any]:
     """Check what a runtime is given as its conf; say where else it belongs if it is no dict."""
     try:
         return check({} if conf is None else conf)

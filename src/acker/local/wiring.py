@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acker._engine.acker import Acker
 from acker._engine.ids import IdGenerator
+from acker._engine.protocol import UINT64_MAX, divide_up
 from acker._flow import Outlet, Route
 from acker.errors import TopologyError
 from acker.local.clock import Clock, Signal
@@ -31,6 +33,7 @@ from acker.topology.reasons import ReasonKind
 from acker.topology.spout import ReliableSpout, Spout
 from acker.topology.tuples import SYSTEM_COMPONENT, TICK_STREAM, TupleSource
 
+_NS_PER_SEC = 1_000_000_000
 _NS_PER_MS = 1_000_000
 
 # Failed tuples whose attempts are remembered for a spout that does not promise to send them again.
@@ -226,6 +229,25 @@ class ExecutorSet:
         returned = initialize(options, context)
         if returned is not None:
             collector._refuse_unrun("initialize", returned)
+
+
+def make_acker(
+    number: int, options: Mapping[str, Any], clock: Clock, lifecycle_signal: Signal, seed: int | None
+) -> AckerExecutor:
+    """Make the executor of one acker, from the options of the topology."""
+    buckets = options["topology.acker.buckets"]
+    high_water = options["topology.acker.high_water"]
+    acker_seed = None if seed is None else seed & UINT64_MAX  # so that trees time out in the same order
+    timeout_ns = round(options["topology.message.timeout.secs"] * _NS_PER_SEC)
+    return AckerExecutor(
+        f"__acker[{number}]",
+        lambda: Acker(buckets=buckets, high_water=high_water, seed=acker_seed),
+        clock=clock,
+        lifecycle_signal=lifecycle_signal,
+        capacity=options["topology.executor.receive.buffer.size"],
+        period_ns=max(1, divide_up(timeout_ns, buckets - 1)),
+        generations=buckets,
+    )
 
 
 def _is_async(node: Node, *methods: str) -> bool:

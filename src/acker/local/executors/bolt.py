@@ -185,7 +185,7 @@ class BoltExecutor(ComponentExecutor):
         return done
 
     @property
-    def hears_deactivate(self) -> bool:
+    def overrides_deactivate(self) -> bool:
         """Whether its component does something when no tuple comes any more."""
         return any(type(task.bolt).deactivate is not Bolt.deactivate for task in self.tasks)
 

@@ -363,7 +363,7 @@ class RunReport:
         The last figures.
     restarts : int
     abandoned : tuple of Abandoned
-    untold : int
+    undelivered : int
         Trees whose end their spout was not told, because it was abandoned, or emitted them while it stopped.
     stalls : tuple of str
         What the watchdog said.
@@ -380,7 +380,7 @@ class RunReport:
     stats: RuntimeStats
     restarts: int = 0
     abandoned: tuple[Abandoned, ...] = ()
-    untold: int = 0
+    undelivered: int = 0
     stalls: tuple[str, ...] = ()
     timed_out_traces: tuple[str, ...] = ()
     error: str | None = None
@@ -389,7 +389,7 @@ class RunReport:
     def __repr__(self) -> str:
         values = {"topology": self.topology, "outcome": self.outcome, "seconds": round(self.seconds, 3)}
         found = {name: len(getattr(self, name)) for name in ("abandoned", "stalls", "timed_out_traces")}
-        counts = {"restarts": self.restarts, **_trees(self.stats.totals), "untold": self.untold, **found}
+        counts = {"restarts": self.restarts, **_trees(self.stats.totals), "undelivered": self.undelivered, **found}
         return _written(self, {**values, **counts, "error": self.error})
 
     def to_json(self) -> dict[str, Any]:
@@ -403,7 +403,7 @@ class RunReport:
             "error": self.error,
             "last_crash": self.last_crash,
             "abandoned": [dataclasses.asdict(task) for task in self.abandoned],
-            "untold": self.untold,
+            "undelivered": self.undelivered,
             "stalls": list(self.stalls),
             "timed_out_traces": list(self.timed_out_traces),
             "stats": self.stats.to_json(),
