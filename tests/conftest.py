@@ -125,7 +125,7 @@ def acker_type(request):
 
 @pytest.fixture(params=[acker._core, acker._engine.plain], ids=["compiled", "plain"], scope="module")
 def core(request):
-    """Both implementations of what `Combiner` and `Ledger` stand on, one after the other; returns the one in force."""
+    """Both implementations of what `Combiner` and `OpenTrees` use, one after the other; returns the one in force."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(acker._engine.combiner, "core", request.param)
         patch.setattr(acker._engine.open_trees, "core", request.param)

@@ -33,15 +33,15 @@ cdef extern from "memory.h" namespace "acker" nogil:
     void release(void* memory) noexcept
 
 
-cdef extern from "gate.h" namespace "acker" nogil:
-    cppclass Gate:
+cdef extern from "single_entry.h" namespace "acker" nogil:
+    cppclass SingleEntry:
         bint enter() noexcept
         void leave() noexcept
         int64_t holder() noexcept
 
     int64_t process_id "acker::Process::id"() noexcept
 
-    cppclass Published:
+    cppclass PublishedNumbers:
         void write(const int64_t* numbers) noexcept
         void read(int64_t* numbers) noexcept
 
@@ -126,10 +126,10 @@ cdef extern from "oldest.h" namespace "acker" nogil:
         size_t rows() noexcept
 
 
-cdef extern from "watch.h" namespace "acker" nogil:
+cdef extern from "rotation_watch.h" namespace "acker" nogil:
     cppclass c_RotationWatch "acker::RotationWatch":
         c_RotationWatch(int64_t long_ms, int64_t few, int64_t many)
-        bint is_told() noexcept
+        bint has_time() noexcept
         int64_t now_ms() noexcept
         bint look(int64_t now_ms, int64_t held, int64_t open, int64_t ended) noexcept
         void look_again(int64_t age_ms) noexcept
@@ -300,16 +300,16 @@ cdef object _report(tuple columns, size_t applied, size_t rows):
     return completions
 
 
-cdef int _refuse(Gate* gate, str what) except -1:
-    """Raise the error of a gate that let nobody in."""
-    holder = gate.holder()
+cdef int _refuse(SingleEntry* single_entry, str what) except -1:
+    """Raise the error of a `SingleEntry` that let nobody in."""
+    holder = single_entry.holder()
     if holder != 0 and holder != process_id():
         raise ForkedError(what, holder)
     raise BusyError(f"another thread is inside this {what}; one {what} is used from one thread at a time")
 
 
-cdef inline int _enter(Gate* gate, str what) except -1:
-    return 0 if gate.enter() else _refuse(gate, what)
+cdef inline int _enter(SingleEntry* single_entry, str what) except -1:
+    return 0 if single_entry.enter() else _refuse(single_entry, what)
 
 
 cdef int _expect(str name, int64_t number, int64_t least, int64_t most) except -1:
@@ -384,8 +384,8 @@ cdef class Core:
 
     cdef AckerCore* core
     cdef tuple no_trees  # most small batches finish none, and five new arrays would be half of their time
-    cdef Gate gate
-    cdef Published published
+    cdef SingleEntry single_entry
+    cdef PublishedNumbers published
     cdef c_RotationWatch* watch
 
     def __cinit__(self, int protocol, unsigned buckets, object high_water, uint64_t seed, str kernel):
@@ -403,11 +403,11 @@ cdef class Core:
         del self.watch
 
     cdef int enter(self) except -1:
-        return _enter(&self.gate, "Acker")
+        return _enter(&self.single_entry, "Acker")
 
     cdef void leave(self) noexcept:
         self.publish()
-        self.gate.leave()
+        self.single_entry.leave()
 
     cdef void publish(self) noexcept:
         cdef int64_t[14] numbers
@@ -474,17 +474,17 @@ cdef class Core:
         self.enter()
         try:
             if now_ms is None:
-                return _oldest(&self.core, 1, most, self.watch.is_told(), self.watch.now_ms())
+                return _oldest(&self.core, 1, most, self.watch.has_time(), self.watch.now_ms())
             return _oldest(&self.core, 1, most, True, now)
         finally:
-            self.gate.leave()
+            self.single_entry.leave()
 
     def contains(self, int64_t root_id):
         self.enter()
         try:
             return <bint>self.core.arena.find(self.core.arena.hash(<uint64_t>root_id))
         finally:
-            self.gate.leave()
+            self.single_entry.leave()
 
     def numbers(self):
         """The eleven lifetime counters, entries held, open trees and bytes, as some recent call left them."""
@@ -494,11 +494,11 @@ cdef class Core:
 
     def writer(self):
         """What writes this core's entries into the blocks of a snapshot."""
-        return _writer(self, &self.gate, &self.core, 1)
+        return _writer(self, &self.single_entry, &self.core, 1)
 
     def reader(self, uint64_t checksum, uint64_t entries):
         """What fills this core, which is new, from the blocks of a snapshot of so many entries."""
-        return _reader(self, &self.gate, &self.core, 1, checksum, entries)
+        return _reader(self, &self.single_entry, &self.core, 1, checksum, entries)
 
     def set_counters(self, tuple counters not None):
         """Count on from the eleven lifetime counters of a snapshot."""
@@ -514,14 +514,14 @@ cdef class Core:
         try:
             return self.core.arena.probes()
         finally:
-            self.gate.leave()
+            self.single_entry.leave()
 
     def check_invariants(self):
         self.enter()
         try:
             return self.core.check_invariants()
         finally:
-            self.gate.leave()
+            self.single_entry.leave()
 
 
 def fail_allocations_after(int64_t successes):
@@ -532,7 +532,7 @@ def fail_allocations_after(int64_t successes):
 include "snapshot.pxi"
 include "sharded.pxi"
 include "combiner.pxi"
-include "ledger.pxi"
+include "open_trees.pxi"
 
 
 cdef extern from "gups.h" namespace "acker" nogil:
@@ -547,7 +547,7 @@ cdef class Gups:
     """Random XOR updates over a table of so many bytes: the limit that benchmarks measure ingest against."""
 
     cdef c_Gups table
-    cdef Gate gate
+    cdef SingleEntry single_entry
 
     def __cinit__(self, size_t table_bytes, uint64_t seed):
         # Beyond that the size of the table would overflow on its way to the system.
@@ -561,14 +561,14 @@ cdef class Gups:
         if root_id.shape[0] > 0:
             with nogil:
                 self.table.update(&root_id[0], &value[0], <size_t>root_id.shape[0])
-        self.gate.leave()
+        self.single_entry.leave()
 
     def checksum(self):
         """The xor of all words of the table."""
         self.enter()
         found = self.table.checksum()
-        self.gate.leave()
+        self.single_entry.leave()
         return found
 
     cdef int enter(self) except -1:
-        return _enter(&self.gate, "Gups")
+        return _enter(&self.single_entry, "Gups")

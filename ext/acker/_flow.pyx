@@ -1,16 +1,17 @@
 # cython: language_level=3, boundscheck=True, nonecheck=True, wraparound=False, cdivision=True
 # cython: auto_pickle=False, freethreading_compatible=True
-"""What the local runtime does for each tuple: ids, anchors, routes, deliveries, messages to ackers.
+"""The native half of the local runtime: ids, anchors, routing, deliveries and messages to ackers, for each tuple.
 
-All of it runs with the GIL, between two calls of a user's Python; what is rare (errors, hooks, traces) is left to the
-Python classes that inherit from these. Each object belongs to one executor; a tuple changes hands with its queue.
+All of it runs with the GIL, between two calls of user code. Rare cases (errors, hooks, traces) are left to the Python
+classes that inherit from these. Each object belongs to one executor; a tuple moves to another one through a queue.
 
-A component may also be called by threads of its user's: see `Emitter.is_own`. They share with the executor what is read
-and written below in one go, which the GIL sees to, and without a GIL a critical section, which is nothing with one.
+User code may also call a component from its own threads (see `Emitter.on_executor_thread`). What such a thread shares
+with the executor is read and written in one step, which the GIL protects; free-threaded builds use a critical section,
+which costs nothing otherwise.
 
-What is built by hand, or half, raises and does not crash: places in lists are checked, and None in the place of an
-object. Counted by callgrind in a topology that was stepped from one thread, those are a seventh more instructions in
-here, and one or two in a hundred of all that a tracked tuple takes; run times with and without could not be told apart.
+Objects built by hand or left incomplete raise and do not crash: list positions are checked, and so is None in place of
+an object. Counted by callgrind in a topology stepped from one thread, these checks are a seventh more instructions here
+and 1 to 2 % of all instructions of a tracked tuple; run times with and without them could not be told apart.
 """
 
 import threading
@@ -25,22 +26,13 @@ import numpy as np
 
 cdef extern from *:
     """
-    #ifdef Py_LIMITED_API  /* ACKER_ABI3=1: calls in the place of what is read directly otherwise */
-    #define acker_new_of(type) ((newfunc)PyType_GetSlot(type, Py_tp_new))
-    #define acker_tuple_get PyTuple_GetItem
-    #define acker_tuple_set PyTuple_SetItem
-    #else
-    #define acker_new_of(type) ((type)->tp_new)
-    #define acker_tuple_get PyTuple_GET_ITEM
-    #define acker_tuple_set PyTuple_SET_ITEM
-    #endif
-    /* An instance of a class of Python's that inherits from one of here, without a call of its __init__. */
+    /* Creates an instance of a Python class that inherits from one of these, without calling its __init__. */
     static inline PyObject* acker_blank(PyObject* type, PyObject* no_arguments) {
-        return acker_new_of((PyTypeObject*)type)((PyTypeObject*)type, no_arguments, NULL);
+        return ((PyTypeObject*)type)->tp_new((PyTypeObject*)type, no_arguments, NULL);
     }
     """
-    PyObject* PyTuple_GET_ITEM "acker_tuple_get"(object values, Py_ssize_t position)
-    void PyTuple_SET_ITEM "acker_tuple_set"(object values, Py_ssize_t position, object value)
+    PyObject* PyTuple_GET_ITEM(object values, Py_ssize_t position)
+    void PyTuple_SET_ITEM(object values, Py_ssize_t position, object value)
     object blank "acker_blank"(object type, object no_arguments)
     object blank_tuple "PyType_GenericAlloc"(type kind, Py_ssize_t items)
     unsigned long PyThread_get_thread_ident()
@@ -53,24 +45,24 @@ cdef extern from "<atomic>":
 
 cdef tuple NO_ARGUMENTS = ()
 
-# Owner of a tuple that was acked or failed.
+# The owner of a tuple that was acked or failed.
 cdef object SETTLED = object()
 
-# Ids that are drawn at once: the call costs as much as a hundred of them.
+# How many ids one call of the generator returns: the call costs as much as a hundred ids.
 cdef Py_ssize_t IDS_AT_ONCE = 2048
 
-# How many keys a grouping by fields remembers the task of.
+# For how many keys a fields grouping remembers the task.
 cdef Py_ssize_t KEYS_MAX = 16384
 
 
 cdef class Delivery:
-    """One delivery: values, where they come from, and its tuple id in each tree that it belongs to."""
+    """One delivery of a tuple: its values, its source, and its tuple id in each tree that it belongs to."""
 
     cdef public object values
     cdef readonly object _source
     cdef public object _owner
     cdef public int64_t _ack_val
-    # Most tuples belong to one tree or to none. `more` holds all trees of one that belongs to several.
+    # Most tuples belong to one tree or none. A tuple of several trees keeps all of them in `more`.
     cdef bint tracked
     cdef int64_t root_id
     cdef int64_t tuple_id
@@ -90,15 +82,15 @@ cdef class Delivery:
 
     @cython.final
     @cython.critical_section
-    cdef int answer_for(self, int64_t tuple_id) except -1:
-        """Let the id of a tuple that is emitted under this one enter its ack val."""
+    cdef int add_emitted_id(self, int64_t tuple_id) except -1:
+        """Xor the id of a tuple that was emitted under this one into its ack val."""
         self._ack_val ^= tuple_id
         return 0
 
     @cython.final
     @cython.critical_section
-    cdef bint change_hands(self, before, after) except -1:
-        """Give it another owner; False: somebody else was the owner before."""
+    cdef bint change_owner(self, before, after) except -1:
+        """Replace the owner; False if the owner was not `before`."""
         if self._owner is not before:
             return False
         self._owner = after
@@ -116,7 +108,7 @@ cdef class Delivery:
 
 
 cdef class Field:
-    """Reads one of the values of a tuple, as an attribute of its class."""
+    """Descriptor that reads one value of a tuple."""
 
     cdef Py_ssize_t position
 
@@ -127,11 +119,11 @@ cdef class Field:
         return self if tup is None else tup.values[self.position]
 
     def __set__(self, tup, value):
-        raise AttributeError("the values of a tuple cannot be set: other bolts read them too")
+        raise AttributeError("the values of a tuple cannot be set: other bolts read the same tuple")
 
 
 cdef class Outlet:
-    """The way from one task to another: tuples that were emitted and not yet put into the other's queue."""
+    """The connection from one task to another, with the emitted tuples that are not in the other task's queue yet."""
 
     cdef public list buffer
     cdef public object queue
@@ -153,57 +145,58 @@ cdef class Outlet:
 
     @cython.final
     cdef int send(self, list tuples) except -1:
-        """Put tuples into the other task's queue. Any thread may."""
+        """Put tuples into the other task's queue. Any thread may call this."""
         self.count(len(tuples))
         self.queue.put((self.place, tuples), len(tuples))
         return 0
 
 
-cdef class Hand:
-    """What an executor has in hand: outlets that hold something, in the order in which they first did.
+cdef class OutputBuffer:
+    """The tuples that an executor has emitted and not yet put into the consumers' queues.
 
-    `pressed`: time to put it down and to look up, because a buffer has `full_at` tuples or somebody wants something.
-    `lock`: held by threads that are not the executor's while they call its components. `closed`: they may not any more.
-    `alive_at`: when `_keep_alive` is to be called, in ns of the runtime's clock; 0: never.
+    `dirty`: outlets that hold tuples, in the order of their first one. `must_yield`: the executor must stop and flush,
+    because a buffer has `flush_at` tuples or another thread asked for it. `lock`: held by other threads while they call
+    the executor's components. `closed`: other threads are refused. `keep_alive_at`: when to call
+    `_keep_alive`, in ns of the runtime's clock; 0: never.
     """
 
     cdef readonly list dirty
-    cdef public bint pressed
-    cdef readonly Py_ssize_t full_at
-    cdef public int64_t alive_at
+    cdef public bint must_yield
+    cdef readonly Py_ssize_t flush_at
+    cdef public int64_t keep_alive_at
     cdef readonly object lock
     cdef readonly bint closed
-    # The thread that is in a step of the executor, or runs its coroutines while it rests; 0: none is.
-    cdef ThreadId inside
+    # The thread inside a step of the executor, and the one that runs its coroutines between steps; 0: none.
+    cdef ThreadId stepping
     cdef ThreadId resting
 
-    def __init__(self, full_at):
+    def __init__(self, flush_at):
         self.dirty = []
-        self.full_at = full_at
-        # A finalizer may run while it is held, and may ack.
+        self.flush_at = flush_at
+        # Reentrant: a finalizer may run while the lock is held, and may ack.
         self.lock = threading.RLock()
 
-    def enter(self, bint rests=False):
-        """Say that this thread is the executor's until `leave`; return what that is to be told."""
+    def enter(self, bint resting=False):
+        """Make this thread the executor's until `leave`; return what to pass to `leave`."""
         cdef unsigned long me = PyThread_get_thread_ident()
-        return self.inside.exchange(0 if rests else me), self.resting.exchange(me if rests else 0)
+        return self.stepping.exchange(0 if resting else me), self.resting.exchange(me if resting else 0)
 
     def leave(self, before):
-        """Go back to what was so before `enter`."""
-        inside, resting = before
-        self.inside.store(inside)
+        """Restore the threads from before `enter`."""
+        stepping, resting = before
+        self.stepping.store(stepping)
         self.resting.store(resting)
 
     def close(self):
-        """Refuse calls of threads that are not the executor's; when this returns, none is under way."""
+        """Refuse calls from other threads; after this returns, none of them is running."""
         with self.lock:
             self.closed = True
 
     @cython.final
-    cdef bint is_own(self) except -1:
-        """Say whether this thread is the executor's. One that rests is woken, to put down what comes now."""
+    cdef bint on_executor_thread(self) except -1:
+        """Whether this thread is the executor's. Between steps it wakes the executor, which then flushes."""
         cdef unsigned long me = PyThread_get_thread_ident()
-        if me == self.inside.load():
+        if me == self.stepping.load():
             return True
         if me != self.resting.load():
             return False
@@ -215,38 +208,38 @@ cdef class Hand:
         if not outlet.buffer:
             self.dirty.append(outlet)
         outlet.buffer.append(tup)
-        if len(outlet.buffer) >= self.full_at:
-            self.pressed = True
+        if len(outlet.buffer) >= self.flush_at:
+            self.must_yield = True
         return 0
 
-    def put_down(self):
-        """Put everything into the queues."""
+    def flush(self):
+        """Put all tuples into the queues."""
         cdef Outlet outlet
-        self.pressed = False
+        self.must_yield = False
         for outlet in self.dirty:
             tuples = outlet.buffer
             outlet.buffer = []
             outlet.send(tuples)
         self.dirty.clear()
 
-    def drop(self):
-        """Forget it."""
+    def discard(self):
+        """Drop all tuples."""
         cdef Outlet outlet
-        self.pressed = False
+        self.must_yield = False
         for outlet in self.dirty:
             outlet.buffer = []
         self.dirty.clear()
 
 
-cdef class Chooser:
-    """Says to which outlets the tuple with some values goes."""
+cdef class StreamGrouping:
+    """Chooses the outlets for the values of a tuple."""
 
     cdef list choose(self, values):
         raise NotImplementedError
 
 
-cdef class Every(Chooser):
-    """All outlets, however many those are."""
+cdef class AllGrouping(StreamGrouping):
+    """All outlets."""
 
     cdef list outlets
 
@@ -257,36 +250,36 @@ cdef class Every(Chooser):
         return self.outlets
 
 
-cdef class InTurn(Chooser):
-    """One outlet after the other."""
+cdef class ShuffleGrouping(StreamGrouping):
+    """The outlets in turn."""
 
-    cdef list alone
+    cdef list single_outlets
     cdef Py_ssize_t place
 
     def __init__(self, outlets, begin):
-        self.alone = [[outlet] for outlet in outlets]
+        self.single_outlets = [[outlet] for outlet in outlets]
         self.place = begin
 
     @cython.critical_section
     cdef list choose(self, values):
-        cdef list chosen = <list>self.alone[self.place]
+        cdef list chosen = <list>self.single_outlets[self.place]
         self.place += 1
-        if self.place == len(self.alone):
+        if self.place == len(self.single_outlets):
             self.place = 0
         return chosen
 
 
-cdef class ByField(Chooser):
-    """The outlet that the value at a position hashes to."""
+cdef class FieldsGrouping(StreamGrouping):
+    """The outlet that the hash of one value selects."""
 
-    cdef list alone
+    cdef list single_outlets
     cdef Py_ssize_t position
     cdef object hash_of
-    # Most keys are text, and most of them come again. Only text is remembered: 1 and True are one key of a dict.
+    # Most keys are strings that come again. Other types are not cached: 1 and True are the same key of a dict.
     cdef dict known
 
     def __init__(self, outlets, position, hash_of):
-        self.alone = [[outlet] for outlet in outlets]
+        self.single_outlets = [[outlet] for outlet in outlets]
         self.position = position
         self.hash_of = hash_of
         self.known = {}
@@ -296,17 +289,17 @@ cdef class ByField(Chooser):
             raise IndexError(f"no field {self.position} of {values!r}")
         value = <object>PyTuple_GET_ITEM(values, self.position)
         if type(value) is not str:
-            return <list>self.alone[self.hash_of(value) % len(self.alone)]
+            return <list>self.single_outlets[self.hash_of(value) % len(self.single_outlets)]
         found = self.known.get(value)
         if found is None:
             if len(self.known) >= KEYS_MAX:
                 self.known.clear()
-            found = self.known[value] = self.alone[self.hash_of(value) % len(self.alone)]
+            found = self.known[value] = self.single_outlets[self.hash_of(value) % len(self.single_outlets)]
         return <list>found
 
 
-cdef class ByFunction(Chooser):
-    """What a function returns, as a list of outlets."""
+cdef class CustomGrouping(StreamGrouping):
+    """The outlets that a function returns as a list."""
 
     cdef object function
 
@@ -317,24 +310,24 @@ cdef class ByFunction(Chooser):
         return self.function(values)
 
 
-cdef class Several(Chooser):
-    """What each of several choosers says."""
+cdef class CombinedGrouping(StreamGrouping):
+    """The outlets of several groupings together."""
 
-    cdef list choosers
+    cdef list groupings
 
-    def __init__(self, choosers):
-        self.choosers = list(choosers)
+    def __init__(self, groupings):
+        self.groupings = list(groupings)
 
     cdef list choose(self, values):
         cdef list chosen = []
-        cdef Chooser chooser
-        for chooser in self.choosers:
-            chosen.extend(chooser.choose(values))
+        cdef StreamGrouping grouping
+        for grouping in self.groupings:
+            chosen.extend(grouping.choose(values))
         return chosen
 
 
 cdef class Route:
-    """One stream of one task: what its tuples look like and where they go."""
+    """One stream of one task: the class of its tuples, and where they go."""
 
     cdef readonly object source
     cdef readonly Py_ssize_t width
@@ -343,16 +336,16 @@ cdef class Route:
     cdef public int64_t emitted
     cdef type values_type
     cdef type tuple_type
-    cdef Chooser chooser
+    cdef StreamGrouping grouping
 
-    def __init__(self, source, chooser, is_direct, direct):
+    def __init__(self, source, grouping, is_direct, direct):
         if not issubclass(source.values_type, tuple) or not issubclass(source.tuple_type, Delivery):
-            raise TypeError("source: expected a stream whose values are tuples and whose tuples are Deliveries")
+            raise TypeError("source: expected values_type to be a subclass of tuple, and tuple_type of Delivery")
         self.source = source
         self.width = len(source.fields)
         self.values_type = source.values_type
         self.tuple_type = source.tuple_type
-        self.chooser = chooser
+        self.grouping = grouping
         self.is_direct = is_direct
         self.direct = dict(direct)
 
@@ -363,7 +356,7 @@ cdef class Route:
         return 0
 
     cdef object values_of(self, values):
-        """Make the named tuple of emitted values; None if they are no row, or not as many as the stream has fields."""
+        """Return emitted values as a named tuple, or None if they are not a row or do not match the stream's fields."""
         if type(values) is not list and type(values) is not tuple:
             values = self.source.row_of(values)
             if values is None:
@@ -371,7 +364,7 @@ cdef class Route:
         if len(values) != self.width:
             return None
         if self.values_type is None:
-            raise TypeError("a route without a stream")
+            raise TypeError("this route has no stream: Route.__init__ was not called")
         named = blank_tuple(self.values_type, self.width)
         cdef Py_ssize_t position
         for position in range(self.width):
@@ -381,9 +374,9 @@ cdef class Route:
         return named
 
     cdef Delivery delivery_of(self, values):
-        """Make a tuple that belongs to no tree yet."""
+        """Return a tuple that belongs to no tree yet."""
         if self.tuple_type is None:
-            raise TypeError("a route without a stream")
+            raise TypeError("this route has no stream: Route.__init__ was not called")
         cdef Delivery tup = <Delivery>blank(self.tuple_type, NO_ARGUMENTS)
         tup.values = values
         tup._source = self.source
@@ -402,10 +395,10 @@ cdef struct Ok:
     int64_t value
 
 
-cdef class Letter:
-    """What one executor has to say to one acker. All of it may be applied in any order (protocol "storm").
+cdef class AckBatch:
+    """Messages of one executor for one acker. The order in which they are applied does not matter (protocol "storm").
 
-    A message is whole, in one place: one for which there is no memory leaves the letter as it was.
+    A message is added whole or, if memory runs out, not at all.
     """
 
     cdef vector[Track] tracks
@@ -424,87 +417,87 @@ cdef class Letter:
         return list(self.failures)
 
 
-cdef class Post:
-    """An executor's letters, one for each acker. Without an acker nothing is tracked and nothing is sent."""
+cdef class AckSender:
+    """The batches of an executor, one for each acker. Without an acker nothing is tracked and nothing is sent."""
 
     cdef list queues
-    cdef list letters
-    cdef Letter only  # where there is one acker
+    cdef list batches
+    cdef AckBatch only  # the batch, if there is one acker
 
     def __init__(self, queues):
         self.queues = list(queues)
-        self.letters = [Letter() for _ in self.queues]
-        self.only = self.letters[0] if len(self.letters) == 1 else None
+        self.batches = [AckBatch() for _ in self.queues]
+        self.only = self.batches[0] if len(self.batches) == 1 else None
 
     def __len__(self):
         return len(self.queues)
 
-    cdef Post another(self):
-        """Make one for a call of another thread, which is sent at once."""
-        return Post(self.queues)
+    cdef AckSender new_sender(self):
+        """Return an empty sender to the same ackers, for a call of another thread that sends at once."""
+        return AckSender(self.queues)
 
-    cdef Letter to(self, int64_t root_id):
+    cdef AckBatch batch_for(self, int64_t root_id):
         if self.only is not None:
             return self.only
-        if not self.letters:
-            raise ValueError("there is no acker to write to")
-        # protocol.md, *Which acker*: the remainder has the sign of the root id, as in C.
-        return <Letter>self.letters[abs(root_id % <int64_t>len(self.letters))]
+        if not self.batches:
+            raise ValueError("there is no acker to send to: the topology tracks nothing")
+        # docs/protocol.md, *Which acker*: the remainder has the sign of the root id, as in C.
+        return <AckBatch>self.batches[abs(root_id % <int64_t>len(self.batches))]
 
-    cdef int put_track(self, int64_t root_id, int64_t value, int64_t task, int64_t message_id) except -1:
-        self.to(root_id).tracks.push_back(Track(root_id, value, task, message_id))
+    cdef int add_track(self, int64_t root_id, int64_t value, int64_t task, int64_t message_id) except -1:
+        self.batch_for(root_id).tracks.push_back(Track(root_id, value, task, message_id))
         return 0
 
-    cdef int put_ok(self, int64_t root_id, int64_t value) except -1:
-        self.to(root_id).oks.push_back(Ok(root_id, value))
+    cdef int add_ok(self, int64_t root_id, int64_t value) except -1:
+        self.batch_for(root_id).oks.push_back(Ok(root_id, value))
         return 0
 
-    cdef int put_oks(self, Delivery tup) except -1:
-        """Write one OK a tree: the tuple's own id there xor what was emitted under it."""
+    cdef int add_oks(self, Delivery tup) except -1:
+        """Add one OK for each tree: the tuple's id in it xor the ids of the tuples emitted under it."""
         if tup.tracked:
-            return self.put_ok(tup.root_id, tup.tuple_id ^ tup._ack_val)
+            return self.add_ok(tup.root_id, tup.tuple_id ^ tup._ack_val)
         if tup.more is not None:
             for root_id, tuple_id in tup.more.items():
-                self.put_ok(root_id, <int64_t>tuple_id ^ tup._ack_val)
+                self.add_ok(root_id, <int64_t>tuple_id ^ tup._ack_val)
         return 0
 
     def track(self, root_id, value, task, message_id):
-        """Write a TRACK."""
-        self.put_track(root_id, value, task, message_id)
+        """Add a TRACK."""
+        self.add_track(root_id, value, task, message_id)
 
     def fail(self, root_ids, reason):
-        """Write a FAIL for each tree."""
+        """Add a FAIL for each tree."""
         cdef int64_t root_id
         for root_id in root_ids:
-            self.to(root_id).failures.append((root_id, reason))
+            self.batch_for(root_id).failures.append((root_id, reason))
 
     def reset_timeout(self, root_ids):
-        """Write a RESET_TIMEOUT for each tree."""
+        """Add a RESET_TIMEOUT for each tree."""
         for root_id in root_ids:
-            self.to(root_id).resets.push_back(root_id)
+            self.batch_for(root_id).resets.push_back(root_id)
 
     def has_room(self, signal):
-        """Say whether the ackers keep up; if not, the signal is set once they do."""
+        """Return whether all ackers have room; if not, `signal` is set once they have."""
         return all([queue.has_room(signal) for queue in self.queues])
 
     def send(self):
-        """Send all letters that say something."""
+        """Send all batches that are not empty."""
         cdef Py_ssize_t place
         for place in range(len(self.queues)):
-            letter = self.letters[place]
-            items = len(letter)
+            batch = self.batches[place]
+            items = len(batch)
             if items:
-                self.letters[place] = Letter()
-                self.queues[place].put(letter, items)
-        self.only = self.letters[0] if len(self.letters) == 1 else None
+                self.batches[place] = AckBatch()
+                self.queues[place].put(batch, items)
+        self.only = self.batches[0] if len(self.batches) == 1 else None
 
 
-def columns_of(list letters not None):
-    """Put letters into the columns of `Acker.ingest`, letter by letter: TRACKs, OKs, FAILs, RESET_TIMEOUTs."""
-    cdef Letter letter
+def columns_of(list batches not None):
+    """Return batches as the columns of `Acker.ingest`: of each batch the TRACKs, OKs, FAILs and RESET_TIMEOUTs."""
+    cdef AckBatch batch
     cdef Py_ssize_t rows = 0
-    for letter in letters:
-        rows += len(letter)
+    for batch in batches:
+        rows += len(batch)
     kind_array, root_array, value_array = np.zeros(rows, np.int8), np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     task_array, message_array = np.zeros(rows, np.int32), np.zeros(rows, np.int64)
     cdef int8_t[::1] kind = kind_array
@@ -515,35 +508,35 @@ def columns_of(list letters not None):
     cdef Py_ssize_t row = 0
     cdef size_t place
     cdef Track track
-    for letter in letters:
-        for place in range(letter.tracks.size()):
-            track = letter.tracks[place]
+    for batch in batches:
+        for place in range(batch.tracks.size()):
+            track = batch.tracks[place]
             kind[row] = 0
             root[row] = track.root_id
             value[row] = track.value
             task[row] = <int32_t>track.task
             message[row] = track.message_id
             row += 1
-        for place in range(letter.oks.size()):
+        for place in range(batch.oks.size()):
             kind[row] = 2
-            root[row] = letter.oks[place].root_id
-            value[row] = letter.oks[place].value
+            root[row] = batch.oks[place].root_id
+            value[row] = batch.oks[place].value
             row += 1
-        for root_id, _ in letter.failures:
+        for root_id, _ in batch.failures:
             kind[row] = 3
             root[row] = root_id
             row += 1
-        for place in range(letter.resets.size()):
+        for place in range(batch.resets.size()):
             kind[row] = 4
-            root[row] = letter.resets[place]
+            root[row] = batch.resets[place]
             row += 1
     return kind_array, root_array, value_array, task_array, message_array
 
 
 cdef class Latencies:
-    """Counts latencies in buckets: `bounds_ns` are their inclusive upper ends, ascending, and behind them is one more.
+    """A histogram of latencies: `bounds_ns` are the inclusive upper bounds of its buckets, ascending; one more is open.
 
-    One thread records, any may read.
+    One thread records; any thread may read.
     """
 
     cdef vector[int64_t] bounds_ns
@@ -557,7 +550,7 @@ cdef class Latencies:
     cdef int add(self, int64_t ns) except -1:
         cdef size_t low = 0, high = self.bounds_ns.size(), middle
         if self.counts.size() <= high:
-            raise ValueError("these latencies have no bounds: __init__ was not called")
+            raise ValueError("these latencies have no bounds: Latencies.__init__ was not called")
         while low < high:
             middle = (low + high) // 2
             if self.bounds_ns[middle] < ns:
@@ -569,82 +562,88 @@ cdef class Latencies:
         return 0
 
     def record(self, ns):
-        """Count one latency in nanoseconds. Negative ones, of a clock that was set back, count as the shortest."""
+        """Count one latency in nanoseconds. A negative one, from a clock that was set back, counts as the shortest."""
         self.add(ns)
 
-    def taken(self):
-        """Return the counts and the sum."""
+    def totals(self):
+        """Return the counts of the buckets, and the sum of the latencies in ns."""
         return tuple(self.counts), self.sum_ns
 
 
 cdef class Emitter:
-    """What emits: routes, ids, and what the executor has in hand.
+    """The part that spouts and bolts share: routes, tuple ids and the output buffer.
 
-    `watched`: somebody wants to see each emit, delivery, ack and fail, so `_on_...` are called.
+    `has_observers`: hooks or traces want each emit, delivery, ack and fail, so the `_on_...` methods are called.
     """
 
     cdef readonly dict routes
     cdef readonly object task
-    cdef public bint watched
+    cdef public bint has_observers
     cdef public int64_t acked
     cdef public dict user
-    cdef readonly Post post
-    cdef readonly Hand hand
+    cdef readonly AckSender ack_sender
+    cdef readonly OutputBuffer output
     cdef public Latencies latency
     cdef object generator
     cdef const int64_t[::1] ids
     cdef Py_ssize_t next_place
-    cdef Py_ssize_t ids_held
+    cdef Py_ssize_t id_count
 
     def __init__(
-        self, task, dict routes not None, Hand hand not None, Post post not None, generator, Latencies latency not None
+        self,
+        task,
+        dict routes not None,
+        OutputBuffer output not None,
+        AckSender ack_sender not None,
+        generator,
+        Latencies latency not None,
     ):
         self.task = task
         self.user = {}
         self.routes = routes
-        self.hand = hand
-        self.post = post
+        self.output = output
+        self.ack_sender = ack_sender
         self.generator = generator
         self.latency = latency
 
     @cython.critical_section
     def count(self, name, n=1):
-        """Add to a counter of the component's own."""
+        """Add to a counter that the component keeps itself."""
         self.user[name] = self.user.get(name, 0) + n
 
     @property
-    def is_own(self):
-        """Whether this thread is the executor's, and in a step or a coroutine of it."""
-        return self.hand.is_own()
+    def on_executor_thread(self):
+        """Whether this thread is the executor's, inside a step or a coroutine."""
+        return self.output.on_executor_thread()
 
     cdef int check_open(self, what) except -1:
-        if self.hand.closed:
+        if self.output.closed:
             self._refuse_ended(f"cannot {what}")
         return 0
 
     @cython.final
     @cython.critical_section
     cdef int64_t next_id(self) except? 0:
-        if self.next_place >= self.ids_held:
-            self.draw_ids()
+        if self.next_place >= self.id_count:
+            self.refill_ids()
         cdef int64_t found = self.ids[self.next_place]
         self.next_place += 1
         return found
 
-    cdef int draw_ids(self) except -1:
+    cdef int refill_ids(self) except -1:
         self.ids = self.generator.take(IDS_AT_ONCE)
-        self.ids_held = self.ids.shape[0]
+        self.id_count = self.ids.shape[0]
         self.next_place = 0
-        if not self.ids_held:
-            raise ValueError("the generator gave no ids")
+        if not self.id_count:
+            raise ValueError(f"the id generator returned no ids, expected {IDS_AT_ONCE}")
         return 0
 
     @cython.final
     cdef int put(self, Outlet outlet, Delivery tup, bint own) except -1:
-        """Hand over a tuple: with others, by the executor, or at once by a thread that is not its own."""
+        """Send a tuple: through the output buffer from the executor's thread, at once from another thread."""
         if own:
-            self.hand.put(outlet, tup)
-        if self.watched:
+            self.output.put(outlet, tup)
+        if self.has_observers:
             self._on_delivery(outlet.task, tup._ids)
         if not own:
             outlet.send([tup])
@@ -658,14 +657,14 @@ cdef class Emitter:
 
     cdef list outlets_of(self, Route route, values, direct_task):
         if direct_task is None and not route.is_direct:
-            return route.chooser.choose(values)
+            return route.grouping.choose(values)
         return self._direct(route, direct_task)
 
 
 cdef class BoltEmitter(Emitter):
-    """What a task of a bolt calls, and how its executor calls it.
+    """The native half of a bolt's collector: what the bolt calls, and how its executor calls the bolt.
 
-    `inputs` is what is processed now, and what emitted tuples are anchored to, if `auto_anchor`, unless `emit` is told.
+    `inputs`: the tuples that are being processed; with `auto_anchor`, `emit` anchors to them unless it gets `anchors`.
     """
 
     cdef public tuple inputs
@@ -685,62 +684,62 @@ cdef class BoltEmitter(Emitter):
         self.now_ns = now_ns
 
     def emit(self, tup, stream=None, anchors=None, direct_task=None, bint need_task_ids=False):
-        """Send a tuple to whoever reads the stream."""
+        """Send a tuple to the consumers of the stream."""
         cdef Route route = self.route_of(stream)
         values = None if route is None else route.values_of(tup)
         if values is None:
             self._unroutable(tup, stream)
         cdef list outlets = self.outlets_of(route, values, direct_task)
-        cdef bint own = self.hand.is_own()
-        cdef tuple tied
+        cdef bint own = self.output.on_executor_thread()
+        cdef tuple anchored_to
         if anchors is not None:
-            tied = tuple(anchors) if type(anchors) is list else self._anchors_of(anchors)
+            anchored_to = tuple(anchors) if type(anchors) is list else self._anchors_of(anchors)
         elif not self.auto_anchor:
-            tied = ()
+            anchored_to = ()
         else:
-            tied = self.inputs if own else self._refuse_unanchored()
+            anchored_to = self.inputs if own else self._refuse_unanchored()
         if own:
-            self.deliver(route, values, outlets, tied, own)
+            self.emit_to(route, values, outlets, anchored_to, own)
         else:
-            self.hand._wait_for_room()
-            with self.hand.lock:
+            self.output._wait_for_room()
+            with self.output.lock:
                 self.check_open("emit")
-                self.deliver(route, values, outlets, tied, own)
-        if self.watched:
+                self.emit_to(route, values, outlets, anchored_to, own)
+        if self.has_observers:
             self._on_emit(route, values, outlets)
         return [(<Outlet>outlet).task for outlet in outlets] if need_task_ids else None
 
     @cython.final
-    cdef int deliver(self, Route route, values, list outlets, tuple tied, bint own) except -1:
+    cdef int emit_to(self, Route route, values, list outlets, tuple anchored_to, bint own) except -1:
         cdef Outlet outlet
         cdef Delivery delivery
-        for anchor in tied:
-            self.mine(anchor, "anchored to")
+        for anchor in anchored_to:
+            self.check_owned(anchor, "anchored to")
         for outlet in outlets:
             delivery = route.delivery_of(values)
-            if len(tied) == 1:
-                self.anchor(delivery, <Delivery>tied[0])
-            elif tied:
-                self.join(delivery, tied)
+            if len(anchored_to) == 1:
+                self.anchor(delivery, <Delivery>anchored_to[0])
+            elif anchored_to:
+                self.join(delivery, anchored_to)
             self.put(outlet, delivery, own)
         route.count()
         return 0
 
     @cython.final
     cdef int anchor(self, Delivery tup, Delivery anchor) except -1:
-        """Let a tuple join the trees of its one anchor."""
+        """Let a tuple join the trees of its only anchor."""
         if anchor.tracked:
             tup.tuple_id = self.next_id()
             tup.root_id = anchor.root_id
             tup.tracked = True
-            anchor.answer_for(tup.tuple_id)
+            anchor.add_emitted_id(tup.tuple_id)
             return 0
         return 0 if anchor.more is None else self.join(tup, (anchor,))
 
     cdef int join(self, Delivery tup, tuple anchors) except -1:
         """Let a tuple join the trees of all its anchors.
 
-        Each anchor answers for an id of its own, in all its trees; a tree of two anchors sees the xor of both.
+        Each anchor contributes one new id in all of its trees; a tree that two anchors share sees the xor of both ids.
         """
         cdef dict ids = {}
         cdef int64_t tuple_id
@@ -749,7 +748,7 @@ cdef class BoltEmitter(Emitter):
             roots = anchor._ids
             if roots:
                 tuple_id = self.next_id()
-                anchor.answer_for(tuple_id)
+                anchor.add_emitted_id(tuple_id)
                 for root_id in roots:
                     ids[root_id] = <int64_t>ids.get(root_id, 0) ^ tuple_id
         return tup._set_ids(ids)
@@ -763,117 +762,117 @@ cdef class BoltEmitter(Emitter):
             self.acked += 1
         return 0
 
-    cdef Delivery mine(self, tup, what):
-        """Return a tuple of this task that is not settled; refuse anything else."""
+    cdef Delivery check_owned(self, tup, what):
+        """Return the tuple if this task owns it and it is not settled; raise otherwise."""
         if not isinstance(tup, Delivery) or (<Delivery>tup)._owner is not self:
             self._refuse(tup, what)
         return <Delivery?>tup
 
     def ack(self, tup):
-        """Say that a tuple and everything that this task had to do for it is done."""
-        cdef Post post
-        if self.hand.is_own():
-            self.ack_to(tup, self.post)
+        """Tell the ackers that this task is done with a tuple."""
+        cdef AckSender ack_sender
+        if self.output.on_executor_thread():
+            self.ack_to(tup, self.ack_sender)
         else:
-            post = self.post.another()
-            with self.hand.lock:
-                self.check_held(tup, "acked")
-                self.ack_to(tup, post)
-                post.send()
-        if self.watched:
+            ack_sender = self.ack_sender.new_sender()
+            with self.output.lock:
+                self.check_external_call(tup, "acked")
+                self.ack_to(tup, ack_sender)
+                ack_sender.send()
+        if self.has_observers:
             self._on_ack(tup)
 
     @cython.final
-    cdef int ack_to(self, tup, Post post) except -1:
-        self.take(tup, "acked")
-        post.put_oks(<Delivery>tup)
+    cdef int ack_to(self, tup, AckSender ack_sender) except -1:
+        self.claim(tup, "acked")
+        ack_sender.add_oks(<Delivery>tup)
         return self.count_settled(False)
 
     def fail(self, tup, reason=None):
-        """Say that a tuple cannot be processed; its trees fail."""
-        cdef Post post
+        """Tell the ackers that a tuple cannot be processed; its trees fail."""
+        cdef AckSender ack_sender
         reason = self._reason_of(reason)
-        if self.hand.is_own():
-            self.fail_to(tup, reason, self.post)
+        if self.output.on_executor_thread():
+            self.fail_to(tup, reason, self.ack_sender)
         else:
-            post = self.post.another()
-            with self.hand.lock:
-                self.check_held(tup, "failed")
-                self.fail_to(tup, reason, post)
-                post.send()
-        if self.watched:
+            ack_sender = self.ack_sender.new_sender()
+            with self.output.lock:
+                self.check_external_call(tup, "failed")
+                self.fail_to(tup, reason, ack_sender)
+                ack_sender.send()
+        if self.has_observers:
             self._on_fail(tup, reason)
 
-    cdef int fail_to(self, tup, reason, Post post) except -1:
-        self.take(tup, "failed")
-        post.fail((<Delivery>tup)._ids or (), reason)
+    cdef int fail_to(self, tup, reason, AckSender ack_sender) except -1:
+        self.claim(tup, "failed")
+        ack_sender.fail((<Delivery>tup)._ids or (), reason)
         return self.count_settled(True)
 
     @cython.final
-    cdef int take(self, tup, what) except -1:
-        """Take a tuple of this task to settle it, as nobody else will be able to."""
-        if not self.mine(tup, what).change_hands(self, SETTLED):
+    cdef int claim(self, tup, what) except -1:
+        """Mark a tuple of this task as settled; raise if another call was first."""
+        if not self.check_owned(tup, what).change_owner(self, SETTLED):
             self._refuse(tup, what)
         return 0
 
-    cdef int check_held(self, tup, what) except -1:
-        """Refuse a call of another thread about a tuple that is not this task's, or whose trees have failed."""
-        self.mine(tup, what)
-        if self.hand.closed:
+    cdef int check_external_call(self, tup, what) except -1:
+        """Raise if another thread must not settle this tuple: it is not this task's, or its trees have failed."""
+        self.check_owned(tup, what)
+        if self.output.closed:
             self._refuse_ended(f"{tup!r} cannot be {what}")
         return 0
 
     def reset_timeout(self, tup):
-        """Ask for the whole timeout again, for the trees of a tuple that takes long."""
-        cdef Post post
-        if self.hand.is_own():
-            self.post.reset_timeout(self.mine(tup, "given more time")._ids or ())
+        """Restart the timeout of the trees of a tuple that takes long."""
+        cdef AckSender ack_sender
+        if self.output.on_executor_thread():
+            self.ack_sender.reset_timeout(self.check_owned(tup, "given more time")._ids or ())
             return
-        post = self.post.another()
-        with self.hand.lock:
-            self.check_held(tup, "given more time")
-            post.reset_timeout((<Delivery>tup)._ids or ())
-            post.send()
+        ack_sender = self.ack_sender.new_sender()
+        with self.output.lock:
+            self.check_external_call(tup, "given more time")
+            ack_sender.reset_timeout((<Delivery>tup)._ids or ())
+            ack_sender.send()
 
     def ack_unless_settled(self, Delivery tup not None):
-        """Ack a tuple that nobody has acked or failed. For the executor."""
+        """Ack a tuple unless it is settled. For the executor."""
         self.settle(tup)
 
     @cython.final
     cdef int settle(self, Delivery tup) except -1:
-        if not tup.change_hands(self, SETTLED):
+        if not tup.change_owner(self, SETTLED):
             return 0
-        self.post.put_oks(tup)
+        self.ack_sender.add_oks(tup)
         self.count_settled(False)
-        if self.watched:
+        if self.has_observers:
             self._on_ack(tup)
         return 0
 
     def fail_unless_settled(self, Delivery tup not None, reason):
-        """Fail a tuple that nobody has acked or failed; say whether nobody had. For the executor."""
-        if not tup.change_hands(self, SETTLED):
+        """Fail a tuple unless it is settled; return whether it was not. For the executor."""
+        if not tup.change_owner(self, SETTLED):
             return False
         reason = self._reason_of(reason)
-        self.post.fail(tup._ids or (), reason)
+        self.ack_sender.fail(tup._ids or (), reason)
         self.count_settled(True)
-        if self.watched:
+        if self.has_observers:
             self._on_fail(tup, reason)
         return True
 
     def run(self, list tuples not None, Py_ssize_t begin, Py_ssize_t end, process, bint auto_ack, on_error):
-        """Process tuples[begin:end], each acked when `process` returns; `on_error(tup, error)` is told what it raised.
+        """Process tuples[begin:end] and ack each one when `process` returns; errors go to `on_error(tup, error)`.
 
-        Returns the place of the first one that was not processed: before `end` if the executor is pressed. One in
-        `sample_every` is measured.
+        Returns the position of the first tuple that was not processed, before `end` if the executor must yield. The
+        latency of one tuple in `sample_every` is measured.
         """
         cdef Delivery tup
         cdef Py_ssize_t place
         cdef int64_t since = 0
         cdef bint measured
         if begin < 0 or end > len(tuples):
-            raise IndexError(f"{begin}:{end} of {len(tuples)}")
+            raise IndexError(f"tuples[{begin}:{end}]: there are {len(tuples)} tuples")
         if self.sample_every < 1:
-            raise ValueError("this emitter samples nothing: __init__ was not called")
+            raise ValueError("this emitter has no sample_every: BoltEmitter.__init__ was not called")
         try:
             for place in range(begin, end):
                 tup = <Delivery?>tuples[place]
@@ -894,16 +893,16 @@ cdef class BoltEmitter(Emitter):
                         self.settle(tup)
                 if measured:
                     self.latency.add(<int64_t>self.now_ns() - since)
-                if self.watched:
+                if self.has_observers:
                     self._on_execute(tup)
-                if self.hand.pressed:
+                if self.output.must_yield:
                     return place + 1
             return end
         finally:
             self.inputs = ()
 
 
-cdef class Open:
+cdef class PendingTuple:
     """A tracked tuple of a spout whose tree is not finished."""
 
     cdef readonly object tup_id
@@ -913,34 +912,34 @@ cdef class Open:
 
 
 cdef class SpoutEmitter(Emitter):
-    """What a task of a spout calls, and its record of what is open.
+    """The native half of a spout's collector: what the spout calls, and its tuples whose outcome is not known yet.
 
-    `pending`: message id -> Open, of tracked tuples whose outcome was not heard. `at_once`: tuple ids to ack when
-    `next_tuple` returns, where there is no acker. `emits`: how often anything was emitted.
+    `pending`: message id -> PendingTuple. `untracked_ids`: without an acker, the tuple ids to ack when `next_tuple`
+    returns. `emit_count`: how many emits there were.
     """
 
     cdef readonly dict pending
-    cdef readonly list at_once
-    cdef readonly int64_t emits
+    cdef readonly list untracked_ids
+    cdef readonly int64_t emit_count
     cdef public int64_t message_id
     cdef public int64_t executed
     cdef public int64_t late
     cdef object now_ns
     cdef bint tracks
-    # Outcomes that were heard, and how many of them the spout was told.
-    cdef list heard
-    cdef Py_ssize_t told
+    # Outcomes that arrived, and how many of them the spout got.
+    cdef list arrived
+    cdef Py_ssize_t delivered
 
     def __init__(self, *arguments, now_ns):
         super().__init__(*arguments)
         self.pending = {}
-        self.at_once = []
-        self.heard = []
+        self.untracked_ids = []
+        self.arrived = []
         self.now_ns = now_ns
-        self.tracks = len(self.post) > 0
+        self.tracks = len(self.ack_sender) > 0
 
     def emit(self, tup, tup_id=None, stream=None, direct_task=None, bint need_task_ids=False):
-        """Send a tuple to whoever reads the stream; with a tuple id it is tracked."""
+        """Send a tuple to the consumers of the stream; with a tuple id it is tracked."""
         cdef Route route = self.route_of(stream)
         values = None if route is None else route.values_of(tup)
         if values is None:
@@ -948,61 +947,63 @@ cdef class SpoutEmitter(Emitter):
         if tup_id is not None:
             self._check_id(tup_id)
         cdef list outlets = self.outlets_of(route, values, direct_task)
-        cdef Post post
-        if self.hand.is_own():
-            self.deliver(route, values, outlets, tup_id, self.post, True)
-            self.emits += 1
+        cdef AckSender ack_sender
+        if self.output.on_executor_thread():
+            self.emit_to(route, values, outlets, tup_id, self.ack_sender, True)
+            self.emit_count += 1
         else:
-            self.hand._wait_for_room()
-            post = self.post.another()
-            with self.hand.lock:
+            self.output._wait_for_room()
+            ack_sender = self.ack_sender.new_sender()
+            with self.output.lock:
                 self.check_open("emit")
-                self.deliver(route, values, outlets, tup_id, post, False)
-                post.send()
+                self.emit_to(route, values, outlets, tup_id, ack_sender, False)
+                ack_sender.send()
             if tup_id is not None and not self.tracks:
-                self.hand._wake()
-        if self.watched:
+                self.output._wake()
+        if self.has_observers:
             self._on_emit(route, values, outlets)
         return [(<Outlet>outlet).task for outlet in outlets] if need_task_ids else None
 
     @cython.final
-    cdef int deliver(self, Route route, values, list outlets, tup_id, Post post, bint own) except -1:
+    cdef int emit_to(self, Route route, values, list outlets, tup_id, AckSender ack_sender, bint own) except -1:
         cdef Outlet outlet
         if tup_id is not None and self.tracks:
-            self.track(route, values, outlets, tup_id, post, own)
+            self.track(route, values, outlets, tup_id, ack_sender, own)
         else:
             for outlet in outlets:
                 self.put(outlet, route.delivery_of(values), own)
             if tup_id is not None:
-                self.at_once.append(tup_id)
+                self.untracked_ids.append(tup_id)
         route.count()
         return 0
 
     @cython.final
     @cython.critical_section
-    cdef int64_t open_tree(self, Open open_) except -1:
-        """Enter a tree into what is pending; return its message id."""
+    cdef int64_t add_pending(self, PendingTuple pending_tuple) except -1:
+        """Add a tuple to `pending`; return its message id."""
         cdef int64_t message_id = self.message_id
-        self.pending[message_id] = open_
+        self.pending[message_id] = pending_tuple
         self.message_id += 1
         return message_id
 
-    cdef int track(self, Route route, values, list outlets, tup_id, Post post, bint own) except -1:
-        cdef Open open_ = Open.__new__(Open)
+    cdef int track(self, Route route, values, list outlets, tup_id, AckSender ack_sender, bint own) except -1:
+        cdef PendingTuple pending_tuple = PendingTuple.__new__(PendingTuple)
+        cdef int64_t message_id
         cdef Outlet outlet
         cdef Delivery tup
-        open_.tup_id = tup_id
-        open_.root_id = self.next_id()
+        pending_tuple.tup_id = tup_id
+        pending_tuple.root_id = self.next_id()
         for outlet in outlets:
             tup = route.delivery_of(values)
             tup.tracked = True
-            tup.root_id = open_.root_id
+            tup.root_id = pending_tuple.root_id
             tup.tuple_id = self.next_id()
-            open_.value ^= tup.tuple_id
+            pending_tuple.value ^= tup.tuple_id
             self.put(outlet, tup, own)
-        open_.emitted_ns = self.now_ns()
-        # It is pending before its TRACK is sent, and no outcome comes before that.
-        return post.put_track(open_.root_id, open_.value, self.task, self.open_tree(open_))
+        pending_tuple.emitted_ns = self.now_ns()
+        # It is pending before its TRACK is sent: the outcome may come at once.
+        message_id = self.add_pending(pending_tuple)
+        return ack_sender.add_track(pending_tuple.root_id, pending_tuple.value, self.task, message_id)
 
     cdef int _check_id(self, tup_id) except -1:
         try:
@@ -1011,64 +1012,64 @@ cdef class SpoutEmitter(Emitter):
             self._unhashable(tup_id)
         return 0
 
-    def ask(self, spout, ack, Py_ssize_t limit, Py_ssize_t pending_max):
-        """Call `spout.next_tuple` until it emits nothing, or enough is open or in hand; return how often it emitted."""
+    def call_next_tuple(self, spout, ack, Py_ssize_t limit, Py_ssize_t pending_max):
+        """Call `spout.next_tuple` until it emits nothing or a limit is reached; return how many calls emitted."""
         cdef Py_ssize_t got
         cdef int64_t before
         next_tuple = spout.next_tuple
         for got in range(limit):
-            if self.hand.alive_at:
+            if self.output.keep_alive_at:
                 self.keep_alive()
-            if spout._finished or len(self.pending) >= pending_max or self.hand.pressed:
+            if spout._finished or len(self.pending) >= pending_max or self.output.must_yield:
                 return got
-            before = self.emits
+            before = self.emit_count
             returned = next_tuple()
             if returned is not None:
                 self._refuse_unrun("next_tuple", returned)
             self.executed += 1
-            while self.at_once:
-                ack(self.at_once.pop(0))
+            while self.untracked_ids:
+                ack(self.untracked_ids.pop(0))
                 self.acked += 1
-            if self.emits == before:
+            if self.emit_count == before:
                 return got
         return limit
 
     @cython.final
     cdef int keep_alive(self) except -1:
-        """Call what is due however many tuples and outcomes there are."""
-        if <int64_t>self.now_ns() >= self.hand.alive_at:
-            self.hand._keep_alive()
+        """Call `_keep_alive` if it is due, however many tuples and outcomes there are."""
+        if <int64_t>self.now_ns() >= self.output.keep_alive_at:
+            self.output._keep_alive()
         return 0
 
     @property
-    def untold(self):
-        """How many outcomes were heard that the spout was not told."""
-        return len(self.heard) - self.told
+    def undelivered(self):
+        """How many outcomes arrived that the spout did not get yet."""
+        return len(self.arrived) - self.delivered
 
-    def hear(self, list verdicts not None, ack, fail):
-        """Tell the spout how trees ended, by `ack(tup_id)` and `fail(tup_id, reason)`.
+    def deliver_outcomes(self, list outcomes not None, ack, fail):
+        """Call `ack(tup_id)` or `fail(tup_id, reason)` for each outcome.
 
-        What those raise escapes, and the next call goes on behind it. An ack that raised, or that returns True because
-        what it raised was logged, does not count as acked.
+        An error they raise escapes; the next call continues with the following outcome. An ack that raised, or that
+        returned True because its error was logged, does not count as acked.
         """
-        cdef Open open_
+        cdef PendingTuple pending_tuple
         cdef int64_t elapsed_ns
-        self.heard.extend(verdicts)
-        while self.told < len(self.heard):
-            if self.hand.alive_at:
+        self.arrived.extend(outcomes)
+        while self.delivered < len(self.arrived):
+            if self.output.keep_alive_at:
                 self.keep_alive()
-            message_id, outcome, reason = self.heard[self.told]
-            self.told += 1
-            open_ = self.pending.pop(message_id, None)
-            if open_ is None:
+            message_id, outcome, reason = self.arrived[self.delivered]
+            self.delivered += 1
+            pending_tuple = self.pending.pop(message_id, None)
+            if pending_tuple is None:
                 self.late += 1
             elif outcome == 0:
-                elapsed_ns = <int64_t>self.now_ns() - open_.emitted_ns
+                elapsed_ns = <int64_t>self.now_ns() - pending_tuple.emitted_ns
                 self.latency.add(elapsed_ns)
-                self._on_acked(open_, elapsed_ns)
-                if not ack(open_.tup_id):
+                self._on_acked(pending_tuple, elapsed_ns)
+                if not ack(pending_tuple.tup_id):
                     self.acked += 1
             else:
-                fail(open_.tup_id, self._why(open_, outcome, reason))
-        self.heard.clear()
-        self.told = 0
+                fail(pending_tuple.tup_id, self._why(pending_tuple, outcome, reason))
+        self.arrived.clear()
+        self.delivered = 0

@@ -18,7 +18,7 @@
 
 #include "hash.h"
 #include "memory.h"
-#include "slots.h"
+#include "slot_list.h"
 
 namespace acker {
 

@@ -60,8 +60,8 @@ cdef class ShardedCore:
 
     cdef c_ShardedCore* core
     cdef tuple no_trees  # as in Core
-    cdef Gate gate
-    cdef Published published
+    cdef SingleEntry single_entry
+    cdef PublishedNumbers published
     cdef c_RotationWatch* watch
 
     def __cinit__(
@@ -86,15 +86,15 @@ cdef class ShardedCore:
         del self.watch
 
     cdef int enter(self) except -1:
-        _enter(&self.gate, "Acker")
+        _enter(&self.single_entry, "Acker")
         if self.core.broken():
-            self.gate.leave()
+            self.single_entry.leave()
             raise UnusableError()
         return 0
 
     cdef void leave(self) noexcept:
         self.publish()
-        self.gate.leave()
+        self.single_entry.leave()
 
     cdef void publish(self) noexcept:
         cdef int64_t[14] numbers
@@ -173,11 +173,11 @@ cdef class ShardedCore:
         try:
             if now_ms is None:
                 return _oldest(
-                    self.core.cores(), self.core.shards(), most, self.watch.is_told(), self.watch.now_ms()
+                    self.core.cores(), self.core.shards(), most, self.watch.has_time(), self.watch.now_ms()
                 )
             return _oldest(self.core.cores(), self.core.shards(), most, True, now)
         finally:
-            self.gate.leave()
+            self.single_entry.leave()
 
     def contains(self, int64_t root_id):
         self.enter()
@@ -185,7 +185,7 @@ cdef class ShardedCore:
             core = &self.core.shard_of(root_id)
             return <bint>core.arena.find(core.arena.hash(<uint64_t>root_id))
         finally:
-            self.gate.leave()
+            self.single_entry.leave()
 
     def numbers(self):
         """The eleven lifetime counters, entries held, open trees and bytes, as some recent call left them."""
@@ -197,11 +197,11 @@ cdef class ShardedCore:
         """What writes the entries of all shards into the blocks of a snapshot."""
         if self.core.broken():
             raise UnusableError()
-        return _writer(self, &self.gate, self.core.cores(), self.core.shards())
+        return _writer(self, &self.single_entry, self.core.cores(), self.core.shards())
 
     def reader(self, uint64_t checksum, uint64_t entries):
         """What fills the shards, which are new, from the blocks of a snapshot of so many entries."""
-        return _reader(self, &self.gate, self.core.cores(), self.core.shards(), checksum, entries)
+        return _reader(self, &self.single_entry, self.core.cores(), self.core.shards(), checksum, entries)
 
     def set_counters(self, tuple counters not None):
         """Count on from the eleven lifetime counters of a snapshot, whose entries the shards hold."""
@@ -219,7 +219,7 @@ cdef class ShardedCore:
         try:
             return self.core.helpers()
         finally:
-            self.gate.leave()
+            self.single_entry.leave()
 
     def probes(self):
         """Lines that a look-up of every entry visits, all in all."""
@@ -227,11 +227,11 @@ cdef class ShardedCore:
         try:
             return self.core.probes()
         finally:
-            self.gate.leave()
+            self.single_entry.leave()
 
     def check_invariants(self):
         self.enter()
         try:
             return self.core.check_invariants()
         finally:
-            self.gate.leave()
+            self.single_entry.leave()

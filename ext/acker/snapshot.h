@@ -11,7 +11,7 @@
 
 #include "ingest.h"
 #include "shard_of.h"
-#include "slots.h"
+#include "slot_list.h"
 #include "xxh64.h"
 
 namespace acker {

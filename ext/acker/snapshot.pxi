@@ -47,11 +47,11 @@ cdef class SnapshotWriter:
     """
 
     cdef object owner  # keeps the cores alive
-    cdef Gate* gate
+    cdef SingleEntry* single_entry
     cdef AckerCore** cores
     cdef size_t count
     cdef bint inside
-    cdef Gate calls  # the blocks are written without the GIL, one call at a time
+    cdef SingleEntry calls  # the blocks are written without the GIL, one call at a time
     cdef c_SnapshotWriter* blocks
 
     def __cinit__(self):
@@ -62,8 +62,8 @@ cdef class SnapshotWriter:
         del self.blocks
 
     def __enter__(self):
-        self.expect(self.gate != NULL)
-        _enter(self.gate, "Acker")
+        self.expect(self.single_entry != NULL)
+        _enter(self.single_entry, "Acker")
         self.inside = True
         return self
 
@@ -74,7 +74,7 @@ cdef class SnapshotWriter:
         del self.blocks  # it points into tables that may change from now on
         self.blocks = NULL
         self.calls.leave()
-        self.gate.leave()
+        self.single_entry.leave()
 
     @property
     def entries(self):
@@ -143,10 +143,10 @@ cdef class SnapshotWriter:
         return 0
 
 
-cdef SnapshotWriter _writer(object owner, Gate* gate, AckerCore** cores, size_t count):
-    """A writer of the entries of `count` cores, one core after the other; the owner keeps gate and cores alive."""
+cdef SnapshotWriter _writer(object owner, SingleEntry* single_entry, AckerCore** cores, size_t count):
+    """A writer of the entries of `count` cores, one core after the other; the owner keeps both alive."""
     writer = SnapshotWriter()
-    writer.owner, writer.gate, writer.cores, writer.count = owner, gate, cores, count
+    writer.owner, writer.single_entry, writer.cores, writer.count = owner, single_entry, cores, count
     return writer
 
 
@@ -154,8 +154,8 @@ cdef SnapshotWriter _writer(object owner, Gate* gate, AckerCore** cores, size_t 
 cdef class SnapshotReader:
     """Fills the new cores of one owner from the blocks of a snapshot; used before anyone else knows the owner."""
 
-    cdef object owner  # keeps the cores and the gate alive
-    cdef Gate* gate
+    cdef object owner  # keeps the cores and the single entry alive
+    cdef SingleEntry* single_entry
     cdef AckerCore** cores
     cdef size_t count
     cdef uint64_t entries
@@ -176,10 +176,10 @@ cdef class SnapshotReader:
         _expect("entries", <int64_t>entries, 1, BLOCK_ENTRIES)
         if <size_t>block.shape[0] != block_bytes(entries):
             raise ValueError(f"block: expected {block_bytes(entries)} bytes, got {block.shape[0]}")
-        _enter(self.gate, "Acker")
+        _enter(self.single_entry, "Acker")
         with nogil:
             fault = self.blocks.read(&block[0], entries, &row)
-        self.gate.leave()
+        self.single_entry.leave()
         if fault == NO_MEMORY:
             raise MemoryError(f"no memory for the {self.entries} entries of the snapshot")
         return None if fault == NO_FAULT else (<int>fault, row)
@@ -194,10 +194,11 @@ cdef class SnapshotReader:
 
 
 cdef SnapshotReader _reader(
-    object owner, Gate* gate, AckerCore** cores, size_t count, uint64_t checksum, uint64_t entries
+    object owner, SingleEntry* single_entry, AckerCore** cores, size_t count, uint64_t checksum, uint64_t entries
 ):
     """A reader into `count` new cores, each root into that of `acker_of`; the owner keeps the cores alive."""
     reader = SnapshotReader()
-    reader.owner, reader.gate, reader.cores, reader.count, reader.entries = owner, gate, cores, count, entries
+    reader.owner, reader.single_entry, reader.cores, reader.count = owner, single_entry, cores, count
+    reader.entries = entries
     reader.blocks = new c_SnapshotReader(cores, count, checksum, entries)
     return reader

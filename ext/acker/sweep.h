@@ -3,7 +3,7 @@
 
 #include "arena.h"
 #include "probe.h"
-#include "slots.h"
+#include "slot_list.h"
 
 namespace acker {
 

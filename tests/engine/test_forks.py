@@ -12,7 +12,7 @@ import pytest
 
 from acker import Acker, BusyError, Kind, ReferenceAcker, ShardedAcker
 from acker._engine.combiner import Combiner
-from acker._engine.single_entry import Alone
+from acker._engine.single_entry import SingleEntry
 from acker.errors import ForkedError
 
 ACKERS = {"native": Acker, "reference": ReferenceAcker, "sharded": lambda: ShardedAcker(3, 2)}
@@ -156,7 +156,7 @@ def test_a_combiner_and_whatever_python_guards():
         said = in_a_child(combiner.settle)
     assert said.startswith(f"ForkedError: this Combiner was held by a thread of process {os.getpid()}")
     assert in_a_child(lambda: str(len(combiner.settle(include_pending=True)))) == "1"
-    alone = Alone("thing")
+    alone = SingleEntry("thing")
     with pytest.raises(KeyError), alone:
         raise KeyError("x")
     with alone, pytest.raises(BusyError, match="another thread is inside this thing"), alone:

@@ -1,4 +1,4 @@
-"""The ledger against the rules in Python, and against the acker that takes messages one by one."""
+"""Open trees against the rules in Python, and against the acker that takes messages one by one."""
 
 import random
 
@@ -7,7 +7,7 @@ import pytest
 
 from acker import Acker, Kind, _core
 from acker._engine.combiner import Combiner, Partials
-from acker._engine.open_trees import Counts, Entries, Ledger, PrivateMemory
+from acker._engine.open_trees import OpenTrees, PrivateMemory, TreeCounts, TreeEntries
 from tests.torture.microbatches import TRACKED, Gathered, MicroBatches, Track
 
 # All of it with the compiled table and with its twin.
@@ -36,25 +36,25 @@ class Log:
         self.chunks = {}
         self.next = 1
 
-    def write(self, ledger, changed, gone):
-        self.chunks[self.next] = (ledger.take(changed, self.next), gone.copy())
+    def write(self, trees, changed, gone):
+        self.chunks[self.next] = (trees.take(changed, self.next), gone.copy())
         self.next += 1
 
-    def clean(self, ledger):
+    def clean(self, trees):
         """Drop the oldest chunk, and write what only it showed once more."""
         number = min(self.chunks)
         entries, _ = self.chunks.pop(number)
-        kept = ledger.logged_before(number + 1, len(entries.root_id))
-        assert ledger.logged_before(number + 1, len(ledger) + 1).tolist() == kept.tolist()
-        self.write(ledger, kept, np.empty((2, 0), np.int64))
+        kept = trees.logged_before(number + 1, len(entries.root_id))
+        assert trees.logged_before(number + 1, len(trees) + 1).tolist() == kept.tolist()
+        self.write(trees, kept, np.empty((2, 0), np.int64))
 
     def read(self, before):
-        ledger = Ledger(seed=9)
+        trees = OpenTrees(seed=9)
         for number, (entries, gone) in sorted(self.chunks.items()):
-            ledger.erase(gone)
-            ledger.put(entries, number)
-        ledger.expire(before, before)
-        return ledger
+            trees.erase(gone)
+            trees.put(entries, number)
+        trees.expire(before, before)
+        return trees
 
 
 def random_batch(rng, roots):
@@ -71,12 +71,12 @@ def random_batch(rng, roots):
 def test_it_does_what_the_model_does_and_the_log_gives_it_back(seed, every_message_refreshes, high_water):
     rng = random.Random(seed)
     model = MicroBatches(high_water=high_water, every_message_refreshes=every_message_refreshes)
-    ledger, log = Ledger(seed=seed), Log()
-    counts, horizon = Counts(), 0
+    trees, log = OpenTrees(seed=seed), Log()
+    counts, horizon = TreeCounts(), 0
     for now in range(0, 1200, 10):
         rows = random_batch(rng, 300)
         rows = [row if row[2] & TRACKED else (*row[:3], 0, 0, 0) for row in rows]
-        merged = ledger.merge(
+        merged = trees.merge(
             partials(rows), time_ms=now, high_water=high_water, every_message_refreshes=every_message_refreshes
         )
         expected = [
@@ -86,109 +86,109 @@ def test_it_does_what_the_model_does_and_the_log_gives_it_back(seed, every_messa
         ]
         assert rows_of(merged.completions) == sorted(expected)
         counts = counts.plus(merged.counts)
-        log.write(ledger, merged.changed, merged.gone)
+        log.write(trees, merged.changed, merged.gone)
         if rng.random() < 0.3:
             horizon = max(horizon, now - rng.randrange(50))
-            expired = ledger.expire(horizon, now)
+            expired = trees.expire(horizon, now)
             assert rows_of(expired.completions) == sorted(model.expire(horizon, now))
             assert expired.oldest_ms == min((entry.start_ms for entry in model.entries.values()), default=now)
             counts = counts.plus(expired.counts)
         if rng.random() < 0.7:
-            log.clean(ledger)
+            log.clean(trees)
         if rng.random() < 0.2:
-            ledger = log.read(horizon)
-        ledger.check_invariants()
-        assert (len(ledger), ledger.open) == (len(model.entries), model.open)
+            trees = log.read(horizon)
+        trees.check_invariants()
+        assert (len(trees), trees.open) == (len(model.entries), model.open)
         assert counts._asdict() == model.counts
     assert counts.acked > 100
-    assert all(root in ledger for root in model.entries)
-    assert 10**9 not in ledger
+    assert all(root in trees for root in model.entries)
+    assert 10**9 not in trees
 
 
 @pytest.mark.parametrize("protocol", ["storm", "storm-0.9"])
 def test_one_message_a_micro_batch_is_the_acker_of_one_message_after_the_other(protocol):
     rng = random.Random(protocol)
-    ledger, acker = Ledger(), Acker(protocol=protocol, buckets=2)
+    trees, acker = OpenTrees(), Acker(protocol=protocol, buckets=2)
     refreshes = protocol == "storm-0.9"
-    counts = Counts()
+    counts = TreeCounts()
     for step in range(4000):
         now = step * 10
         root, value = rng.randrange(60), rng.randrange(1, 4)
         kind = rng.choice(list(Kind))
         combiner = Combiner(resets=True)
         combiner.add([kind], [root], [value], [1], [7])
-        merged = ledger.merge(combiner.partials()[0], time_ms=now, every_message_refreshes=refreshes)
+        merged = trees.merge(combiner.partials()[0], time_ms=now, every_message_refreshes=refreshes)
         assert rows_of(merged.completions) == rows_of(acker.ingest([kind], [root], [value], [1], [7], now_ms=now))
         counts = counts.plus(merged.counts)
         if step % 50 == 49:  # Two buckets: what was placed before the last rotation but one goes.
-            expired = ledger.expire(now - 490, now)
+            expired = trees.expire(now - 490, now)
             assert rows_of(expired.completions) == rows_of(acker.rotate(now_ms=now))
             counts = counts.plus(expired.counts)
     stats = acker.stats()
-    assert {name: getattr(stats, name) for name in Counts._fields} == counts._asdict()
-    assert (len(ledger), ledger.open) == (stats.pending, stats.open)
+    assert {name: getattr(stats, name) for name in TreeCounts._fields} == counts._asdict()
+    assert (len(trees), trees.open) == (stats.pending, stats.open)
     assert counts.orphans > 100
 
 
 def test_a_table_grows_shrinks_and_keeps_everything():
-    ledger = Ledger()
+    trees = OpenTrees()
     roots = np.random.default_rng(1).permutation(np.arange(50_000, dtype=np.int64))
     for number, part in enumerate(np.array_split(roots, 20)):
         zeros = np.zeros(len(part), np.int64)
-        ledger.put(Entries(part, part, zeros, zeros, zeros + number, np.full(len(part), 1, np.int32)), 1)
-        ledger.check_invariants()
-    assert len(ledger) == ledger.open == 50_000
-    grown = ledger.nbytes
-    expired = ledger.expire(10, 10)
-    assert len(ledger) == 25_000
+        trees.put(TreeEntries(part, part, zeros, zeros, zeros + number, np.full(len(part), 1, np.int32)), 1)
+        trees.check_invariants()
+    assert len(trees) == trees.open == 50_000
+    grown = trees.nbytes
+    expired = trees.expire(10, 10)
+    assert len(trees) == 25_000
     assert len(expired.completions) == 25_000
-    ledger.shrink()
-    assert ledger.nbytes == grown, "half of it is used"
-    ledger.erase(np.array([roots, np.ones_like(roots)]))
-    ledger.check_invariants()
-    assert len(ledger) == 25_000, "an entry is known by its start too"
-    ledger.erase(np.array([roots[:-300], np.zeros_like(roots[:-300])]))
-    assert ledger.nbytes == grown
-    ledger.shrink()
-    ledger.check_invariants()
+    trees.shrink()
+    assert trees.nbytes == grown, "half of it is used"
+    trees.erase(np.array([roots, np.ones_like(roots)]))
+    trees.check_invariants()
+    assert len(trees) == 25_000, "an entry is known by its start too"
+    trees.erase(np.array([roots[:-300], np.zeros_like(roots[:-300])]))
+    assert trees.nbytes == grown
+    trees.shrink()
+    trees.check_invariants()
     kept = set(roots[-300:].tolist())
-    assert len(ledger) == 300 and all(root in ledger for root in kept)
-    assert ledger.nbytes == Ledger().nbytes
-    ledger.expire(20, 20)
-    ledger.shrink()
-    assert (len(ledger), ledger.nbytes) == (0, Ledger().nbytes)
+    assert len(trees) == 300 and all(root in trees for root in kept)
+    assert trees.nbytes == OpenTrees().nbytes
+    trees.expire(20, 20)
+    trees.shrink()
+    assert (len(trees), trees.nbytes) == (0, OpenTrees().nbytes)
 
 
 def test_rows_that_settle_at_once_or_are_known_take_no_room():
-    ledger = Ledger()
-    empty = ledger._table.capacity
+    trees = OpenTrees()
+    empty = trees._table.capacity
     roots = range(50_000)
-    done = ledger.merge(partials([(root, 5, 1, 5, 0, root) for root in roots]), time_ms=1)
-    assert len(done.completions) == 50_000 and ledger._table.capacity == empty
-    ledger.merge(partials([(root, 1, 1, 5, 0, root) for root in roots]), time_ms=2)
-    held = ledger._table.capacity
-    assert len(ledger) == 50_000
-    done = ledger.merge(partials([(root, 4, 0, 0, 0, 0) for root in roots]), time_ms=3)
-    assert len(done.completions) == 50_000 and ledger._table.capacity == held
+    done = trees.merge(partials([(root, 5, 1, 5, 0, root) for root in roots]), time_ms=1)
+    assert len(done.completions) == 50_000 and trees._table.capacity == empty
+    trees.merge(partials([(root, 1, 1, 5, 0, root) for root in roots]), time_ms=2)
+    held = trees._table.capacity
+    assert len(trees) == 50_000
+    done = trees.merge(partials([(root, 4, 0, 0, 0, 0) for root in roots]), time_ms=3)
+    assert len(done.completions) == 50_000 and trees._table.capacity == held
     # Some of each, one row more than there is room for.
     capacity = held
-    ledger.merge(partials([(root, 1, 1, 5, 0, root) for root in range(capacity)]), time_ms=4)
-    assert ledger._table.capacity == held
+    trees.merge(partials([(root, 1, 1, 5, 0, root) for root in range(capacity)]), time_ms=4)
+    assert trees._table.capacity == held
     mixed = [(0, 4, 0, 0, 0, 0), (capacity, 5, 1, 5, 0, 1), (capacity + 1, 3, 0, 0, 0, 0)]
-    ledger.merge(partials(mixed), time_ms=5)
-    ledger.check_invariants()
-    assert len(ledger) == capacity and ledger._table.capacity > held and capacity + 1 in ledger
+    trees.merge(partials(mixed), time_ms=5)
+    trees.check_invariants()
+    assert len(trees) == capacity and trees._table.capacity > held and capacity + 1 in trees
 
 
 @COMPILED_ONLY
 def test_memory_can_be_handed_on():
     handed = PrivateMemory(10)
     with pytest.raises(ValueError, match="no table"):
-        Ledger.attach(handed)
-    ledger = Ledger()
-    ledger.merge(partials([(7, 1, 0, 0, 0, 0)]), time_ms=5)
-    ledger.token = bytes(range(16))
-    again = Ledger.attach(ledger.memory)
+        OpenTrees.attach(handed)
+    trees = OpenTrees()
+    trees.merge(partials([(7, 1, 0, 0, 0, 0)]), time_ms=5)
+    trees.token = bytes(range(16))
+    again = OpenTrees.attach(trees.memory)
     assert 7 in again
     assert again.token == bytes(range(16))
     assert len(again) == 1
@@ -201,34 +201,34 @@ def test_no_memory_leaves_it_as_it_was():
             raise MemoryError
         return PrivateMemory(size_bytes)
 
-    ledger = Ledger(refuse)
-    ledger.merge(partials([(7, 1, 0, 0, 0, 0)]), time_ms=5)
+    trees = OpenTrees(refuse)
+    trees.merge(partials([(7, 1, 0, 0, 0, 0)]), time_ms=5)
     with pytest.raises(MemoryError):
-        ledger.merge(partials([(root, 1, 0, 0, 0, 0) for root in range(50_000)]), time_ms=6)
-    ledger.check_invariants()
-    assert len(ledger) == 1
+        trees.merge(partials([(root, 1, 0, 0, 0, 0) for root in range(50_000)]), time_ms=6)
+    trees.check_invariants()
+    assert len(trees) == 1
     with pytest.raises(ValueError, match="no room for so many rows"):
-        ledger._table.merge(*partials([(root, 1, 0, 0, 0, 0) for root in range(50_000)]), 6, None, False, None)
-    assert len(ledger) == 1
+        trees._table.merge(*partials([(root, 1, 0, 0, 0, 0) for root in range(50_000)]), 6, None, False, None)
+    assert len(trees) == 1
 
 
 def test_a_table_that_cannot_be_made_smaller_stays(monkeypatch):
-    ledger = Ledger()
+    trees = OpenTrees()
     roots = np.arange(50_000)
-    ledger.merge(partials([(root, 1, 0, 0, 0, 0) for root in roots.tolist()]), time_ms=5)
-    ledger.erase(np.array([roots[1:], np.full(len(roots) - 1, 5)]))
-    grown = ledger.nbytes
+    trees.merge(partials([(root, 1, 0, 0, 0, 0) for root in roots.tolist()]), time_ms=5)
+    trees.erase(np.array([roots[1:], np.full(len(roots) - 1, 5)]))
+    grown = trees.nbytes
 
     def refuse(size_bytes):
         raise OSError("no descriptor is left")
 
-    monkeypatch.setattr(ledger, "_allocate", refuse)
-    ledger.shrink()
-    assert (len(ledger), ledger.nbytes) == (1, grown) and 0 in ledger
+    monkeypatch.setattr(trees, "_allocate", refuse)
+    trees.shrink()
+    assert (len(trees), trees.nbytes) == (1, grown) and 0 in trees
 
 
 def test_the_time_since_any_start_fits_an_int64():
-    ledger = Ledger()
-    ledger.merge(partials([(7, 5, TRACKED, 1, 2, 3)]), time_ms=-(2**63))
-    done = ledger.merge(partials([(7, 4, 0, 0, 0, 0)]), time_ms=2**63 - 1).completions
+    trees = OpenTrees()
+    trees.merge(partials([(7, 5, TRACKED, 1, 2, 3)]), time_ms=-(2**63))
+    done = trees.merge(partials([(7, 4, 0, 0, 0, 0)]), time_ms=2**63 - 1).completions
     assert done.elapsed_ms.tolist() == [2**63 - 1]

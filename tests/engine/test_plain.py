@@ -78,9 +78,9 @@ def test_checksums_are_the_same(data, seed):
         assert _core.xxh64(given_, seed) == plain.xxh64(given_, seed)
 
 
-def ledgers():
+def both_tables():
     """Return one empty table of each kind."""
-    return [core.LedgerTable(bytearray(core.ledger_bytes(100)), 100, SEED) for core in (_core, plain)]
+    return [core.OpenTreesTable(bytearray(core.open_trees_bytes(100)), 100, SEED) for core in (_core, plain)]
 
 
 @given(
@@ -91,8 +91,8 @@ def ledgers():
     st.sampled_from([None, 0, 1]),
     st.booleans(),
 )
-def test_ledger_tables_say_the_same_of_every_change(batches, high_water, every_message_refreshes):
-    tables = ledgers()
+def test_open_trees_tables_say_the_same_of_every_change(batches, high_water, every_message_refreshes):
+    tables = both_tables()
     for number, (rows, age, take) in enumerate(batches, 1):
         columns, now = columns_of(rows, PARTIAL_DTYPES), 10 * number
         native, twin = (table.merge(*columns, None, now, high_water, every_message_refreshes, None) for table in tables)
@@ -105,9 +105,9 @@ def test_ledger_tables_say_the_same_of_every_change(batches, high_water, every_m
         assert len({(len(table), table.open) for table in tables}) == 1
 
 
-def test_ledger_tables_put_erase_and_copy_the_same():
-    copies = ledgers()
-    for table, copy in zip(ledgers(), copies, strict=True):
+def test_open_trees_tables_put_erase_and_copy_the_same():
+    copies = both_tables()
+    for table, copy in zip(both_tables(), copies, strict=True):
         roots = np.arange(6, dtype=np.int64)
         table.put(roots, roots, roots, roots, roots, np.array([0, 1, -1, -2, 2, 3], np.int32), 1)
         table.erase(np.array([1, 99, 4, 5]), np.array([1, 99, 4, 4]))
@@ -128,7 +128,7 @@ def test_ledger_tables_put_erase_and_copy_the_same():
     st.booleans(),
 )
 def test_tables_with_event_times_do_the_same(batches, cohorts, high_water, every_message_refreshes):
-    tables = ledgers()
+    tables = both_tables()
     for number, batch in enumerate(batches, 1):
         times = np.array([at for _, at in batch], np.int64)
         combined = []
@@ -157,16 +157,16 @@ def test_tables_with_event_times_do_the_same(batches, cohorts, high_water, every
         assert len({(len(table), table.open) for table in tables}) == 1
 
 
-def test_a_ledger_table_keeps_its_token_and_is_found_by_nobody_else():
-    memory = bytearray(plain.ledger_bytes(1000))
-    table = plain.LedgerTable(memory, 1000)
+def test_an_open_trees_table_keeps_its_token_and_is_found_by_nobody_else():
+    memory = bytearray(plain.open_trees_bytes(1000))
+    table = plain.OpenTreesTable(memory, 1000)
     assert table.token == bytes(16)
     table.token = bytes(range(16))
     assert table.token == bytes(range(16))
     with pytest.raises(ValueError, match="16 bytes"):
         table.token = b"short"
     with pytest.raises(ValueError, match="holds no table"):
-        plain.LedgerTable(memory)
+        plain.OpenTreesTable(memory)
 
 
 @pytest.mark.parametrize(("compiled", "twin"), [(Acker, ReferenceAcker), (ShardedAcker, plain.ShardedAcker)])

@@ -13,7 +13,7 @@ import pytest
 from acker import Acker, Kind, _core
 from acker._engine import plain
 from acker._engine.combiner import Combiner
-from acker._engine.open_trees import Ledger
+from acker._engine.open_trees import OpenTrees
 
 ERRORS = (TypeError, ValueError, OverflowError, AssertionError, AttributeError, IndexError, MemoryError, BufferError)
 
@@ -62,7 +62,7 @@ def test_a_sharded_core_of_no_or_too_many_shards(shards, threads):
 
 
 def test_objects_without_their_init():
-    kinds = [_core.Core, _core.ShardedCore, _core.CombineTable, _core.LedgerTable, _core.Gups]
+    kinds = [_core.Core, _core.ShardedCore, _core.CombineTable, _core.OpenTreesTable, _core.Gups]
     refuses(*kinds, *(lambda kind=kind: kind.__new__(kind) for kind in kinds))
 
 
@@ -80,7 +80,7 @@ def test_counters_that_are_no_eleven(make):
 def test_cohorts_that_no_moment_can_be_parted_by(cohorts):
     one = longs(1), longs(1), flags(0), longs(0), ints(-1), longs(0), longs(-(2**63)), 0, None, False
     for tables in _core, plain:
-        table = tables.LedgerTable(bytearray(tables.ledger_bytes(4)), 4, 1)
+        table = tables.OpenTreesTable(bytearray(tables.open_trees_bytes(4)), 4, 1)
         refuses(
             lambda tables=tables: tables.CombineTable(1, False, cohorts), lambda table=table: table.merge(*one, cohorts)
         )
@@ -148,7 +148,7 @@ def test_gups_of_no_memory_and_columns_of_unequal_length():
     assert gups.checksum() == 7
 
 
-# --- combiners and ledgers, compiled and plain ------------------------------------------------------------------------
+# --- combiners and open trees, compiled and plain ---------------------------------------------------
 
 
 @pytest.fixture(params=[_core, plain], ids=["compiled", "plain"])
@@ -183,10 +183,10 @@ def test_a_combine_table_refuses_columns_that_do_not_belong_together(module):
 
 
 def table_of(module, capacity=64):
-    return module.LedgerTable(mmap.mmap(-1, module.ledger_bytes(capacity)), capacity, 1)
+    return module.OpenTreesTable(mmap.mmap(-1, module.open_trees_bytes(capacity)), capacity, 1)
 
 
-def test_a_ledger_table_refuses_columns_that_do_not_belong_together(module):
+def test_an_open_trees_table_refuses_columns_that_do_not_belong_together(module):
     table = table_of(module)
     for columns in spoilt(PARTIALS):
         refuses(lambda columns=columns: table.merge(*columns, None, 0, None, False, None))
@@ -205,7 +205,7 @@ def test_a_ledger_table_refuses_columns_that_do_not_belong_together(module):
     assert len(table) == 0 and table.check_invariants()
 
 
-def test_a_ledger_table_gives_no_entry_that_is_not_there(module):
+def test_an_open_trees_table_gives_no_entry_that_is_not_there(module):
     table = table_of(module)
     table.put(*ENTRIES, 1)
     table.erase(longs(2), ENTRIES[3][ENTRIES[0] == 2])
@@ -217,23 +217,23 @@ def test_a_ledger_table_gives_no_entry_that_is_not_there(module):
 
 
 @pytest.mark.parametrize("capacity", [2**31 + 1, 2**60, 2**62, 2**63, 2**64 - 1, 2**64, -1])
-def test_a_ledger_of_a_capacity_that_overflows(capacity):
+def test_a_table_of_a_capacity_that_overflows(capacity):
     refuses(
-        lambda: _core.ledger_bytes(capacity),
-        lambda: _core.LedgerTable(mmap.mmap(-1, 4096), capacity, 1),
+        lambda: _core.open_trees_bytes(capacity),
+        lambda: _core.OpenTreesTable(mmap.mmap(-1, 4096), capacity, 1),
     )
 
 
 def test_memory_that_is_none_or_too_small_or_not_aligned():
-    memory = bytearray(_core.ledger_bytes(8) + 8)
+    memory = bytearray(_core.open_trees_bytes(8) + 8)
     address = np.frombuffer(memory, np.uint8).ctypes.data % 8
     refuses(
-        lambda: _core.LedgerTable(None, 8),
-        lambda: _core.LedgerTable(None),
-        lambda: _core.LedgerTable(bytearray(8), 8),
-        lambda: _core.LedgerTable(memoryview(memory)[(9 - address) % 8 or 8 : -1][: _core.ledger_bytes(8)], 8),
-        lambda: _core.LedgerTable(bytearray(4)),
-        lambda: _core.LedgerTable(bytes(4096), 8),
+        lambda: _core.OpenTreesTable(None, 8),
+        lambda: _core.OpenTreesTable(None),
+        lambda: _core.OpenTreesTable(bytearray(8), 8),
+        lambda: _core.OpenTreesTable(memoryview(memory)[(9 - address) % 8 or 8 : -1][: _core.open_trees_bytes(8)], 8),
+        lambda: _core.OpenTreesTable(bytearray(4)),
+        lambda: _core.OpenTreesTable(bytes(4096), 8),
     )
 
 
@@ -251,9 +251,9 @@ class Memory:
 
 def held_table():
     """Return the bytes of a table with used, vacant and untouched positions."""
-    size = _core.ledger_bytes(64)
+    size = _core.open_trees_bytes(64)
     memory = mmap.mmap(-1, size)
-    table = _core.LedgerTable(memory, 64, 1)
+    table = _core.OpenTreesTable(memory, 64, 1)
     roots = np.arange(40)
     zeros = np.zeros(40, np.int64)
     table.put(roots, roots, roots, zeros, zeros, (np.arange(40) % 5 - 2).astype(np.int32), 1)
@@ -266,26 +266,26 @@ FIELDS = {"capacity": 8, "slots": 16, "size": 32, "open": 40, "top": 48}
 
 
 def attached(data):
-    return Ledger.attach(Memory(data), lambda size: Memory(bytes(size)))
+    return OpenTrees.attach(Memory(data), lambda size: Memory(bytes(size)))
 
 
-def used(ledger):
+def used(trees):
     """Call everything that reads the memory; return whether it agrees with itself."""
-    ledger.expire(10, 10) if len(ledger) % 2 else None
+    trees.expire(10, 10) if len(trees) % 2 else None
     more = np.arange(1000, 1000 + 30)
     zeros = np.zeros(30, np.int64)
-    ledger.erase(np.array([np.arange(0, 45, 2), np.zeros(23, np.int64)]))
-    ledger.reserve(30)
-    ledger._table.put(more, more, more, zeros, zeros, np.zeros(30, np.int32), 2)
-    position = ledger.logged_before(3, 100)
-    ledger.take(position, 3)
-    ledger.expire(10, 10)
-    return ledger._table.check_invariants()
+    trees.erase(np.array([np.arange(0, 45, 2), np.zeros(23, np.int64)]))
+    trees.reserve(30)
+    trees._table.put(more, more, more, zeros, zeros, np.zeros(30, np.int32), 2)
+    position = trees.logged_before(3, 100)
+    trees.take(position, 3)
+    trees.expire(10, 10)
+    return trees._table.check_invariants()
 
 
 def test_whole_memory_is_attached_to():
-    ledger = attached(WHOLE)
-    assert len(ledger) == 26 and used(ledger)
+    trees = attached(WHOLE)
+    assert len(trees) == 26 and used(trees)
 
 
 @pytest.mark.parametrize("value", [0, 1, 2, 39, 41, 63, 65, 2**31, 2**31 + 1, 2**32, 2**61, 2**63, 2**64 - 1])
@@ -328,15 +328,15 @@ def test_hostile_bytes_end_in_an_exception_or_in_a_table_that_agrees_with_itself
             place = rng.choice([rng.randrange(len(data)), rng.randrange(128), 128 + 64 * 48 + rng.randrange(1024)])
             data[min(place, len(data) - 1)] = rng.choice([0, 1, 255, rng.randrange(256)])
         try:
-            ledger = attached(data)
+            trees = attached(data)
         except ValueError:
             refused += 1
         else:
-            assert used(ledger)
+            assert used(trees)
     assert 500 < refused < 3000
 
 
 def test_the_plain_table_takes_up_no_memory_of_others():
     for data in (WHOLE, bytes(4096), b"x" * 4096):
         with pytest.raises(ValueError, match="the memory holds no table"):
-            plain.LedgerTable(Memory(data).view)
+            plain.OpenTreesTable(Memory(data).view)

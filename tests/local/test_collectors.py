@@ -9,7 +9,7 @@ import pytest
 from acker import Acker, Kind
 from acker._engine.ids import IdGenerator
 from acker._engine.protocol import INT64_MAX, INT64_MIN, acker_of
-from acker._flow import Every, Letter, Outlet, Post, Route, columns_of
+from acker._flow import AckBatch, AckSender, AllGrouping, Outlet, Route, columns_of
 from acker.errors import ArgumentTypeError, TopologyError, TupleStateError
 from acker.local.clock import SystemClock
 from acker.local.collectors import ExecutorParts, LocalBoltCollector, LocalSpoutCollector
@@ -24,30 +24,30 @@ class Setting:
     """A collector by itself: two streams, one consumer task, as many ackers as wanted."""
 
     def __init__(self, kind, ackers=1, **options):
-        self.letters = [Queue(100, threading.Event()) for _ in range(ackers)]
+        self.batches = [Queue(100, threading.Event()) for _ in range(ackers)]
         self.queue = Queue(100, threading.Event())
         outlet = Outlet(self.queue, 0, 9)
         routes = {
-            None: Route(TupleSource("one", "default", 4, ["word"]), Every([outlet]), False, {}),
-            "direct": Route(TupleSource("one", "direct", 4, ["word"]), Every([]), True, {9: outlet}),
-            "unread": Route(TupleSource("one", "unread", 4, ["a", "b"]), Every([]), False, {}),
+            None: Route(TupleSource("one", "default", 4, ["word"]), AllGrouping([outlet]), False, {}),
+            "direct": Route(TupleSource("one", "direct", 4, ["word"]), AllGrouping([]), True, {9: outlet}),
+            "unread": Route(TupleSource("one", "unread", 4, ["a", "b"]), AllGrouping([]), False, {}),
         }
         routes["default"] = routes[None]
         self.outbox = Outbox(threading.Event(), 100)
         self.outbox.enter()
-        parts = ExecutorParts(SystemClock(), self.outbox, Post(self.letters))
+        parts = ExecutorParts(SystemClock(), self.outbox, AckSender(self.batches))
         self.collector = kind("one", 4, routes, [outlet], IdGenerator(1), parts, **options)
 
     def emitted(self):
-        self.outbox.put_down()
+        self.outbox.flush()
         chunks = iter(self.queue.take, None)
         return [tup for _, tuples in chunks for tup in tuples]
 
     def sent(self):
         """Return the messages to all ackers, as rows of columns."""
-        self.collector.post.send()
-        letters = [letter for queue in self.letters for letter in iter(queue.take, None)]
-        return list(zip(*(column.tolist() for column in columns_of(letters)), strict=True))
+        self.collector.ack_sender.send()
+        batches = [batch for queue in self.batches for batch in iter(queue.take, None)]
+        return list(zip(*(column.tolist() for column in columns_of(batches)), strict=True))
 
 
 def bolt(ackers=1, auto_anchor=True):
@@ -174,26 +174,26 @@ def test_without_auto_anchor_and_with_no_anchors_nothing_is_joined():
 def test_each_message_goes_to_the_acker_of_its_tree(ackers):
     setting = bolt(ackers)
     for root in IDS:
-        setting.collector.post.track(root, 1, 4, 6)
+        setting.collector.ack_sender.track(root, 1, 4, 6)
         setting.collector.ack(received(setting, {root: 3}))
         setting.collector.fail(received(setting, {root: 3}), "no")
         setting.collector.reset_timeout(received(setting, {root: 3}))
-    setting.collector.post.send()
+    setting.collector.ack_sender.send()
     seen = 0
-    for place, queue in enumerate(setting.letters):
-        for letter in iter(queue.take, None):
-            kind, root, _, task, message = columns_of([letter])
+    for place, queue in enumerate(setting.batches):
+        for batch in iter(queue.take, None):
+            kind, root, _, task, message = columns_of([batch])
             assert {acker_of(int(each), ackers) for each in root} == {place}
             assert sorted(set(kind.tolist())) == [Kind.TRACK, Kind.OK, Kind.FAIL, Kind.RESET_TIMEOUT]
             assert task[kind == Kind.TRACK].tolist() == [4] * (len(root) // 4)
             assert message[kind == Kind.TRACK].tolist() == [6] * (len(root) // 4)
-            assert {reason.exception for _, reason in letter.fails()} == {"no"}
+            assert {reason.exception for _, reason in batch.fails()} == {"no"}
             seen += len(root)
     assert seen == 4 * len(IDS)
 
 
 def test_no_letters_are_no_rows():
-    assert [len(column) for column in columns_of([Letter()])] == [0] * 5
+    assert [len(column) for column in columns_of([AckBatch()])] == [0] * 5
     assert [column.dtype for column in columns_of([])] == [np.int8, np.int64, np.int64, np.int32, np.int64]
 
 

@@ -32,8 +32,8 @@ def source(width=1, values_type=Values, tuple_type=Tup):
 
 def emitter_of(routes, kind=_flow.SpoutEmitter, **options):
     options.setdefault("now_ns", lambda: 0)
-    post = _flow.Post([])
-    return kind(1, routes, _flow.Hand(10), post, Ids(), _flow.Latencies([1]), **options)
+    ack_sender = _flow.AckSender([])
+    return kind(1, routes, _flow.OutputBuffer(10), ack_sender, Ids(), _flow.Latencies([1]), **options)
 
 
 def refuses(*calls):
@@ -42,10 +42,12 @@ def refuses(*calls):
             call()
 
 
-def test_letters_to_no_acker():
-    post = _flow.Post([])
-    refuses(lambda: post.track(1, 2, 3, 4), lambda: post.fail([1], "x"), lambda: post.reset_timeout([1]))
-    assert (len(post), post.send()) == (0, None)
+def test_batches_to_no_acker():
+    ack_sender = _flow.AckSender([])
+    refuses(
+        lambda: ack_sender.track(1, 2, 3, 4), lambda: ack_sender.fail([1], "x"), lambda: ack_sender.reset_timeout([1])
+    )
+    assert (len(ack_sender), ack_sender.send()) == (0, None)
 
 
 def test_latencies_without_bounds():
@@ -54,36 +56,36 @@ def test_latencies_without_bounds():
     again = _flow.Latencies([1, 2, 3])
     again.__init__([1])
     again.record(7)
-    assert again.taken() == ((0, 1), 7)
+    assert again.totals() == ((0, 1), 7)
 
 
 @pytest.mark.parametrize("what", [None, "outlet", 7])
-def test_a_hand_that_holds_something_else(what):
-    hand = _flow.Hand(10)
-    hand.dirty.append(what)
-    refuses(hand.put_down, hand.drop)
+def test_an_output_buffer_that_holds_something_else(what):
+    output = _flow.OutputBuffer(10)
+    output.dirty.append(what)
+    refuses(output.flush, output.discard)
 
 
-def test_columns_of_what_is_no_letter():
+def test_columns_of_what_is_no_batch():
     refuses(lambda: _flow.columns_of([None]), lambda: _flow.columns_of(["x"]), lambda: _flow.columns_of(None))
 
 
-def test_choosers_without_outlets_or_beyond_them():
+def test_groupings_without_outlets_or_beyond_them():
     outlet = _flow.Outlet(SimpleNamespace(put=lambda *_: None), 0, 1)
-    for chooser in (
-        _flow.InTurn([], 0),
-        _flow.InTurn([outlet], 5),
-        _flow.ByField([outlet], 7, hash),
-        _flow.ByField([outlet], -1, hash),
-        _flow.ByField([], 0, hash),
-        _flow.ByFunction(lambda _: [None]),
-        _flow.ByFunction(lambda _: None),
-        _flow.Several([None]),
-        _flow.Chooser(),
-        _flow.InTurn.__new__(_flow.InTurn),
+    for grouping in (
+        _flow.ShuffleGrouping([], 0),
+        _flow.ShuffleGrouping([outlet], 5),
+        _flow.FieldsGrouping([outlet], 7, hash),
+        _flow.FieldsGrouping([outlet], -1, hash),
+        _flow.FieldsGrouping([], 0, hash),
+        _flow.CustomGrouping(lambda _: [None]),
+        _flow.CustomGrouping(lambda _: None),
+        _flow.CombinedGrouping([None]),
+        _flow.StreamGrouping(),
+        _flow.ShuffleGrouping.__new__(_flow.ShuffleGrouping),
         None,
     ):
-        spout = emitter_of({None: _flow.Route(source(), chooser, False, {})})
+        spout = emitter_of({None: _flow.Route(source(), grouping, False, {})})
         with pytest.raises((*ERRORS, NotImplementedError)):
             spout.emit(["x"])
 
@@ -113,7 +115,7 @@ def test_a_bolt_that_samples_nothing(sample_every):
 def test_nothing_of_it_is_pickled():
     import pickle
 
-    for each in (_flow.Delivery((1,), None), _flow.Latencies([1]), _flow.Post([])):
+    for each in (_flow.Delivery((1,), None), _flow.Latencies([1]), _flow.AckSender([])):
         refuses(lambda each=each: pickle.dumps(each))
 
 
@@ -129,7 +131,7 @@ def in_a_process_of_its_own(code):
     return done.stdout
 
 
-def test_a_letter_for_which_there_is_no_memory_holds_whole_messages():
+def test_a_batch_for_which_there_is_no_memory_holds_whole_messages():
     said = in_a_process_of_its_own(
         """
         import resource
@@ -137,11 +139,11 @@ def test_a_letter_for_which_there_is_no_memory_holds_whole_messages():
         from acker import _flow
 
         class Queue:
-            def put(self, letter, items):
-                self.letter = letter
+            def put(self, batch, items):
+                self.batch = batch
 
         queue = Queue()
-        post = _flow.Post([queue])
+        ack_sender = _flow.AckSender([queue])
         with open("/proc/self/statm") as file:
             size = int(file.read().split()[0]) * resource.getpagesize()
         before = resource.getrlimit(resource.RLIMIT_AS)
@@ -149,13 +151,13 @@ def test_a_letter_for_which_there_is_no_memory_holds_whole_messages():
         written = 0
         try:
             while True:
-                post.track(written, written + 1, 2, written + 3)
+                ack_sender.track(written, written + 1, 2, written + 3)
                 written += 1
         except MemoryError:
             pass
         resource.setrlimit(resource.RLIMIT_AS, before)
-        post.send()
-        kind, root, value, task, message = _flow.columns_of([queue.letter])
+        ack_sender.send()
+        kind, root, value, task, message = _flow.columns_of([queue.batch])
         assert len(root) == written > 100_000
         assert (value == root + 1).all() and (message == root + 3).all() and (task == 2).all()
         print("whole")
@@ -175,7 +177,7 @@ HOSTILE = """
     rng = random.Random({seed})
     kinds = [kind for module in (_core, _flow) for kind in vars(module).values() if inspect.isclass(kind)]
     kinds = [kind for kind in kinds if kind.__module__ in ("acker._core", "acker._flow")]
-    functions = [_core.shard_of, _core.shards_of, _core.xxh64, _core.ledger_bytes, _flow.columns_of]
+    functions = [_core.shard_of, _core.shards_of, _core.xxh64, _core.open_trees_bytes, _flow.columns_of]
     numbers = [None, -1, 0, 1, 2, 3, 8, 255, 2**31 - 1, 2**32, 2**63 - 1, -(2**63), 2**64 - 1, 2**80, 1.5, True]
     arrays = [
         np.arange(n).astype(t)

@@ -326,5 +326,5 @@ def test_a_spout_without_it_has_no_timer():
     scheduler = Scheduler.of(topology_of(feeder))
     scheduler.settle()
     (executor,) = scheduler.runtime.lifecycle.executors.spouts
-    assert executor.outbox.alive_at == 0 and executor.deadline_ns() is None
+    assert executor.outbox.keep_alive_at == 0 and executor.deadline_ns() is None
     scheduler.stop()

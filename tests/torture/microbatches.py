@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from acker._engine.open_trees import Counts
+from acker._engine.open_trees import TreeCounts
 from acker._engine.protocol import Kind, Outcome, track_rank
 
 TRACKED, FAILED, RESET = 1, 2, 4
@@ -98,7 +98,7 @@ class MicroBatches:
         every_message_refreshes: bool = False,
     ) -> None:
         self.entries: dict[int, Entry] = {}
-        self.counts = dict.fromkeys(Counts._fields, 0)
+        self.counts = dict.fromkeys(TreeCounts._fields, 0)
         self._timeout_ms = timeout_ms
         self._buckets = buckets
         self._high_water = high_water

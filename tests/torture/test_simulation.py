@@ -8,7 +8,7 @@ import pytest
 
 from acker._engine.ids import IdGenerator
 from acker._engine.protocol import Kind
-from acker._flow import Every, InTurn
+from acker._flow import AllGrouping, ShuffleGrouping
 from acker.local import routing, wiring
 from acker.local.collectors import LocalBoltCollector, LocalSpoutCollector
 from acker.local.executors import acker as ackers
@@ -218,11 +218,11 @@ def forgets_replays_at_a_restart():
 
 
 def spreads_keys():
-    return routing, "_by_fields", lambda positions, outlets: InTurn(outlets, 0)
+    return routing, "_by_fields", lambda positions, outlets: ShuffleGrouping(outlets, 0)
 
 
 def leaves_one_task_of_all_out():
-    return routing, "Every", lambda outlets: Every(list(outlets)[:-1] if len(outlets) > 2 else outlets)
+    return routing, "AllGrouping", lambda outlets: AllGrouping(list(outlets)[:-1] if len(outlets) > 2 else outlets)
 
 
 BUGS = {

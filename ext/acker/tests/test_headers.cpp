@@ -4,7 +4,7 @@
 #include <limits>
 #include <thread>
 
-#include "../gate.h"
+#include "../single_entry.h"
 #include "../gups.h"
 #include "harness.h"
 
@@ -582,7 +582,7 @@ TEST(each_stops_when_told_and_clear_empties) {
     CHECK(arena.count() == 1);
 }
 
-// ---- slots.h, sweep.h ----
+// ---- slot_list.h, sweep.h ----
 
 TEST(the_wanted_slots_are_listed_in_order) {
     Random random(17);
@@ -1182,7 +1182,7 @@ TEST(memory_is_given_back_after_a_peak_and_stays_flat_after_it) {
     CHECK(core.check_invariants());
 }
 
-// ---- combine.h, gate.h, gups.h ----
+// ---- combine.h, single_entry.h, gups.h ----
 
 TEST(shards_are_in_range_even_and_pinned) {
     std::array<int, 7> counts = {};
@@ -1253,17 +1253,17 @@ TEST(a_combiner_that_gets_no_memory_keeps_what_it_has) {
 }
 
 TEST(one_thread_at_a_time_is_let_in) {
-    Gate gate;
-    CHECK(gate.enter() && !gate.enter());
-    gate.leave();
+    SingleEntry single_entry;
+    CHECK(single_entry.enter() && !single_entry.enter());
+    single_entry.leave();
     int inside = 0, entered = 0;
     auto visit = [&] {
         for (int turn = 0; turn < 2000; ++turn) {
-            while (!gate.enter()) std::this_thread::yield();
+            while (!single_entry.enter()) std::this_thread::yield();
             CHECK(++inside == 1);
             ++entered;
             --inside;
-            gate.leave();
+            single_entry.leave();
         }
     };
     std::thread other(visit);
@@ -1290,19 +1290,19 @@ TEST(threads_share_one_budget_of_allocations) {
 }
 
 TEST(published_numbers_belong_together) {
-    Published published;
+    PublishedNumbers published;
     std::thread writer([&] {
         for (int64_t turn = 1; turn <= 2000; ++turn) {
-            int64_t numbers[Published::NUMBERS];
+            int64_t numbers[PublishedNumbers::NUMBERS];
             std::fill(std::begin(numbers), std::end(numbers), turn);
             published.write(numbers);
         }
     });
     int64_t last = 0;
     while (last < 2000) {
-        int64_t numbers[Published::NUMBERS];
+        int64_t numbers[PublishedNumbers::NUMBERS];
         published.read(numbers);
-        CHECK(std::count(std::begin(numbers), std::end(numbers), numbers[0]) == static_cast<int>(Published::NUMBERS));
+        CHECK(std::count(std::begin(numbers), std::end(numbers), numbers[0]) == static_cast<int>(PublishedNumbers::NUMBERS));
         CHECK(numbers[0] >= last);
         last = numbers[0];
     }

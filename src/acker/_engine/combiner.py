@@ -19,7 +19,7 @@ from acker._engine.columns import Columns, check_columns
 from acker._engine.completions import Completions
 from acker._engine.implementation import core
 from acker._engine.protocol import check_integer, check_seed
-from acker._engine.single_entry import Alone
+from acker._engine.single_entry import SingleEntry
 from acker.errors import AckerMemoryError, ColumnTypeError, ColumnValueError
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Combiner:
     def __init__(self, *, seed: int | None = None, resets: bool = False, cohorts: Cohorts | None = None) -> None:
         self._timed = cohorts is not None
         self._table = core.CombineTable(check_seed(seed), bool(resets), cohorts)
-        self._entered = Alone("Combiner")
+        self._entered = SingleEntry("Combiner")
         self.messages = 0
         self.native_ns = 0
         self._publish()

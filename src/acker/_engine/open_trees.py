@@ -1,8 +1,8 @@
-"""Ledger: the trees of one shard that are open across micro-batches, in a native table that processes may hand on.
+"""The trees of one shard that stay open across micro-batches, in a native table that one process can leave to another.
 
-Where messages come in micro-batches, each micro-batch is a set (see *Combined messages* in the protocol): a `Combiner`
-gathers it by root, and a `Ledger` holds what is still open after it. It says what a log has to remember of each change,
-and takes that back from the log.
+Each micro-batch is a set of messages (see *Combined messages* in the protocol): a `Combiner` gathers it by root, and
+`OpenTrees` holds the trees that are still open after it. It returns what a log must record of each change, and is
+rebuilt from that log.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PrivateMemory:
         self.view.close()
 
 
-class Counts(NamedTuple):
+class TreeCounts(NamedTuple):
     """How often something happened; the names are those of `acker.Stats`."""
 
     tracked: int = 0
@@ -68,12 +68,12 @@ class Counts(NamedTuple):
     resets: int = 0
     empty: int = 0
 
-    def plus(self, other: Counts) -> Counts:
+    def plus(self, other: TreeCounts) -> TreeCounts:
         """Return the sums."""
-        return Counts(*(mine + others for mine, others in zip(self, other, strict=True)))
+        return TreeCounts(*(mine + others for mine, others in zip(self, other, strict=True)))
 
 
-class Entries(NamedTuple):
+class TreeEntries(NamedTuple):
     """What a log keeps of some entries.
 
     Attributes
@@ -97,34 +97,34 @@ class Entries(NamedTuple):
     task_id: npt.NDArray[np.int32]
 
 
-class Merged(NamedTuple):
-    """What a micro-batch did to a ledger.
+class MergeResult(NamedTuple):
+    """What a micro-batch did to the open trees.
 
     Attributes
     ----------
     completions : Completions
     changed : (n,) uint32
-        Positions of entries that a log does not show as they are; valid until the ledger changes again.
+        Positions of entries that a log does not show as they are; valid until the table changes again.
     gone : (2, m) int64
         Root ids and starts of entries that a log shows although they are gone.
-    counts : Counts
+    counts : TreeCounts
     """
 
     completions: Completions
     changed: npt.NDArray[np.uint32]
     gone: npt.NDArray[np.int64]
-    counts: Counts
+    counts: TreeCounts
 
 
-class Expired(NamedTuple):
+class ExpireResult(NamedTuple):
     """What left by age: completions, the start of the oldest entry that stays (or now), and counts."""
 
     completions: Completions
     oldest_ms: int
-    counts: Counts
+    counts: TreeCounts
 
 
-class Ledger:
+class OpenTrees:
     """The open trees of one shard.
 
     Parameters
@@ -143,13 +143,13 @@ class Ledger:
     --------
     >>> from acker import Kind
     >>> from acker._engine.combiner import Combiner
-    >>> from acker._engine.open_trees import Ledger
-    >>> ledger = Ledger()
+    >>> from acker._engine.open_trees import OpenTrees
+    >>> trees = OpenTrees()
     >>> for kind, value in (Kind.TRACK, 5), (Kind.OK, 5):
     ...     combiner = Combiner()
     ...     combiner.add([kind], [7], [value], [3], [42])
-    ...     done = ledger.merge(combiner.partials()[0], time_ms=1000).completions
-    >>> done.message_id.tolist(), done.outcome.tolist(), len(ledger)
+    ...     done = trees.merge(combiner.partials()[0], time_ms=1000).completions
+    >>> done.message_id.tolist(), done.outcome.tolist(), len(trees)
     ([42], [0], 0)
     """
 
@@ -158,25 +158,25 @@ class Ledger:
         self._open(_CAPACITY_MIN, check_seed(seed))
 
     def _open(self, capacity: int, seed: int) -> None:
-        self.memory = self._allocate(core.ledger_bytes(capacity))
-        self._table = core.LedgerTable(self.memory.view, capacity, seed)
+        self.memory = self._allocate(core.open_trees_bytes(capacity))
+        self._table = core.OpenTreesTable(self.memory.view, capacity, seed)
 
     @classmethod
-    def attach(cls, memory: Memory, allocate: Callable[[int], Memory] = PrivateMemory) -> Ledger:
-        """Return the ledger that lies in a piece of memory.
+    def attach(cls, memory: Memory, allocate: Callable[[int], Memory] = PrivateMemory) -> OpenTrees:
+        """Return the table that lies in a piece of memory.
 
         Raises
         ------
         ValueError   there is none.
         """
-        ledger = cls.__new__(cls)
-        ledger._allocate = allocate
-        ledger.memory = memory
-        ledger._table = core.LedgerTable(memory.view)
-        return ledger
+        trees = cls.__new__(cls)
+        trees._allocate = allocate
+        trees.memory = memory
+        trees._table = core.OpenTreesTable(memory.view)
+        return trees
 
     def close(self) -> None:
-        """Let go of the memory, which stays what it is for whoever else holds it. The ledger is of no use then."""
+        """Let go of the memory, which stays what it is for whoever else holds it. It cannot be used after that."""
         del self._table
         self.memory.close()
 
@@ -210,7 +210,7 @@ class Ledger:
 
         Raises
         ------
-        MemoryError, OSError   there is none; the ledger is as before.
+        MemoryError, OSError   there is none; nothing has changed.
         """
         needed = len(self._table) + more
         if needed <= self._table.capacity:
@@ -240,7 +240,7 @@ class Ledger:
         high_water: int | None = None,
         every_message_refreshes: bool = False,
         cohorts: Cohorts | None = None,
-    ) -> Merged:
+    ) -> MergeResult:
         """Apply one micro-batch, and settle each of its trees once.
 
         Parameters
@@ -248,7 +248,7 @@ class Ledger:
         partials : Partials
             One row a root, no root twice; with `cohorts` one row a root and cohort.
         time_ms : int64
-            When the micro-batch is, on the ledger's clock, which must not go back. Not read with `cohorts`.
+            When the micro-batch is, on the table's clock, which must not go back. Not read with `cohorts`.
         high_water : int, optional
             While more than twice as many tracked entries are held a new TRACK is REJECTED, and while more than four
             times as many entries are held other messages of unknown roots are dropped. A tree that is finished inside
@@ -257,11 +257,11 @@ class Ledger:
             The rule of protocol "storm-0.9".
         cohorts : Cohorts, optional
             Each message has its own time: see *By event time* in docs/streaming.md. The same for all micro-batches of a
-            ledger.
+            table.
 
         Raises
         ------
-        MemoryError, OSError   there is no room for what stays open; the ledger is as before.
+        MemoryError, OSError   there is no room for what stays open; nothing has changed.
         """
         if cohorts is None:
             partials = partials._replace(event_ms=None)
@@ -274,22 +274,22 @@ class Ledger:
         )
         rules = (time_ms, high_water, every_message_refreshes, cohorts)
         done, changed, gone, counts = self._table.merge(*partials, *rules)
-        return Merged(Completions(*done), changed, gone, Counts(*counts))
+        return MergeResult(Completions(*done), changed, gone, TreeCounts(*counts))
 
-    def expire(self, before_ms: int, now_ms: int) -> Expired:
+    def expire(self, before_ms: int, now_ms: int) -> ExpireResult:
         """Remove the entries last moved to the nursery before a moment: tracked ones time out, others are orphans."""
         done, oldest_ms, counts = self._table.expire(before_ms, now_ms)
-        return Expired(Completions(*done), oldest_ms, Counts(*counts))
+        return ExpireResult(Completions(*done), oldest_ms, TreeCounts(*counts))
 
-    def take(self, position: npt.NDArray[np.uint32], chunk: int) -> Entries:
+    def take(self, position: npt.NDArray[np.uint32], chunk: int) -> TreeEntries:
         """Return the entries at these positions for a chunk of the log, numbered from 1, and note that it has them."""
-        return Entries(*self._table.take(position, chunk))
+        return TreeEntries(*self._table.take(position, chunk))
 
     def logged_before(self, chunk: int, most: int) -> npt.NDArray[np.uint32]:
         """Return the positions of the entries that are in no chunk from this one on, not more than `most`."""
         return self._table.logged_before(chunk, most)
 
-    def put(self, entries: Entries, chunk: int) -> None:
+    def put(self, entries: TreeEntries, chunk: int) -> None:
         """Take entries as a chunk of the log shows them, over what is held."""
         self.reserve(len(entries.root_id))
         self._table.put(*entries, chunk)
@@ -301,4 +301,4 @@ class Ledger:
     def check_invariants(self) -> None:
         """Raise AssertionError when the table contradicts itself; for tests."""
         if not self._table.check_invariants():
-            raise AssertionError("the table of this ledger contradicts itself")
+            raise AssertionError("the table of open trees contradicts itself")

@@ -12,7 +12,7 @@ from acker._engine.completions import Completions
 from acker._engine.protocol import COUNTERS, INT64_MAX, PendingTree, Stats, check_integer, check_options, check_seed
 from acker._engine.rotation import LONG_MS, MANY, RotationWatch, warn_never_rotated
 from acker._engine.rules import TreeTable
-from acker._engine.single_entry import Alone
+from acker._engine.single_entry import SingleEntry
 from acker._engine.snapshot import BlockReader, Header, SnapshotReader, encode_pieces, input_of
 from acker._engine.storage import Readable, Writable, open_input, write
 
@@ -64,7 +64,7 @@ class ReferenceAcker:
         self._options = check_options(protocol, buckets, high_water)
         check_seed(seed)
         self._trees = TreeTable(self._options)
-        self._inside = Alone("Acker")
+        self._inside = SingleEntry("Acker")
         self._watch = RotationWatch()
         self._publish()
 

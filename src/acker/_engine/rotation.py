@@ -38,7 +38,7 @@ def warn_never_rotated(held: int, open_trees: int, ended: int, age_ms: int) -> N
 
 
 class RotationWatch:
-    """What time an acker was told, and when to look at its oldest entry; the twin of ``ext/acker/watch.h``."""
+    """What time an acker was told, and when to look at its oldest entry; the twin of ``ext/acker/rotation_watch.h``."""
 
     def __init__(self) -> None:
         self.now_ms: int | None = None

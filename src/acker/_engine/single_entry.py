@@ -1,4 +1,4 @@
-"""Alone: one thread at a time, for what is written in Python; the native core has a gate of its own."""
+"""A guard that lets one thread in at a time, for Python code; `ext/acker/single_entry.h` is its native twin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 from acker.errors import BusyError, ForkedError
 
 
-class Alone:
+class SingleEntry:
     """Lets one thread in, as a context manager, and refuses every other one meanwhile.
 
     Parameters

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from acker._engine.ids import IdGenerator
 from acker._engine.protocol import Outcome
-from acker._flow import BoltEmitter, Emitter, Open, Outlet, Post, Route, SpoutEmitter
+from acker._flow import AckSender, BoltEmitter, Emitter, Outlet, PendingTuple, Route, SpoutEmitter
 from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError
 from acker.local.clock import Clock
 from acker.local.observe.hooks import Hook, check_hook
@@ -44,7 +44,7 @@ class ExecutorParts:
 
     clock: Clock
     outbox: Outbox
-    post: Post
+    ack_sender: AckSender
     hooks: Sequence[Hook] = ()
     sampler: Sampler | None = None
 
@@ -83,7 +83,7 @@ class LocalCollector(Emitter):
         parts: ExecutorParts,
         **options: Any,
     ) -> None:
-        super().__init__(task, routes, parts.outbox, parts.post, ids, LatencyRecorder(), **options)
+        super().__init__(task, routes, parts.outbox, parts.ack_sender, ids, LatencyRecorder(), **options)
         self.component = component
         self.outlets = outlets
         self._clock = parts.clock
@@ -91,7 +91,7 @@ class LocalCollector(Emitter):
         # What hooks hear of when a task begins.
         self._begun_with: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
         self._sampler = parts.sampler
-        self.watched = bool(parts.hooks) or parts.sampler is not None
+        self.has_observers = bool(parts.hooks) or parts.sampler is not None
 
     def now_ms(self) -> int:
         """Return the time of the runtime's clock in milliseconds."""
@@ -107,7 +107,7 @@ class LocalCollector(Emitter):
         """Let a hook see what this task does."""
         check_hook(hook)
         self._hooks.append(hook)
-        self.watched = True
+        self.has_observers = True
         hook.prepare(self.component, self.task, *self._begun_with)
 
     def cleanup_hooks(self) -> None:
@@ -261,7 +261,7 @@ class AsyncBoltCollector(LocalBoltCollector):
             anchors = self._current.get(None)
             if anchors is None:
                 # A thread without the coroutine's context, or a callback that one has put into the loop.
-                if not self.is_own or asyncio._get_running_loop() is not None:
+                if not self.on_executor_thread or asyncio._get_running_loop() is not None:
                     self._refuse_unanchored()
                 anchors = ()
         return super().emit(tup, stream, anchors, direct_task, need_task_ids)
@@ -292,15 +292,15 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         One that has not ignores a second TRACK. One that has will time the tree out, if messages of it are gone too.
         """
         for message_id, open_ in self.pending.copy().items():  # Other threads may emit meanwhile.
-            self.post.track(open_.root_id, open_.value, self.task, message_id)
+            self.ack_sender.track(open_.root_id, open_.value, self.task, message_id)
 
     def fail_all(self, kind: ReasonKind) -> None:
         """Fail every open tree through its acker. What is emitted from now on is not among them."""
         self._failed_below = self.message_id
         reason = Reason(kind, self.component, self.task)
-        self.post.fail([open_.root_id for open_ in self.pending.values()], reason)
+        self.ack_sender.fail([open_.root_id for open_ in self.pending.values()], reason)
 
-    def _on_acked(self, open_: Open, elapsed_ns: int) -> None:
+    def _on_acked(self, open_: PendingTuple, elapsed_ns: int) -> None:
         if self._fails:
             self._fails.pop(open_.tup_id, None)
         if self._sampler is not None:
@@ -308,7 +308,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         for hook in self._hooks:
             hook.spout_ack(self.component, self.task, open_.tup_id, elapsed_ns // _NS_PER_MS)
 
-    def _why(self, open_: Open, outcome: int, reason: Reason | None) -> Reason:
+    def _why(self, open_: PendingTuple, outcome: int, reason: Reason | None) -> Reason:
         """Count a tree that was not acked; return why, and at which attempt."""
         tup_id = open_.tup_id
         attempt = self._fails.pop(tup_id, 0) + 1
@@ -329,7 +329,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
             oldest = next(iter(self.pending), self._failed_below)
         except RuntimeError:  # The executor changed it at this moment; the lifecycle will ask again.
             return False
-        return not self.untold and oldest >= self._failed_below
+        return not self.undelivered and oldest >= self._failed_below
 
     def inherit(self, previous: LocalSpoutCollector) -> None:
         """Go on counting where the collector of the same task before a restart stopped."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from acker._flow import Hand, Outlet
+from acker._flow import Outlet, OutputBuffer
 from acker.local.clock import Flag, Signal
 from acker.topology.tuples import Tuple
 
@@ -97,14 +97,14 @@ class Queue(Generic[Item]):
 TupleQueue = Queue[tuple[int, list[Tuple]]]
 
 
-class Outbox(Hand):
+class Outbox(OutputBuffer):
     """What one executor has in hand, and whether those who are to get it have room.
 
     Parameters
     ----------
     signal : Signal
         The executor's own, for when there is room again.
-    full_at : int
+    flush_at : int
         Once it has that many tuples for one task in hand, the executor puts everything down before it goes on.
 
     Attributes
@@ -113,11 +113,11 @@ class Outbox(Hand):
         Whether threads that call the executor's components are held up while there is no room. Not under a scheduler:
         the one that waits may be the one that steps everybody.
     keep_alive : callable, optional
-        Called between two calls of a component once the clock shows `alive_at`.
+        Called between two calls of a component once the clock shows `keep_alive_at`.
     """
 
-    def __init__(self, signal: Signal, full_at: int) -> None:
-        super().__init__(full_at)
+    def __init__(self, signal: Signal, flush_at: int) -> None:
+        super().__init__(flush_at)
         self.may_wait = False
         self.keep_alive: Callable[[], object] | None = None
         self._signal = signal

@@ -6,7 +6,16 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from acker._flow import ByField, ByFunction, Chooser, Every, InTurn, Outlet, Route, Several
+from acker._flow import (
+    AllGrouping,
+    CombinedGrouping,
+    CustomGrouping,
+    FieldsGrouping,
+    Outlet,
+    Route,
+    ShuffleGrouping,
+    StreamGrouping,
+)
 from acker.errors import TopologyError
 from acker.topology.graph import Graph, Subscription
 from acker.topology.groupings import BY_FIELDS
@@ -34,7 +43,7 @@ def make_route(
     rng : random.Random
         Says where shuffles begin, so that not all tasks send their first tuple to the same one.
     """
-    choosers: list[Chooser] = []
+    choosers: list[StreamGrouping] = []
     direct: dict[int, Outlet] = {}
     for subscription in graph.consumers(source.component, source.stream):
         tasks = graph.nodes[subscription.consumer].tasks
@@ -43,41 +52,43 @@ def make_route(
             direct.update(zip(tasks, outlets, strict=True))
         else:
             choosers.append(_chooser(subscription, stream, outlets, rng))
-    chooser = choosers[0] if len(choosers) == 1 else Several(choosers) if choosers else Every([])
+    chooser = choosers[0] if len(choosers) == 1 else CombinedGrouping(choosers) if choosers else AllGrouping([])
     return Route(source, chooser, stream.direct, direct)
 
 
-def _chooser(subscription: Subscription, stream: Stream, outlets: Sequence[Outlet], rng: random.Random) -> Chooser:
+def _chooser(
+    subscription: Subscription, stream: Stream, outlets: Sequence[Outlet], rng: random.Random
+) -> StreamGrouping:
     grouping = subscription.grouping
     if grouping.kind == "custom":
-        return ByFunction(_custom(subscription, outlets))
+        return CustomGrouping(_custom(subscription, outlets))
     if grouping.kind == "all":
-        return Every(outlets)
+        return AllGrouping(outlets)
     if grouping.kind == "global" or (len(outlets) == 1 and grouping.kind not in BY_FIELDS):
-        return Every(outlets[:1])
+        return AllGrouping(outlets[:1])
     if grouping.kind in BY_FIELDS:
         positions = [stream.fields.index(name) for name in grouping.names]
         return (_by_fields if grouping.kind == "fields" else _by_partial_key)(positions, outlets)
     # Shuffle, none, local_or_shuffle: in one process every task is local. Round robin is as even as can be.
-    return InTurn(outlets, rng.randrange(len(outlets)))
+    return ShuffleGrouping(outlets, rng.randrange(len(outlets)))
 
 
-def _by_fields(positions: Sequence[int], outlets: Sequence[Outlet]) -> Chooser:
+def _by_fields(positions: Sequence[int], outlets: Sequence[Outlet]) -> StreamGrouping:
     if len(positions) == 1:
-        return ByField(outlets, positions[0], stable_hash)
+        return FieldsGrouping(outlets, positions[0], stable_hash)
     if len(outlets) == 1:
-        return ByFunction(_only(positions, outlets[0]))
+        return CustomGrouping(_only(positions, outlets[0]))
 
     def choose(values: tuple[object, ...]) -> list[Outlet]:
         return [outlets[stable_hash(*[values[position] for position in positions]) % len(outlets)]]
 
-    return ByFunction(choose)
+    return CustomGrouping(choose)
 
 
-def _by_partial_key(positions: Sequence[int], outlets: Sequence[Outlet]) -> Chooser:
+def _by_partial_key(positions: Sequence[int], outlets: Sequence[Outlet]) -> StreamGrouping:
     """Choose the less loaded of two tasks that belong to a key, as Storm's PartialKeyGrouping does."""
     if len(outlets) == 1:
-        return ByFunction(_only(positions, outlets[0]))
+        return CustomGrouping(_only(positions, outlets[0]))
     sent = [0] * len(outlets)
 
     def choose(values: tuple[object, ...]) -> list[Outlet]:
@@ -90,7 +101,7 @@ def _by_partial_key(positions: Sequence[int], outlets: Sequence[Outlet]) -> Choo
         sent[chosen] += 1
         return [outlets[chosen]]
 
-    return ByFunction(choose)
+    return CustomGrouping(choose)
 
 
 def _only(positions: Sequence[int], outlet: Outlet) -> Callable[[tuple[object, ...]], list[Outlet]]:

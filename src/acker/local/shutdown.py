@@ -125,7 +125,7 @@ class Shutdown:
             collector.fail_all(kind)
         for executor in self._run.require_executors():
             if not executor.abandoned:
-                executor.post.send()
+                executor.ack_sender.send()
 
     def _crashed_ackers(self) -> list[AckerExecutor]:
         return [acker for acker in self._run.ackers if acker.crash is not None]

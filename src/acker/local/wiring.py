@@ -114,7 +114,7 @@ class ExecutorSet:
             spout.collector.track_again()
             spout.collector.fail_all(ReasonKind.RESTART)
         for executor in self.spouts:
-            executor.post.send()
+            executor.ack_sender.send()
 
     def _staff(self, node: Node, options: Mapping[str, Any]) -> None:
         parts = self._parts
@@ -144,7 +144,7 @@ class ExecutorSet:
     def _make_task(self, node: Node, executor: SpoutExecutor | BoltExecutor, task: int) -> SpoutTask | BoltTask:
         parts, options = self._parts, self._options[node.name]
         outbox = executor.outbox
-        shared = ExecutorParts(parts.clock, outbox, executor.post, parts.hooks, parts.sampler)
+        shared = ExecutorParts(parts.clock, outbox, executor.ack_sender, parts.hooks, parts.sampler)
         ids = IdGenerator(parts.rng.getrandbits(64) if parts.seeded else None)
         outlets: dict[int, Outlet] = {}
         arguments = (node.name, task, self._routes(node, task, outbox, outlets), outlets.values(), ids, shared)

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from acker import MESSAGE_SCHEMA, Kind
 from acker._engine.combiner import shard_of
-from acker._engine.open_trees import TOKEN_BYTES, Counts, Entries
+from acker._engine.open_trees import TOKEN_BYTES, TreeCounts, TreeEntries
 from acker.cli import state as cli_state
 from acker.cli.commands import cli
 from acker.errors import ArgumentValueError
@@ -93,8 +93,8 @@ def test_a_checkpoint_says_of_each_shard_what_the_query_said(rocks, made):
     assert sum(state.log_bytes for state in whole) == report.state_bytes
     assert sum(state.chunks for state in whole) == report.chunks
     assert min(state.time_ms for state in whole) == report.time_ms
-    counts = Counts(*(sum(column) for column in zip(*(state.counts for state in whole), strict=True)))
-    assert counts == Counts(tracked=100, acked=30)
+    counts = TreeCounts(*(sum(column) for column in zip(*(state.counts for state in whole), strict=True)))
+    assert counts == TreeCounts(tracked=100, acked=30)
 
 
 def waits(path):
@@ -172,14 +172,14 @@ def test_a_checkpoint_that_was_moved_is_told(rocks, made, tmp_path, monkeypatch)
 def head(**fields):
     whole = dict.fromkeys(Head._fields, 0)
     whole |= {"token": bytes(TOKEN_BYTES), "shards": 4, "partitions": 2, "first_chunk": 1, "chunks": ()}
-    return Head(**(whole | {"counts": Counts()} | fields))
+    return Head(**(whole | {"counts": TreeCounts()} | fields))
 
 
 def entries(*start_ms):
     count = len(start_ms)
     roots, zeros = np.arange(count), np.zeros(count, np.int64)
     start = np.array(start_ms, np.int64)
-    return Entries(roots, zeros, zeros, start, start, np.zeros(count, np.int32))
+    return TreeEntries(roots, zeros, zeros, start, start, np.zeros(count, np.int32))
 
 
 @pytest.mark.spark

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from acker._engine.combiner import xxh64
-from acker._engine.open_trees import Counts, Entries
+from acker._engine.open_trees import TreeCounts, TreeEntries
 from acker.errors import CheckpointError
 from acker.spark.streams.state_format import ChunkSize, Head, decode_chunk, decode_head, encode_chunk, encode_head
 
@@ -26,10 +26,10 @@ HEAD = Head(
     entries=2,
     open=1,
     first_chunk=3,
-    counts=Counts(*range(10, 21)),
+    counts=TreeCounts(*range(10, 21)),
     chunks=(ChunkSize(3, 100), ChunkSize(1, 80)),
 )
-ENTRIES = Entries(
+ENTRIES = TreeEntries(
     root_id=np.array([7, -(2**63)]),
     value=np.array([5, 2**63 - 1]),
     message_id=np.array([42, 0]),

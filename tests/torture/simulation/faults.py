@@ -34,7 +34,7 @@ class Injector:
         self._rng = random.Random(~world.plan.seed)
         self._ackers = {acker.name for acker in runtime.ackers}
         self._snapshots: dict[str, bytes] = {}
-        self._late: list[tuple[Any, Any]] = []  # an acker's inbox, and the letter for it
+        self._late: list[tuple[Any, Any]] = []  # an acker's inbox, and the batch for it
         faults = world.plan.faults
         kinds = (
             (faults.reorder, self._reorder),
@@ -67,7 +67,7 @@ class Injector:
             self._scheduler.thaw(acker.name)
 
     def _letters(self) -> tuple[Any, Any] | None:
-        """Return the inbox of some acker and the letters in it, if there are any."""
+        """Return the inbox of some acker and the batches in it, if there are any."""
         inbox = self._rng.choice(self._runtime.ackers).inbox
         return (inbox, inbox._chunks) if inbox._chunks else None
 
@@ -79,19 +79,19 @@ class Injector:
     def _delay(self) -> None:
         found = self._letters()
         if found is not None:
-            inbox, letters = found
-            letter = letters[self._rng.randrange(len(letters))]
-            letters.remove(letter)
-            late = (inbox, letter)
+            inbox, batches = found
+            batch = batches[self._rng.randrange(len(batches))]
+            batches.remove(batch)
+            late = (inbox, batch)
             self._late.append(late)
             self._scheduler.call_later(self._rng.uniform(0, _DELAY_SECS_MAX), lambda: self._deliver(late))
-            self._world.tell(f"a letter of {len(letter)} messages will be late")
+            self._world.tell(f"a batch of {len(batch)} messages will be late")
 
     def _deliver(self, late: tuple[Any, Any]) -> None:
         if late in self._late:
             self._late.remove(late)
-            inbox, letter = late
-            inbox._chunks.append(letter)
+            inbox, batch = late
+            inbox._chunks.append(batch)
             inbox.signal.set()
 
     def _take_snapshot(self) -> None:

@@ -6,16 +6,16 @@ Results, partials and blocks are those of the compiled module, to the byte. In t
 """
 
 from acker._engine.plain.combine import CombineTable, shards_of, xxh64
-from acker._engine.plain.open_trees import LedgerTable, ledger_bytes
+from acker._engine.plain.open_trees import OpenTreesTable, open_trees_bytes
 from acker._engine.plain.sharded import ShardedAcker
 
 __all__ = [
     "CombineTable",
-    "LedgerTable",
+    "OpenTreesTable",
     "ShardedAcker",
     "compiled_with",
     "kernels",
-    "ledger_bytes",
+    "open_trees_bytes",
     "shards_of",
     "xxh64",
 ]

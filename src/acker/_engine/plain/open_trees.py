@@ -1,4 +1,4 @@
-"""LedgerTable as a dict: the trees of one shard that are open across micro-batches.
+"""OpenTreesTable as a dict: the trees of one shard that are open across micro-batches.
 
 The memory that it is given stays empty, so no other process can take the table up: whoever attaches to it finds none,
 and a shard that goes on elsewhere is read back from its log.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _TRACKED, _FAILED, _RESET = 1, 2, 4
 _UNTRACKED, _UNTRACKED_FAILED, _UNTRACKED_RESET = -1, -2, -4  # task ids of entries that have no TRACK
 _UNLOGGED: Final = 0  # the chunk of an entry that the log does not know
-# In the order of acker._engine.open_trees.Counts.
+# In the order of acker._engine.open_trees.TreeCounts.
 _COUNTS: Final = (
     *("tracked", "acked", "failed", "timed_out", "rejected"),
     *("duplicates", "unknown", "orphans", "dropped", "resets", "empty"),
@@ -42,7 +42,7 @@ _MEMORY_BYTES: Final = 4096
 _TOKEN_BYTES: Final = 16
 
 
-def ledger_bytes(capacity: int) -> int:
+def open_trees_bytes(capacity: int) -> int:
     """Return how much memory a table asks for: one page whatever its capacity, since it puts nothing there."""
     del capacity
     return _MEMORY_BYTES
@@ -68,7 +68,7 @@ class _Rules(NamedTuple):
     every_message_refreshes: bool
     cohorts: tuple[int, int]
 
-    def takes(self, tree: _Entry, event_ms: int) -> bool:
+    def takes(self, tree: _OpenTree, event_ms: int) -> bool:
         """Tell whether what was said at a moment is of a tree."""
         cohort, buckets = cohort_of(event_ms, self.cohorts), self.cohorts[1]
         last, first = (cohort_of(ms, self.cohorts) for ms in (tree.since_ms, tree.start_ms))
@@ -78,7 +78,7 @@ class _Rules(NamedTuple):
         return self.high_water is not None and held > times * self.high_water
 
 
-class _Entry:
+class _OpenTree:
     """What is known of one tree."""
 
     __slots__ = ("chunk", "message_id", "position", "root_id", "since_ms", "start_ms", "task_id", "value")
@@ -107,7 +107,7 @@ class _Changes:
         self.gone: list[tuple[int, int]] = []
         self.counts = dict.fromkeys(_COUNTS, 0)
 
-    def report(self, entry: _Entry, outcome: Outcome, now_ms: int) -> None:
+    def report(self, entry: _OpenTree, outcome: Outcome, now_ms: int) -> None:
         """Note that a tree ended; the counters have the names of the outcomes."""
         elapsed = min(max(now_ms - entry.start_ms, 0), INT64_MAX)
         self.counts[outcome.name.lower()] += 1
@@ -118,8 +118,8 @@ class _Changes:
         return root_id, message_id, task_id.astype(np.int32), outcome.astype(np.int8), elapsed_ms
 
 
-class LedgerTable:
-    """The table of an `acker._engine.open_trees.Ledger`: the same calls and the same results as the compiled one."""
+class OpenTreesTable:
+    """The table of an `acker._engine.open_trees.OpenTrees`: the same calls and the same results as the compiled one."""
 
     def __init__(self, memory: Any, capacity: int | None = None, seed: int = 0) -> None:
         if capacity is None:
@@ -129,9 +129,9 @@ class LedgerTable:
         self.open = 0
         self._token = bytes(_TOKEN_BYTES)
         # One entry a root; with event times several, in the order in which they were made.
-        self._by_root: dict[int, list[_Entry]] = {}
+        self._by_root: dict[int, list[_OpenTree]] = {}
         self._size = 0
-        self._by_position: list[_Entry | None] = []
+        self._by_position: list[_OpenTree | None] = []
         self._free: list[int] = []
 
     def __len__(self) -> int:
@@ -215,7 +215,7 @@ class LedgerTable:
             return
         counts["resets"] += (row.flags & _RESET) != 0
         tracked, failed = (row.flags & _TRACKED) != 0, (row.flags & _FAILED) != 0
-        entry = _Entry(row.root_id, row.value, rules.time_ms)
+        entry = _OpenTree(row.root_id, row.value, rules.time_ms)
         if tracked:
             entry.set_track(row)
             # All of it is here, so there is nothing to hold, whatever the limit.
@@ -232,7 +232,7 @@ class LedgerTable:
             others = failed = False
         if tracked and rules.beyond(self.open, 2):
             changes.report(entry, Outcome.REJECTED, rules.time_ms)
-            entry = _Entry(row.root_id, row.value, rules.time_ms)
+            entry = _OpenTree(row.root_id, row.value, rules.time_ms)
             tracked = False
         elif tracked:
             counts["tracked"] += 1
@@ -246,7 +246,7 @@ class LedgerTable:
         self._insert(entry)
         changes.changed.append(entry.position)
 
-    def _merge_known(self, row: _Row, entry: _Entry, rules: _Rules, changes: _Changes) -> None:
+    def _merge_known(self, row: _Row, entry: _OpenTree, rules: _Rules, changes: _Changes) -> None:
         counts = changes.counts
         changed = row.value != 0 or (row.flags & (_FAILED | _RESET)) != 0
         refreshed = (row.flags & (_FAILED | _RESET)) != 0 or (rules.every_message_refreshes and row.value != 0)
@@ -257,7 +257,7 @@ class LedgerTable:
             if entry.task_id >= 0:
                 counts["duplicates"] += 1
             elif rules.beyond(self.open, 2):
-                refused = _Entry(row.root_id, entry.value, rules.time_ms)
+                refused = _OpenTree(row.root_id, entry.value, rules.time_ms)
                 refused.set_track(row)
                 changes.report(refused, Outcome.REJECTED, rules.time_ms)
             else:
@@ -332,7 +332,7 @@ class LedgerTable:
         for root, its_value, message, start, since, task in zip(*(column.tolist() for column in columns), strict=True):
             entry = self._find(root, start)
             if entry is None:
-                entry = _Entry(root, 0, start)
+                entry = _OpenTree(root, 0, start)
                 self._insert(entry)
             self.open += (task >= 0) - (entry.task_id >= 0)
             entry.value, entry.message_id, entry.task_id = its_value, message, task
@@ -346,7 +346,7 @@ class LedgerTable:
             if entry is not None:
                 self._remove(entry)
 
-    def copy_to(self, other: LedgerTable) -> None:
+    def copy_to(self, other: OpenTreesTable) -> None:
         """Copy everything into an empty table. The entries themselves move, since this table is given up then."""
         if len(other) > 0 or other.capacity < len(self):
             raise ValueError("expected an empty table with room for all")
@@ -364,10 +364,10 @@ class LedgerTable:
             and len(self._free) + len(standing) == len(self._by_position)
         )
 
-    def _in_order(self) -> Iterable[_Entry]:
+    def _in_order(self) -> Iterable[_OpenTree]:
         return (entry for entry in self._by_position if entry is not None)
 
-    def _insert(self, entry: _Entry) -> None:
+    def _insert(self, entry: _OpenTree) -> None:
         if self._free:
             entry.position = self._free.pop()
             self._by_position[entry.position] = entry
@@ -378,10 +378,10 @@ class LedgerTable:
         self._size += 1
         self.open += entry.task_id >= 0
 
-    def _find(self, root_id: int, start_ms: int) -> _Entry | None:
+    def _find(self, root_id: int, start_ms: int) -> _OpenTree | None:
         return next((entry for entry in self._by_root.get(root_id, ()) if entry.start_ms == start_ms), None)
 
-    def _remove(self, entry: _Entry) -> None:
+    def _remove(self, entry: _OpenTree) -> None:
         self.open -= entry.task_id >= 0
         self._size -= 1
         entries = self._by_root[entry.root_id]
@@ -395,10 +395,10 @@ class LedgerTable:
 class _TimedMerge:
     """What is under way for one root whose messages have event times."""
 
-    def __init__(self, table: LedgerTable, rules: _Rules, changes: _Changes) -> None:
+    def __init__(self, table: OpenTreesTable, rules: _Rules, changes: _Changes) -> None:
         self._table, self._rules, self._changes = table, rules, changes
-        self._changed: list[_Entry] = []
-        self._begun: list[_Entry] = []
+        self._changed: list[_OpenTree] = []
+        self._begun: list[_OpenTree] = []
 
     def run(self, rows: list[_Row]) -> None:
         """Apply the rows, then the limits to what is new, and note what changed."""
@@ -409,7 +409,7 @@ class _TimedMerge:
             pass
         self._changes.changed += [entry.position for entry in self._entries() if entry in self._changed]
 
-    def _entries(self) -> list[_Entry]:
+    def _entries(self) -> list[_OpenTree]:
         return list(self._table._by_root.get(self._root, ()))
 
     def _merge_row(self, row: _Row) -> None:
@@ -432,7 +432,7 @@ class _TimedMerge:
             if waiting.task_id < 0 and cohort_of(waiting.start_ms, rules.cohorts) == cohort:
                 break
         else:
-            waiting = _Entry(row.root_id, 0, row.event_ms)
+            waiting = _OpenTree(row.root_id, 0, row.event_ms)
             self._table._insert(waiting)
         failed = failed or waiting.task_id == _UNTRACKED_FAILED
         waiting.value ^= row.value
@@ -444,7 +444,7 @@ class _TimedMerge:
         elif refreshes:
             waiting.task_id = _UNTRACKED_RESET
 
-    def _begin(self, tree: _Entry, row: _Row, failed: bool) -> None:
+    def _begin(self, tree: _OpenTree, row: _Row, failed: bool) -> None:
         tree.set_track(row)
         self._begun.append(tree)
         self._table.open += 1
@@ -455,7 +455,7 @@ class _TimedMerge:
         self._changes.counts["empty"] += not failed and tree.value == 0 and row.track_value == 0
         self._settle(tree, failed, row.event_ms)
 
-    def _settle(self, tree: _Entry, failed: bool, event_ms: int) -> None:
+    def _settle(self, tree: _OpenTree, failed: bool, event_ms: int) -> None:
         """End a tree, or let it take what waits for it cohort by cohort until it ends."""
         while tree.value != 0 and not failed:
             waiting = self._next_waiting(tree)
@@ -466,11 +466,11 @@ class _TimedMerge:
         self._changes.report(tree, Outcome.FAILED if tree.value else Outcome.ACKED, event_ms)
         self._forget(tree)
 
-    def _next_waiting(self, tree: _Entry) -> _Entry | None:
+    def _next_waiting(self, tree: _OpenTree) -> _OpenTree | None:
         waiting = [each for each in self._entries() if each.task_id < 0 and self._rules.takes(tree, each.start_ms)]
         return min(waiting, key=lambda each: each.start_ms, default=None)
 
-    def _take(self, tree: _Entry, waiting: _Entry) -> bool:
+    def _take(self, tree: _OpenTree, waiting: _OpenTree) -> bool:
         """Add a waiting entry to its tree; return whether it fails it."""
         tree.value ^= waiting.value
         if waiting.task_id == _UNTRACKED_RESET or self._rules.every_message_refreshes:
@@ -478,7 +478,7 @@ class _TimedMerge:
         self._forget(waiting)
         return waiting.task_id == _UNTRACKED_FAILED
 
-    def _forget(self, entry: _Entry) -> None:
+    def _forget(self, entry: _OpenTree) -> None:
         if entry.chunk != _UNLOGGED:
             self._changes.gone.append((entry.root_id, entry.start_ms))
         self._table._remove(entry)

@@ -12,7 +12,7 @@ import numpy as np
 from acker._engine.acker import Acker
 from acker._engine.completions import Completions
 from acker._engine.protocol import Kind, Outcome, Stats
-from acker._flow import Letter, columns_of
+from acker._flow import AckBatch, columns_of
 from acker.local.clock import Clock, Signal
 from acker.local.executors.base import Executor, Mode
 from acker.local.queues import Queue
@@ -23,7 +23,7 @@ TreeOutcome = tuple[int, int, Reason | None]
 OutcomeQueue = Queue[tuple[int, list[TreeOutcome]]]
 
 _NS_PER_MS = 1_000_000
-_LETTERS_AT_ONCE = 256
+_BATCHES_AT_ONCE = 256
 
 # Storm hands over what executors have gathered once in a millisecond, too (topology.flush.tuple.freq.millis).
 _LINGER_SECS = 0.001
@@ -67,7 +67,7 @@ class AckerExecutor(Executor):
     ) -> None:
         super().__init__(name, clock, lifecycle_signal)
         self.acker = make_acker()
-        self.inbox: Queue[Letter] = Queue(capacity, self.signal)
+        self.inbox: Queue[AckBatch] = Queue(capacity, self.signal)
         self.spouts: Mapping[int, tuple[OutcomeQueue, int]] = {}
         self.messages = 0
         self.on_restore: Callable[[AckerExecutor], None] | None = None
@@ -103,19 +103,19 @@ class AckerExecutor(Executor):
         return worked
 
     def _ingest(self) -> bool:
-        letters: list[Letter] = []
-        while len(letters) < _LETTERS_AT_ONCE:
-            letter = self.inbox.take()
-            if letter is None:
+        batches: list[AckBatch] = []
+        while len(batches) < _BATCHES_AT_ONCE:
+            batch = self.inbox.take()
+            if batch is None:
                 break
-            letters.append(letter)
-            for root_id, reason in letter.fails():
+            batches.append(batch)
+            for root_id, reason in batch.fails():
                 self._reasons[0].setdefault(root_id, reason)
-        if not letters:
+        if not batches:
             return False
-        items = sum(map(len, letters))
+        items = sum(map(len, batches))
         try:
-            self._report(self.acker.ingest(*columns_of(letters), now_ms=self.clock.now_ns() // _NS_PER_MS))
+            self._report(self.acker.ingest(*columns_of(batches), now_ms=self.clock.now_ns() // _NS_PER_MS))
         finally:
             self.messages += items
             self.inbox.done(items)

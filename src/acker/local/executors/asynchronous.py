@@ -166,7 +166,7 @@ class AsyncBoltTask(BoltTask):
             return error
         finally:
             collector.latency.record(self._clock.now_ns() - begin)
-            if collector.watched:
+            if collector.has_observers:
                 collector._on_execute(tup)
         return None
 
@@ -220,7 +220,7 @@ class _OnLoop:
 
     def rest(self) -> None:
         """Wait until there may be something to do; coroutines go on meanwhile."""
-        before = self.outbox.enter(rests=True)
+        before = self.outbox.enter(resting=True)
         try:
             super().rest()  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001  A SystemExit of a task that a user's code has made leaves the loop.
@@ -341,23 +341,23 @@ class AsyncSpoutTask(SpoutTask):
         collector = self.collector
         for got in range(limit):
             self._beat_if_due()
-            if self.asking is None and (self.spout._finished or self._is_full() or collector.hand.pressed):
+            if self.asking is None and (self.spout._finished or self._is_full() or collector.output.must_yield):
                 return got
             if self.asking is None:
-                self._emits = collector.emits
+                self._emits = collector.emit_count
             if not self._has_returned():
                 return got
             collector.executed += 1
-            while collector.at_once:
-                self._ack(collector.at_once.pop(0))
+            while collector.untracked_ids:
+                self._ack(collector.untracked_ids.pop(0))
                 collector.acked += 1
-            if collector.emits == self._emits:
+            if collector.emit_count == self._emits:
                 return got
         return limit
 
     def _beat_if_due(self) -> None:
-        hand = self.collector.hand
-        if hand.alive_at and self.loop.now_ns() >= hand.alive_at:
+        hand = self.collector.output
+        if hand.keep_alive_at and self.loop.now_ns() >= hand.keep_alive_at:
             assert isinstance(hand, Outbox)
             hand._keep_alive()
 
@@ -441,7 +441,7 @@ class AsyncSpoutTask(SpoutTask):
             if not is_cancelled and self.executor.mode in (Mode.HALT, Mode.CLOSE):
                 is_cancelled = coroutine.cancel()
                 logger.error("%s is cancelled: it waits, and the topology has come to a halt", who)
-            left_ns = outbox.alive_at - self.loop.now_ns() if outbox.alive_at else None
+            left_ns = outbox.keep_alive_at - self.loop.now_ns() if outbox.keep_alive_at else None
             self.executor.signal.wait_beside(coroutine, None if left_ns is None else left_ns / 1e9)
         coroutine.result()
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-from acker._flow import Letter, Post
+from acker._flow import AckBatch, AckSender
 from acker.local.clock import Clock, Flag, Signal
 from acker.local.queues import Outbox, Queue
 
@@ -152,18 +152,18 @@ class ComponentExecutor(Executor):
     Attributes
     ----------
     tasks : list of SpoutTask or BoltTask
-    outbox, post
+    outbox, ack_sender
         Tuples and messages that it has in hand.
     """
 
     tasks: list[Any]
 
     def __init__(
-        self, name: str, clock: Clock, lifecycle_signal: Signal, *, capacity: int, ackers: Iterable[Queue[Letter]]
+        self, name: str, clock: Clock, lifecycle_signal: Signal, *, capacity: int, ackers: Iterable[Queue[AckBatch]]
     ) -> None:
         super().__init__(name, clock, lifecycle_signal)
         self.outbox = Outbox(self.signal, min(_TRANSFER_TUPLES, capacity))
-        self.post = Post(ackers)
+        self.ack_sender = AckSender(ackers)
 
     def work(self) -> None:
         """Step until closed: the body of the executor's thread."""
@@ -182,7 +182,7 @@ class ComponentExecutor(Executor):
             self.outbox.leave(before)
 
     def _inside(self, mode: Mode, limit: int) -> bool:
-        self.blocked = self.outbox.pressed = False
+        self.blocked = self.outbox.must_yield = False
         if mode in (Mode.OPEN, Mode.CLOSE):
             if self.done is mode:
                 return False
@@ -196,15 +196,15 @@ class ComponentExecutor(Executor):
         """Set the mode; the executor sees it when its step ends, which is soon."""
         self.mode = mode
         # Before the signal: the step that this cuts short is followed by another one.
-        self.outbox.pressed = True
+        self.outbox.must_yield = True
         self.signal.set()
 
     def has_room(self) -> bool:
         """Say whether whoever it sends to takes more, and remember it."""
-        self.blocked = not (self.outbox.has_room() and self.post.has_room(self.signal))
+        self.blocked = not (self.outbox.has_room() and self.ack_sender.has_room(self.signal))
         return not self.blocked
 
     def hand_over(self) -> None:
         """Send and put down what it has in hand."""
-        self.post.send()
-        self.outbox.put_down()
+        self.ack_sender.send()
+        self.outbox.flush()

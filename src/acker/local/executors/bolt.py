@@ -171,7 +171,7 @@ class BoltExecutor(ComponentExecutor):
 
     def _process(self, mode: Mode, limit: int) -> int:
         done = 0
-        while done < limit and self.mode is mode and not self.outbox.pressed:
+        while done < limit and self.mode is mode and not self.outbox.must_yield:
             if self._chunk is None:
                 self._chunk, self._position = self.inbox.take(), 0
                 if self._chunk is None:
@@ -192,7 +192,7 @@ class BoltExecutor(ComponentExecutor):
     def drop(self) -> int:
         """Forget what was read and not processed, and what is in hand; return how many tuples were in the queue."""
         self._chunk = None
-        self.outbox.drop()
+        self.outbox.discard()
         return self.inbox.clear()
 
 

@@ -55,7 +55,7 @@ class SpoutTask(ComponentTask):
 
     def is_quiet(self) -> bool:
         """Say whether nothing is open and every outcome was told."""
-        return not self.collector.untold and not self.collector.pending and not self.collector.at_once
+        return not self.collector.undelivered and not self.collector.pending and not self.collector.untracked_ids
 
     def may_emit(self) -> bool:
         """Say whether the spout has more, and fewer tuples open than it may have."""
@@ -82,7 +82,7 @@ class SpoutTask(ComponentTask):
         return got + self._ask(limit)
 
     def _ask(self, limit: int) -> int:
-        return self.collector.ask(self.spout, self._ack, limit, self._pending_max)
+        return self.collector.call_next_tuple(self.spout, self._ack, limit, self._pending_max)
 
     @property
     def has_keep_alive(self) -> bool:
@@ -99,9 +99,9 @@ class SpoutTask(ComponentTask):
         What `ack` or `fail` raise escapes, and what was not told yet is told the next time; `guarded` it is logged.
         """
         ack, fail = (self._guarded(self._ack), self._guarded(self._fail)) if guarded else (self._ack, self._fail)
-        self.collector.hear(verdicts, ack, fail)
-        while self.collector.at_once:  # What another thread has emitted, where there is no acker.
-            if not ack(self.collector.at_once.pop(0)):
+        self.collector.deliver_outcomes(verdicts, ack, fail)
+        while self.collector.untracked_ids:  # What another thread has emitted, where there is no acker.
+            if not ack(self.collector.untracked_ids.pop(0)):
                 self.collector.acked += 1
 
     def _guarded(self, tell: Callable[..., Any]) -> Callable[..., bool]:
@@ -173,7 +173,7 @@ class SpoutExecutor(ComponentExecutor):
         return min((due for due in (self._alive_ns(), self._replay_ns()) if due is not None), default=None)
 
     def _alive_ns(self) -> int | None:
-        return None if self.crash is not None else self.outbox.alive_at or None
+        return None if self.crash is not None else self.outbox.keep_alive_at or None
 
     def _replay_ns(self) -> int | None:
         if self.mode is not Mode.RUN:
@@ -190,16 +190,16 @@ class SpoutExecutor(ComponentExecutor):
         self.clock.wait(self.signal, due)
 
     def _inside(self, mode: Mode, limit: int) -> bool:
-        if self._alive_ns() is not None and self.clock.now_ns() >= self.outbox.alive_at:
+        if self._alive_ns() is not None and self.clock.now_ns() >= self.outbox.keep_alive_at:
             self._keep_alive()
         return super()._inside(mode, limit)
 
     def _keep_alive(self) -> None:
         """Call every task's `keep_alive`, in any mode; what it raises crashes the executor unless that is halted."""
         if self.abandoned:  # What it held open is somebody else's by now.
-            self.outbox.alive_at = 0
+            self.outbox.keep_alive_at = 0
             return
-        self.outbox.alive_at = self.clock.now_ns() + _ALIVE_NS
+        self.outbox.keep_alive_at = self.clock.now_ns() + _ALIVE_NS
         for task in self.tasks:
             try:
                 task.keep_alive()
@@ -212,7 +212,7 @@ class SpoutExecutor(ComponentExecutor):
     def finished(self, mode: Mode) -> bool:
         """Note that OPEN or CLOSE is through."""
         wanted = mode is Mode.OPEN and any(task.has_keep_alive for task in self.tasks)
-        self.outbox.alive_at = self.clock.now_ns() + _ALIVE_NS if wanted else 0
+        self.outbox.keep_alive_at = self.clock.now_ns() + _ALIVE_NS if wanted else 0
         return super().finished(mode)
 
     def is_quiet(self) -> bool:
@@ -229,7 +229,7 @@ class SpoutExecutor(ComponentExecutor):
 
     def drop(self) -> None:
         """Forget what is in hand."""
-        self.outbox.drop()
+        self.outbox.discard()
 
     def _work(self, mode: Mode, limit: int) -> bool:
         self._idle_until = None
@@ -241,7 +241,7 @@ class SpoutExecutor(ComponentExecutor):
             self.track_again = False
             for task in self.tasks:
                 task.collector.track_again()
-            self.post.send()
+            self.ack_sender.send()
         if mode is Mode.SETTLE:
             return worked
         for task in self.tasks:

@@ -126,7 +126,7 @@ class LatencyRecorder(Latencies):
 
     def snapshot(self) -> Histogram:
         """Return what was recorded. While another thread records, the sum may be one latency behind or ahead."""
-        counts, sum_ns = self.taken()
+        counts, sum_ns = self.totals()
         return Histogram(LATENCY_BOUNDS_NS, counts, sum(counts), sum_ns)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
-from acker._engine.open_trees import UNTRACKED_FAILED, Counts
+from acker._engine.open_trees import UNTRACKED_FAILED, TreeCounts
 from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentValueError, CheckpointError
 from acker.spark.session_checks import carried
@@ -58,7 +58,7 @@ class ShardState(NamedTuple):
         The live log.
     time_ms, clock_ms : int
         The shard's clock, which does not go back, and what the clock of Spark or the watermark last said.
-    counts : Counts
+    counts : TreeCounts
         Since the beginning.
     fault : str
         Why its state cannot be read, or in what it contradicts itself. Empty: it is fine.
@@ -76,7 +76,7 @@ class ShardState(NamedTuple):
     chunks: int = 0
     time_ms: int = 0
     clock_ms: int = 0
-    counts: Counts = Counts()
+    counts: TreeCounts = TreeCounts()
     fault: str = ""
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from acker._engine.combiner import Cohorts, Combiner, Partials, shard_of
 from acker._engine.completions import Completions
-from acker._engine.open_trees import TOKEN_BYTES, Counts, Ledger
+from acker._engine.open_trees import TOKEN_BYTES, OpenTrees, TreeCounts
 from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentValueError, CheckpointError
 from acker.spark.blocks import decode_block, tracks_of
@@ -220,7 +220,7 @@ def _first_head(shard: int, batch: Batch, options: Options) -> Head:
         entries=0,
         open=0,
         first_chunk=1,
-        counts=Counts(),
+        counts=TreeCounts(),
         chunks=(),
     )
 
@@ -242,7 +242,7 @@ def _check_same_query(head: Head, shard: int, options: Options) -> None:
         raise CheckpointError(f"head: expected the state of shard {shard}, got that of shard {head.shard}")
 
 
-def _rebuild(store: Store, residents: Residents, head: Head) -> Ledger:
+def _rebuild(store: Store, residents: Residents, head: Head) -> OpenTrees:
     """Make the table that the log describes."""
     ledger = residents.new()
     with borrowed(ledger):
@@ -269,12 +269,12 @@ def _rebuild(store: Store, residents: Residents, head: Head) -> Ledger:
 class _Work:
     """What one micro-batch does to a shard; `head` is the new head in the end."""
 
-    def __init__(self, store: Store, ledger: Ledger, head: Head, options: Options) -> None:
+    def __init__(self, store: Store, ledger: OpenTrees, head: Head, options: Options) -> None:
         self.head = head
         self._store = store
         self._ledger = ledger
         self._options = options
-        self._counts = Counts()
+        self._counts = TreeCounts()
         self._messages = 0
         self._native_ns = 0
         self._bytes_written = 0
@@ -334,7 +334,7 @@ class _Work:
             duplicates += combiner.duplicates
             self._native_ns += combiner.native_ns
             parts = combiner.partials()
-        self._counts = self._counts.plus(Counts(duplicates=duplicates))
+        self._counts = self._counts.plus(TreeCounts(duplicates=duplicates))
         partials = parts[0]
         if self._options.high_water is not None and not self._options.event_time:
             # Who is refused depends on the order, and that of blocks is another one when the micro-batch is run again.

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from acker._engine.combiner import xxh64
-from acker._engine.open_trees import TOKEN_BYTES, UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET, Counts, Entries
+from acker._engine.open_trees import TOKEN_BYTES, UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET, TreeCounts, TreeEntries
 from acker._engine.protocol import INT64_MIN
 from acker.errors import CheckpointError
 
@@ -78,7 +78,7 @@ class Head(NamedTuple):
         Entries held, and those of them with a TRACK.
     first_chunk : int
         Number of the oldest chunk of the log; the others follow without a gap.
-    counts : Counts
+    counts : TreeCounts
         Since the beginning.
     chunks : tuple of ChunkSize
         Of each chunk of the log, the oldest first.
@@ -99,7 +99,7 @@ class Head(NamedTuple):
     entries: int
     open: int
     first_chunk: int
-    counts: Counts
+    counts: TreeCounts
     chunks: tuple[ChunkSize, ...]
 
     @property
@@ -119,9 +119,9 @@ class Head(NamedTuple):
 
 
 _NUMBERS: Final = len(Head._fields) - 3
-_HEAD: Final = struct.Struct(f"<{TOKEN_BYTES}s{_NUMBERS + len(Counts._fields)}q")
+_HEAD: Final = struct.Struct(f"<{TOKEN_BYTES}s{_NUMBERS + len(TreeCounts._fields)}q")
 # The columns of a chunk; the widest come first, so that each is aligned.
-_COLUMNS: Final = tuple((name, np.dtype("<i4" if name == "task_id" else "<i8")) for name in Entries._fields)
+_COLUMNS: Final = tuple((name, np.dtype("<i4" if name == "task_id" else "<i8")) for name in TreeEntries._fields)
 _ENTRY_BYTES: Final = sum(dtype.itemsize for _, dtype in _COLUMNS)
 _GONE: Final = np.dtype("<i8")
 _CHUNK_SIZE: Final = np.dtype("<u4")
@@ -157,7 +157,7 @@ def decode_head(data: Any) -> Head:
             raise CheckpointError(
                 f"head: expected {name} within {NUMBER_MAX} of 0, got {number}, which no shard writes"
             )
-    counts = Counts(*values[1 + _NUMBERS :])
+    counts = TreeCounts(*values[1 + _NUMBERS :])
     for name, count in counts._asdict().items():
         if not 0 <= count <= NUMBER_MAX:
             raise CheckpointError(
@@ -166,7 +166,7 @@ def decode_head(data: Any) -> Head:
     return Head._make([*values[: 1 + _NUMBERS], counts, tuple(ChunkSize(*chunk) for chunk in chunks)])
 
 
-def encode_chunk(entries: Entries, gone: npt.NDArray[np.int64]) -> bytes:
+def encode_chunk(entries: TreeEntries, gone: npt.NDArray[np.int64]) -> bytes:
     """Pack a chunk of the log: entries as they are, and root ids and starts (2, m) of entries that are gone."""
     header = _PREFIX.pack(_CHUNK_MAGIC, VERSION, _PREFIX.size + _LENGTHS.size)
     columns = [np.ascontiguousarray(gone, _GONE)]
@@ -175,7 +175,7 @@ def encode_chunk(entries: Entries, gone: npt.NDArray[np.int64]) -> bytes:
     return content + _CHECKSUM.pack(_checksum(content))
 
 
-def decode_chunk(data: Any) -> tuple[Entries, npt.NDArray[np.int64]]:
+def decode_chunk(data: Any) -> tuple[TreeEntries, npt.NDArray[np.int64]]:
     """Unpack a chunk of the log into entries, and root ids and starts (2, m) of those that are gone.
 
     Raises
@@ -201,7 +201,7 @@ def decode_chunk(data: Any) -> tuple[Entries, npt.NDArray[np.int64]]:
             raise CheckpointError(f"chunk: a {name} that no shard writes")
     # Copies, since the native table asks for aligned memory that may be written to.
     native = {name: column.astype(column.dtype.newbyteorder("=")) for name, column in columns.items()}
-    return Entries(**native), gone.astype(np.int64)
+    return TreeEntries(**native), gone.astype(np.int64)
 
 
 def _checked(data: Any, magic: bytes, what: str) -> memoryview:

@@ -28,7 +28,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from acker._engine.open_trees import TOKEN_BYTES, Ledger, Memory, PrivateMemory
+from acker._engine.open_trees import TOKEN_BYTES, Memory, OpenTrees, PrivateMemory
 
 # So long a table is kept for a micro-batch that may take it up. Longer than most micro-batches take; a worker that has
 # nothing to do Spark ends after a minute, with all its tables.
@@ -99,7 +99,7 @@ class _Note(NamedTuple):
 class _Held(NamedTuple):
     """A table that was left, and when."""
 
-    ledger: Ledger
+    ledger: OpenTrees
     left_s: float
 
 
@@ -120,9 +120,9 @@ class Residents:
         if folder is not None:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def new(self) -> Ledger:
+    def new(self) -> OpenTrees:
         """Return an empty table."""
-        return Ledger(self._allocate)
+        return OpenTrees(self._allocate)
 
     def _allocate(self, size_bytes: int) -> Memory:
         if self._folder is None or not self._may_share():
@@ -136,7 +136,7 @@ class Residents:
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return most == resource.RLIM_INFINITY or 2 * _DESCRIPTORS * (len(self._held) + 2) <= most
 
-    def take(self, key: str, token: bytes) -> Ledger | None:
+    def take(self, key: str, token: bytes) -> OpenTrees | None:
         """Return the table of a shard that fits a token, or None. Nobody can take it again before it is left.
 
         Whatever else is held of the shard is given up: it is of a version of the state that is no more. The time that
@@ -155,7 +155,7 @@ class Residents:
         ledger.token = _NO_TOKEN
         return ledger
 
-    def leave(self, key: str, token: bytes, ledger: Ledger) -> None:
+    def leave(self, key: str, token: bytes, ledger: OpenTrees) -> None:
         """Leave a table that is now what the state with this token says."""
         ledger.token = token
         with self._entered:
@@ -183,11 +183,11 @@ class Residents:
                         note.unlink(missing_ok=True)
                 ledger.close()
 
-    def _pop(self, key: str) -> Ledger | None:
+    def _pop(self, key: str) -> OpenTrees | None:
         held = self._held.pop(key, None)
         return None if held is None else held.ledger
 
-    def _claim(self, folder: Path, key: str, held: Ledger | None) -> Ledger | None:
+    def _claim(self, folder: Path, key: str, held: OpenTrees | None) -> OpenTrees | None:
         """Take a shard's note away, and return the table that it leads to; close the held one if that is another."""
         mine = folder / f".{key}.{os.getpid()}"
         try:
@@ -208,7 +208,7 @@ class Residents:
         except (OSError, ValueError):  # Its process is gone, and another may have the number.
             return None
         try:
-            return Ledger.attach(memory, self._allocate)
+            return OpenTrees.attach(memory, self._allocate)
         except ValueError:
             memory.close()
             return None
@@ -224,7 +224,7 @@ class Residents:
                 self._held.pop(key).ledger.close()
 
 
-def _note_of(ledger: Ledger) -> _Note:
+def _note_of(ledger: OpenTrees) -> _Note:
     memory = ledger.memory
     return _Note(ledger.token.hex(), os.getpid(), memory.number if isinstance(memory, SharedMemory) else _NO_NUMBER)
 
@@ -272,7 +272,7 @@ def _release(tables: Residents) -> None:
 
 
 @contextmanager
-def borrowed(ledger: Ledger) -> Iterator[Ledger]:
+def borrowed(ledger: OpenTrees) -> Iterator[OpenTrees]:
     """Close a table that is not left to anybody in the end: an error on the way makes it worthless."""
     try:
         yield ledger

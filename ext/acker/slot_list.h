@@ -7,11 +7,11 @@
 namespace acker {
 
 // For each set of a line's four slots their numbers, the lowest first, and how many they are.
-struct Picks {
+struct SlotSets {
     uint16_t slot[16][4];
     uint8_t count[16];
 
-    constexpr Picks() noexcept : slot(), count() {
+    constexpr SlotSets() noexcept : slot(), count() {
         for (unsigned set = 0; set < 16; ++set)
             for (uint16_t number = 0; number < 4; ++number)
                 if ((set >> number & 1) != 0) slot[set][count[set]++] = number;
@@ -22,15 +22,15 @@ struct Picks {
 // list has room for four a line; what it holds behind those listed is overwritten too.
 template <typename Line, typename Wanted>
 size_t list_slots(const Line* lines, size_t count, Wanted wanted, uint16_t* list) noexcept {
-    static constexpr Picks PICKS;
+    static constexpr SlotSets SLOT_SETS;
     size_t listed = 0;
     for (size_t number = 0; number < count; ++number) {
         unsigned set = 0;
         for (unsigned slot = 0; slot < 4; ++slot)
             set |= static_cast<unsigned>(wanted(lines[number].word[slot])) << slot;
         for (unsigned slot = 0; slot < 4; ++slot)
-            list[listed + slot] = static_cast<uint16_t>(number * 4 + PICKS.slot[set][slot]);
-        listed += PICKS.count[set];
+            list[listed + slot] = static_cast<uint16_t>(number * 4 + SLOT_SETS.slot[set][slot]);
+        listed += SLOT_SETS.count[set];
     }
     return listed;
 }

@@ -40,7 +40,7 @@ class Process {
     }
 };
 
-class Gate {
+class SingleEntry {
   public:
     bool enter() noexcept {
         int64_t nobody = 0;
@@ -59,7 +59,7 @@ class Gate {
 
 // Numbers that belong together: whoever reads them sees them as one call left them, never half of the next. One thread
 // writes at a time. There is no lock, which a fork could leave taken: the numbers are written beside the last ones.
-class Published {
+class PublishedNumbers {
   public:
     static constexpr size_t NUMBERS = 14;  // the eleven counters, entries held, open trees, bytes
 

@@ -12,7 +12,7 @@ class RotationWatch {
     // worth one however old they are, if none has ended.
     RotationWatch(int64_t long_ms, int64_t few, int64_t many) noexcept : long_ms_(long_ms), few_(few), many_(many) {}
 
-    bool is_told() const noexcept { return batches_ > 0 || told_; }
+    bool has_time() const noexcept { return batches_ > 0 || told_; }
     int64_t now_ms() const noexcept { return now_ms_; }
 
     // To be called before each batch. True: somebody should look at the oldest entry.

@@ -1,12 +1,12 @@
-"""LedgerTable: the native half of acker.ledger.Ledger, a table in memory that somebody else owns."""
+"""OpenTreesTable: the native half of acker._engine.open_trees.OpenTrees, a table in memory that somebody else owns."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 
-cdef extern from "ledger.h" namespace "acker" nogil:
-    cppclass c_LedgerPartials "acker::Ledger::Partials":
+cdef extern from "open_trees.h" namespace "acker" nogil:
+    cppclass c_OpenTreesPartials "acker::OpenTreesTable::Partials":
         const int64_t* root_id
         const int64_t* value
         const uint8_t* flags
@@ -16,13 +16,13 @@ cdef extern from "ledger.h" namespace "acker" nogil:
         size_t rows
         const int64_t* event_ms
 
-    cppclass c_LedgerRules "acker::Ledger::Rules":
+    cppclass c_OpenTreesRules "acker::OpenTreesTable::Rules":
         int64_t time_ms
         uint64_t high_water
         bint every_message_refreshes
         c_Cohorts cohorts
 
-    cppclass c_LedgerColumns "acker::Ledger::Columns":
+    cppclass c_OpenTreesColumns "acker::OpenTreesTable::Columns":
         int64_t* root_id
         int64_t* value
         int64_t* message_id
@@ -30,7 +30,7 @@ cdef extern from "ledger.h" namespace "acker" nogil:
         int64_t* since_ms
         int32_t* task_id
 
-    cppclass c_LedgerCompletions "acker::Ledger::Completions":
+    cppclass c_OpenTreesCompletions "acker::OpenTreesTable::Completions":
         int64_t* root_id
         int64_t* message_id
         int32_t* task_id
@@ -38,17 +38,17 @@ cdef extern from "ledger.h" namespace "acker" nogil:
         int64_t* elapsed_ms
         size_t rows
 
-    cppclass c_LedgerChanges "acker::Ledger::Changes":
+    cppclass c_OpenTreesChanges "acker::OpenTreesTable::Changes":
         uint32_t* position
         size_t positions
         int64_t* root_id
         int64_t* start_ms
         size_t gone
 
-    cppclass c_LedgerCounts "acker::Ledger::Counts":
+    cppclass c_OpenTreesCounts "acker::OpenTreesTable::Counts":
         int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets, empty
 
-    cppclass c_Ledger "acker::Ledger":
+    cppclass c_OpenTreesTable "acker::OpenTreesTable":
         void create(uint8_t* memory, size_t capacity, uint64_t seed) noexcept
         bint attach(uint8_t* memory, size_t bytes) noexcept
         bint holds(const uint32_t* position, size_t rows) noexcept
@@ -58,47 +58,47 @@ cdef extern from "ledger.h" namespace "acker" nogil:
         uint64_t seed() noexcept
         uint8_t* token() noexcept
         bint contains(int64_t root_id) noexcept
-        size_t room_for(const c_LedgerPartials& partials) noexcept
-        size_t room_for_timed(const c_LedgerPartials& partials) noexcept
+        size_t room_for(const c_OpenTreesPartials& partials) noexcept
+        size_t room_for_timed(const c_OpenTreesPartials& partials) noexcept
         void merge(
-            const c_LedgerPartials& partials, const c_LedgerRules& rules, c_LedgerCompletions* done,
-            c_LedgerChanges* changes, c_LedgerCounts* counts
+            const c_OpenTreesPartials& partials, const c_OpenTreesRules& rules, c_OpenTreesCompletions* done,
+            c_OpenTreesChanges* changes, c_OpenTreesCounts* counts
         ) noexcept
         void merge_timed(
-            const c_LedgerPartials& partials, const c_LedgerRules& rules, c_LedgerCompletions* done,
-            c_LedgerChanges* changes, c_LedgerCounts* counts
+            const c_OpenTreesPartials& partials, const c_OpenTreesRules& rules, c_OpenTreesCompletions* done,
+            c_OpenTreesChanges* changes, c_OpenTreesCounts* counts
         ) noexcept
         int64_t expire(
-            int64_t before_ms, int64_t now_ms, c_LedgerCompletions* done, c_LedgerCounts* counts
+            int64_t before_ms, int64_t now_ms, c_OpenTreesCompletions* done, c_OpenTreesCounts* counts
         ) noexcept
-        void take(const uint32_t* position, size_t rows, uint32_t chunk, const c_LedgerColumns& out) noexcept
+        void take(const uint32_t* position, size_t rows, uint32_t chunk, const c_OpenTreesColumns& out) noexcept
         size_t logged_before(uint32_t chunk, uint32_t* position, size_t most) noexcept
-        void put(const c_LedgerColumns& columns, size_t rows, uint32_t chunk) noexcept
+        void put(const c_OpenTreesColumns& columns, size_t rows, uint32_t chunk) noexcept
         void erase(const int64_t* root_id, const int64_t* start_ms, size_t rows) noexcept
-        void copy_to(c_Ledger* other) noexcept
+        void copy_to(c_OpenTreesTable* other) noexcept
         bint check_invariants() noexcept
 
-    size_t c_CAPACITY_MAX "acker::Ledger::CAPACITY_MAX"
-    size_t c_ledger_bytes "acker::Ledger::bytes_for"(size_t capacity) noexcept
+    size_t c_CAPACITY_MAX "acker::OpenTreesTable::CAPACITY_MAX"
+    size_t c_open_trees_bytes "acker::OpenTreesTable::bytes_for"(size_t capacity) noexcept
 
 
-def ledger_bytes(size_t capacity):
+def open_trees_bytes(size_t capacity):
     """Return how many bytes of zeros a table for so many entries asks for."""
     _expect("capacity", <int64_t> capacity, 0, <int64_t> c_CAPACITY_MAX)
-    return c_ledger_bytes(capacity)
+    return c_open_trees_bytes(capacity)
 
 
-cdef tuple _counts_of(const c_LedgerCounts& counts):
+cdef tuple _counts_of(const c_OpenTreesCounts& counts):
     return (
         counts.tracked, counts.acked, counts.failed, counts.timed_out, counts.rejected, counts.duplicates,
         counts.unknown, counts.orphans, counts.dropped, counts.resets, counts.empty,
     )
 
 
-cdef class _LedgerOutput:
+cdef class _CompletionColumns:
     """Completions as they are written."""
 
-    cdef c_LedgerCompletions out
+    cdef c_OpenTreesCompletions out
     cdef object longs
     cdef object task_id
     cdef object outcome
@@ -126,10 +126,10 @@ cdef class _LedgerOutput:
 
 
 @cython.final
-cdef class LedgerTable:
+cdef class OpenTreesTable:
     """A table in `memory`, which stays exported as long as this object lives; one thread at a time."""
 
-    cdef c_Ledger table
+    cdef c_OpenTreesTable table
     cdef uint8_t[::1] memory
 
     def __cinit__(self, uint8_t[::1] memory not None, capacity=None, uint64_t seed=0):
@@ -137,7 +137,7 @@ cdef class LedgerTable:
         if memory.shape[0] > 0 and <size_t> &memory[0] % sizeof(uint64_t) != 0:
             raise ValueError("the memory is not aligned to 8 bytes")
         if capacity is not None:
-            if <size_t> memory.shape[0] < ledger_bytes(capacity):
+            if <size_t> memory.shape[0] < open_trees_bytes(capacity):
                 raise ValueError("the memory is too small for the capacity")
             self.table.create(&memory[0], <size_t> capacity, seed)
         elif memory.shape[0] == 0 or not self.table.attach(&memory[0], <size_t> memory.shape[0]):
@@ -180,7 +180,7 @@ cdef class LedgerTable:
         object cohorts,
     ):
         """Return how many entries a merge of such partials makes at most, as far as the capacity depends on it."""
-        cdef c_LedgerPartials partials
+        cdef c_OpenTreesPartials partials
         cdef size_t rows = <size_t> root_id.shape[0]
         cdef size_t needed = rows
         _expect_rows("value", value.shape[0], root_id.shape[0])
@@ -219,10 +219,10 @@ cdef class LedgerTable:
 
         Without `cohorts` all is said at one time; with them by event time, which partials are sorted by within a root.
         """
-        cdef c_LedgerPartials partials
-        cdef c_LedgerRules rules
-        cdef c_LedgerChanges changes
-        cdef c_LedgerCounts counts
+        cdef c_OpenTreesPartials partials
+        cdef c_OpenTreesRules rules
+        cdef c_OpenTreesChanges changes
+        cdef c_OpenTreesCounts counts
         cdef Py_ssize_t rows = root_id.shape[0]
         _expect_rows("task_id", task_id.shape[0], rows)
         _expect_rows("message_id", message_id.shape[0], rows)
@@ -239,7 +239,7 @@ cdef class LedgerTable:
                 raise ValueError("event_ms: expected one a row")
             # A tree may take any number of the entries that wait for it.
             most_gone += <Py_ssize_t> self.table.size()
-        cdef _LedgerOutput done = _LedgerOutput(rows)
+        cdef _CompletionColumns done = _CompletionColumns(rows)
         position = np.empty(rows, np.uint32)
         gone = np.empty((2, most_gone), np.int64)
         cdef uint32_t[::1] positions = position
@@ -271,9 +271,9 @@ cdef class LedgerTable:
 
     def expire(self, int64_t before_ms, int64_t now_ms):
         """Remove what was placed before a moment; return completions, the start of the oldest left, and the counts."""
-        cdef c_LedgerCounts counts
+        cdef c_OpenTreesCounts counts
         cdef int64_t oldest_ms
-        cdef _LedgerOutput done = _LedgerOutput(<Py_ssize_t> self.table.open())
+        cdef _CompletionColumns done = _CompletionColumns(<Py_ssize_t> self.table.open())
         with nogil:
             oldest_ms = self.table.expire(before_ms, now_ms, &done.out, &counts)
         return done.columns(), oldest_ms, _counts_of(counts)
@@ -281,13 +281,13 @@ cdef class LedgerTable:
     def take(self, const uint32_t[::1] position not None, uint32_t chunk):
         """Return the columns of some entries and note the chunk that they go to."""
         cdef Py_ssize_t rows = position.shape[0]
-        cdef c_LedgerColumns columns
+        cdef c_OpenTreesColumns columns
         longs = np.empty((5, rows), np.int64)
         task_id = np.empty(rows, np.int32)
         if rows > 0:
             if not self.table.holds(&position[0], <size_t> rows):
                 raise ValueError("there is no such position")
-            columns = _ledger_columns(longs[0], longs[1], longs[2], longs[3], longs[4], task_id)
+            columns = _entry_columns(longs[0], longs[1], longs[2], longs[3], longs[4], task_id)
             with nogil:
                 self.table.take(&position[0], <size_t> rows, chunk, columns)
         return longs[0], longs[1], longs[2], longs[3], longs[4], task_id
@@ -314,7 +314,7 @@ cdef class LedgerTable:
     ):
         """Put entries over what is there."""
         cdef Py_ssize_t rows = root_id.shape[0]
-        cdef c_LedgerColumns columns
+        cdef c_OpenTreesColumns columns
         _expect_rows("value", value.shape[0], rows)
         _expect_rows("message_id", message_id.shape[0], rows)
         _expect_rows("start_ms", start_ms.shape[0], rows)
@@ -326,7 +326,7 @@ cdef class LedgerTable:
         if self.table.size() + <size_t> rows > self.table.capacity():
             raise ValueError("the table has no room for so many rows")
         if rows > 0:
-            columns = _ledger_columns(root_id, value, message_id, start_ms, since_ms, task_id)
+            columns = _entry_columns(root_id, value, message_id, start_ms, since_ms, task_id)
             with nogil:
                 self.table.put(columns, <size_t> rows, chunk)
 
@@ -338,7 +338,7 @@ cdef class LedgerTable:
             with nogil:
                 self.table.erase(&root_id[0], &start_ms[0], <size_t> root_id.shape[0])
 
-    def copy_to(self, LedgerTable other not None):
+    def copy_to(self, OpenTreesTable other not None):
         """Copy everything into an empty table."""
         if len(other) > 0 or other.table.capacity() < self.table.size():
             raise ValueError("expected an empty table with room for all")
@@ -349,7 +349,7 @@ cdef class LedgerTable:
         return self.table.check_invariants()
 
 
-cdef c_LedgerColumns _ledger_columns(
+cdef c_OpenTreesColumns _entry_columns(
     int64_t[::1] root_id,
     int64_t[::1] value,
     int64_t[::1] message_id,
@@ -357,7 +357,7 @@ cdef c_LedgerColumns _ledger_columns(
     int64_t[::1] since_ms,
     int32_t[::1] task_id,
 ):
-    cdef c_LedgerColumns columns
+    cdef c_OpenTreesColumns columns
     columns.root_id = &root_id[0]
     columns.value = &value[0]
     columns.message_id = &message_id[0]

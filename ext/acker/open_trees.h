@@ -14,7 +14,7 @@ namespace acker {
 
 // Entries stand at fixed positions; an index of open addressing finds them. A slot of the index holds the upper half
 // of the root's hash besides the position, so that neither a miss nor a removal has to look at an entry.
-class Ledger {
+class OpenTreesTable {
   public:
     static constexpr uint64_t MAGIC = 0x31524744454C4B41;  // "AKLEDGR1" in memory
     static constexpr size_t TOKEN_BYTES = 16;
@@ -242,7 +242,7 @@ class Ledger {
     }
 
     // Copies everything into an empty table of at least the size.
-    void copy_to(Ledger* other) const noexcept {
+    void copy_to(OpenTreesTable* other) const noexcept {
         for (size_t i = 0; i < header_->top; ++i) {
             if (entries_[i].task_id == VACANT) continue;
             const uint64_t hash = other->hash_.of(entries_[i].root_id);
