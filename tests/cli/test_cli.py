@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from acker import ReferenceAcker, __version__
-from acker.cli import environment
+from acker.cli import environment, jdk
 from acker.cli.commands import cli
 from acker.cli.probe import prober
 
@@ -78,9 +78,10 @@ def java(folder: Path, version: str | None) -> Path:
     """Make something that answers like a Java of a version; None: one that does not run."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text(
-        "#!/bin/sh\nexit 1\n" if version is None else f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n"
-    )
+    release = re.match(r"(?:1\.)?\d+", version or "0")
+    properties = {"home": folder, "version": version, "specification.version": release and release[0]}
+    lines = [f"echo '    java.{name} = {value}' >&2" for name, value in properties.items()]
+    program.write_text("\n".join(["#!/bin/sh", *(["exit 1"] if version is None else lines), ""]))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return folder
 
@@ -91,7 +92,9 @@ def machine(tmp_path, monkeypatch):
 
     def have(**versions: str | None) -> dict[str, Path]:
         homes = {name: java(tmp_path / name, version) for name, version in versions.items()}
-        monkeypatch.setattr(environment, "_candidates", lambda: iter([tmp_path / "nothing", *homes.values()]))
+        programs = [home / "bin" / "java" for home in (tmp_path / "nothing", *homes.values())]
+        monkeypatch.setattr(jdk, "_programs", lambda _path, _folders: iter(programs))
+        monkeypatch.delenv("JAVA_HOME", raising=False)
         return homes
 
     return have
@@ -99,15 +102,15 @@ def machine(tmp_path, monkeypatch):
 
 def test_the_first_jdk_that_will_do_is_taken(machine) -> None:
     homes = machine(broken=None, old="1.8.0_402", eleven="11.0.2", good="21.0.1", newer="25-ea")
-    jdk = environment.find_jdk()
-    assert (jdk.home, jdk.version, jdk.major) == (homes["good"], "21.0.1", 21)
+    assert environment.find_jdk() == (homes["good"], 21, "21.0.1")
 
 
 @pytest.mark.parametrize(
-    ("version", "major"), [("17.0.15", 17), ("25-ea", 25), ("1.8.0_402", 8), ("21", 21), ("unknown", 0)]
+    ("version", "release"), [("17.0.15", 17), ("25-ea", 25), ("1.8.0_402", 8), ("21", 21), (None, None)]
 )
-def test_versions_of_java(version, major) -> None:
-    assert environment.Jdk(Path(), version).major == major
+def test_versions_of_java(tmp_path, version, release) -> None:
+    found = jdk.inspect(java(tmp_path / "java", version) / "bin" / "java")
+    assert (found and found.release) == release
 
 
 @pytest.mark.spark
@@ -120,17 +123,17 @@ def test_without_a_jdk_one_sentence_says_what_to_do(machine, invoke) -> None:
     )
     assert answer.exit_code == 4 and answer.output.splitlines()[-1] == sentence
     homes = machine(old="11.0.2", broken=None)
-    with pytest.raises(environment.SetupError, match=f"and {homes['old']} is 11.0.2: install one"):
+    with pytest.raises(environment.SetupError, match=f"and {homes['old']} is Java 11: install one"):
         environment.find_jdk()
 
 
 def test_java_home_and_path_come_first(monkeypatch, tmp_path) -> None:
-    named, on_path = java(tmp_path / "named", "17"), java(tmp_path / "on path", "18")
+    named, on_path = java(tmp_path / "named", "25"), java(tmp_path / "on path", "21")
     monkeypatch.setenv("JAVA_HOME", str(named))
     monkeypatch.setenv("PATH", str(on_path / "bin"), prepend=os.pathsep)
-    assert environment.find_jdk().version == "17"
+    assert environment.find_jdk().version == "25"
     monkeypatch.setenv("JAVA_HOME", "")
-    assert environment.find_jdk().version == "18"
+    assert environment.find_jdk().version == "21"
 
 
 def test_the_doctor_says_what_is_missing(invoke, machine, monkeypatch) -> None:

@@ -365,8 +365,8 @@ def checkout(tmp_path: Path) -> Path:
     copy = tmp_path / "checkout"
     shutil.copytree(SCRIPTS, copy / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "ext", copy / "ext", ignore=shutil.ignore_patterns("_*.cpp"))
-    (copy / "src/acker").mkdir(parents=True)
-    for name in ("pyproject.toml", "setup.py", "Makefile", "src/acker/__init__.py"):
+    (copy / "src/acker/cli").mkdir(parents=True)
+    for name in ("pyproject.toml", "setup.py", "Makefile", "src/acker/__init__.py", "src/acker/cli/jdk.py"):
         shutil.copy(ROOT / name, copy / name)
     return copy
 

@@ -6,22 +6,18 @@ import contextlib
 import importlib.util
 import logging
 import os
-import re
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from acker.cli import jdk
+from acker.cli.jdk import Jdk
 from acker.errors import AckerError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-JDK_VERSION_MIN = 17
 
 # Warnings of a JVM that starts (host names, native Hadoop code) would bury the output; errors stay.
 _LOG4J = """\
@@ -39,20 +35,6 @@ logger.gateway.level = error
 
 class SetupError(AckerError):
     """The machine lacks something. The text is one sentence that says what to do."""
-
-
-@dataclass(frozen=True)
-class Jdk:
-    """A Java installation."""
-
-    home: Path
-    version: str
-
-    @property
-    def major(self) -> int:
-        """Return 17 for 17.0.15, and 8 for 1.8.0."""
-        parts = [int(part) for part in re.findall(r"\d+", self.version)[:2]]
-        return parts[1] if parts[:1] == [1] and len(parts) > 1 else parts[0] if parts else 0
 
 
 def announce(text: str) -> None:
@@ -81,58 +63,15 @@ def find_jdk() -> Jdk:
     Raises
     ------
     SetupError
-        There is none, or JAVA_HOME names one that is too old.
+        There is none, or those that are here are too old.
     """
-    found = []
-    for home in _homes():
-        version = _version(home)
-        if version is not None:
-            jdk = Jdk(home, version)
-            if jdk.major >= JDK_VERSION_MIN:
-                return jdk
-            found.append(f"{jdk.home} is {version}")
-    need = f"Spark needs a JDK {JDK_VERSION_MIN} or newer"
-    hint = "install one (such as openjdk-17-jre-headless) or set JAVA_HOME"
-    raise SetupError(f"{need}, and {'; '.join(found) or 'there is none'}: {hint}")
-
-
-def _homes() -> Iterator[Path]:
-    seen = set()
-    for home in _candidates():
-        real = home.resolve()
-        if real not in seen and (real / "bin" / _JAVA).is_file():
-            seen.add(real)
-            yield home
-
-
-_JAVA = "java.exe" if os.name == "nt" else "java"
-
-
-def _candidates() -> Iterator[Path]:
-    if os.environ.get("JAVA_HOME"):
-        yield Path(os.environ["JAVA_HOME"])
-    on_path = shutil.which("java")
-    if on_path is not None:
-        yield Path(on_path).resolve().parent.parent
-    for folder, pattern in (
-        ("/usr/lib/jvm", "*"),
-        ("/opt", "*j*"),
-        ("/Library/Java/JavaVirtualMachines", "*/Contents/Home"),
-        ("/opt/homebrew/opt", "openjdk*/libexec/openjdk.jdk/Contents/Home"),
-    ):
-        yield from sorted(Path(folder).glob(pattern), reverse=True)
-
-
-def _version(home: Path) -> str | None:
-    """Ask a Java for its version; None when it does not run (macOS has a java that only tells how to get one)."""
-    try:
-        answer = subprocess.run(
-            [str(home / "bin" / _JAVA), "-version"], capture_output=True, text=True, timeout=60, check=False
+    found, refused = jdk.find(os.environ)
+    if found is None:
+        raise SetupError(
+            f"Spark needs a JDK {jdk.OLDEST} or newer, and {'; '.join(refused) or 'there is none'}: install one (such"
+            " as openjdk-17-jre-headless) or set JAVA_HOME"
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = re.search(r'version "([^"]+)"', answer.stderr + answer.stdout)
-    return match[1] if match else None
+    return found
 
 
 @contextlib.contextmanager
@@ -168,8 +107,7 @@ def spark_session(
         No PySpark, no JDK, or Spark did not start.
     """
     require("pyspark", "pyarrow", "pandas", extra="spark")
-    jdk = find_jdk()
-    os.environ["JAVA_HOME"] = str(jdk.home)
+    os.environ["JAVA_HOME"] = str(find_jdk().home)
     local = master.startswith("local")
     workers = dict(start_conf or {}).get("spark.pyspark.python")
     if workers is not None:  # which PySpark heeds only where spark-submit started it
