@@ -104,22 +104,22 @@ def test_frozen_executors_take_no_steps():
         assert sorted(sink.tuples()) == [(1,), (2,)]
 
 
-def test_names_exist_once_the_topology_runs():
+def test_parts_exist_once_the_topology_runs():
     _, _, topology = fan(par=1)
     with Scheduler.of(topology) as scheduler:
-        with pytest.raises(SchedulerError, match=r"does not run yet, and names exist after settle\(\)"):
+        with pytest.raises(SchedulerError, match=r"does not run yet, and its parts exist after settle\(\)"):
             scheduler.freeze("last*")
         scheduler.settle()
-        with pytest.raises(SchedulerError, match="nobody is called 'lost'; there are lifecycle, "):
+        with pytest.raises(SchedulerError, match="no part is called 'lost'; the parts are lifecycle, "):
             scheduler.freeze("lost")
 
 
-def test_the_control_is_meant_by_its_name_only():
+def test_the_lifecycle_is_meant_by_its_name_only():
     feeder, _, topology = fan(par=1)
     with Scheduler.of(topology) as scheduler:
         scheduler.settle()
-        with pytest.raises(SchedulerError, match=r"nobody is called 'c\*'"):
-            scheduler.freeze("c*")
+        with pytest.raises(SchedulerError, match=r"no part is called 'li\*'"):
+            scheduler.freeze("li*")
         assert "lifecycle" not in scheduler.freeze("*")
         assert scheduler.freeze("lifecycle") == ["lifecycle"]
         scheduler.thaw()
@@ -165,7 +165,7 @@ def test_errors_name_the_seed():
     scheduler = Scheduler.of(topology, seed=42)
     with pytest.raises(SchedulerError, match=r"not reached within 50 steps \(seed 42, step \d+, .* the last steps: "):
         scheduler.run(lambda: False, steps_max=50)
-    with pytest.raises(SchedulerError, match=r"nobody is called 'lost\*'; there are lifecycle, __acker"):
+    with pytest.raises(SchedulerError, match=r"no part is called 'lost\*'; the parts are lifecycle, __acker"):
         scheduler.freeze("lost*")
     scheduler.stop()
     with pytest.raises(SchedulerError, match=r"nothing is left to do and no timer is set \(seed 42"):

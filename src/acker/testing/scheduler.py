@@ -13,34 +13,21 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from fractions import Fraction
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from acker.errors import SchedulerError
 from acker.local import Hook, LocalRuntime, RunReport
-from acker.local.executors.base import Executor
-from acker.local.executors.spout import SpoutExecutor
-from acker.local.lifecycle import Lifecycle
 from acker.testing.clock import ManualClock
+from acker.testing.turns import Part, Turns
 from acker.topology import Graph, Topology
 
-_NS_A_SECOND: Final = 1_000_000_000
+_NS_PER_SEC: Final = 1_000_000_000
 # How many tuples or messages one step may take: 1 shows the most interleavings, the last is what threads do.
 _LIMITS: Final = (1, 2, 5, 512)
-# Of how many steps an error tells the names.
-_STEPS_TOLD: Final = 12
-
-
-def _poll_ns(one: Executor | Lifecycle) -> int | None:
-    """Return when a spout that had nothing to emit is to be asked again."""
-    return one._idle_until if isinstance(one, SpoutExecutor) else None
-
-
-def _fits(name: str, pattern: str) -> bool:
-    # Names have brackets, which mean something in patterns. The lifecycle is the kit's own: nobody means it by "c*".
-    return name == pattern or (name != Lifecycle.name and fnmatchcase(name, pattern))
+# How many of the last steps an error names.
+_STEPS_NAMED: Final = 12
 
 
 class Scheduler:
@@ -72,13 +59,9 @@ class Scheduler:
         self.seed = seed
         self.steps = 0
         self._random = random.Random(seed)
-        self._error_told = False
-        self._told: deque[str] = deque(maxlen=_STEPS_TOLD)
-        # Who had nothing to do -> until when it rests unless its signal is set, as a thread would; None: for ever.
-        self._resting: dict[str, int | None] = {}
-        self._frozen: set[str] = set()
-        self._slow_ns: dict[str, int] = {}
-        self._asleep_until_ns: dict[str, int] = {}
+        self._error_raised = False
+        self._last_steps: deque[str] = deque(maxlen=_STEPS_NAMED)
+        self._turns = Turns(runtime)
         self._seen_ns = clock.now_ns()
         # What is to be called: when, a number so that no two are alike, what.
         self._calls: list[tuple[int, int, Callable[[], object]]] = []
@@ -128,14 +111,14 @@ class Scheduler:
     ) -> None:
         if error is None:
             self.stop()
-            if not self._error_told:
+            if not self._error_raised:
                 self._raise_if_dead()
 
     def _raise_if_dead(self) -> None:
         """Raise what the topology stopped with: a test that goes on would look at nothing."""
         error = self.runtime.error
         if error is not None:
-            self._error_told = True
+            self._error_raised = True
             raise error
 
     def stop(self, drain_secs: float | None = None) -> RunReport:
@@ -186,7 +169,7 @@ class Scheduler:
         """
         reached = (lambda: self.runtime.settled) if until == "stopped" else until
         before = self.steps
-        self._resting.clear()  # the caller may have fed a spout, which signals nobody
+        self._turns.wake_all()
         for _ in range(steps_max):
             if reached():
                 return self.steps - before
@@ -206,7 +189,7 @@ class Scheduler:
             What the topology stopped with.
         """
         before = self.steps
-        self._resting.clear()
+        self._turns.wake_all()
         while self.step():
             if self.steps - before >= steps_max:
                 raise self._error(f"still something to do after {steps_max} steps, at one and the same time")
@@ -232,26 +215,27 @@ class Scheduler:
         SchedulerError, Exception
             As of `settle`.
         """
-        before, end_ns = self.steps, self.clock.now_ns() + round(Fraction(seconds) * _NS_A_SECOND)
+        before, end_ns = self.steps, self.clock.now_ns() + round(Fraction(seconds) * _NS_PER_SEC)
         self.settle(steps_max=steps_max)
         while self._turn_clock(end_ns):
             self.settle(steps_max=steps_max)
         return self.steps - before
 
     def step(self) -> bool:
-        """Let one of those that have something to do take a step; False: nobody has."""
+        """Let one of the parts that have something to do take a step; return False if none has."""
         if self.clock.now_ns() != self._seen_ns:
             self._look_at_clock()
-        for one in self._in_turn():
-            if self._let_step(one):
+        ready = self._turns.ready(self.clock.now_ns())
+        self._random.shuffle(ready)
+        for part in ready:
+            if self._let_step(part):
                 return True
-        # The lifecycle looks now and then whether or not somebody signals, and believes at the second look that all is
-        # quiet.
+        # The lifecycle looks now and then without a signal, and takes two looks to see that all is quiet.
         return self._let_step(self.runtime.lifecycle) or self._let_step(self.runtime.lifecycle)
 
     def call_later(self, seconds: float | Fraction, function: Callable[[], object]) -> None:
         """Call a function once so much time has passed, between two steps."""
-        at_ns = self.clock.now_ns() + round(Fraction(seconds) * _NS_A_SECOND)
+        at_ns = self.clock.now_ns() + round(Fraction(seconds) * _NS_PER_SEC)
         heapq.heappush(self._calls, (at_ns, next(self._number), function))
 
     def freeze(self, pattern: str) -> list[str]:
@@ -272,72 +256,42 @@ class Scheduler:
         SchedulerError
             It stands for none; names there are once the topology runs, after `settle`.
         """
-        names = self._named(pattern)
-        self._frozen.update(names)
-        return names
+        return self._turns.freeze(pattern)
 
     def thaw(self, pattern: str = "*") -> None:
         """Take steps again of those that were frozen."""
-        self._frozen = {name for name in self._frozen if pattern != "*" and not _fits(name, pattern)}
+        self._turns.thaw(pattern)
 
     def slow_down(self, pattern: str, seconds: float | Fraction) -> list[str]:
         """Let so much time pass after each step of some, named as for `freeze`, before they take another; 0: none."""
-        names = self._named(pattern)
-        for name in names:
-            self._slow_ns[name] = round(Fraction(seconds) * _NS_A_SECOND)
-        return names
+        return self._turns.slow_down(pattern, round(Fraction(seconds) * _NS_PER_SEC))
 
-    def _in_turn(self) -> list[Executor | Lifecycle]:
-        """Return who may step and has been signalled since it had nothing to do, in a random order."""
-        resting = self._resting
-        able = [one for one in self.runtime.steppables if one.name not in resting or one.signal.is_set()]
-        if self._frozen or self._asleep_until_ns:
-            now_ns = self.clock.now_ns()
-            asleep = {name for name, until_ns in self._asleep_until_ns.items() if until_ns > now_ns}
-            able = [one for one in able if one.name not in self._frozen and one.name not in asleep]
-        self._random.shuffle(able)
-        return able
-
-    def _let_step(self, one: Executor | Lifecycle) -> bool:
-        """Do what a thread does: take back the signal, then step, and rest if that was in vain."""
-        name = one.name
-        one.signal.clear()
+    def _let_step(self, part: Part) -> bool:
+        """Do what a thread does: clear the signal, step, and rest if there was nothing to do."""
+        part.signal.clear()
         try:
-            worked = one.step(self._random.choice(_LIMITS))
+            worked = part.step(self._random.choice(_LIMITS))
         except Exception as error:
             error.add_note(self._where())
             raise
         if not worked:
-            self._resting[name] = one.deadline_ns()
+            self._turns.rest(part)
             return False
-        self._resting.pop(name, None)
-        self._told.append(name)
+        self._turns.record_work(part, self.clock.now_ns())
+        self._last_steps.append(part.name)
         self.steps += 1
-        if name in self._slow_ns:
-            self._asleep_until_ns[name] = self.clock.now_ns() + self._slow_ns[name]
         return True
 
     def _turn_clock(self, end_ns: int | None = None) -> bool:
-        """Turn the clock to what comes next, and at the most to `end_ns`; False: there is nothing to turn it to."""
+        """Turn the clock to what comes next, and at most to `end_ns`; return False if nothing comes."""
         now_ns = self.clock.now_ns()
-        due_ns = [at_ns for at_ns, _, _ in self._calls[:1]]
-        polls_ns = []
-        for one in self.runtime.steppables:
-            if one.name in self._frozen:
-                continue
-            asleep_until_ns = self._asleep_until_ns.get(one.name, 0)
-            deadline_ns = one.deadline_ns() if one is self.runtime.lifecycle else self._resting.get(one.name)
-            poll_ns = _poll_ns(one)
-            if asleep_until_ns > now_ns:
-                due_ns.append(asleep_until_ns)
-            elif deadline_ns is not None and deadline_ns > now_ns:  # else it waits for something else: room in a queue
-                due_ns.append(deadline_ns)
-            elif poll_ns is not None:
-                polls_ns.append(poll_ns)
+        due_ns, polls_ns = self._turns.dues(now_ns)
+        if self._calls:
+            due_ns.append(self._calls[0][0])
         if end_ns is not None:
             due_ns.append(end_ns)
         # A spout that had nothing is asked a thousand times a second, and whenever the clock is turned. That is enough
-        # where the clock is turned for somebody else.
+        # where the clock is turned for another part.
         target_ns = min(due_ns or polls_ns, default=now_ns)
         if target_ns <= now_ns:
             return False
@@ -345,27 +299,14 @@ class Scheduler:
         return True
 
     def _look_at_clock(self) -> None:
-        """Wake whose time has come, since the clock has been turned, by whomever."""
+        """Make the calls and wake the parts whose time has come, after anybody has turned the clock."""
         now_ns = self._seen_ns = self.clock.now_ns()
         while self._calls and self._calls[0][0] <= now_ns:
             heapq.heappop(self._calls)[2]()
-        for one in self.runtime.steppables:
-            until_ns = self._resting.get(one.name)
-            if _poll_ns(one) is not None or (until_ns is not None and until_ns <= now_ns):
-                self._resting.pop(one.name, None)
-
-    def _named(self, pattern: str) -> list[str]:
-        names = [one.name for one in self.runtime.steppables]
-        found = [name for name in names if _fits(name, pattern)]
-        if not found:
-            early = "the topology does not run yet, and names exist after settle(); now " * (
-                self.runtime.state == "new"
-            )
-            raise SchedulerError(f"nobody is called {pattern!r}; {early}there are {', '.join(names)}")
-        return found
+        self._turns.wake_due(now_ns)
 
     def _where(self) -> str:
-        last = ", ".join(self._told) or "none"
+        last = ", ".join(self._last_steps) or "none"
         return f"seed {self.seed}, step {self.steps}, {self.clock.now_ns() / 1e9:.6f} s; the last steps: {last}"
 
     def _error(self, text: str) -> SchedulerError:
