@@ -4,8 +4,6 @@ Environment variables, read when the extension is compiled:
 
 ACKER_NATIVE=1       compile for this machine's processor (-march=native). Never for a wheel that leaves the machine.
 ACKER_DEBUG=1        -O0, debug information, and the asserts of the native core.
-ACKER_ABI3=1         one module for all Pythons from 3.11 on, by CPython's limited API. Slower (docs/install.md), so no
-                     release is made like this.
 ACKER_SANITIZE=LIST  for example address,undefined: passed to -fsanitize. The runtime has to be preloaded into Python.
 CXX, CXXFLAGS        as everywhere.
 """
@@ -48,10 +46,8 @@ def link_args(*, sanitize: str) -> list[str]:
     return [*(["-pthread"] if sys.platform == "linux" else []), *([f"-fsanitize={sanitize}"] if sanitize else [])]
 
 
-debug, abi3, sanitize = enabled("ACKER_DEBUG"), enabled("ACKER_ABI3"), os.environ.get("ACKER_SANITIZE", "")
+debug, sanitize = enabled("ACKER_DEBUG"), os.environ.get("ACKER_SANITIZE", "")
 macros: list[tuple[str, str | None]] = [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")]
-if abi3:
-    macros.append(("Py_LIMITED_API", "0x030B0000"))
 
 
 def extension(name: str) -> Extension:
@@ -68,7 +64,6 @@ def extension(name: str) -> Extension:
         ),
         extra_link_args=link_args(sanitize=sanitize),
         language="c++",
-        py_limited_api=abi3,
     )
 
 
@@ -78,5 +73,4 @@ setup(
         include_path=["ext/acker"],
         compiler_directives={"language_level": "3", "embedsignature": True},
     ),
-    options={"bdist_wheel": {"py_limited_api": "cp311"}} if abi3 else {},
 )

@@ -2,7 +2,6 @@
 
     wheel.py           sdist -> wheel from it -> auditwheel repair -> clean environment -> checks, measures, tests
     wheel.py config    what cibuildwheel is configured to build on all platforms
-    wheel.py abi3      one module for all Pythons, measured against one for each (minutes)
 
 Logs and environments lie in build/wheel, the files in dist. Ends with a table.
 
@@ -25,7 +24,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import wheel_abi3
 import wheel_checks as checks
 from follow import SHOW_EVERY_S, follow, last_lines
 
@@ -364,22 +362,15 @@ def _identifiers(platform: str, architecture: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def abi3() -> int:
-    """Measure one module for all Pythons against one for each."""
-    print(wheel_abi3.compare(ROOT, WORK, environ()))
-    return 0
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", nargs="?", choices=["build", "config", "abi3"], default="build")
+    parser.add_argument("command", nargs="?", choices=["build", "config"], default="build")
     parser.add_argument("--no-tests", action="store_true", help="build, check and measure the wheels only")
     options = parser.parse_args(arguments)
     commands: dict[str, Callable[[], Any]] = {
         "build": functools.partial(build, with_tests=not options.no_tests),
         "config": config,
-        "abi3": abi3,
     }
     if options.command == "build" and config():
         return 1

@@ -18,7 +18,7 @@ TYPES = ("acker/py.typed", *(f"acker/{module}.pyi" for module in MODULES))
 # What the platform gives: the C library (of glibc or musl, with its loader and its older parts) and GCC's own.
 LIBRARIES = re.compile(r"(libc|libm|libpthread|ld-linux-[\w-]+|libc\.musl-\w+|libstdc\+\+|libgcc_s)\.so(\.\d+)?")
 _DATA = {".html", ".css", ".js", ".svg"}
-_EXTENSION = re.compile(r"\.(?:cpython-(?P<version>\d+t?)-[\w-]+|cp(?P<windows>\d+t?)-\w+|abi3)\.(?:so|pyd)$")
+_EXTENSION = re.compile(r"\.(?:cpython-(?P<version>\d+t?)-[\w-]+|cp(?P<windows>\d+t?)-\w+)\.(?:so|pyd)$")
 
 
 def tag_of(wheel: Path) -> str:

@@ -48,7 +48,7 @@ def open_trees_bytes(capacity: int) -> int:
     return _MEMORY_BYTES
 
 
-class _Row(NamedTuple):
+class _PartialsRow(NamedTuple):
     """One row of partials."""
 
     root_id: int
@@ -92,7 +92,7 @@ class _OpenTree:
         self.chunk = _UNLOGGED
         self.position = -1
 
-    def set_track(self, row: _Row) -> None:
+    def set_track(self, row: _PartialsRow) -> None:
         self.value ^= row.track_value
         self.task_id = row.task_id
         self.message_id = row.message_id
@@ -178,7 +178,7 @@ class OpenTreesTable:
         rules, changes = _Rules(time_ms, high_water, every_message_refreshes, cohorts or (0, 2)), _Changes()
         times = np.zeros(len(root_id), np.int64) if cohorts is None or event_ms is None else event_ms
         columns = (root_id, value, flags, track_value, task_id, message_id, times)
-        rows = map(_Row, *(column.tolist() for column in columns))
+        rows = map(_PartialsRow, *(column.tolist() for column in columns))
         if cohorts is not None:
             for _, rows_of_root in groupby(rows, key=lambda row: row.root_id):
                 _TimedMerge(self, rules, changes).run(list(rows_of_root))
@@ -208,7 +208,7 @@ class OpenTreesTable:
             return min(len(root_id), int(np.count_nonzero(~finished)) + 1)
         return sum(root not in self._by_root for root in root_id[~finished].tolist())
 
-    def _merge_unknown(self, row: _Row, rules: _Rules, changes: _Changes) -> None:
+    def _merge_unknown(self, row: _PartialsRow, rules: _Rules, changes: _Changes) -> None:
         counts = changes.counts
         if row.flags == _RESET and row.value == 0:
             counts["unknown"] += 1
@@ -246,7 +246,7 @@ class OpenTreesTable:
         self._insert(entry)
         changes.changed.append(entry.position)
 
-    def _merge_known(self, row: _Row, entry: _OpenTree, rules: _Rules, changes: _Changes) -> None:
+    def _merge_known(self, row: _PartialsRow, entry: _OpenTree, rules: _Rules, changes: _Changes) -> None:
         counts = changes.counts
         changed = row.value != 0 or (row.flags & (_FAILED | _RESET)) != 0
         refreshed = (row.flags & (_FAILED | _RESET)) != 0 or (rules.every_message_refreshes and row.value != 0)
@@ -400,7 +400,7 @@ class _TimedMerge:
         self._changed: list[_OpenTree] = []
         self._begun: list[_OpenTree] = []
 
-    def run(self, rows: list[_Row]) -> None:
+    def run(self, rows: list[_PartialsRow]) -> None:
         """Apply the rows, then the limits to what is new, and note what changed."""
         self._root = rows[0].root_id
         for row in rows:
@@ -412,7 +412,7 @@ class _TimedMerge:
     def _entries(self) -> list[_OpenTree]:
         return list(self._table._by_root.get(self._root, ()))
 
-    def _merge_row(self, row: _Row) -> None:
+    def _merge_row(self, row: _PartialsRow) -> None:
         rules, counts = self._rules, self._changes.counts
         cohort = cohort_of(row.event_ms, rules.cohorts)
         tracked, failed = (row.flags & _TRACKED) != 0, (row.flags & _FAILED) != 0
@@ -444,7 +444,7 @@ class _TimedMerge:
         elif refreshes:
             waiting.task_id = _UNTRACKED_RESET
 
-    def _begin(self, tree: _OpenTree, row: _Row, failed: bool) -> None:
+    def _begin(self, tree: _OpenTree, row: _PartialsRow, failed: bool) -> None:
         tree.set_track(row)
         self._begun.append(tree)
         self._table.open += 1
