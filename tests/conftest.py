@@ -27,6 +27,16 @@ settings.register_profile("ci", parent=settings.get_profile("acker"), derandomiz
 settings.load_profile("ci" if os.environ.get("CI") else "acker")
 
 
+# Processes that tests start, and the workers of Spark, find benchmarks, examples and tests.torture here.
+ROOT = Path(__file__).resolve().parents[1]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+# The tests start some forty JVMs, each for a minute or less. Such a JVM never earns back what its second compiler and
+# a parallel garbage collector cost: with these options a start of Spark takes half the processor time.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f'{JVM_OPTIONS} "-Dspark.executor.extraJavaOptions={JVM_OPTIONS}"')
+
 # acker.spark needs pyspark; where it is not installed, as in the tests of wheels, there is nothing to test here.
 NEED_PYSPARK = [
     "spark/*",

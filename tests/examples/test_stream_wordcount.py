@@ -23,7 +23,7 @@ def test_counts_are_exact_although_driver_and_worker_are_killed(tmp_path) -> Non
     (tmp_path / "tmp").mkdir()
     faults = ["--fail-rate", "0.1", "--drop-rate", "0.1", "--max-attempts", "40", "--seed", "4"]
     pace = ["--timeout", "1", "--spread", "1", "--master", "local[2,4]", "--driver-memory", "1g"]
-    command = [sys.executable, "-m", "acker", "run", "stream-wordcount", "--input", str(folder), *faults, *pace]
+    command = [sys.executable, "-m", "examples.wordcount", "stream", "--input", str(folder), *faults, *pace]
     process = subprocess.run(
         [*command, "--kills", "1", "--worker-kills", "1", "--work", "work", "--output", "out", "--json", "out.json"],
         cwd=tmp_path,

@@ -168,7 +168,7 @@ def test_a_wrong_count_is_noticed(spark, folder, tmp_path) -> None:
 
 
 def acker(*arguments, cwd) -> subprocess.Popen:
-    command = [sys.executable, "-m", "acker", "run", "wordcount", *map(str, arguments)]
+    command = [sys.executable, "-m", "examples.wordcount", *map(str, arguments)]
     return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
