@@ -35,7 +35,7 @@ def test_examples_run_and_print_what_the_page_says(spark, tmp_path, monkeypatch,
 
 
 def test_the_table_of_metrics_is_the_one_of_the_module():
-    found = METRIC.findall((ROOT / "docs/streaming.md").read_text(encoding="utf-8"))
+    found = METRIC.findall((ROOT / "docs/streaming-reference.md").read_text(encoding="utf-8"))
     assert found == [(metric.name, metric.kind, metric.unit, metric.text) for metric in METRICS]
 
 

@@ -231,7 +231,7 @@ def settled_by_event_time(
 ) -> list[tuple[int, int, Outcome]]:
     """Return (root id, message id, outcome) of the trees that are over when the watermark has come that far.
 
-    The rules of *By event time* in docs/streaming.md, for a whole stream that is sorted first.
+    The rules of *Event time* in docs/streaming-reference.md, for a whole stream that is sorted first.
 
     Parameters
     ----------

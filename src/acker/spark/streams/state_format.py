@@ -1,4 +1,4 @@
-"""What a shard keeps in Spark's state store: one head, and a log of chunks. docs/streaming.md writes the format down.
+"""The state of a shard in Spark's state store: a head and a log of chunks (docs/streaming-reference.md has the bytes).
 
 The log alone tells which trees are open: a chunk holds entries as they were after some micro-batch, and names those
 that were gone then. An entry is known by its root id and its start, since with event times a root may have several.
