@@ -167,5 +167,5 @@ def test_an_activation_is_a_dict_of_fields_and_for_plain_functions():
     for wrong in (["x"], {1: "x"}, "x"):
         with pytest.raises(TopologyError, match="activation: expected a dict of fields such as"):
             auto_ack_bolt(keep, activation=wrong)
-    with pytest.raises(TopologyError, match="deactivation: later is `async def`, and nobody would wait for it then"):
+    with pytest.raises(TopologyError, match="deactivation: later is `async def`, which no runtime awaits here"):
         auto_ack_bolt(later, deactivation={"what": 1})

@@ -113,7 +113,7 @@ def test_an_unreliable_spout_does_not_stall_at_max_pending(seed, pending_max):
         for number in range(50):
             feeder.feed([number])
         scheduler.settle()
-        assert (len(sink.captured), feeder.unfed()) == (50, 0)
+        assert (len(sink.captured), feeder.waiting_count()) == (50, 0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -179,7 +179,7 @@ def test_the_restart_limit_is_reachable(seed):
 def test_restarts_are_counted_down_again_only_after_a_healthy_period():
     class Sometimes(FeederSpout):
         def next_tuple(self):
-            if self.unfed():
+            if self.waiting_count():
                 self._feed.clear()
                 raise OSError("a bad moment")
 

@@ -187,7 +187,7 @@ def test_between_slow_calls(kind):
             one.step(512)
     assert longest_ms(beats, calls[0], calls[199]) <= 1000
     runtime.lifecycle.abort()
-    while not runtime.settled:
+    while not runtime.has_ended:
         for one in runtime.steppables:
             one.step(512)
 

@@ -201,12 +201,12 @@ def test_a_pause_rests_the_spouts_and_lets_the_rest_go_on():
 
     with Scheduler.of(chain(Switched, Pass)) as scheduler:
         Switched.feed([1], 1)
-        scheduler.run(lambda: Switched.unfed() == 0)
+        scheduler.run(lambda: Switched.waiting_count() == 0)
         scheduler.runtime.pause()
         scheduler.settle()
         Switched.feed([2], 2)
         scheduler.settle()
-        assert Switched.tracker.acked == [1] and Switched.unfed() == 1
+        assert Switched.tracker.acked == [1] and Switched.waiting_count() == 1
         scheduler.runtime.resume()
         scheduler.settle()
         assert Switched.tracker.acked == [1, 2]

@@ -40,7 +40,7 @@ def test_each_latency_falls_in_the_bucket_that_its_bound_ends() -> None:
     histogram = recorded(*LATENCY_BOUNDS_NS, 0, -5, LATENCY_BOUNDS_NS[-1] + 1)
     assert histogram.counts == (3, *[1] * (len(LATENCY_BOUNDS_NS) - 1), 1)
     assert histogram.total == len(LATENCY_BOUNDS_NS) + 3
-    assert histogram.cumulated()[-1] == (LATENCY_BOUNDS_NS[-1], histogram.total - 1)
+    assert histogram.cumulative()[-1] == (LATENCY_BOUNDS_NS[-1], histogram.total - 1)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -71,7 +71,7 @@ def test_histograms_add_up() -> None:
 
 
 def test_cumulated_in_octaves() -> None:
-    octaves = recorded(1_000, 1_001, 3_000, 10**9).cumulated(4)
+    octaves = recorded(1_000, 1_001, 3_000, 10**9).cumulative(4)
     assert octaves[:3] == [(1_000, 1), (2_000, 2), (4_000, 3)] and octaves[-1] == (LATENCY_BOUNDS_NS[-1], 4)
     assert len(octaves) == 31
 

@@ -210,7 +210,7 @@ def test_a_process_that_returns_work_undone_fails_its_tuple():
 
     reason = outcome_of(Lazy)
     assert reason.kind is ReasonKind.FAILED
-    assert "bolt[2]: process returned a generator, of which nothing has run" in reason.exception
+    assert "bolt[2]: process returned a generator, which has not run" in reason.exception
 
 
 @pytest.mark.filterwarnings("error")
@@ -231,7 +231,7 @@ def test_a_spouts_method_that_returns_a_coroutine_stops_the_topology(method):
         pass
 
     spout = type("Odd", (Once,), {method: lambda self, *args: work()})
-    with pytest.raises(TopologyError, match=rf"it\[1\]: {method} returned a coroutine, of which nothing has run"):
+    with pytest.raises(TopologyError, match=rf"it\[1\]: {method} returned a coroutine, which has not run"):
         run(topology(spout), until="drained", no_restart=True)
 
 
@@ -414,7 +414,7 @@ def test_an_ack_that_raises_while_the_topology_stops_is_logged_and_counted_apart
     scheduler = Scheduler.of(topology(feeder, Holds))
     scheduler.settle()
     [task] = scheduler.runtime.lifecycle.executors.spout_tasks()
-    task.hear([(message_id, 0, None) for message_id in task.collector.pending], guarded=True)
+    task.deliver_outcomes([(message_id, 0, None) for message_id in task.collector.pending], log_errors=True)
     totals = scheduler.runtime.stats().totals
     assert (totals.acked, totals.ack_errors, totals.pending) == (1, 1, 0)
     assert "it: task 1 raised for 'bad' while it stops" in caplog.text
@@ -493,8 +493,8 @@ def test_what_a_task_has_once_it_is_begun_is_missed_in_a_constructor(use, missin
         def process(self, tup):
             pass
 
-    mend = r"move what needs it from __init__ to initialize\(self, conf, context\)"
-    text = rf"^Early: no runtime has begun this task yet, so it has no {missing}.*{mend}"
+    mend = r"move the code that needs it from __init__ to initialize\(self, conf, context\)"
+    text = rf"^Early: no runtime has started this task yet, so it has no {missing}.*{mend}"
     with pytest.raises(AttributeError, match=text):
         run_bolt(Early, [])
     with pytest.raises(AttributeError, match=r"^'Bolt' object has no attribute 'emits'$"):

@@ -103,16 +103,16 @@ def test_c_backpressure_at_max_pending_resuming_on_ack_and_on_fail(seed):
         for number in range(10):
             numbers.feed([number], tup_id=number)
         scheduler.settle()
-        assert (pending(scheduler), numbers.unfed()) == (3, 7)
+        assert (pending(scheduler), numbers.waiting_count()) == (3, 7)
         told.feed(["ack", 1])
         scheduler.settle()
-        assert (numbers.tracker.acked, pending(scheduler), numbers.unfed()) == ([1], 3, 6)
+        assert (numbers.tracker.acked, pending(scheduler), numbers.waiting_count()) == ([1], 3, 6)
         told.feed(["fail", 0])
         scheduler.settle()
-        assert (numbers.tracker.failed, pending(scheduler), numbers.unfed()) == ([0], 3, 5)
+        assert (numbers.tracker.failed, pending(scheduler), numbers.waiting_count()) == ([0], 3, 5)
         assert numbers.tracker.acked == [1]
         scheduler.stop(drain_secs=0)
-    assert numbers.unfed() == 5
+    assert numbers.waiting_count() == 5
     assert {reason.kind for reason in numbers.tracker.reasons[1:]} == {ReasonKind.SHUTDOWN}
 
 
@@ -307,6 +307,6 @@ def test_a_stop_does_not_wait_for_ever_for_a_component_that_never_comes_up(seed)
     scheduler.advance(100)
     assert scheduler.runtime.state == "new"
     report = scheduler.stop(drain_secs=5)
-    assert scheduler.runtime.settled
+    assert scheduler.runtime.has_ended
     assert [(one.component, one.task) for one in report.abandoned] == [("bolt", 3)]
     assert scheduler.clock.now_ns() <= 120 * 10**9

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from acker.local.run import stopped_by_signals
+from acker.local.run import stop_on_signals
 
 
 class Lifecycle:
@@ -30,7 +30,7 @@ class Lifecycle:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_may_come_while_the_main_thread_holds_any_lock(number) -> None:
     lifecycle, before = Lifecycle(), signal.getsignal(number)
-    with stopped_by_signals(SimpleNamespace(lifecycle=lifecycle)):
+    with stop_on_signals(SimpleNamespace(lifecycle=lifecycle)):
         with lifecycle.lock:
             signal.raise_signal(number)  # The handler runs before this returns.
         assert lifecycle.stopped.wait(60) and not lifecycle.aborted.is_set()
@@ -44,7 +44,7 @@ def test_elsewhere_than_on_the_main_thread_signals_are_left_alone() -> None:
     seen = []
 
     def work() -> None:
-        with stopped_by_signals(SimpleNamespace(lifecycle=Lifecycle())):
+        with stop_on_signals(SimpleNamespace(lifecycle=Lifecycle())):
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)

@@ -44,7 +44,7 @@ def test_each_feeder_has_its_own_feed_and_tracker():
 
     ready = Words.with_outputs("word", Stream(["side"], "side"))
     Words.feed(["a"])
-    assert (Words.unfed(), OtherWords.unfed(), ready.unfed()) == (1, 0, 0)
+    assert (Words.waiting_count(), OtherWords.waiting_count(), ready.waiting_count()) == (1, 0, 0)
     assert len({id(one.tracker) for one in (Words, OtherWords, ready)}) == 3
 
 
@@ -78,7 +78,7 @@ def test_what_does_not_fit_the_fields_is_not_fed(values, text):
 
     with pytest.raises(ArgumentValueError) as caught:
         Words.feed(values, 1)
-    assert (str(caught.value), Words.unfed()) == (f"Words.feed: {text}", 0)
+    assert (str(caught.value), Words.waiting_count()) == (f"Words.feed: {text}", 0)
     with pytest.raises(ArgumentValueError) as caught:
         complete_topology(Fed, {"words": [["a"], values]})
     assert str(caught.value) == f"feed: tuple 1 of spout 'words': {text}"
@@ -87,7 +87,7 @@ def test_what_does_not_fit_the_fields_is_not_fed(values, text):
 def test_the_kits_own_classes_say_how_to_make_one():
     with pytest.raises(TopologyError, match=r"FeederSpout\.with_outputs\('word'\)"):
         FeederSpout.spec()
-    for call in (FeederSpout.end, FeederSpout.unfed, lambda: FeederSpout.feed(["a"])):
+    for call in (FeederSpout.end, FeederSpout.waiting_count, lambda: FeederSpout.feed(["a"])):
         with pytest.raises(ArgumentValueError, match=r"FeederSpout\.with_outputs\('word'\)"):
             call()
     with pytest.raises(TopologyError, match=r"CapturingBolt\.fresh\(\)"):
@@ -359,7 +359,7 @@ def test_what_a_bolt_raises_fails_its_tuple_or_the_test():
         (5, [], "run_bolt: expected a Bolt, its class or an instance, got 5"),
         (Splits, [["a b"]], r"run_bolt: tuple 0: expected what make_tuple returns, got \['a b'\]; write make_tuple"),
         (Splits, [make_tuple([1], ["a"]), make_tuple([1], ["b"])], "tuples of one stream have different fields"),
-        (type("None_", (Bolt,), {}), [], r"None_ has no process\(\) of its own"),
+        (type("None_", (Bolt,), {}), [], r"None_ does not define process\(\)"),
     ],
 )
 def test_what_cannot_be_run_by_itself_is_refused(bolt, tuples, text):

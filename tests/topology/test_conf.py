@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from acker.topology import ConfError
-from acker.topology.conf import ALIASES, INERT, OPTIONS, check, inert, resolve
+from acker.topology.conf import ALIASES, INERT, OPTIONS, check, inert_options, resolve
 
 
 def test_defaults():
@@ -70,8 +70,8 @@ def test_options_of_the_users_own_pass():
 def test_options_without_effect_are_accepted_and_told():
     conf = {"topology.workers": 2, "topology.debug": True, "pystorm.log.level": "debug", "virtualenv_root": "venvs"}
     assert resolve(conf)["topology.workers"] == 2
-    assert inert(conf) == ["pystorm.log.level", "topology.workers", "virtualenv_root"]
-    assert inert({"topology.debug": True}) == []
+    assert inert_options(conf) == ["pystorm.log.level", "topology.workers", "virtualenv_root"]
+    assert inert_options({"topology.debug": True}) == []
 
 
 WRONG = [

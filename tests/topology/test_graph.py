@@ -534,11 +534,11 @@ class NoTup(Bolt):
 
 
 METHODS = {
-    "no next_tuple": (NoNext, "NoNext has no next_tuple() of its own; give the class def next_tuple(self)"),
-    "no process": (NoProcess, "NoProcess has no process() of its own; give the class def process(self, tup)"),
+    "no next_tuple": (NoNext, "NoNext does not define next_tuple(); give the class def next_tuple(self)"),
+    "no process": (NoProcess, "NoProcess does not define process(); give the class def process(self, tup)"),
     "no process_batch": (
         NoBatch,
-        "NoBatch has no process_batch() of its own; give the class def process_batch(self, key, tups)",
+        "NoBatch does not define process_batch(); give the class def process_batch(self, key, tups)",
     ),
     "initialize takes too little": (
         OldInitialize,
@@ -607,7 +607,7 @@ def test_a_component_that_is_neither_has_no_spec():
 
 
 def test_a_spec_is_no_list():
-    with pytest.raises(TopologyError, match=r"<spec of Lines> is no list; write \[spec\]"):
+    with pytest.raises(TopologyError, match=r"<spec of Lines> is not a list; write \[spec\]"):
         list(Lines.spec())
 
 

@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from acker.topology import BatchingBolt, Bolt, ReliableSpout, Topology, TopologyError
-from acker.topology.methods import half_made, refuse_unrun
+from acker.topology.methods import missing_super_init, refuse_unrun
 
 
 class Lines(ReliableSpout):
@@ -76,7 +76,7 @@ def test_a_coroutine_is_refused_where_nobody_would_wait_for_it(base, method):
     if method in ("process", "next_tuple", "ack", "fail", "keep_alive"):
         assert defined(base, method, coroutine).graph()
         return
-    with pytest.raises(TopologyError, match=f"Odd.{method} cannot be `async def`, .*; write `def {method}`"):
+    with pytest.raises(TopologyError, match=f"Odd.{method} cannot be `async def`: .*; write `def {method}`"):
         defined(base, method, coroutine)
 
 
@@ -150,8 +150,8 @@ def test_an_init_that_does_not_pass_on_is_named():
             self.counts = {}
 
     text = "Forgets.__init__ does not call super().__init__(), which ReliableSpout needs; make it the first line"
-    assert half_made(Derived()).endswith(text)
-    assert half_made(Plain()) is half_made(Lines()) is half_made(Batches()) is None
+    assert missing_super_init(Derived()).endswith(text)
+    assert missing_super_init(Plain()) is missing_super_init(Lines()) is missing_super_init(Batches()) is None
 
 
 async def later():
@@ -174,7 +174,7 @@ RETURNED = {
 @pytest.mark.parametrize("name", RETURNED)
 def test_what_was_returned_and_never_runs_is_refused(name):
     make, mend = RETURNED[name]
-    with pytest.raises(TopologyError, match=f"count: process returned a {name}, of which nothing has run; {mend}"):
+    with pytest.raises(TopologyError, match=f"count: process returned a {name}, which has not run; {mend}"):
         refuse_unrun("count", "process", make())
 
 

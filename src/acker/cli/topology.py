@@ -55,7 +55,7 @@ def main(
     from rich.console import Console
 
     from acker.local import LocalRuntime
-    from acker.local.run import stopped_by_signals
+    from acker.local.run import stop_on_signals
 
     topology = load(name)
     # Where nobody looks at a window there is no need to fold lines at 80.
@@ -69,7 +69,7 @@ def main(
     with ExitStack() as stack:
         if prometheus is not None:
             stack.enter_context(_serve_metrics(runtime, prometheus, console))
-        stack.enter_context(stopped_by_signals(runtime))
+        stack.enter_context(stop_on_signals(runtime))
         _run(runtime, until, console)
     result = runtime.report()
     # The exception after which a restart was waited for when the end came: it is no error of the report.

@@ -164,7 +164,7 @@ def _latencies(components: list[ComponentStats]) -> list[str]:
 def _octaves(histogram: Histogram) -> list[tuple[int, int]]:
     """Return (bound in ns, count) of each octave, from the first that holds something to the last."""
     octaves, below = [], 0
-    for bound, count in histogram.cumulated(4):
+    for bound, count in histogram.cumulative(4):
         octaves.append((bound, count - below))
         below = count
     if histogram.total > below:

@@ -180,7 +180,7 @@ class LocalCollector(Emitter):
 
     def _on_delivery(self, task: int, ids: Mapping[int, int] | None) -> None:
         if self._sampler is not None and ids:
-            self._sampler.emitted(ids, task, self.component)
+            self._sampler.record_emit(ids, task, self.component)
 
 
 class LocalBoltCollector(LocalCollector, BoltEmitter):
@@ -221,13 +221,13 @@ class LocalBoltCollector(LocalCollector, BoltEmitter):
 
     def _on_ack(self, tup: Tuple) -> None:
         if self._sampler is not None and tup._ids:
-            self._sampler.settled(tup._ids, failed=False)
+            self._sampler.record_settle(tup._ids, failed=False)
         for hook in self._hooks:
             hook.ack(self.component, self.task, tup)
 
     def _on_fail(self, tup: Tuple, reason: Reason) -> None:
         if self._sampler is not None and tup._ids:
-            self._sampler.settled(tup._ids, failed=True)
+            self._sampler.record_settle(tup._ids, failed=True)
         for hook in self._hooks:
             hook.fail(self.component, self.task, tup, reason)
 
@@ -304,7 +304,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         if self._fails:
             self._fails.pop(open_.tup_id, None)
         if self._sampler is not None:
-            self._sampler.ended(open_.root_id, self.component, open_.tup_id, None)
+            self._sampler.record_end(open_.root_id, self.component, open_.tup_id, None)
         for hook in self._hooks:
             hook.spout_ack(self.component, self.task, open_.tup_id, elapsed_ns // _NS_PER_MS)
 
@@ -318,7 +318,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         reason = _reason_of(outcome, reason, attempt)
         self.outcomes[reason.kind] += 1
         if self._sampler is not None:
-            self._sampler.ended(open_.root_id, self.component, tup_id, reason)
+            self._sampler.record_end(open_.root_id, self.component, tup_id, reason)
         for hook in self._hooks:
             hook.spout_fail(self.component, self.task, tup_id, reason)
         return reason

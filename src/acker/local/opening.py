@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from acker.local.executors.base import Executor, Mode
-from acker.local.observe.tracing import seconds
+from acker.local.observe.tracing import format_duration
 from acker.local.topology_run import GRACE_SECS, NS_PER_SEC, Steps, TopologyRun, Wait
 from acker.local.wiring import ExecutorSet
 
@@ -94,7 +94,7 @@ class Opening:
         """Name the tasks whose `initialize` has not returned."""
         now_ns = self._run.clock.now_ns()
         names = [
-            f"{each.name} for {seconds((now_ns - since) // 1_000_000)}"
+            f"{each.name} for {format_duration((now_ns - since) // 1_000_000)}"
             for each in executors
             if each.done is not Mode.OPEN and (since := each.step_since_ns) is not None
         ]

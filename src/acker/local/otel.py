@@ -30,7 +30,7 @@ class _Snapshots:
         self._stats: RuntimeStats | None = None
         self._served: set[str] = set()
 
-    def for_instrument(self, name: str) -> RuntimeStats | None:
+    def stats_for(self, name: str) -> RuntimeStats | None:
         with self._lock:
             if self._runtime is None:
                 return None
@@ -88,7 +88,7 @@ class Instruments:
         read: Callable[[RuntimeStats], Iterator[Point]],
     ) -> None:
         def observe(_options: CallbackOptions) -> Iterable[Observation]:
-            stats = self._snapshots.for_instrument(name)
+            stats = self._snapshots.stats_for(name)
             if stats is None:
                 return []
             return [Observation(_number(point), point.attributes) for point in read(stats)]

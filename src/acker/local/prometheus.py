@@ -73,7 +73,7 @@ def _add(family: Any, metric: MetricSpec, point: Point) -> None:
     labels = [point.attributes[name] for name in metric.attributes]
     if isinstance(point.value, Histogram):
         histogram = point.value
-        buckets = [(repr(bound / 1e9), count) for bound, count in histogram.cumulated(_BUCKETS_EVERY)]
+        buckets = [(repr(bound / 1e9), count) for bound, count in histogram.cumulative(_BUCKETS_EVERY)]
         family.add_metric(labels, [*buckets, ("+Inf", histogram.total)], histogram.sum_ns / 1e9)
     else:
         family.add_metric(labels, point.value)

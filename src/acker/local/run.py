@@ -74,7 +74,7 @@ def run(
         no_restart=no_restart,
         environment=environment,
     )
-    with stopped_by_signals(runtime):
+    with stop_on_signals(runtime):
         try:
             runtime.run(until)
         finally:
@@ -85,7 +85,7 @@ def run(
 
 
 @contextmanager
-def stopped_by_signals(runtime: LocalRuntime) -> Iterator[None]:
+def stop_on_signals(runtime: LocalRuntime) -> Iterator[None]:
     """Let SIGINT and SIGTERM stop a runtime, the second time at once; elsewhere than on the main thread do nothing.
 
     A handler runs between any two steps of the main thread, so that may hold each lock that stopping needs. Hence the

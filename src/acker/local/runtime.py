@@ -26,7 +26,7 @@ from acker.local.observe.watchdog import StallWatchdog, suspects
 from acker.local.until import Until, parse_until
 from acker.local.wiring import ExecutorSet, RuntimeParts, make_acker
 from acker.topology.checks import check_ticks
-from acker.topology.conf import check, inert, resolve
+from acker.topology.conf import check, inert_options, resolve
 from acker.topology.definition import Topology
 from acker.topology.graph import Graph, graph_of
 
@@ -160,7 +160,7 @@ class LocalRuntime:
                 "%s: topology.acker.tasks is 0: tuples are acked as soon as they are emitted, whatever becomes of them",
                 self.graph.name,
             )
-        for option in inert(self.conf):
+        for option in inert_options(self.conf):
             logger.info("%s: %s has no effect here", self.graph.name, option)
         if self._threads:
             threading.Thread(target=self.lifecycle.work, name=f"{self.graph.name}.lifecycle", daemon=True).start()
@@ -266,7 +266,7 @@ class LocalRuntime:
         return self.lifecycle.state
 
     @property
-    def settled(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether all has ended."""
         return self.lifecycle.over.is_set()
 

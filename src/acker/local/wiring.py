@@ -18,7 +18,7 @@ from acker.local.clock import Clock, Signal
 from acker.local.collectors import AsyncBoltCollector, ExecutorParts, LocalBoltCollector, LocalSpoutCollector
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.asynchronous import AsyncBoltExecutor, AsyncBoltTask, AsyncSpoutExecutor, AsyncSpoutTask
-from acker.local.executors.bolt import BoltExecutor, BoltTask, sampled
+from acker.local.executors.bolt import BoltExecutor, BoltTask, sample_interval
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
 from acker.local.observe.hooks import Hook
 from acker.local.observe.sampling import Sampler
@@ -28,7 +28,7 @@ from acker.topology.bolt import Bolt
 from acker.topology.component import Component
 from acker.topology.conf import resolve
 from acker.topology.graph import Graph, Node, Subscription
-from acker.topology.methods import half_made
+from acker.topology.methods import missing_super_init
 from acker.topology.reasons import ReasonKind
 from acker.topology.spout import ReliableSpout, Spout
 from acker.topology.tuples import SYSTEM_COMPONENT, TICK_STREAM, TupleSource
@@ -73,7 +73,7 @@ class ExecutorSet:
         self._tasks: list[tuple[Node, SpoutExecutor | BoltExecutor, list[int]]] = []
         self._options = {node.name: resolve(parts.conf, node.conf) for node in parts.graph.nodes.values()}
         for node in parts.graph.nodes.values():
-            self._staff(node, self._options[node.name])
+            self._make_executors(node, self._options[node.name])
         for node, executor, tasks in self._tasks:
             for task in tasks:
                 executor.tasks.append(self._make_task(node, executor, task))  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ class ExecutorSet:
         for executor in self.spouts:
             executor.ack_sender.send()
 
-    def _staff(self, node: Node, options: Mapping[str, Any]) -> None:
+    def _make_executors(self, node: Node, options: Mapping[str, Any]) -> None:
         parts = self._parts
         capacity = options["topology.executor.receive.buffer.size"]
         for number in range(node.executors):
@@ -173,7 +173,7 @@ class ExecutorSet:
         collector: LocalBoltCollector = (AsyncBoltCollector if is_async else LocalBoltCollector)(
             *arguments,
             auto_anchor=component.auto_anchor,
-            sample_every=sampled(options["topology.stats.sample.rate"]),
+            sample_every=sample_interval(options["topology.stats.sample.rate"]),
             now_ns=parts.clock.now_ns,
         )
         tick_secs = component.tick_secs(options)
@@ -193,7 +193,7 @@ class ExecutorSet:
         except Exception as error:
             error.add_note(f"{where}: raised by {node.component.__name__}()")
             raise
-        wrong = half_made(component)
+        wrong = missing_super_init(component)
         if wrong is not None:
             raise TopologyError(f"{where}: {wrong}")
         return component

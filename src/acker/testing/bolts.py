@@ -13,7 +13,7 @@ from acker.local import Hook, RunReport
 from acker.testing.components import FeederSpout
 from acker.testing.scheduler import Scheduler
 from acker.topology import BatchingBolt, Bolt, Reason, Stream, Topology, Tuple, TupleSource
-from acker.topology.suggestions import nearest
+from acker.topology.suggestions import suggestion
 from acker.topology.tuples import row_of
 
 _TICKS: Final = "topology.tick.tuple.freq.secs"
@@ -129,7 +129,7 @@ class BoltRun:
         """
         streams = [*self.bolt.context["stream->outputfields"]]
         if stream not in streams:
-            raise ArgumentValueError(f"the bolt has no stream {stream!r}; {nearest(stream, streams)}")
+            raise ArgumentValueError(f"the bolt has no stream {stream!r}; {suggestion(stream, streams)}")
         return [each.values for each in self.emitted if each.stream == stream]
 
 
@@ -198,9 +198,9 @@ def run_bolt(
     >>> done.tuples(), done.acked == [line], done.failed
     ([('to',), ('be',)], True, [])
     """
-    given = _checked(tuples)
+    given = _check_tuples(tuples)
     read: list[Tuple] = []
-    topology, options = _around(bolt, given, read, conf, ticks)
+    topology, options = _make_topology(bolt, given, read, conf, ticks)
     settled = _SettledRecorder()
     scheduler = Scheduler.of(topology, options, hooks=[settled], no_restart=True)
     scheduler.settle()
@@ -225,7 +225,7 @@ def run_bolt(
     return BoltRun(task.bolt, emitted, acked, settled.failed, held, settled.reasons, report)
 
 
-def _checked(tuples: Iterable[Tuple]) -> list[Tuple]:
+def _check_tuples(tuples: Iterable[Tuple]) -> list[Tuple]:
     given = list(tuples)
     for number, tup in enumerate(given):
         if not isinstance(tup, Tuple):
@@ -237,7 +237,7 @@ def _checked(tuples: Iterable[Tuple]) -> list[Tuple]:
     return given
 
 
-def _around(
+def _make_topology(
     bolt: Bolt | type[Bolt], given: Sequence[Tuple], read: list[Tuple], conf: Mapping[str, Any] | None, ticks: int
 ) -> tuple[type[Topology], dict[str, Any]]:
     """Return a topology that gives the bolt its inputs and reads all its streams, and its options."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from acker.errors import ArgumentValueError
 from acker.local import Hook, RunReport
-from acker.testing.components import AckFailTracker, FeederSpout, fixed, misfit
+from acker.testing.components import AckFailTracker, FeederSpout, as_fixed_tuple, find_misfit
 from acker.testing.scheduler import Scheduler
 from acker.topology import Graph, Topology, graph_of
-from acker.topology.suggestions import nearest
+from acker.topology.suggestions import suggestion
 
 
 class _EmitRecorder(Hook):
@@ -60,9 +60,9 @@ class Completed:
             There is no such component, or it has no such stream.
         """
         if component not in self.streams:
-            raise ArgumentValueError(f"there is no component {component!r}; {nearest(component, self.streams)}")
+            raise ArgumentValueError(f"there is no component {component!r}; {suggestion(component, self.streams)}")
         if stream not in self.streams[component]:
-            known = nearest(stream, self.streams[component])
+            known = suggestion(stream, self.streams[component])
             raise ArgumentValueError(f"component {component!r} has no stream {stream!r}; {known}")
         return list(self.emitted.get((component, stream), ()))
 
@@ -121,7 +121,7 @@ def complete_topology(
         What the topology stopped with.
     """
     graph = graph_of(topology, environment)
-    fed = {name: _fed(graph, name, tuples) for name, tuples in feed.items()}
+    fed = {name: _make_feeder(graph, name, tuples) for name, tuples in feed.items()}
     nodes = {name: replace(node, component=fed.get(name, node.component)) for name, node in graph.nodes.items()}
     recorder = _EmitRecorder()
     scheduler = Scheduler.of(replace(graph, nodes=nodes), conf, seed=seed, hooks=[recorder], no_restart=no_restart)
@@ -130,7 +130,7 @@ def complete_topology(
     return Completed(recorder.emitted, trackers, report, {name: list(node.streams) for name, node in nodes.items()})
 
 
-def _fed(graph: Graph, name: str, tuples: Sequence[Sequence[Any]]) -> type[FeederSpout]:
+def _make_feeder(graph: Graph, name: str, tuples: Sequence[Sequence[Any]]) -> type[FeederSpout]:
     """Return a spout that takes the place of the one with this name."""
     node = graph.nodes.get(name)
     if node is None or node.kind != "spout":
@@ -139,7 +139,7 @@ def _fed(graph: Graph, name: str, tuples: Sequence[Sequence[Any]]) -> type[Feede
     spout = FeederSpout.with_outputs(*node.streams.values())
     fields = {stream.name: stream.fields for stream in node.streams.values()}
     for number, values in enumerate(tuples):
-        wrong = misfit(fixed(values), fields)
+        wrong = find_misfit(as_fixed_tuple(values), fields)
         if wrong is not None:
             raise ArgumentValueError(f"feed: tuple {number} of spout {name!r}: {wrong}")
         spout.feed(values, number)

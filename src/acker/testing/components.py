@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 from acker.errors import ArgumentValueError, TopologyError
 from acker.topology import Bolt, ComponentSpec, Reason, Spout, Stream, Tuple
 from acker.topology.streams import DEFAULT_STREAM
-from acker.topology.suggestions import nearest
+from acker.topology.suggestions import suggestion
 from acker.topology.tuples import row_of
 
 _NO_FEED: Final = "no feed of its own; make one that has: Words = FeederSpout.with_outputs('word'), or a subclass"
@@ -36,12 +36,12 @@ class FixedTuple(NamedTuple):
     stream: str = "default"
 
 
-def fixed(values: Sequence[Any]) -> FixedTuple:
+def as_fixed_tuple(values: Sequence[Any]) -> FixedTuple:
     """Return what was given as a FixedTuple, for the default stream if it is not one yet."""
     return values if isinstance(values, FixedTuple) else FixedTuple(values)
 
 
-def misfit(tup: FixedTuple, streams: Mapping[str, Sequence[str]]) -> str | None:
+def find_misfit(tup: FixedTuple, streams: Mapping[str, Sequence[str]]) -> str | None:
     """Say what is wrong with a tuple that is to be emitted; None: nothing.
 
     Parameters
@@ -52,7 +52,7 @@ def misfit(tup: FixedTuple, streams: Mapping[str, Sequence[str]]) -> str | None:
     """
     values, stream = tup
     if stream not in streams:
-        return f"there is no stream {stream!r}; {nearest(stream, streams)}"
+        return f"there is no stream {stream!r}; {suggestion(stream, streams)}"
     fields = streams[stream]
     expected = f"stream {stream!r} takes {len(fields)} values, [{', '.join(fields)}]"
     if row_of(values) is None:
@@ -161,10 +161,10 @@ class FeederSpout(Spout):
             There is no such stream, or it has another number of fields; `end` was called; or this is FeederSpout
             itself, which has no feed.
         """
-        feed, tup = cls._own_feed(), fixed(values)
+        feed, tup = cls._own_feed(), as_fixed_tuple(values)
         if cls._ended:
             raise ArgumentValueError(f"{cls.__name__}: end() said that there is no more to feed")
-        wrong = misfit(tup, cls._streams())
+        wrong = find_misfit(tup, cls._streams())
         if wrong is not None:
             raise ArgumentValueError(f"{cls.__name__}.feed: {wrong}")
         # A copy: the test may go on changing its list.
@@ -183,7 +183,7 @@ class FeederSpout(Spout):
         cls._ended = True
 
     @classmethod
-    def unfed(cls) -> int:
+    def waiting_count(cls) -> int:
         """Return how many tuples no task has emitted yet."""
         return len(cls._own_feed())
 

@@ -139,7 +139,7 @@ class Scheduler:
         """
         lifecycle = self.runtime.lifecycle
         self.runtime.watch_for("drained")
-        self.run(lambda: lifecycle.reached.is_set() or self.runtime.settled, steps_max=steps_max)
+        self.run(lambda: lifecycle.reached.is_set() or self.runtime.has_ended, steps_max=steps_max)
         drained = lifecycle.reached.is_set()
         report = self.stop()
         self._raise_if_dead()
@@ -167,7 +167,7 @@ class Scheduler:
         Exception
             What the topology stopped with before it happened.
         """
-        reached = (lambda: self.runtime.settled) if until == "stopped" else until
+        reached = (lambda: self.runtime.has_ended) if until == "stopped" else until
         before = self.steps
         self._turns.wake_all()
         for _ in range(steps_max):

@@ -70,7 +70,7 @@ class _Piece(NamedTuple):
         return _Piece(*(column[which] for column in self))  # type: ignore[arg-type]
 
 
-def _joined(pieces: list[_Piece]) -> _Piece:
+def _join(pieces: list[_Piece]) -> _Piece:
     return _Piece(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
@@ -162,7 +162,7 @@ class TreeStream:
         while have < rows:
             parts.append(next(self._pieces))
             have += parts[-1].kind.size
-        whole = _joined(parts)
+        whole = _join(parts)
         taken = whole.rows(slice(rows))
         self._left = whole.rows(slice(rows, None))
         self.expected = self.expected.add(taken.root_id[taken.last])
@@ -203,7 +203,7 @@ class TreeStream:
         piece = self._piece(tree, kind, np.where(fails, 0, completed ^ emitted), fails | (position == self._oks))
         if self._resetting:
             resets, of_reset = self._make_resets(tree[position == 1], of_row[position == 1], first_row)
-            piece = _joined([piece, resets])
+            piece = _join([piece, resets])
             of_row = np.concatenate([of_row, of_reset])
         # Resets stand behind the others, so the blocks are put in order by the same sort that shuffles them.
         return piece.rows(self._shuffle(of_row, _PIECE, first_row * (lanes + 1)).astype(np.intp))

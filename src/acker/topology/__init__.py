@@ -1,4 +1,4 @@
-"""What a topology is: components, streams, groupings, options. The one door; it knows no runtime."""
+"""Topologies: spouts, bolts, streams, groupings and options, independent of the runtime that runs them."""
 
 from acker._engine.implementation import NAME, compiled_only
 from acker.errors import ConfError, TopologyError, TupleStateError

@@ -1,4 +1,4 @@
-"""Bolts: what processes tuples, one by one or in batches."""
+"""Bolts: processors of tuples, one by one or in batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from acker.topology.tuples import Tuple
 
 
 class Bolt(Component):
-    """Processes tuples. Override `process`.
+    """A processor of tuples. Override `process`.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Bolt(Component):
     auto_ack: bool = True
     auto_fail: bool = True
 
-    # True: the runtime settles nothing after process(), the bolt does so itself.
+    # True: the bolt acks and fails by itself, and the runtime does not after process().
     _settles_itself: ClassVar[bool] = False
 
     is_tick = staticmethod(tuples.is_tick)
@@ -63,7 +63,7 @@ class Bolt(Component):
         inputs : list of inputs, or dict from input to Grouping
             An input is a spec, for its default stream; ``spec["stream"]``; or the name of a component, "name" or
             "name:stream", which is how a loop reads what is defined further down. In a list, direct streams are grouped
-            direct and all others shuffle.
+            direct, all others shuffle.
         """
         return ComponentSpec(cls, name=name, inputs=inputs, par=par, executors=executors, config=config)
 
@@ -72,20 +72,20 @@ class Bolt(Component):
         raise NotImplementedError(f"{type(self).__name__} has no process()")
 
     def activate(self) -> None:
-        """Hear that tuples may come: once all bolts are initialized, before the first one. Emissions have no anchor."""
+        """Prepare for tuples: called once all bolts are initialized. Emissions have no anchor."""
 
     def deactivate(self) -> None:
-        """Hear that no tuple comes any more, before `close`.
+        """Emit or release what is left: called before `close`, when no tuple will come any more.
 
-        If all was drained, bolts hear it in the order of their definition, and what they emit then, without an anchor,
-        is still processed. If not, each hears it at its end.
+        If all was drained, it is called in the order in which the bolts are defined, and tuples emitted here, without
+        an anchor, are still processed. Otherwise it is called when the bolt is closed.
         """
 
     def process_tick(self, tup: Tuple) -> Any:
         """Do what is due every topology.tick.tuple.freq.secs."""
 
     def tick_secs(self, conf: Mapping[str, Any]) -> float | None:
-        """Return the seconds between two ticks, of the component's options; None: no ticks."""
+        """Return the seconds between two ticks, given the component's options; None: no ticks."""
         return conf.get("topology.tick.tuple.freq.secs")
 
     def emit(
@@ -105,8 +105,8 @@ class Bolt(Component):
         stream : str, optional
             "default" when left out.
         anchors : iterable of Tuple, optional
-            The inputs whose trees it joins, several at once if need be. ``[]``: none. Left out: the tuple that is being
-            processed, if the bolt has `auto_anchor`.
+            The inputs whose trees it joins. ``[]``: none. By default the tuple that is being processed, if the bolt has
+            `auto_anchor`.
         direct_task : int, optional
             The task that receives it; for direct streams only.
         need_task_ids : bool
@@ -127,17 +127,17 @@ class Bolt(Component):
         return self._collector.emit(tup, stream, anchors, direct_task, need_task_ids)  # type: ignore[no-any-return]
 
     def ack(self, tup: Tuple) -> None:
-        """Settle an input: all that will be emitted under it has been. Twice, or another bolt's: TupleStateError."""
+        """Ack an input: everything anchored to it was emitted. Twice, or another bolt's tuple: TupleStateError."""
         self._collector.ack(tup)
 
     def fail(self, tup: Tuple, reason: str | BaseException | Reason | None = None) -> None:
-        """Fail the trees of an input at once. Twice, or another bolt's: TupleStateError.
+        """Fail the trees of an input at once. Twice, or another bolt's tuple: TupleStateError.
 
         Parameters
         ----------
         tup : Tuple
         reason : str, exception or Reason, optional
-            What the spout hears.
+            Passed to the spout's `fail`.
         """
         self._collector.fail(tup, reason)
 
@@ -158,7 +158,7 @@ class BatchingBolt(Bolt):
     auto_fail : bool
         Every tuple of a batch is failed when `process_batch` raises; other batches go on.
     ticks_between_batches : int
-        How many ticks a batch lasts.
+        Number of ticks after which a batch is processed.
     """
 
     ticks_between_batches: int = 1
@@ -171,7 +171,7 @@ class BatchingBolt(Bolt):
         self._tick_counter = 0
 
     def group_key(self, tup: Tuple) -> Any:
-        """Return the batch that a tuple belongs to, anything hashable; None, one batch for all, unless overridden."""
+        """Return the key of a tuple's batch, anything hashable. Unless overridden, all tuples are one batch."""
 
     def process_batch(self, key: Any, tups: list[Tuple]) -> Any:
         """Process one batch. Emissions are anchored to every tuple of it.
@@ -186,7 +186,7 @@ class BatchingBolt(Bolt):
         raise NotImplementedError(f"{type(self).__name__} has no process_batch()")
 
     def process(self, tup: Tuple) -> None:
-        """Put a tuple into its batch. Not to be overridden; see `group_key`."""
+        """Put a tuple into its batch. Do not override it; see `group_key`."""
         key = self.group_key(tup)
         try:
             batch = self._batches.setdefault(key, [])
@@ -198,7 +198,7 @@ class BatchingBolt(Bolt):
         batch.append(tup)
 
     def process_tick(self, tup: Tuple) -> None:  # noqa: ARG002
-        """Process the batches when their last tick has come. Not to be overridden."""
+        """Process the batches when their last tick has come. Do not override it."""
         self._tick_counter += 1
         if self._tick_counter >= self.ticks_between_batches:
             self._tick_counter = 0
@@ -217,7 +217,7 @@ class BatchingBolt(Bolt):
             collector.inputs = before
 
     def _process_one(self, key: Any, batch: list[Tuple]) -> None:
-        tups = tuple(batch)  # the list is the user's to change
+        tups = tuple(batch)  # since process_batch may change the list
         try:
             returned: object = self.process_batch(key, batch)
             if returned is not None:
@@ -234,7 +234,7 @@ class BatchingBolt(Bolt):
 
     def _settle(self, tups: Iterable[Tuple], settle: Callable[..., None], *reason: BaseException) -> None:
         for tup in tups:
-            # process_batch may have settled some itself, or have given them to threads that do.
+            # process_batch may have acked or failed some itself, or have given them to threads that do.
             with suppress(TupleStateError):
                 settle(tup, *reason)
 
@@ -246,12 +246,12 @@ class BatchingBolt(Bolt):
         direct_task: int | None = None,
         need_task_ids: bool = False,
     ) -> list[int] | None:
-        """Emit a tuple; see `Bolt.emit`. Left out, the anchors are the tuples of the batch."""
+        """Emit a tuple; see `Bolt.emit`. By default the anchors are the tuples of the batch."""
         return super().emit(tup, stream, anchors, direct_task, need_task_ids)
 
 
 class TicklessBatchingBolt(BatchingBolt):
-    """A `BatchingBolt` that needs no option: it asks for a tick of its own.
+    """A `BatchingBolt` that needs no option: it sets the time between its ticks itself.
 
     Attributes
     ----------

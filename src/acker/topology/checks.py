@@ -11,11 +11,11 @@ from acker.topology.bolt import BatchingBolt, Bolt
 from acker.topology.component import Component
 from acker.topology.graph import Graph, Node, Subscription, reachable
 from acker.topology.groupings import BY_FIELDS, Grouping
-from acker.topology.methods import never_runs, takes, unmade, written
+from acker.topology.methods import accepts_arguments, instantiation_error, signature_of, unrunnable_method
 from acker.topology.specs import ComponentSpec, StreamId
 from acker.topology.spout import Spout
 from acker.topology.streams import DEFAULT_STREAM, Stream
-from acker.topology.suggestions import nearest
+from acker.topology.suggestions import suggestion
 
 _TICKS: Final = "topology.tick.tuple.freq.secs"
 
@@ -193,19 +193,20 @@ class _GraphBuilder:
             if getattr(component, method) is getattr(base, method):
                 raise self._error(
                     name,
-                    f"{component.__name__} has no {method}() of its own; give the class {written(method, arguments)}",
+                    f"{component.__name__} does not define {method}(); give the class "
+                    f"{signature_of(method, arguments)}",
                 )
             calls.append((method, arguments))
         for method, arguments in calls:
             # A spout's fail may want to know why; see `Spout.fail`.
             may_take = [arguments, ("tup_id", "reason")] if method == "fail" else [arguments]
-            if not any(takes(component, method, each) for each in may_take):
+            if not any(accepts_arguments(component, method, each) for each in may_take):
                 raise self._error(
                     name,
                     f"{component.__name__}.{method} cannot be called with ({', '.join(arguments)}); write "
-                    f"{written(method, arguments)}",
+                    f"{signature_of(method, arguments)}",
                 )
-        wrong = never_runs(component) or unmade(component)
+        wrong = unrunnable_method(component) or instantiation_error(component)
         if wrong is not None:
             raise self._error(name, wrong)
 
@@ -285,7 +286,7 @@ class _GraphBuilder:
             raise self._error(name, f"input {key!r} is neither a spec, spec['stream'] nor the name of a component")
         if component not in self._specs:
             raise self._error(
-                name, f"reads component {component!r}, which does not exist; {nearest(component, self._specs)}"
+                name, f"reads component {component!r}, which does not exist; {suggestion(component, self._specs)}"
             )
         return component, stream
 
@@ -297,7 +298,7 @@ class _GraphBuilder:
         if not streams:
             text = f"reads {source!r}, which has no outputs; give {kind} outputs = ['field', ...]"
         else:
-            text = f"reads a stream that {source!r} ({kind}) does not have; {nearest(stream, streams)}"
+            text = f"reads a stream that {source!r} ({kind}) does not have; {suggestion(stream, streams)}"
         raise self._error(name, text, stream)
 
     def _check_grouping(self, name: str, source: str, stream: Stream, grouping: object) -> None:
@@ -319,7 +320,7 @@ class _GraphBuilder:
             unknown = [field for field in grouping.names if field not in stream.fields]
             if not unknown:
                 return
-            fix = nearest(unknown[0], stream.fields)
+            fix = suggestion(unknown[0], stream.fields)
             text = f"grouping by field {unknown[0]!r}, which {source!r} does not emit; {fix}"
         raise self._error(name, text, stream.name)
 

@@ -10,20 +10,20 @@ from acker.topology.tuples import Tuple
 
 
 class Collector(Protocol):
-    """What a runtime gives to a task, spout or bolt."""
+    """The runtime as any task sees it."""
 
     def now_ms(self) -> int:
-        """Return the milliseconds of the runtime's clock, which never goes back."""
+        """Return the time of the runtime's monotonic clock in milliseconds."""
 
     def count(self, name: str, n: int = 1) -> None:
-        """Add to a counter of the user's, shown among those of the component."""
+        """Add to a counter that the component defines."""
 
     def add_hook(self, hook: Any) -> None:
-        """Let a hook see what the task does."""
+        """Add a hook that sees what the task does."""
 
 
 class SpoutCollector(Collector, Protocol):
-    """What a runtime gives to a spout task."""
+    """The runtime as a spout task sees it."""
 
     def emit(
         self,
@@ -33,16 +33,16 @@ class SpoutCollector(Collector, Protocol):
         direct_task: int | None = None,
         need_task_ids: bool = False,
     ) -> list[int] | None:
-        """Emit; with a tup_id, track the tree, whose outcome is told by `Spout.ack` or `Spout.fail`."""
+        """Emit; with a tup_id, track the tree and report its outcome by `Spout.ack` or `Spout.fail`."""
 
 
 class BoltCollector(Collector, Protocol):
-    """What a runtime gives to a bolt task.
+    """The runtime as a bolt task sees it.
 
     Attributes
     ----------
     inputs : tuple of Tuple
-        What an emission is anchored to when the bolt names no anchors and has auto_anchor.
+        The default anchors of an emission, if the bolt has auto_anchor.
     """
 
     inputs: tuple[Tuple, ...]
@@ -55,10 +55,10 @@ class BoltCollector(Collector, Protocol):
         direct_task: int | None = None,
         need_task_ids: bool = False,
     ) -> list[int] | None:
-        """Emit, anchored to `anchors`; None: to `inputs` if the bolt has auto_anchor."""
+        """Emit, anchored to `anchors`; None: to `inputs`, if the bolt has auto_anchor."""
 
     def ack(self, tup: Tuple) -> None:
-        """Settle an input of this bolt."""
+        """Ack an input of this bolt."""
 
     def fail(self, tup: Tuple, reason: str | BaseException | Reason | None) -> None:
         """Fail the trees of an input of this bolt."""

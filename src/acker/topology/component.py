@@ -1,4 +1,4 @@
-"""Component: what spouts and bolts have in common. The interface is streamparse's, without its sessions with Storm."""
+"""Component: the base of spouts and bolts. The interface is streamparse's."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from acker.topology.specs import ComponentSpec
 from acker.topology.streams import Stream
 from acker.topology.tuples import Tuple
 
-__all__ = ["Component", "Outputs", "Tuple"]  # pystorm's module of this name has Tuple too
+__all__ = ["Component", "Outputs", "Tuple"]  # Tuple, since pystorm's module of this name has it
 
 Outputs = Sequence[str | Stream]
 
-# What `_bind` gives a task, in words that a user knows.
-_OF_A_TASK: Final = {
+# Attributes that `_bind` sets, as errors describe them to the user.
+_TASK_ATTRIBUTES: Final = {
     "_collector": "collector that emits, acks, fails, counts and calls hooks",
     **{name: name for name in ("context", "storm_conf", "task_id", "task_index")},
 }
@@ -34,26 +34,26 @@ _LEVELS = {
 
 
 class Component:
-    """What spouts and bolts share.
+    """Base of spouts and bolts.
 
-    What a component calls (`emit`, `ack`, `fail`, `reset_timeout`, `report_metric`, `log`, `finish`) any thread of its
-    user's may call too; see *Threads of your own* in docs/topologies.md.
+    Any thread of the user's may call `emit`, `ack`, `fail`, `reset_timeout`, `report_metric`, `log` and `finish`; see
+    *Threads of your own* in docs/topologies.md.
 
     Attributes
     ----------
     outputs : list of str or Stream, or None
         The fields of the default stream by their names, other streams as `Stream`. None: emits nothing.
     config : dict
-        Options that hold for this component; those of its spec come before them.
+        Options of this component; those of its spec override them.
     par : int, or dict of str to int
-        How many tasks it has when the spec does not say; a dict says it for each environment.
+        Number of tasks if the spec gives none; a dict gives it for each environment.
     logger : logging.Logger
         "acker.topology.<component>".
     context : dict
         Storm's, as streamparse passes it: "taskid", "componentid", "task->component", "stream->outputfields" ... Also
         "task_index", "component->tasks".
     task_index : int
-        The place of the task among those of its component, from 0: which part of a partitioned source is its own.
+        Place of the task among those of its component, from 0: which part of a partitioned source it reads.
     task_id, component_name, topology_name, storm_conf, debug, pid
         Also as in streamparse; set before `initialize` is called.
     """
@@ -96,16 +96,17 @@ class Component:
         self.debug = bool(self.storm_conf.get("topology.debug"))
         self.logger = logging.getLogger(f"acker.topology.{self.component_name}")
 
-    if not TYPE_CHECKING:  # which would believe in any attribute
+    if not TYPE_CHECKING:  # else type checkers would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Say what to do instead where something was used that a task has once a runtime has begun it."""
+            """Explain what to do about an attribute that only a running task has."""
             who = type(self).__name__
-            if name not in _OF_A_TASK:
+            if name not in _TASK_ATTRIBUTES:
                 raise AttributeError(f"{who!r} object has no attribute {name!r}", name=name, obj=self)
             raise AttributeError(
-                f"{who}: no runtime has begun this task yet, so it has no {_OF_A_TASK[name]}; move what needs it from"
-                " __init__ to initialize(self, conf, context). A test runs a bolt by acker.testing.run_bolt"
+                f"{who}: no runtime has started this task yet, so it has no {_TASK_ATTRIBUTES[name]}; move the code "
+                "that needs it from __init__ to initialize(self, conf, context). In a test, run a bolt with "
+                "acker.testing.run_bolt"
             )
 
     def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
@@ -114,7 +115,7 @@ class Component:
         Parameters
         ----------
         conf : mapping
-            The topology's options, those of the component before them, defaults included.
+            The options of the topology, overridden by those of the component, defaults included.
         context : mapping
             See the attribute `context`.
         """
@@ -134,11 +135,11 @@ class Component:
         self.logger.log(_LEVELS.get(level or "info", logging.INFO), "%s", message)
 
     def report_metric(self, name: str, value: int = 1) -> None:
-        """Add to a counter of your own, shown among those of the component."""
+        """Add to a counter that the component defines; it is shown with the component's other figures."""
         self._collector.count(name, value)
 
     def add_task_hook(self, hook: Any) -> None:
-        """Let a hook see what this task does, from now on; for `initialize`. Storm's addTaskHook.
+        """Add a hook that sees what this task does from now on; call it in `initialize`. Storm's addTaskHook.
 
         Parameters
         ----------
@@ -154,7 +155,7 @@ class Component:
 
     @staticmethod
     def is_heartbeat(tup: Tuple) -> bool:
-        """Return whether a tuple is one of Storm's heartbeats. The runtimes here send none."""
+        """Return whether a tuple is one of Storm's heartbeats, which no runtime of acker sends."""
         return tup.task == -1 and tup.stream == "__heartbeat"
 
     @classmethod

@@ -225,6 +225,6 @@ def resolve(*mappings: Mapping[str, Any] | None) -> dict[str, Any]:
     return resolved
 
 
-def inert(conf: Mapping[str, Any]) -> list[str]:
+def inert_options(conf: Mapping[str, Any]) -> list[str]:
     """Return the options among these that are understood and have no effect here, sorted."""
     return sorted(filter(_is_inert, conf))

@@ -10,7 +10,7 @@ from acker.topology.checks import build, environments_of
 from acker.topology.component import Component
 from acker.topology.graph import Graph
 from acker.topology.specs import ComponentSpec
-from acker.topology.suggestions import nearest
+from acker.topology.suggestions import suggestion
 
 
 class _TopologyType(type):
@@ -125,4 +125,4 @@ class Topology(metaclass=_TopologyType):
             raise TopologyError(
                 f"{told}; say which one: run(..., environment={named[0]!r}), acker run --environment {named[0]}"
             )
-        raise TopologyError(f"{told} and none for {environment!r}; {nearest(environment, named)}")
+        raise TopologyError(f"{told} and none for {environment!r}; {suggestion(environment, named)}")

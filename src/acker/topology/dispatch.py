@@ -72,7 +72,7 @@ def _check(what: str, function: Any, *, may_be_async: bool = False, mend: str = 
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TopologyError(f"{what}: {name} is a generator: it has a yield, so a call runs nothing of it; {mend}")
     if inspect.iscoroutinefunction(function) and not may_be_async:
-        raise TopologyError(f"{what}: {name} is `async def`, and nobody would wait for it; {mend}")
+        raise TopologyError(f"{what}: {name} is `async def`, which no runtime awaits here; {mend}")
 
 
 def _spout(base: type[Spout], next_: Callable[..., Any], name: str | None, **members: Any) -> type[Spout]:
@@ -80,7 +80,7 @@ def _spout(base: type[Spout], next_: Callable[..., Any], name: str | None, **mem
         raise TopologyError("next: expected a function, got None")
     _check("next", next_, mend="return one tuple a call, or write a Spout, whose next_tuple() may be async")
     if members["_keep"] is not None:
-        members["keep_alive"] = _Functions._beat
+        members["keep_alive"] = _Functions._call_keep_alive
     return _component(base, next_, name, _next=staticmethod(next_), **members)
 
 
@@ -95,12 +95,12 @@ class _Functions(_WithArgs, Spout):
     _stream_of: StreamOf | None = None
     _keep: Callable[[Args], object] | None = None
 
-    def _beat(self) -> None:
+    def _call_keep_alive(self) -> None:
         """Stand for `keep_alive` where there is a function for it."""
         assert self._keep is not None
         self._keep(self._args)
 
-    def _emit_next(self) -> Any:
+    def _call_next(self) -> Any:
         """Return what the user's function gives; None also when it is at its end."""
         try:
             return self._next(self._args)
@@ -117,7 +117,7 @@ class _ReliableFunctions(_Functions):
     _nack: Callable[..., object] | None = None
 
     def next_tuple(self) -> None:
-        emitted = self._emit_next()
+        emitted = self._call_next()
         if emitted is not None:
             if not isinstance(emitted, tuple | list) or len(emitted) != 2 or emitted[0] is None:
                 raise TopologyError(
@@ -137,7 +137,7 @@ class _ReliableFunctions(_Functions):
 
 class _UnreliableFunctions(_Functions):
     def next_tuple(self) -> None:
-        values = self._emit_next()
+        values = self._call_next()
         if values is not None:
             self.emit(values, None, self._stream(values))
 
@@ -239,12 +239,12 @@ class _Consumer(_WithArgs, Bolt):
         self.emit(values, stream, anchors)
 
     def activate(self) -> None:
-        self._hear(ACTIVATE_STREAM, self._activation)
+        self._consume_signal(ACTIVATE_STREAM, self._activation)
 
     def deactivate(self) -> None:
-        self._hear(DEACTIVATE_STREAM, self._deactivation)
+        self._consume_signal(DEACTIVATE_STREAM, self._deactivation)
 
-    def _hear(self, stream: str, values: Mapping[str, Any] | None) -> None:
+    def _consume_signal(self, stream: str, values: Mapping[str, Any] | None) -> None:
         if values is not None:
             source = TupleSource(SYSTEM_COMPONENT, stream, -1, values)
             tup = source.tuple_type(source.make_values(values.values()), source)
@@ -331,7 +331,7 @@ def auto_ack_bolt(
         if not isinstance(named, Mapping) or not all(isinstance(field, str) for field in named):
             raise TopologyError(f"{what[1:]}: expected a dict of fields such as {{'word': 'x'}}, got {values!r}")
         if inspect.iscoroutinefunction(consume):
-            raise TopologyError(f"{what[1:]}: {consume.__name__} is `async def`, and nobody would wait for it then")
+            raise TopologyError(f"{what[1:]}: {consume.__name__} is `async def`, which no runtime awaits here")
     return _bolt((_Consumer, _AsyncConsumer), consume, outputs, make_args, name, **told)
 
 

@@ -55,23 +55,23 @@ def dot(graph: Graph) -> str:
     }
     """
     lines = [
-        f"digraph {_quoted(graph.name)} {{",
+        f"digraph {_quote(graph.name)} {{",
         "  rankdir=LR;",
         '  node [fontname="Helvetica", style=filled];',
         '  edge [fontname="Helvetica", fontsize=10];',
     ]
     for node in graph.nodes.values():
         shape = "ellipse" if node.kind == "spout" else "box"
-        label = _quoted(*box_lines(node))
-        lines.append(f'  {_quoted(node.name)} [shape={shape}, fillcolor="{_FILLS[node.kind]}", label={label}];')
+        label = _quote(*box_lines(node))
+        lines.append(f'  {_quote(node.name)} [shape={shape}, fillcolor="{_FILLS[node.kind]}", label={label}];')
     for subscription in graph.subscriptions:
         style = ", style=dashed" if (subscription.source, subscription.consumer) in graph.loops else ""
-        ends = f"{_quoted(subscription.source)} -> {_quoted(subscription.consumer)}"
-        lines.append(f"  {ends} [label={_quoted(label_line(subscription))}{style}];")
+        ends = f"{_quote(subscription.source)} -> {_quote(subscription.consumer)}"
+        lines.append(f"  {ends} [label={_quote(label_line(subscription))}{style}];")
     return "\n".join([*lines, "}", ""])
 
 
-def _quoted(*lines: str) -> str:
+def _quote(*lines: str) -> str:
     """Return text in quotes as dot has them, its lines apart."""
     return '"' + "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in lines) + '"'
 

@@ -18,7 +18,7 @@ KINDS: Final = ("shuffle", "fields", "partial_key", "all", "global", "direct", "
 BY_FIELDS: Final = ("fields", "partial_key")
 
 
-def _one_by_one(names: Sequence[Any]) -> tuple[str, ...]:
+def _as_names(names: Sequence[Any]) -> tuple[str, ...]:
     return tuple(names[0]) if len(names) == 1 and isinstance(names[0], list | tuple) else tuple(names)
 
 
@@ -66,7 +66,7 @@ class Grouping:
     @classmethod
     def fields(cls, *names: str | Sequence[str]) -> Grouping:
         """Return the grouping by these fields, given one by one or as one list."""
-        return cls("fields", _one_by_one(names))
+        return cls("fields", _as_names(names))
 
     @classmethod
     def partial_key(cls, *names: str | Sequence[str]) -> Grouping:
@@ -76,7 +76,7 @@ class Grouping:
         has sent fewer tuples so far. So a value that is very frequent does not keep one task alone busy, and whoever
         counts by value adds up what two tasks have counted.
         """
-        return cls("partial_key", _one_by_one(names))
+        return cls("partial_key", _as_names(names))
 
     @classmethod
     def custom(cls, fn: CustomGrouping) -> Grouping:
@@ -89,7 +89,7 @@ class Grouping:
             receive it, any number of them.
         """
         if inspect.iscoroutinefunction(fn):
-            raise TopologyError(f"Grouping.custom: {fn.__name__} cannot be `async def`, nobody would wait for it")
+            raise TopologyError(f"Grouping.custom: {fn.__name__} cannot be `async def`: it is not awaited")
         return cls("custom", (), fn)
 
     def __call__(self) -> Grouping:

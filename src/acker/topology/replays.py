@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class ReplayEntry:
-    """What a ledger knows of one tuple: how to emit it, which attempt is or was open, when the next one is due."""
+    """One tuple: how to emit it, which attempt is or was open, when the next one is due."""
 
     values: Sequence[Any]
     stream: str | None
@@ -21,20 +21,20 @@ class ReplayEntry:
     counted: bool = True  # whether the next emission is a further attempt
 
     @property
-    def fails(self) -> int:
-        """How many failures were counted."""
+    def fail_count(self) -> int:
+        """Number of failures that counted."""
         return self.attempt - 1 + (self.due_ms is not None and self.counted)
 
 
 class ReplayTable:
     """The tuples of a reliable spout that are open or wait for their replay, by their ids.
 
-    It outlives the spout: a runtime hands it to the instance that a restart makes.
+    It outlives the spout: after a restart the runtime hands it to the new instance.
     """
 
     def __init__(self) -> None:
         self.entries: dict[Hashable, ReplayEntry] = {}
-        # (due_ms, sequence number, tup_id). A row counts while the entry is still due then: acks leave theirs behind.
+        # (due_ms, sequence number, tup_id). A row is stale unless its entry is still due then: acks leave rows behind.
         self._heap: list[tuple[int, int, Hashable]] = []
         self._sequence = itertools.count()
 
@@ -44,7 +44,7 @@ class ReplayTable:
     def record(
         self, tup_id: Hashable, values: Sequence[Any], stream: str | None, direct_task: int | None
     ) -> ReplayEntry | None:
-        """Note an emission. Of a tuple that waits for its replay, this is the replay; return what was known of it."""
+        """Record an emission, or the replay of a tuple that waits for one; return the entry before, if any."""
         before = self.entries.get(tup_id)
         entry = ReplayEntry(values, stream, direct_task)
         if before is not None:
@@ -53,30 +53,30 @@ class ReplayTable:
         return before
 
     def restore(self, tup_id: Hashable, before: ReplayEntry | None) -> None:
-        """Take back an emission that was refused."""
+        """Undo `record` for an emission that was refused."""
         if before is None:
             del self.entries[tup_id]
         else:
             self.entries[tup_id] = before
 
     def schedule(self, tup_id: Hashable, due_ms: int, *, counted: bool) -> None:
-        """Note that a tuple is to be emitted again at due_ms."""
+        """Schedule a replay at due_ms; `counted` tells whether it is a further attempt."""
         entry = self.entries[tup_id]
         entry.due_ms, entry.counted = due_ms, counted
         heapq.heappush(self._heap, (due_ms, next(self._sequence), tup_id))
 
     def schedule_lost(self, open_ids: Collection[Hashable], due_ms: int) -> None:
-        """Schedule what is open here and, as the runtime knows, nowhere else."""
+        """Schedule the tuples that are open here and not among those that the runtime tracks."""
         for tup_id, entry in self.entries.items():
             if entry.due_ms is None and tup_id not in open_ids:
                 self.schedule(tup_id, due_ms, counted=False)
 
     def forget(self, tup_id: Hashable) -> ReplayEntry | None:
-        """Drop a tuple, and return what was known of it."""
+        """Remove a tuple; return its entry, if any."""
         return self.entries.pop(tup_id, None)
 
     def next_due_ms(self) -> int | None:
-        """Return when the next replay is due; None: nothing waits."""
+        """Return when the next replay is due; None if no tuple waits."""
         heap = self._heap
         while heap:
             due_ms, _, tup_id = heap[0]
@@ -87,7 +87,7 @@ class ReplayTable:
         return None
 
     def pop_due(self, now_ms: int) -> Hashable | None:
-        """Return a tuple that is due, open again from now on; None: none is."""
+        """Return the id of a tuple that is due and count it as open again; None if none is due."""
         due_ms = self.next_due_ms()
         if due_ms is None or due_ms > now_ms:
             return None

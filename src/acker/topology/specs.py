@@ -10,9 +10,9 @@ from acker.topology.streams import DEFAULT_STREAM
 
 
 class ComponentSpec:
-    """One component's place in a topology: what `Spout.spec` and `Bolt.spec` return.
+    """The place of a component in a topology, as `Spout.spec` and `Bolt.spec` return it.
 
-    ``spec["stream"]`` is one of its streams, as a key of another's inputs.
+    ``spec["stream"]`` is one of its streams, for the inputs of another component.
     """
 
     def __init__(
@@ -26,26 +26,26 @@ class ComponentSpec:
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self.component = component  # a Component; that module stands above this one
-        self.name = name  # filled with that of the Topology's attribute
+        self.name = name  # if None, set to the name of the Topology's attribute
         self.inputs = inputs
         self.par = component.par if par is None else par
-        self.executors = executors  # None: as many as tasks
+        self.executors = executors  # None: one for each task
         self.config = config
         self.name_given = name is not None
 
     def __getitem__(self, stream: str) -> StreamId:
         return StreamId(self, stream)
 
-    # Without this, the old protocol of iteration would call __getitem__ for ever: `inputs=spec` instead of `[spec]`.
+    # Without this, iterating over a spec (`inputs=spec` for `[spec]`) would call __getitem__ for ever.
     def __iter__(self) -> Iterator[Any]:
-        raise TopologyError(f"{self!r} is no list; write [spec]")
+        raise TopologyError(f"{self!r} is not a list; write [spec]")
 
     def __repr__(self) -> str:
         return f"<spec of {self.component.__name__}{'' if self.name is None else ' ' + repr(self.name)}>"
 
 
 class StreamId(NamedTuple):
-    """One stream of one component, which may be defined further down if it is named."""
+    """One stream of one component; a component given by its name may be defined later."""
 
     component: ComponentSpec | str
     stream: str = DEFAULT_STREAM

@@ -13,14 +13,14 @@ from acker.topology.replays import ReplayTable
 from acker.topology.specs import ComponentSpec
 from acker.topology.tuples import row_of
 
-# These say nothing about the tuple: who was open when a topology restarted is not to blame for it.
+# Reasons that do not count as a failed attempt: a restart or a stop is not the tuple's fault.
 _NOT_COUNTED: Final = frozenset({ReasonKind.RESTART, ReasonKind.SHUTDOWN})
 
 
 class Spout(Component):
-    """Where tuples come from. Override `next_tuple`; for tracked tuples `ack` and `fail`.
+    """A source of tuples. Override `next_tuple`; for tracked tuples also `ack` and `fail`.
 
-    The methods of one task run on one thread and never at once.
+    The methods of one task run on one thread, one at a time.
     """
 
     _finished: bool = False
@@ -44,28 +44,28 @@ class Spout(Component):
         Parameters
         ----------
         name : str, optional
-            The name of the component; left out, that of the attribute of the Topology that it is assigned to.
+            The name of the component; by default that of the Topology's attribute that it is assigned to.
         par : int >= 1, or dict of str to int, optional
-            How many tasks run it; the class attribute `par`, 1, when left out. A dict says it for each environment, as
-            in streamparse; see `Topology.graph`.
+            Number of tasks; by default the class attribute `par`, 1. A dict gives it for each environment, as in
+            streamparse; see `Topology.graph`.
         config : dict, optional
-            Options that hold for this component.
+            Options of this component.
         executors : int, optional
-            How many threads its tasks share, at most `par`; as many as tasks when left out.
+            Number of threads that its tasks share, at most `par`; by default one for each task.
         """
         return ComponentSpec(cls, name=name, par=par, executors=executors, config=config)
 
     def next_tuple(self) -> Any:
-        """Emit what there is to emit, and return without waiting. May be ``async def``."""
+        """Emit what is available now, and return without waiting. May be ``async def``."""
         raise NotImplementedError(f"{type(self).__name__} has no next_tuple()")
 
     def ack(self, tup_id: Any) -> Any:
-        """Hear that everything derived from a tuple is done. May be ``async def``, also beside a plain next_tuple."""
+        """Handle the ack of a tuple: its tree is complete. May be ``async def``, also beside a plain next_tuple."""
 
     def fail(self, tup_id: Any, reason: Reason | None = None) -> Any:
-        """Hear that a tuple failed. May be ``async def``.
+        """Handle a tuple whose tree failed. May be ``async def``.
 
-        A method that takes `tup_id` only is called without the reason, as in streamparse.
+        A method that only takes `tup_id` is called without the reason, as in streamparse.
 
         Parameters
         ----------
@@ -76,21 +76,21 @@ class Spout(Component):
     def keep_alive(self) -> Any:
         """Keep alive what the spout holds open: send a heartbeat, renew a lease. Called at least every second.
 
-        It is called by the clock of the runtime and in every state from `initialize` to `close`: while too much is
-        open for `next_tuple` to be called, while consumers are slow, while the topology is paused, drains or waits for
-        other components. It is called between two calls of the spout's other methods, on the same thread; while one of
-        those blocks it cannot be. It may be ``async def``, and then goes on while other coroutines of the spout wait.
-        What it raises is treated as what `next_tuple` raises. It is not the place to emit.
+        The runtime calls it by its clock, in every state from `initialize` to `close`: while too many trees are open
+        for `next_tuple`, while consumers are slow, while the topology is paused, drains or waits for other components.
+        The call comes between two calls of the spout's other methods, on the same thread; a method that blocks delays
+        it. It may be ``async def``, and then runs while other coroutines of the spout wait. An exception has the same
+        effect as one of `next_tuple`. Do not emit here.
         """
 
     def activate(self) -> None:
-        """Hear that the spout is asked for tuples again."""
+        """Prepare for calls of `next_tuple`, which begin or resume."""
 
     def deactivate(self) -> None:
-        """Hear that the spout is not asked for tuples until `activate` or `close`."""
+        """Prepare for a pause: `next_tuple` will not be called until `activate`, if at all."""
 
     def finish(self) -> None:
-        """Say that no further tuple will come, so that ``until="drained"`` can end. Acks and fails still arrive."""
+        """Declare that no further tuple will come, so that ``until="drained"`` can end. Acks and fails still arrive."""
         self._finished = True
 
     @property
@@ -113,7 +113,7 @@ class Spout(Component):
         tup : list or tuple
             The values, as many as the stream has fields.
         tup_id : hashable, optional
-            Track the tree: `ack` or `fail` is called with this id. None: untracked.
+            Track the tree, and call `ack` or `fail` with this id. None: untracked.
         stream : str, optional
             "default" when left out.
         direct_task : int, optional
@@ -129,18 +129,19 @@ class Spout(Component):
 
 
 class ReliableSpout(Spout):
-    """A spout that emits what failed again, and after too many attempts hands it to `dead_letter`.
+    """A spout that emits failed tuples again, and hands a tuple that failed too often to `dead_letter`.
 
-    A tuple that fails waits `backoff_secs`, the next time twice as long, and so on up to `backoff_secs_max`. Each
-    emission is an attempt; when attempt ``max_fails + 1`` fails, the tuple is a dead letter. It is never acked in
-    silence. Failures by RESTART and SHUTDOWN are replayed too, and do not count.
+    A tuple that failed waits for `backoff_secs`, the next time twice as long, up to `backoff_secs_max`. Each emission
+    is an attempt; when attempt ``max_fails + 1`` fails, the tuple is a dead letter. Failures by RESTART and SHUTDOWN
+    are replayed too, and do not count.
 
-    A tuple emitted without tup_id is untracked. Whoever overrides `ack` or `fail` calls that of this class.
+    A tuple emitted without tup_id is untracked. A subclass that overrides `ack` or `fail` has to call the method of
+    this class.
 
     Attributes
     ----------
     max_fails : int
-        How many replays a tuple gets.
+        Number of replays of a tuple.
     backoff_secs : float
         Seconds between the first failure and its replay.
     backoff_secs_max : float
@@ -164,14 +165,14 @@ class ReliableSpout(Spout):
 
     @property
     def unacked_tuples(self) -> dict[Hashable, tuple[Sequence[Any], str | None, int | None, bool]]:
-        """What is open or waits, as in pystorm: tup_id -> (values, stream, direct_task, False). A copy."""
+        """The tuples that are open or wait, as in pystorm: tup_id -> (values, stream, direct_task, False). A copy."""
         entries = self._replays.entries.copy().items()  # Another thread may emit meanwhile.
         return {tup_id: (entry.values, entry.stream, entry.direct_task, False) for tup_id, entry in entries}
 
     @property
     def failed_tuples(self) -> dict[Hashable, int]:
-        """How often each of these failed, where it did, as in pystorm. A copy."""
-        fails = {tup_id: entry.fails for tup_id, entry in self._replays.entries.copy().items()}
+        """How often each of these failed, if it did, as in pystorm. A copy."""
+        fails = {tup_id: entry.fail_count for tup_id, entry in self._replays.entries.copy().items()}
         return {tup_id: count for tup_id, count in fails.items() if count}
 
     def emit(
@@ -185,16 +186,16 @@ class ReliableSpout(Spout):
         """Emit a tuple; with a tup_id, remember it until it is acked. See `Spout.emit`."""
         if tup_id is None:
             return super().emit(tup, tup_id, stream, direct_task, need_task_ids)
-        # The spout may go on changing its list, and a replay is what was emitted. What is no row is refused below.
+        # A copy, since the spout may change its list before the replay. Anything that is no row is refused below.
         values = row_of(tup)
         try:
-            # Before the emission: the outcome may come before that returns.
+            # Before the emission, since the outcome may come before that returns.
             before = self._replays.record(tup_id, () if values is None else values, stream, direct_task)
-        except TypeError:  # it has no hash, as emit will say
+        except TypeError:  # tup_id has no hash; emit raises the error that says so
             return super().emit(tup, tup_id, stream, direct_task, need_task_ids)
         try:
             return super().emit(tup if values is None else values, tup_id, stream, direct_task, need_task_ids)
-        except AckerError:  # nothing was emitted; what a hook raises comes later
+        except AckerError:  # nothing was emitted; errors of hooks, which come after the emission, are of other types
             self._replays.restore(tup_id, before)
             raise
 
@@ -204,13 +205,13 @@ class ReliableSpout(Spout):
             self.logger.warning("ack of a tuple that is not open: %r", tup_id)
 
     def fail(self, tup_id: Any, reason: Reason | None = None) -> Any:
-        """Schedule the replay of a tuple, or give it up.
+        """Schedule the replay of a tuple, or make it a dead letter.
 
         Parameters
         ----------
         tup_id : hashable
         reason : Reason, optional
-            Its attempt is set to the ledger's count.
+            Its attempt is replaced by the number of this tuple's emissions.
         """
         entry = self._replays.entries.get(tup_id)
         if entry is None or entry.due_ms is not None:
@@ -230,7 +231,7 @@ class ReliableSpout(Spout):
         self._replays.schedule(tup_id, self._collector.now_ms() + round(secs * 1000), counted=counted)
 
     def dead_letter(self, tup_id: Any, values: Sequence[Any], reason: Reason) -> None:
-        """Take a tuple that failed too often. Logs it at ERROR and counts it; override to keep it somewhere.
+        """Handle a tuple that failed too often. Logs it at ERROR and counts it; override to keep it somewhere.
 
         Parameters
         ----------
@@ -244,12 +245,12 @@ class ReliableSpout(Spout):
         self.logger.error("gave up tuple %r after %d attempts: %s; values %r", tup_id, reason.attempt, reason, values)
 
     def _attempt(self, tup_id: Hashable) -> int:
-        """Return which attempt of a tuple is open, 1 if unknown: for a runtime that makes the reason of a failure."""
+        """Return the number of a tuple's open attempt, 1 if unknown; runtimes put it into reasons."""
         entry = self._replays.entries.get(tup_id)
         return 1 if entry is None else entry.attempt
 
     def _replay_due(self, now_ms: int, limit: int | None = None) -> int:
-        """Emit the tuples whose wait is over, at most `limit` of them; return how many."""
+        """Emit the tuples whose replay is due, at most `limit` of them; return how many."""
         replayed = 0
         while replayed != limit:
             tup_id = self._replays.pop_due(now_ms)
@@ -262,5 +263,5 @@ class ReliableSpout(Spout):
 
     @property
     def _next_due_ms(self) -> int | None:
-        """When the next replay is due; None: nothing waits."""
+        """When the next replay is due; None if no tuple waits."""
         return self._replays.next_due_ms()

@@ -14,7 +14,7 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _checked_fields(stream: str, fields: object) -> tuple[str, ...]:
+def _check_fields(stream: str, fields: object) -> tuple[str, ...]:
     if fields is None:
         return ()
     if not isinstance(fields, list | tuple):
@@ -46,7 +46,7 @@ class Stream:
             raise TopologyError(f"stream: the name is a str that is not empty, got {name!r}")
         if direct not in (True, False):
             raise TopologyError(f"stream {name!r}: direct is True or False, got {direct!r}")
-        self.fields = _checked_fields(name, fields)
+        self.fields = _check_fields(name, fields)
         self.name = name
         self.direct = direct
 

@@ -1,4 +1,4 @@
-"""What mends a name that nobody knows."""
+"""Suggestions for a name that does not exist."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
-    """Return what mends an unknown name: the nearest known one, or all of them."""
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """Return the end of an error's text: the known name nearest to an unknown one, or all known names."""
     names = list(known)
     if not names:
         return "there are none"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from acker._engine.protocol import encode_tuple_id
 from acker._flow import Delivery, Field
-from acker.topology.suggestions import nearest
+from acker.topology.suggestions import suggestion
 
 SYSTEM_COMPONENT: Final = "__system"
 TICK_STREAM: Final = "__tick"
@@ -57,7 +57,7 @@ class Tuple(Delivery):
         def __getattr__(self, name):
             if name.startswith("__") or name in _OWN_NAMES:  # a protocol that Python asks for; a tuple without a source
                 raise AttributeError(name)
-            raise AttributeError(f"a tuple of {self._where} has no field {name!r}; {nearest(name, self.fields)}")
+            raise AttributeError(f"a tuple of {self._where} has no field {name!r}; {suggestion(name, self.fields)}")
 
     @property
     def _where(self) -> str:
@@ -93,7 +93,7 @@ class Tuple(Delivery):
             try:
                 return self.values[self._index[key]]
             except KeyError:
-                mend = nearest(key, self.fields)
+                mend = suggestion(key, self.fields)
                 raise KeyError(
                     f"{key!r} is no field of {self._where}: {self.fields}" + f"; {mend}" * mend.startswith("did")
                 ) from None
@@ -151,7 +151,7 @@ def values_type(fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
     named: Any = namedtuple("Values", fields, rename=True)  # type: ignore[misc]  # noqa: PYI024
 
     def missing(_: object, name: str) -> Any:
-        raise AttributeError(f"values have no field {name!r}; {nearest(name, fields)}")
+        raise AttributeError(f"values have no field {name!r}; {suggestion(name, fields)}")
 
     members = {"__slots__": (), "__module__": __name__, "__getattr__": missing}
     return type("Values", (named,), members)

@@ -237,7 +237,7 @@ class Simulation:
         self._remember_crew()
         if (
             self.ledger.violations
-            or self.runtime.settled
+            or self.runtime.has_ended
             or self.runtime.lifecycle.reached.is_set()
             or (self.plan.end != "drained" and self.scheduler.steps >= self.plan.end_after)
         ):

@@ -143,7 +143,7 @@ class AsyncBoltTask(BoltTask):
 
     running = 0
 
-    def take_up(self, tup: Tuple) -> None:
+    def claim(self, tup: Tuple) -> None:
         """Make a tuple this task's. A coroutine may be cancelled before it has begun, and its tuple is failed too."""
         tup._owner = self.collector
         self.collector.executed += 1
@@ -184,7 +184,7 @@ class AsyncBoltTask(BoltTask):
         except asyncio.CancelledError as cancelled:
             error = None if halted else cancelled
         if error is not None:
-            self._failed(tup, error)
+            self._on_error(tup, error)
 
 
 class _OnLoop:
@@ -297,7 +297,7 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
         return ended
 
     def _start(self, task: AsyncBoltTask, tup: Tuple) -> None:
-        task.take_up(tup)
+        task.claim(tup)
         coroutine = self.loop.create_task(task.run_one(tup))
         self.running.add(coroutine)
         coroutine.add_done_callback(functools.partial(self._end, task, tup))
@@ -327,8 +327,8 @@ class AsyncSpoutTask(SpoutTask):
 
     executor: AsyncSpoutExecutor
     loop: ClockLoop
-    asking: asyncio.Task[None] | None = None
-    beating: asyncio.Future[Any] | None = None
+    next_tuple_call: asyncio.Task[None] | None = None
+    keep_alive_call: asyncio.Future[Any] | None = None
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -340,10 +340,12 @@ class AsyncSpoutTask(SpoutTask):
     def _ask(self, limit: int) -> int:
         collector = self.collector
         for got in range(limit):
-            self._beat_if_due()
-            if self.asking is None and (self.spout._finished or self._is_full() or collector.output.must_yield):
+            self._keep_alive_if_due()
+            if self.next_tuple_call is None and (
+                self.spout._finished or self._is_full() or collector.output.must_yield
+            ):
                 return got
-            if self.asking is None:
+            if self.next_tuple_call is None:
                 self._emits = collector.emit_count
             if not self._has_returned():
                 return got
@@ -355,7 +357,7 @@ class AsyncSpoutTask(SpoutTask):
                 return got
         return limit
 
-    def _beat_if_due(self) -> None:
+    def _keep_alive_if_due(self) -> None:
         hand = self.collector.output
         if hand.keep_alive_at and self.loop.now_ns() >= hand.keep_alive_at:
             assert isinstance(hand, Outbox)
@@ -363,41 +365,42 @@ class AsyncSpoutTask(SpoutTask):
 
     def _has_returned(self) -> bool:
         """Let `next_tuple` go on; say whether it is through."""
-        if self.asking is None:
+        if self.next_tuple_call is None:
             if not self._waits:
                 self._call("next_tuple")
                 return True
-            self.asking = self.loop.create_task(self.spout.next_tuple())
-            self.asking.add_done_callback(self._touch)
+            self.next_tuple_call = self.loop.create_task(self.spout.next_tuple())
+            self.next_tuple_call.add_done_callback(self._touch)
         self.loop.rounds()
-        if not self.asking.done():
+        if not self.next_tuple_call.done():
             return False
-        asking, self.asking = self.asking, None
-        asking.result()
+        next_tuple_call, self.next_tuple_call = self.next_tuple_call, None
+        next_tuple_call.result()
         return True
 
     def _touch(self, _: object) -> None:
         self.executor.signal.set()
 
-    def hear(self, verdicts: list[TreeOutcome], *, guarded: bool) -> None:
+    def deliver_outcomes(self, verdicts: list[TreeOutcome], *, log_errors: bool) -> None:
         """Tell the component how trees ended, once `next_tuple` has returned."""
-        beating = self.beating
-        if beating is not None and beating.done():
-            self.beating = None
-            self._look_at(beating, guarded=guarded)
-        if self.asking is not None and not self.asking.done():
+        keep_alive_call = self.keep_alive_call
+        if keep_alive_call is not None and keep_alive_call.done():
+            self.keep_alive_call = None
+            self._check_result(keep_alive_call, log_errors=log_errors)
+        if self.next_tuple_call is not None and not self.next_tuple_call.done():
             self._later.extend(verdicts)
             return
-        if self.asking is not None and (self.asking.cancelled() or self.asking.exception() is not None):
+        call = self.next_tuple_call
+        if call is not None and (call.cancelled() or call.exception() is not None):
             # Now and not when the spout is asked again, which it may never be.
-            asking, self.asking = self.asking, None
-            self._look_at(asking, guarded=guarded)
+            self.next_tuple_call = None
+            self._check_result(call, log_errors=log_errors)
         later, self._later = self._later, []
-        super().hear(later + verdicts, guarded=guarded)
+        super().deliver_outcomes(later + verdicts, log_errors=log_errors)
 
-    def _look_at(self, coroutine: asyncio.Future[Any], *, guarded: bool) -> None:
+    def _check_result(self, coroutine: asyncio.Future[Any], *, log_errors: bool) -> None:
         """Raise what a coroutine raised; after a halt, which has cancelled it, log it."""
-        if not guarded:
+        if not log_errors:
             coroutine.result()
         elif not coroutine.cancelled() and coroutine.exception() is not None:
             who = self.collector
@@ -405,12 +408,12 @@ class AsyncSpoutTask(SpoutTask):
 
     def keep_alive(self) -> None:
         """Let the component keep alive what it holds open: a coroutine beside all else that runs, one at a time."""
-        if self.beating is not None:
+        if self.keep_alive_call is not None:
             return
-        beat = self.spout.keep_alive()
-        if inspect.isawaitable(beat):
-            self.beating = asyncio.ensure_future(beat, loop=self.loop)
-            self.beating.add_done_callback(self._touch)
+        call = self.spout.keep_alive()
+        if inspect.isawaitable(call):
+            self.keep_alive_call = asyncio.ensure_future(call, loop=self.loop)
+            self.keep_alive_call.add_done_callback(self._touch)
             self.loop.rounds()
 
     def is_quiet(self) -> bool:
@@ -437,7 +440,7 @@ class AsyncSpoutTask(SpoutTask):
             return
         is_cancelled = False
         while not coroutine.done():
-            self._beat_if_due()
+            self._keep_alive_if_due()
             if not is_cancelled and self.executor.mode in (Mode.HALT, Mode.CLOSE):
                 is_cancelled = coroutine.cancel()
                 logger.error("%s is cancelled: it waits, and the topology has come to a halt", who)

@@ -16,7 +16,7 @@ from acker.topology.bolt import Bolt
 from acker.topology.tuples import Tuple, TupleSource
 
 # How many exceptions of a task are logged at ERROR one by one; then the 16th, 32nd and so on.
-_TOLD_ALWAYS = 10
+_LOGGED_ALWAYS = 10
 
 logger = logging.getLogger("acker.local")
 
@@ -52,7 +52,7 @@ class BoltTask(ComponentTask):
         self.collector = collector
         self.tick_at = None if tick_ns is None else clock.now_ns() + tick_ns
         self._forgotten = 0
-        self._raised = 0
+        self._error_count = 0
         self._clock = clock
         self._tick = tick
         self._tick_ns = tick_ns
@@ -60,14 +60,14 @@ class BoltTask(ComponentTask):
         self._auto_fail = self.bolt.auto_fail
 
     @property
-    def held(self) -> int:
+    def held_count(self) -> int:
         """How many tuples were taken over and neither acked nor failed."""
         return self.collector.executed - self.collector.acked - self.collector.failed - self._forgotten
 
     def inherit(self, previous: BoltTask) -> None:
-        """Go on counting where the task before a restart stopped; what it held is forgotten."""
+        """Continue the counts of the task before a restart; what that held is forgotten."""
         self.collector.inherit(previous.collector)
-        self._forgotten = previous._forgotten + previous.held
+        self._forgotten = previous._forgotten + previous.held_count
 
     def tick_if_due(self) -> bool:
         """Hand the component a tick tuple if it is time; say whether it was."""
@@ -90,18 +90,18 @@ class BoltTask(ComponentTask):
 
     def release(self) -> bool:
         """Tick a component that holds tuples, because the timers have stopped; say whether it let some go."""
-        held = self.held
-        if not held or self.tick_at is None:
+        before = self.held_count
+        if not before or self.tick_at is None:
             return False
         for _ in range(getattr(self.bolt, "ticks_between_batches", 1)):
             self.tick()
-        return self.held < held
+        return self.held_count < before
 
     def run(self, tuples: list[Tuple], begin: int, end: int) -> int:
         """Process tuples[begin:end]; return the place of the first one that was left, because something is up."""
-        return self.collector.run(tuples, begin, end, self.bolt.process, self._auto_ack, self._failed)
+        return self.collector.run(tuples, begin, end, self.bolt.process, self._auto_ack, self._on_error)
 
-    def _failed(self, tup: Tuple, error: BaseException) -> None:
+    def _on_error(self, tup: Tuple, error: BaseException) -> None:
         """Fail a tuple for what `process` raised. What ends a program ends the topology as well."""
         if self._auto_fail:
             self._fail(tup, error)
@@ -111,9 +111,9 @@ class BoltTask(ComponentTask):
     def _fail(self, tup: Tuple, error: BaseException) -> None:
         collector = self.collector
         failed = collector.fail_unless_settled(tup, error)
-        self._raised += 1
+        self._error_count += 1
         # The reason goes to the spout each time. A log that repeats it for each tuple would slow everything down.
-        told = self._raised <= _TOLD_ALWAYS or self._raised.bit_count() == 1
+        told = self._error_count <= _LOGGED_ALWAYS or self._error_count.bit_count() == 1
         self.bolt.logger.log(
             logging.ERROR if told else logging.DEBUG,
             "%s: task %d %s %r%s",
@@ -121,7 +121,7 @@ class BoltTask(ComponentTask):
             collector.task,
             "failed" if failed else "raised after it had settled",
             tup,
-            f" ({self._raised:,} times by now)" if self._raised > _TOLD_ALWAYS else "",
+            f" ({self._error_count:,} times by now)" if self._error_count > _LOGGED_ALWAYS else "",
             exc_info=error,
         )
 
@@ -196,6 +196,6 @@ class BoltExecutor(ComponentExecutor):
         return self.inbox.clear()
 
 
-def sampled(rate: float) -> int:
+def sample_interval(rate: float) -> int:
     """Return of how many tuples one is measured."""
     return max(1, round(1 / rate)) if rate > 0 else sys.maxsize

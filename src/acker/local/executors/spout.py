@@ -93,28 +93,31 @@ class SpoutTask(ComponentTask):
         """Let the component keep alive what it holds open."""
         self._call("keep_alive")
 
-    def hear(self, verdicts: list[TreeOutcome], *, guarded: bool) -> None:
+    def deliver_outcomes(self, verdicts: list[TreeOutcome], *, log_errors: bool) -> None:
         """Tell the component how trees ended.
 
-        What `ack` or `fail` raise escapes, and what was not told yet is told the next time; `guarded` it is logged.
+        What `ack` or `fail` raise escapes, and the next call continues behind it; with `log_errors` it is logged.
         """
-        ack, fail = (self._guarded(self._ack), self._guarded(self._fail)) if guarded else (self._ack, self._fail)
+        ack: Callable[..., Any] = self._ack
+        fail: Callable[..., Any] = self._fail
+        if log_errors:
+            ack, fail = self._log_errors(ack), self._log_errors(fail)
         self.collector.deliver_outcomes(verdicts, ack, fail)
         while self.collector.untracked_ids:  # What another thread has emitted, where there is no acker.
             if not ack(self.collector.untracked_ids.pop(0)):
                 self.collector.acked += 1
 
-    def _guarded(self, tell: Callable[..., Any]) -> Callable[..., bool]:
-        def guarded(tup_id: Hashable, *reason: Reason) -> bool:
+    def _log_errors(self, call: Callable[..., Any]) -> Callable[..., bool]:
+        def call_and_log(tup_id: Hashable, *reason: Reason) -> bool:
             try:
-                tell(tup_id, *reason)
+                call(tup_id, *reason)
             except BaseException:
                 who = self.collector.component
                 logger.exception("%s: task %d raised for %r while it stops", who, self.collector.task, tup_id)
                 return True
             return False
 
-        return guarded
+        return call_and_log
 
     def _ack(self, tup_id: Hashable) -> None:
         try:
@@ -234,7 +237,7 @@ class SpoutExecutor(ComponentExecutor):
     def _work(self, mode: Mode, limit: int) -> bool:
         self._idle_until = None
         try:
-            worked = self._hear(guarded=mode is Mode.SETTLE)
+            worked = self._deliver_outcomes(log_errors=mode is Mode.SETTLE)
         finally:
             self.hand_over()  # Spouts of pystorm's kind emit again in `fail`.
         if self.track_again:
@@ -250,14 +253,14 @@ class SpoutExecutor(ComponentExecutor):
             worked = True
         return worked
 
-    def _hear(self, *, guarded: bool) -> bool:
+    def _deliver_outcomes(self, *, log_errors: bool) -> bool:
         heard = False
         for task in self.tasks:
-            task.hear([], guarded=guarded)
+            task.deliver_outcomes([], log_errors=log_errors)
         while (chunk := self.inbox.take()) is not None:
             place, verdicts = chunk
             try:
-                self.tasks[place].hear(verdicts, guarded=guarded)
+                self.tasks[place].deliver_outcomes(verdicts, log_errors=log_errors)
             finally:
                 self.inbox.done(len(verdicts))
             heard = True

@@ -89,7 +89,7 @@ class Histogram:
             low = high
         return float(self.bounds_ns[-1])
 
-    def cumulated(self, every: int = 1) -> list[tuple[int, int]]:
+    def cumulative(self, every: int = 1) -> list[tuple[int, int]]:
         """Return (bound in ns, how many did not exceed it) for each `every`-th bound, and for the last one.
 
         Exporters send every fourth, an octave apart: a series a bound is a lot.
@@ -196,7 +196,7 @@ class CommonStats:
     def __repr__(self) -> str:
         """Return whose they are, and what is not 0."""
         fields, common = dataclasses.fields(self), len(dataclasses.fields(CommonStats))
-        return _written(self, {item.name: getattr(self, item.name) for item in (*fields[common:], *fields[:common])})
+        return _format(self, {item.name: getattr(self, item.name) for item in (*fields[common:], *fields[:common])})
 
     @property
     def emitted_total(self) -> int:
@@ -205,7 +205,7 @@ class CommonStats:
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as what JSON can hold."""
-        return {item.name: _plain(getattr(self, item.name)) for item in dataclasses.fields(self)}
+        return {item.name: _json_value(getattr(self, item.name)) for item in dataclasses.fields(self)}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -273,7 +273,9 @@ class RuntimeStats:
 
     def __repr__(self) -> str:
         values = {"topology": self.topology, "state": self.state, "uptime_secs": round(self.uptime_secs, 3)}
-        return _written(self, {**values, "restarts": self.restarts, "tasks": len(self.tasks), **_trees(self.totals)})
+        return _format(
+            self, {**values, "restarts": self.restarts, "tasks": len(self.tasks), **_tree_counts(self.totals)}
+        )
 
     def components(self) -> dict[str, ComponentStats]:
         """Return the components by name, in the order of their tasks."""
@@ -286,7 +288,7 @@ class RuntimeStats:
                 kind=tasks[0].kind,
                 tasks=len(tasks),
                 executors=len({task.executor for task in tasks}),
-                **_summed(tasks),
+                **_sum_rows(tasks),
             )
             for name, tasks in rows.items()
         }
@@ -300,7 +302,7 @@ class RuntimeStats:
         are the runtime's own and count for nothing here.
         """
         tasks = [task for task in self.tasks if task.kind != "acker"]
-        of_spouts = _summed([task for task in tasks if task.kind == "spout"])
+        of_spouts = _sum_rows([task for task in tasks if task.kind == "spout"])
         of_trees = ("acked", "failed", "timed_out", "rejected", "restarted", "shut_down", "pending", "oldest_age_ms")
         return ComponentStats(
             component=self.topology,
@@ -308,7 +310,7 @@ class RuntimeStats:
             tasks=len(tasks),
             executors=len({task.executor for task in tasks}),
             **{
-                **_summed(tasks),
+                **_sum_rows(tasks),
                 **{name: of_spouts[name] for name in of_trees},
                 "executed": sum(task.executed for task in tasks if task.kind == "bolt"),
             },
@@ -389,8 +391,13 @@ class RunReport:
     def __repr__(self) -> str:
         values = {"topology": self.topology, "outcome": self.outcome, "seconds": round(self.seconds, 3)}
         found = {name: len(getattr(self, name)) for name in ("abandoned", "stalls", "timed_out_traces")}
-        counts = {"restarts": self.restarts, **_trees(self.stats.totals), "undelivered": self.undelivered, **found}
-        return _written(self, {**values, **counts, "error": self.error})
+        counts = {
+            "restarts": self.restarts,
+            **_tree_counts(self.stats.totals),
+            "undelivered": self.undelivered,
+            **found,
+        }
+        return _format(self, {**values, **counts, "error": self.error})
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as what JSON can hold."""
@@ -410,7 +417,7 @@ class RunReport:
         }
 
 
-def _plain(value: object) -> Any:
+def _json_value(value: object) -> Any:
     if isinstance(value, Histogram):
         return value.to_json()
     if isinstance(value, Stats):
@@ -420,21 +427,21 @@ def _plain(value: object) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def _trees(totals: ComponentStats) -> dict[str, int]:
+def _tree_counts(totals: ComponentStats) -> dict[str, int]:
     """Return how many trees there were, by what became of them."""
     ends = ("acked", "failed", "timed_out", "rejected", "restarted", "shut_down", "ack_errors")
     names = (*ends, "dead_letters", "pending")
     return {name: getattr(totals, name) for name in names}
 
 
-def _written(value: object, fields: Mapping[str, object]) -> str:
+def _format(value: object, fields: Mapping[str, object]) -> str:
     """Return a value as Python writes one, without what is nothing in it: pages of zeros tell nobody anything."""
     nothing: tuple[object, ...] = (0, None, "", {}, Histogram())
     told = ", ".join(f"{name}={field!r}" for name, field in fields.items() if field not in nothing)
     return f"{type(value).__name__}({told})"
 
 
-def _summed(rows: Sequence[TaskStats]) -> dict[str, Any]:
+def _sum_rows(rows: Sequence[TaskStats]) -> dict[str, Any]:
     """Return the fields of `CommonStats` over some tasks."""
     executors = {row.executor or row.task: row for row in rows}
     found: dict[str, Any] = {}
@@ -449,13 +456,13 @@ def _summed(rows: Sequence[TaskStats]) -> dict[str, Any]:
         elif item.name in ("queue", "queue_capacity"):
             found[item.name] = sum(getattr(row, item.name) for row in executors.values())
         elif item.name in ("emitted", "user"):
-            found[item.name] = _added(values)
+            found[item.name] = _add_counts(values)
         else:
             found[item.name] = sum(values)
     return found
 
 
-def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     found: dict[str, int] = {}
     for each in counts:
         for name, count in each.items():

@@ -82,7 +82,7 @@ def _bolt_row(task: BoltTask, executor: BoltExecutor, uptime_ns: int) -> TaskSta
     return TaskStats(
         kind="bolt",
         failed=task.collector.failed,
-        pending=task.held,
+        pending=task.held_count,
         execute_latency=task.collector.latency.snapshot(),
         **_counts(task, executor, uptime_ns),
     )

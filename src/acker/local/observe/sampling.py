@@ -39,24 +39,24 @@ class Sampler:
         self._sample = sample
         self._names = names
 
-    def emitted(self, ids: Mapping[int, int], task: int, component: str) -> None:
+    def record_emit(self, ids: Mapping[int, int], task: int, component: str) -> None:
         """Note a delivery to a task."""
         for root_id, tuple_id in ids.items():
             if root_id % self._sample == 0:
-                self.traces.emitted(root_id, tuple_id, self._names[task], task, component)
+                self.traces.record_emit(root_id, tuple_id, self._names[task], task, component)
 
-    def settled(self, ids: Mapping[int, int], *, failed: bool) -> None:
+    def record_settle(self, ids: Mapping[int, int], *, failed: bool) -> None:
         """Note that a tuple was acked or failed."""
         for root_id, tuple_id in ids.items():
             if root_id % self._sample == 0:
-                (self.traces.failed if failed else self.traces.acked)(root_id, tuple_id)
+                (self.traces.record_fail if failed else self.traces.record_ack)(root_id, tuple_id)
 
-    def ended(self, root_id: int, component: str, tup_id: Hashable, reason: Reason | None) -> None:
+    def record_end(self, root_id: int, component: str, tup_id: Hashable, reason: Reason | None) -> None:
         """Note that a tree ended; of one that was not finished, say why."""
         if root_id % self._sample:
             return
         if reason is not None and reason.kind in _TOLD:
-            text = f"{component}: {tup_id!r} {_TOLD[reason.kind]}: {self.traces.text(root_id)}"
+            text = f"{component}: {tup_id!r} {_TOLD[reason.kind]}: {self.traces.describe(root_id)}"
             self.texts.append(text)
             logger.warning("%s", text)
         self.traces.forget(root_id)

@@ -101,7 +101,7 @@ class EdgeTraces:
     def __len__(self) -> int:
         return len(self._trees)
 
-    def emitted(self, root: int, tuple_id: int, component: str, task: int, from_component: str) -> None:
+    def record_emit(self, root: int, tuple_id: int, component: str, task: int, from_component: str) -> None:
         """Note that a tuple of a tree is on its way to a task of `component`."""
         now_ns = self._clock.now_ns()
         with self._lock:
@@ -117,11 +117,11 @@ class EdgeTraces:
             else:
                 tree.unseen += 1
 
-    def acked(self, root: int, tuple_id: int) -> None:
+    def record_ack(self, root: int, tuple_id: int) -> None:
         """Note that a task acked a tuple. One that is not known, as after the end of its tree, is ignored."""
         self._settle(root, tuple_id, failed=False)
 
-    def failed(self, root: int, tuple_id: int) -> None:
+    def record_fail(self, root: int, tuple_id: int) -> None:
         """Note that a task failed a tuple; likewise."""
         self._settle(root, tuple_id, failed=True)
 
@@ -130,7 +130,7 @@ class EdgeTraces:
         with self._lock:
             self._forget(root)
 
-    def explain(self, root: int) -> list[HeldTuple]:
+    def held_tuples(self, root: int) -> list[HeldTuple]:
         """Return the tuples of a tree that somebody holds, those held longest first. Of an unknown tree: none."""
         now_ns = self._clock.now_ns()
         with self._lock:
@@ -142,13 +142,13 @@ class EdgeTraces:
         ]
         return sorted(held, key=lambda edge: -edge.held_ms)
 
-    def settled(self, root: int) -> list[SettledTuple]:
+    def settled_tuples(self, root: int) -> list[SettledTuple]:
         """Return the last tuples of a tree that were acked or failed, in the order in which they were."""
         with self._lock:
             tree = self._trees.get(root)
             return [] if tree is None else list(tree.settled)
 
-    def text(self, root: int) -> str:
+    def describe(self, root: int) -> str:
         """Return in one line who holds tuples of a tree, and for how long.
 
         >>> class Clock:
@@ -157,14 +157,14 @@ class EdgeTraces:
         ...         return self.now
         >>> clock = Clock()
         >>> traces = EdgeTraces(clock)
-        >>> traces.emitted(7, 1, "split", 2, from_component="lines")
-        >>> traces.emitted(7, 2, "count", 4, from_component="split")
-        >>> traces.acked(7, 1)
+        >>> traces.record_emit(7, 1, "split", 2, from_component="lines")
+        >>> traces.record_emit(7, 2, "count", 4, from_component="split")
+        >>> traces.record_ack(7, 1)
         >>> clock.now = 30_200_000_000
-        >>> traces.text(7)
+        >>> traces.describe(7)
         'tree 7, begun 30.2 s ago: count[4] holds 1 tuple of split, for 30.2 s; 1 other tuple was settled'
         """
-        held, now_ns = self.explain(root), self._clock.now_ns()
+        held, now_ns = self.held_tuples(root), self._clock.now_ns()
         with self._lock:
             tree = self._trees.get(root)
             if tree is None:
@@ -173,7 +173,7 @@ class EdgeTraces:
         holders: dict[tuple[str, int], list[HeldTuple]] = {}
         for edge in held:
             holders.setdefault((edge.component, edge.task), []).append(edge)
-        parts = [_who(edges) for edges in islice(holders.values(), _NAMED_MAX)]
+        parts = [_describe_holder(edges) for edges in islice(holders.values(), _NAMED_MAX)]
         if len(holders) > _NAMED_MAX:
             parts.append(f"{len(holders) - _NAMED_MAX} more tasks hold tuples of it")
         if unseen:
@@ -182,7 +182,7 @@ class EdgeTraces:
             parts.append("nobody holds a tuple of it, so a message to the acker is missing or late")
         if settled:
             parts.append(f"{_tuples(settled, 'other ')} {'was' if settled == 1 else 'were'} settled")
-        return f"tree {root}, begun {seconds((now_ns - began_ns) // 1_000_000)} ago: {'; '.join(parts)}"
+        return f"tree {root}, begun {format_duration((now_ns - began_ns) // 1_000_000)} ago: {'; '.join(parts)}"
 
     def _settle(self, root: int, tuple_id: int, *, failed: bool) -> None:
         now_ns = self._clock.now_ns()
@@ -202,10 +202,14 @@ class EdgeTraces:
                 del self._ended[next(iter(self._ended))]
 
 
-def _who(edges: list[HeldTuple]) -> str:
+def _describe_holder(edges: list[HeldTuple]) -> str:
     first = edges[0]
     sources = ", ".join(dict.fromkeys(edge.from_component for edge in edges))
-    since = f"for {seconds(first.held_ms)}" if len(edges) == 1 else f"the first for {seconds(first.held_ms)}"
+    since = (
+        f"for {format_duration(first.held_ms)}"
+        if len(edges) == 1
+        else f"the first for {format_duration(first.held_ms)}"
+    )
     return f"{first.component}[{first.task}] holds {_tuples(len(edges))} of {sources}, {since}"
 
 
@@ -213,7 +217,7 @@ def _tuples(count: int, which: str = "") -> str:
     return f"{count:,} {which}tuple{'' if count == 1 else 's'}"
 
 
-def seconds(ms: float) -> str:
+def format_duration(ms: float) -> str:
     """Return a time as people read it: 250 ms, 30.2 s, 5 min 3 s."""
     if ms < 1_000:
         return f"{ms:.0f} ms"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from acker.local.observe.metrics import RuntimeStats, TaskStats
-from acker.local.observe.tracing import seconds
+from acker.local.observe.tracing import format_duration
 
 # How many tasks a text names for one reason.
 _NAMED_MAX: Final = 3
@@ -59,9 +59,9 @@ class StallWatchdog:
         self._next_ms = self._since_ms + 2 * stalled_ms
         trees = "1 tree is" if pending == 1 else f"{pending:,} trees are"
         oldest_ms = max((row.oldest_age_ms for row in spouts if row.oldest_age_ms is not None), default=None)
-        age = "" if oldest_ms is None else f" (the oldest for {seconds(oldest_ms)})"
+        age = "" if oldest_ms is None else f" (the oldest for {format_duration(oldest_ms)})"
         who = "; ".join(suspects(stats.tasks, busy_ms or {})) or "no task is busy, has a queue or holds a tuple"
-        return f"nothing was acked for {seconds(stalled_ms)} and {trees} pending{age}: {who}"
+        return f"nothing was acked for {format_duration(stalled_ms)} and {trees} pending{age}: {who}"
 
 
 def suspects(tasks: Iterable[TaskStats], busy_ms: Mapping[int, int]) -> list[str]:
@@ -70,7 +70,7 @@ def suspects(tasks: Iterable[TaskStats], busy_ms: Mapping[int, int]) -> list[str
     found = []
     for row in _worst((row for row in tasks if row.task in busy_ms), lambda row: busy_ms[row.task]):
         call = "next_tuple()" if row.kind == "spout" else "process()"
-        found.append(f"{row.component}[{row.task}] has been in {call} for {seconds(busy_ms[row.task])}")
+        found.append(f"{row.component}[{row.task}] has been in {call} for {format_duration(busy_ms[row.task])}")
     # Tasks of one executor share its queue.
     queues = {row.executor or row.task: row for row in reversed(tasks) if row.queue}
     found += [
@@ -78,7 +78,7 @@ def suspects(tasks: Iterable[TaskStats], busy_ms: Mapping[int, int]) -> list[str
         for row in _worst(reversed(queues.values()), lambda row: row.queue)
     ]
     for row in _worst((row for row in tasks if row.kind == "bolt" and row.pending), lambda row: row.pending):
-        age = "" if row.oldest_age_ms is None else f", the oldest for {seconds(row.oldest_age_ms)}"
+        age = "" if row.oldest_age_ms is None else f", the oldest for {format_duration(row.oldest_age_ms)}"
         found.append(f"{row.component}[{row.task}] holds {row.pending:,} that it neither acked nor failed{age}")
     return found
 
