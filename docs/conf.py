@@ -62,6 +62,7 @@ NOT_PUBLIC: Final = (
     "local.lifecycle.Lifecycle",
     "local.executors.base.Executor",
     "local.until.Until",
+    "topology.tuples.TupleSource",
     "spark.steps.Step",
 )
 nitpick_ignore_regex = [

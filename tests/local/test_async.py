@@ -192,7 +192,5 @@ def test_other_methods_cannot_be_coroutines(feeder, method):
         raise AssertionError
 
     bolt = type("Odd", (Later,), {method: nobody_waits})
-    with pytest.raises(
-        TopologyError, match=f"component 'later': Odd.{method} cannot be `async def`: a runtime"
-    ):
+    with pytest.raises(TopologyError, match=f"component 'later': Odd.{method} cannot be `async def`: a runtime"):
         topology(feeder, CapturingBolt.fresh(), bolt)

@@ -15,7 +15,8 @@ from acker.local.clock import SystemClock
 from acker.local.collectors import ExecutorParts, LocalBoltCollector, LocalSpoutCollector
 from acker.local.queues import Outbox, Queue
 from acker.testing import CapturingBolt, FeederSpout, Scheduler, complete_topology
-from acker.topology import Bolt, Grouping, ReasonKind, Topology, TupleSource
+from acker.topology import Bolt, Grouping, ReasonKind, Topology
+from acker.topology.tuples import TupleSource
 
 IDS = [0, 1, -1, 5, INT64_MIN, INT64_MAX]
 

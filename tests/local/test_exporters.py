@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Sum
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from acker.local.observe.metric_names import METRICS, as_dict, prometheus_name
+from acker.local.observe.metric_names import METRICS, metric_points, prometheus_name
 from acker.local.observe.metrics import Histogram, RuntimeStats
 from acker.local.otel import instrument
 from acker.local.prometheus import RuntimeCollector, serve
@@ -27,7 +27,7 @@ ACKER = {"topology": "WordCount", "component": "__acker", "kind": "acker", "task
 
 def test_the_table_is_consistent(runtime) -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS) > 20
-    values = as_dict(runtime.stats())
+    values = metric_points(runtime.stats())
     for metric in METRICS:
         assert re.fullmatch(r"acker(\.[a-z_]+){2}", metric.name)
         assert metric.text and not metric.text.endswith(".")
@@ -35,7 +35,7 @@ def test_the_table_is_consistent(runtime) -> None:
             assert tuple(attributes) == metric.attributes, metric.name
             assert isinstance(value, Histogram) == (metric.kind == "histogram")
     assert all(values[name] for name in ("acker.messages.acked", "acker.user.events", "acker.trees.open"))
-    assert as_dict(RuntimeStats(topology="t"))["acker.messages.acked"] == []
+    assert metric_points(RuntimeStats(topology="t"))["acker.messages.acked"] == []
 
 
 @pytest.mark.repository
@@ -49,7 +49,7 @@ def test_the_document_has_the_same_table() -> None:
 
 
 def test_points_name_topology_component_kind_task_and_stream(runtime) -> None:
-    values = as_dict(runtime.stats())
+    values = metric_points(runtime.stats())
     assert values["acker.messages.emitted"] == [
         ({**LINES, "stream": "default"}, 10),
         ({**LINES, "stream": "errors"}, 1),

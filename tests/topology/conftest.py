@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from acker.topology import TupleSource
+from acker.topology.tuples import TupleSource
 
 
 class SpoutRecorder:

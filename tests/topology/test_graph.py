@@ -17,9 +17,9 @@ from acker.topology import (
     Subscription,
     Topology,
     TopologyError,
-    graph_of,
 )
 from acker.topology.component import Component
+from acker.topology.graph import graph_of
 
 
 class Lines(ReliableSpout):

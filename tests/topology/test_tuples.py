@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from acker.topology import Tuple, TupleSource, is_tick
-from acker.topology.tuples import tuple_type
+from acker.topology import Tuple, is_tick
+from acker.topology.tuples import TupleSource, tuple_type
 
 
 def make(values=("storm", 3), fields=("word", "count"), ids=None):

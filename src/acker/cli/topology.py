@@ -126,7 +126,8 @@ def write_report(report: RunReport, graph: Graph, path: Path, crash: str | None 
 
 def draw(name: str, *, how: str | None, output: Path | None, environment: str | None) -> int:
     """Draw a topology to a file or the standard output, and return the exit code."""
-    from acker.topology import drawing, graph_of
+    from acker.topology import drawing
+    from acker.topology.graph import graph_of
 
     if how is None:
         how = "dot" if output is None else _SUFFIXES.get(output.suffix)

@@ -1,6 +1,7 @@
-"""Topologies in this process: threads, bounded queues, native ackers.
+"""The runtime that runs a topology in this process: threads, bounded queues, native ackers.
 
-`run` is for scripts, `LocalRuntime` for programs and tests.
+`run` is for scripts, `LocalRuntime` for programs and tests. The exporters `acker.local.prometheus` and
+`acker.local.otel` are imported by themselves, since each needs a package of its own.
 """
 
 from acker._engine.implementation import NAME, compiled_only
@@ -10,8 +11,23 @@ if NAME == "python":
 
 from acker.local.clock import Clock, SystemClock
 from acker.local.observe.hooks import Hook
-from acker.local.observe.metrics import RunReport, RuntimeStats
+from acker.local.observe.metric_names import HasStats, metric_points
+from acker.local.observe.metrics import Abandoned, ComponentStats, Histogram, RunReport, RuntimeStats, TaskStats
 from acker.local.run import run
 from acker.local.runtime import LocalRuntime
 
-__all__ = ["Clock", "Hook", "LocalRuntime", "RunReport", "RuntimeStats", "SystemClock", "run"]
+__all__ = [
+    "Abandoned",
+    "Clock",
+    "ComponentStats",
+    "HasStats",
+    "Histogram",
+    "Hook",
+    "LocalRuntime",
+    "RunReport",
+    "RuntimeStats",
+    "SystemClock",
+    "TaskStats",
+    "metric_points",
+    "run",
+]

@@ -12,9 +12,9 @@ from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.local import Hook, RunReport
 from acker.testing.components import FeederSpout
 from acker.testing.scheduler import Scheduler
-from acker.topology import BatchingBolt, Bolt, Reason, Stream, Topology, Tuple, TupleSource
+from acker.topology import BatchingBolt, Bolt, Reason, Stream, Topology, Tuple
 from acker.topology.suggestions import suggestion
-from acker.topology.tuples import row_of
+from acker.topology.tuples import TupleSource, row_of
 
 _TICKS: Final = "topology.tick.tuple.freq.secs"
 _BOLT: Final = "tested"

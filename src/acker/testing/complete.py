@@ -10,7 +10,8 @@ from acker.errors import ArgumentValueError
 from acker.local import Hook, RunReport
 from acker.testing.components import AckFailTracker, FeederSpout, as_fixed_tuple, find_misfit
 from acker.testing.scheduler import Scheduler
-from acker.topology import Graph, Topology, graph_of
+from acker.topology import Graph, Topology
+from acker.topology.graph import graph_of
 from acker.topology.suggestions import suggestion
 
 

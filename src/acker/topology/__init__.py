@@ -6,26 +6,27 @@ from acker.errors import ConfError, TopologyError, TupleStateError
 if NAME == "python":
     raise compiled_only("acker.topology")
 
-from acker.topology import bolt, component, dsl, spout, storm
+# bolt, component, spout, dsl and storm: streamparse's and pystorm's names, for projects that come from there.
+from acker.topology import bolt, component, drawing, dsl, spout, storm
 from acker.topology.bolt import BatchingBolt, Bolt, TicklessBatchingBolt
-from acker.topology.collector import BoltCollector, Collector, SpoutCollector
 from acker.topology.component import Component
+from acker.topology.conf import inert_options
 from acker.topology.definition import Topology
+
+# FsShelter's functions, for projects that come from there.
 from acker.topology.dispatch import auto_ack_bolt, auto_nack_bolt, reliable_spout, unreliable_spout
-from acker.topology.graph import Graph, Node, Subscription, graph_of
+from acker.topology.graph import Graph, Node, Subscription
 from acker.topology.groupings import Grouping
 from acker.topology.hashing import stable_hash
 from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.specs import ComponentSpec, StreamId
 from acker.topology.spout import ReliableSpout, Spout
 from acker.topology.streams import Stream
-from acker.topology.tuples import Tuple, TupleSource, is_tick
+from acker.topology.tuples import Tuple, is_tick
 
 __all__ = [
     "BatchingBolt",
     "Bolt",
-    "BoltCollector",
-    "Collector",
     "Component",
     "ComponentSpec",
     "ConfError",
@@ -36,7 +37,6 @@ __all__ = [
     "ReasonKind",
     "ReliableSpout",
     "Spout",
-    "SpoutCollector",
     "Stream",
     "StreamId",
     "Subscription",
@@ -44,14 +44,14 @@ __all__ = [
     "Topology",
     "TopologyError",
     "Tuple",
-    "TupleSource",
     "TupleStateError",
     "auto_ack_bolt",
     "auto_nack_bolt",
     "bolt",
     "component",
+    "drawing",
     "dsl",
-    "graph_of",
+    "inert_options",
     "is_tick",
     "reliable_spout",
     "spout",

@@ -235,6 +235,6 @@ def prometheus_name(metric: MetricSpec) -> str:
     return metric.name.replace(".", "_") + suffix
 
 
-def as_dict(stats: RuntimeStats) -> dict[str, list[tuple[Attributes, Any]]]:
+def metric_points(stats: RuntimeStats) -> dict[str, list[tuple[Attributes, Any]]]:
     """Return every point of every metric by the metric's name: for logs, tests and exporters of one's own."""
     return {metric.name: [(point.attributes, point.value) for point in metric.read(stats)] for metric in METRICS}
