@@ -15,8 +15,6 @@ TREES ?= 20000000
 KILLS ?= 20
 SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
 IN_ENV = sh scripts/in_env.sh
-# One process a core; tests/conftest.py says which tests stay together, and which begin first.
-PYTEST = python -m pytest -n logical --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help run test spark-versions quick sanitize soak mutants bench docs build lint format doctor wheel
@@ -25,15 +23,13 @@ PYTEST = python -m pytest -n logical --dist loadgroup --no-loadscope-reorder
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run:  ## word count on Spark, tracked by the acker, until every line is acked (ARGS="--input DIR", see acker run --help)
+run:  ## word count on Spark, tracked by the acker, until every line is acked (ARGS="--input DIR", see python -m examples.wordcount --help)
 	@$(SETUP) run
 	@$(IN_ENV) python -m examples.wordcount $(ARGS)
 
 test:  ## lint, types and all tests, some of them on the lowest Spark too (ARGS="-k ids" is passed on to pytest)
 	@$(SETUP) test
-	@$(IN_ENV) sh scripts/lint.sh
-	@$(IN_ENV) $(PYTEST) $(ARGS)
-	@$(if $(ARGS),:,$(IN_ENV) python scripts/spark_versions.py $(LOWEST_SPARK))
+	@$(IN_ENV) sh scripts/test.sh $(LOWEST_SPARK) $(ARGS)
 
 spark-versions:  ## a part of the tests of acker.spark on other releases of Spark, VERSIONS="4.0 4.1 4.2"
 	@$(SETUP) test
@@ -41,7 +37,7 @@ spark-versions:  ## a part of the tests of acker.spark on other releases of Spar
 
 quick:  ## the tests that need neither Spark nor a JDK
 	@$(SETUP) quick
-	@$(IN_ENV) $(PYTEST) --ignore=tests/spark -m "not spark" $(ARGS)
+	@$(IN_ENV) python -m pytest -n logical --dist loadgroup --no-loadscope-reorder --ignore=tests/spark -m "not spark" $(ARGS)
 
 sanitize:  ## the quick tests with the native module under AddressSanitizer and UBSan
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick

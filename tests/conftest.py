@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items):
     """
 
     def group_of(item):
-        return next((group for name, group in SHARED.items() if name in item.fixturenames), item.path.name)
+        return next((group for name, group in SHARED.items() if name in item.fixturenames), str(item.path))
 
     def start_order(item):
         return group_of(item) != SPARK_SESSION, item.get_closest_marker("spark") is None

@@ -21,7 +21,7 @@ from running import is_example, run_blocks
 pytestmark = pytest.mark.repository
 
 EVERY = [block for page in pages() for block in blocks_of(page)]
-# What test_spark_docs.py runs, where there is a Spark, and tests/test_rabbitmq.py, where there is a broker.
+# What tests/spark/test_docs.py runs, where there is a Spark, and tests/test_rabbitmq.py, where there is a broker.
 ELSEWHERE = [page for page in pages() if mode_of(page) in (ON_SPARK, WITH_RABBITMQ)]
 PAGES_HERE = [page for page in pages() if page not in ELSEWHERE]
 # Directives of the API reference, which the build of the site runs.
