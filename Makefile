@@ -23,7 +23,7 @@ IN_ENV = sh scripts/in_env.sh
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run:  ## word count on Spark, tracked by the acker, until every line is acked (ARGS="--input DIR", see python -m examples.wordcount --help)
+run:  ## word count on Spark, tracked by the acker, until every line is acked (ARGS="--input DIR" and others: ARGS=--help)
 	@$(SETUP) run
 	@$(IN_ENV) python -m examples.wordcount $(ARGS)
 

@@ -498,10 +498,7 @@ def test_help_lists_every_target() -> None:
     [
         ("run", "python -m examples.wordcount"),
         ("test", "sh scripts/test.sh 4.0"),
-        (
-            "quick",
-            'python -m pytest -n logical --dist loadgroup --no-loadscope-reorder --ignore=tests/spark -m "not spark"',
-        ),
+        ("quick", '--no-loadscope-reorder --ignore=tests/spark -m "not spark"'),
         ("bench", "python -m benchmarks.suite --json build/bench.json"),
     ],
 )

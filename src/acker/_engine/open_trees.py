@@ -256,8 +256,8 @@ class OpenTrees:
         every_message_refreshes : bool
             The rule of protocol "storm-0.9".
         cohorts : Cohorts, optional
-            Each message has its own time: see *Event time* in docs/streaming-reference.md. The same for all micro-batches
-            of a table.
+            Each message has its own time: see *Event time* in docs/streaming-reference.md. The same for all
+            micro-batches of a table.
 
         Raises
         ------
