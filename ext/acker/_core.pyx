@@ -33,6 +33,88 @@ cdef extern from "memory.h" namespace "acker" nogil:
     void release(void* memory) noexcept
 
 
+cdef extern from "codes.h" namespace "acker" nogil:
+    enum class Protocol(int):
+        storm
+        storm_09
+        fsshelter
+
+    int8_t c_TRACK "acker::TRACK"
+    int8_t c_ANCHOR "acker::ANCHOR"
+    int8_t c_OK "acker::OK"
+    int8_t c_FAIL "acker::FAIL"
+    int8_t c_RESET_TIMEOUT "acker::RESET_TIMEOUT"
+    unsigned KINDS
+
+    int8_t OUTCOME_ACKED
+    int8_t OUTCOME_FAILED
+    int8_t OUTCOME_TIMED_OUT
+    int8_t OUTCOME_REJECTED
+    int8_t OUTCOME_PENDING
+
+    uint8_t ENTRY_UNTRACKED
+    uint8_t ENTRY_TRACKED
+    uint8_t ENTRY_FAILED
+    unsigned UNTRACKED_ENTRY
+    unsigned FAILED_ENTRY
+    unsigned TRACKED_ENTRY
+    unsigned BUCKETS_MAX
+
+    uint8_t HAS_TRACK
+    uint8_t HAS_FAIL
+    uint8_t HAS_RESET
+
+    int32_t UNTRACKED
+    int32_t UNTRACKED_FAILED
+    int32_t UNTRACKED_RESET
+
+    struct Counters:
+        int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets, empty
+
+    struct Stats:
+        Counters counters
+        int64_t pending, open, bytes
+
+
+cdef extern from "columns.h" namespace "acker" nogil:
+    struct Messages:
+        const int8_t* kind
+        const int64_t* root_id
+        const int64_t* value
+        const int32_t* task_id
+        const int64_t* message_id
+        size_t rows
+        const int64_t* event_ms
+
+    cppclass Partials:
+        const int64_t* root_id
+        const int64_t* value
+        const uint8_t* flags
+        const int64_t* track_value
+        const int32_t* task_id
+        const int64_t* message_id
+        size_t rows
+        const int64_t* event_ms
+
+    cppclass PartialsOut:
+        int64_t* root_id
+        int64_t* value
+        uint8_t* flags
+        int64_t* track_value
+        int32_t* task_id
+        int64_t* message_id
+        size_t rows
+        int64_t* event_ms
+
+    struct c_Completions "acker::Completions":
+        int64_t* root_id
+        int64_t* message_id
+        int32_t* task_id
+        int8_t* outcome
+        int64_t* elapsed_ms
+        size_t rows
+
+
 cdef extern from "single_entry.h" namespace "acker" nogil:
     cppclass SingleEntry:
         bint enter() noexcept
@@ -41,15 +123,12 @@ cdef extern from "single_entry.h" namespace "acker" nogil:
 
     int64_t process_id "acker::Process::id"() noexcept
 
-    cppclass PublishedNumbers:
-        void write(const int64_t* numbers) noexcept
-        void read(int64_t* numbers) noexcept
+    cppclass PublishedStats:
+        void write(const Stats& stats) noexcept
+        Stats read() noexcept
 
 
 cdef extern from "arena.h" namespace "acker" nogil:
-    uint64_t FAILED
-    uint64_t TRACKED
-
     struct Cold:
         int64_t message_id
         int32_t task_id
@@ -67,20 +146,6 @@ cdef extern from "arena.h" namespace "acker" nogil:
 
 
 cdef extern from "ingest.h" namespace "acker" nogil:
-    enum class Protocol(int):
-        pass
-
-    struct Messages:
-        const int8_t* kind
-        const int64_t* root_id
-        const int64_t* value
-        const int32_t* task_id
-        const int64_t* message_id
-        size_t rows
-
-    struct Counters:
-        int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets, empty
-
     cppclass Finished:
         int64_t* root_id
         int64_t* message_id
@@ -140,6 +205,41 @@ cdef extern from "rotation_watch.h" namespace "acker" nogil:
 cdef extern from "probe.h" namespace "acker" nogil:
     bint machine_has_avx2() noexcept
     const char* compiler() noexcept
+
+
+def codes():
+    """The numbers of codes.h by name, for the test that compares them with those in Python."""
+    return {
+        "Kind": {
+            "TRACK": c_TRACK,
+            "ANCHOR": c_ANCHOR,
+            "OK": c_OK,
+            "FAIL": c_FAIL,
+            "RESET_TIMEOUT": c_RESET_TIMEOUT,
+        },
+        "Outcome": {
+            "ACKED": OUTCOME_ACKED,
+            "FAILED": OUTCOME_FAILED,
+            "TIMED_OUT": OUTCOME_TIMED_OUT,
+            "REJECTED": OUTCOME_REJECTED,
+            "PENDING": OUTCOME_PENDING,
+        },
+        "protocol": {
+            "storm": <int>Protocol.storm,
+            "storm-0.9": <int>Protocol.storm_09,
+            "fsshelter": <int>Protocol.fsshelter,
+        },
+        "entry": {"untracked": UNTRACKED_ENTRY, "failed": FAILED_ENTRY, "tracked": TRACKED_ENTRY},
+        "snapshot": {"UNTRACKED": ENTRY_UNTRACKED, "TRACKED": ENTRY_TRACKED, "FAILED": ENTRY_FAILED},
+        "flags": {"TRACKED": HAS_TRACK, "FAILED": HAS_FAIL, "RESET": HAS_RESET},
+        "open_trees": {
+            "UNTRACKED": UNTRACKED,
+            "UNTRACKED_FAILED": UNTRACKED_FAILED,
+            "UNTRACKED_RESET": UNTRACKED_RESET,
+        },
+        "kinds": KINDS,
+        "buckets_max": BUCKETS_MAX,
+    }
 
 
 def compiled_with():
@@ -312,6 +412,17 @@ cdef inline int _enter(SingleEntry* single_entry, str what) except -1:
     return 0 if single_entry.enter() else _refuse(single_entry, what)
 
 
+cdef tuple _counters_of(const Counters& counters):
+    return (
+        counters.tracked, counters.acked, counters.failed, counters.timed_out, counters.rejected, counters.duplicates,
+        counters.unknown, counters.orphans, counters.dropped, counters.resets, counters.empty,
+    )
+
+
+cdef tuple _stats_of(const Stats& stats):
+    return (*_counters_of(stats.counters), stats.pending, stats.open)
+
+
 cdef int _expect(str name, int64_t number, int64_t least, int64_t most) except -1:
     if not least <= number <= most:
         raise ValueError(f"{name}: expected {least} to {most}, got {number}")
@@ -319,8 +430,8 @@ cdef int _expect(str name, int64_t number, int64_t least, int64_t most) except -
 
 
 cdef int _check_options(int protocol, unsigned buckets) except -1:
-    _expect("protocol", protocol, 0, 2)
-    return _expect("buckets", buckets, 2, 15)
+    _expect("protocol", protocol, <int>Protocol.storm, <int>Protocol.fsshelter)
+    return _expect("buckets", buckets, 2, BUCKETS_MAX)
 
 
 cdef int _expect_rows(str name, Py_ssize_t got, Py_ssize_t rows) except -1:
@@ -385,7 +496,7 @@ cdef class Core:
     cdef AckerCore* core
     cdef tuple no_trees  # most small batches finish none, and five new arrays would be half of their time
     cdef SingleEntry single_entry
-    cdef PublishedNumbers published
+    cdef PublishedStats published
     cdef c_RotationWatch* watch
 
     def __cinit__(self, int protocol, unsigned buckets, object high_water, uint64_t seed, str kernel):
@@ -410,12 +521,12 @@ cdef class Core:
         self.single_entry.leave()
 
     cdef void publish(self) noexcept:
-        cdef int64_t[14] numbers
-        memcpy(numbers, &self.core.counters, sizeof(Counters))
-        numbers[11] = <int64_t>self.core.arena.count()
-        numbers[12] = self.core.open()
-        numbers[13] = <int64_t>(sizeof(AckerCore) + self.core.arena.bytes() + self.core.finished.bytes())
-        self.published.write(numbers)
+        cdef Stats stats
+        stats.counters = self.core.counters
+        stats.pending = <int64_t>self.core.arena.count()
+        stats.open = self.core.open()
+        stats.bytes = <int64_t>(sizeof(AckerCore) + self.core.arena.bytes() + self.core.finished.bytes())
+        self.published.write(stats)
 
     def ingest(self, kind, root_id, value, task_id, message_id, now_ms):
         """Apply a batch; return its `Completions`, or raise `AckerMemoryError` with those of the rows that are applied.
@@ -456,7 +567,7 @@ cdef class Core:
             with nogil:
                 self.core.rotate(now_ms, roots, messages, tasks, elapsed)
             self.watch.rotated(now_ms)
-            cnp.PyArray_FILLWBYTE(columns[3], 2)
+            cnp.PyArray_FILLWBYTE(columns[3], OUTCOME_TIMED_OUT)
         finally:
             self.leave()
         return _completions(columns)
@@ -486,11 +597,19 @@ cdef class Core:
         finally:
             self.single_entry.leave()
 
-    def numbers(self):
-        """The eleven lifetime counters, entries held, open trees and bytes, as some recent call left them."""
-        cdef int64_t[14] numbers
-        self.published.read(numbers)
-        return tuple([numbers[i] for i in range(14)])
+    def stats(self):
+        """The numbers of `acker.Stats` in its order, as some recent call left them. Any thread may call this."""
+        return _stats_of(self.published.read())
+
+    @property
+    def nbytes(self):
+        """Bytes of memory in use, as some recent call left them."""
+        return self.published.read().bytes
+
+    @property
+    def pending(self):
+        """How many entries are held, as some recent call left them."""
+        return self.published.read().pending
 
     def writer(self):
         """What writes this core's entries into the blocks of a snapshot."""

@@ -37,6 +37,13 @@ cdef extern from *:
     object blank_tuple "PyType_GenericAlloc"(type kind, Py_ssize_t items)
     unsigned long PyThread_get_thread_ident()
 
+cdef extern from "codes.h" namespace "acker":
+    int8_t TRACK
+    int8_t OK
+    int8_t FAIL
+    int8_t RESET_TIMEOUT
+    int8_t OUTCOME_ACKED
+
 cdef extern from "<atomic>":
     cdef cppclass ThreadId "std::atomic<unsigned long>":
         unsigned long load()
@@ -511,23 +518,23 @@ def columns_of(list batches not None):
     for batch in batches:
         for place in range(batch.tracks.size()):
             track = batch.tracks[place]
-            kind[row] = 0
+            kind[row] = TRACK
             root[row] = track.root_id
             value[row] = track.value
             task[row] = <int32_t>track.task
             message[row] = track.message_id
             row += 1
         for place in range(batch.oks.size()):
-            kind[row] = 2
+            kind[row] = OK
             root[row] = batch.oks[place].root_id
             value[row] = batch.oks[place].value
             row += 1
         for root_id, _ in batch.failures:
-            kind[row] = 3
+            kind[row] = FAIL
             root[row] = root_id
             row += 1
         for place in range(batch.resets.size()):
-            kind[row] = 4
+            kind[row] = RESET_TIMEOUT
             root[row] = batch.resets[place]
             row += 1
     return kind_array, root_array, value_array, task_array, message_array
@@ -1063,7 +1070,7 @@ cdef class SpoutEmitter(Emitter):
             pending_tuple = self.pending.pop(message_id, None)
             if pending_tuple is None:
                 self.late += 1
-            elif outcome == 0:
+            elif outcome == OUTCOME_ACKED:
                 elapsed_ns = <int64_t>self.now_ns() - pending_tuple.emitted_ns
                 self.latency.add(elapsed_ns)
                 self._on_acked(pending_tuple, elapsed_ns)

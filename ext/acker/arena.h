@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "codes.h"
 #include "hash.h"
 #include "memory.h"
 #include "slot_list.h"
@@ -27,16 +28,7 @@ constexpr unsigned LINE_BITS_MIN = 7;   // the 7 bits of the hash that the word 
 constexpr unsigned LINE_BITS_MAX = 12;  // those and 5 more, from which a displaced entry's home line is read
 constexpr size_t LINES_MAX = size_t{1} << LINE_BITS_MAX;
 constexpr size_t DISPLACEMENT_MAX = 31;  // lines past home: what 5 bits can tell
-constexpr unsigned BUCKETS_MAX = 15;     // tags 1 to 15; 0 says that the slot is empty
-
 constexpr size_t LISTED_LINES = 1024;  // whose slots are listed at once
-
-constexpr unsigned HASH_BITS = 57;
-constexpr uint64_t HASH_MASK = (uint64_t{1} << HASH_BITS) - 1;
-constexpr uint64_t OVERFLOWED = uint64_t{1} << HASH_BITS;  // in all words of a line: an entry has passed over it
-constexpr uint64_t FAILED = uint64_t{1} << 58;             // a FAIL came before the TRACK
-constexpr uint64_t TRACKED = uint64_t{1} << 59;            // the TRACK is here: there is a task to tell
-constexpr unsigned TAG_SHIFT = 60;
 
 struct Line {
     uint64_t word[SLOTS];

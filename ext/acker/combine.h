@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "codes.h"
 #include "cohorts.h"
+#include "columns.h"
 #include "hash.h"
 #include "memory.h"
 #include "probe.h"
@@ -24,42 +26,7 @@ inline uint32_t shard_of(int64_t root_id, uint32_t shards) noexcept {
 
 class CombineTable {
   public:
-    enum Flag : uint32_t { TRACKED = 1, FAILED = 2, RESET = 4 };
     enum Code : int { DONE = 0, NO_MEMORY = 1 };
-
-    // Columns of messages, all of `rows`; task_id and message_id may be null (no TRACK rows; message ids read 0).
-    // event_ms is there where the table gathers by cohort, here and in partials, and else null.
-    // Kinds and task ids have been checked; should another thread write to a column since, no memory may be harmed.
-    struct Messages {
-        const int8_t* kind;
-        const int64_t* root_id;
-        const int64_t* value;
-        const int32_t* task_id;
-        const int64_t* message_id;
-        size_t rows;
-        const int64_t* event_ms = nullptr;
-    };
-
-    // Columns of partials, to read from (merge) or to write to (partials).
-    template <class Long, class Int, class Byte>
-    struct PartialColumns {
-        Long* root_id;
-        Long* value;
-        Byte* flags;
-        Long* track_value;
-        Int* task_id;
-        Long* message_id;
-        Long* event_ms = nullptr;
-    };
-    using PartialsIn = PartialColumns<const int64_t, const int32_t, const uint8_t>;
-    using PartialsOut = PartialColumns<int64_t, int32_t, uint8_t>;
-
-    struct CompletionsOut {
-        int64_t* root_id;
-        int64_t* message_id;
-        int32_t* task_id;
-        int8_t* outcome;
-    };
 
     CombineTable() noexcept = default;
     CombineTable(const CombineTable&) = delete;
@@ -100,13 +67,13 @@ class CombineTable {
     }
 
     // Adds what other combiners made of other messages; the same chunks, the same promise.
-    int merge(const PartialsIn& in, size_t rows, size_t* rows_applied) noexcept {
-        return each_row(in.root_id, in.event_ms, rows, rows_applied, [&](size_t row, uint64_t hash) noexcept {
+    int merge(const Partials& in, size_t* rows_applied) noexcept {
+        return each_row(in.root_id, in.event_ms, in.rows, rows_applied, [&](size_t row, uint64_t hash) noexcept {
             const uint32_t position = find_or_insert(hash, in.root_id, in.event_ms, row);
             hot_[position].value ^= static_cast<uint64_t>(in.value[row]);
             Cold& cold = cold_[position];
-            if (in.flags[row] & TRACKED) take_track(cold, in.track_value[row], in.task_id[row], in.message_id[row]);
-            cold.flags |= in.flags[row] & (FAILED | RESET);
+            if (in.flags[row] & HAS_TRACK) take_track(cold, in.track_value[row], in.task_id[row], in.message_id[row]);
+            cold.flags |= in.flags[row] & (HAS_FAIL | HAS_RESET);
         });
     }
 
@@ -135,19 +102,18 @@ class CombineTable {
 
     // Writes the outcome of every tree that has one, in the order of first messages; returns how many. `out` has room
     // for size() rows. A tree without a TRACK has no outcome.
-    size_t settle(bool include_pending, const CompletionsOut& out) const noexcept {
-        constexpr int8_t OUTCOME_ACKED = 0, OUTCOME_FAILED = 1, OUTCOME_PENDING = 4;
+    size_t settle(bool include_pending, const Completions& out) const noexcept {
         size_t row = 0;
         for (size_t i = 0; i < size_; ++i) {
             const Cold& cold = cold_[i];
             const bool acked = hot_[i].value == static_cast<uint64_t>(cold.track_value);
-            const bool failed = (cold.flags & FAILED) != 0;
+            const bool failed = (cold.flags & HAS_FAIL) != 0;
             // Written always and kept by moving on, so that the mix of outcomes costs no mispredicted branch.
             out.root_id[row] = static_cast<int64_t>(hot_[i].root_id);
             out.message_id[row] = cold.message_id;
             out.task_id[row] = cold.task_id;
             out.outcome[row] = acked ? OUTCOME_ACKED : failed ? OUTCOME_FAILED : OUTCOME_PENDING;
-            row += static_cast<size_t>((cold.flags & TRACKED) != 0) & (acked | failed | include_pending);
+            row += static_cast<size_t>((cold.flags & HAS_TRACK) != 0) & (acked | failed | include_pending);
         }
         return row;
     }
@@ -170,8 +136,6 @@ class CombineTable {
     };
     static_assert(sizeof(Hot) == 16 && sizeof(Cold) == 24, "a tree takes 40 bytes");
 
-    enum Kind : int8_t { TRACK = 0, FAIL = 3, RESET_TIMEOUT = 4 };  // ANCHOR and OK are all others
-
     static constexpr size_t CHUNK_ROWS = 1024;
     static constexpr size_t INDEX_AHEAD = 24;  // rows between fetching an index line and applying
     static constexpr size_t TREE_AHEAD = 12;   // rows between fetching a tree and applying
@@ -181,7 +145,7 @@ class CombineTable {
     size_t group_of(size_t tree, uint32_t shards) const noexcept {
         const Hot& hot = hot_[tree];
         const Cold& cold = cold_[tree];
-        const bool is_open = (cold.flags != TRACKED) | (hot.value != static_cast<uint64_t>(cold.track_value));
+        const bool is_open = (cold.flags != HAS_TRACK) | (hot.value != static_cast<uint64_t>(cold.track_value));
         return 2 * static_cast<size_t>(shard_of(static_cast<int64_t>(hot.root_id), shards)) + is_open;
     }
 
@@ -228,8 +192,8 @@ class CombineTable {
                 take_track(cold_[position], in.value[row], in.task_id == nullptr ? 0 : in.task_id[row],
                            in.message_id == nullptr ? 0 : in.message_id[row]);
                 break;
-            case FAIL: cold_[position].flags |= FAILED; break;
-            case RESET_TIMEOUT: cold_[position].flags |= RESET; break;
+            case FAIL: cold_[position].flags |= HAS_FAIL; break;
+            case RESET_TIMEOUT: cold_[position].flags |= HAS_RESET; break;
             default:  // ANCHOR and OK
                 hot_[position].value ^= static_cast<uint64_t>(in.value[row]);
                 break;
@@ -244,11 +208,11 @@ class CombineTable {
     }
 
     void take_track(Cold& cold, int64_t value, int32_t task_id, int64_t message_id) noexcept {
-        if ((cold.flags & TRACKED) != 0) {
+        if ((cold.flags & HAS_TRACK) != 0) {
             ++duplicates_;
             if (rank_of(value, task_id, message_id) >= rank_of(cold.track_value, cold.task_id, cold.message_id)) return;
         }
-        cold.flags |= TRACKED;
+        cold.flags |= HAS_TRACK;
         cold.track_value = value;
         cold.task_id = task_id;
         cold.message_id = message_id;

@@ -11,42 +11,9 @@ cdef extern from "combine.h" namespace "acker" nogil:
 
     uint64_t c_xxh64 "acker::xxh64::of_bytes"(const uint8_t* bytes, size_t size, uint64_t seed) noexcept
 
-    cppclass c_Messages "acker::CombineTable::Messages":
-        const int8_t* kind
-        const int64_t* root_id
-        const int64_t* value
-        const int32_t* task_id
-        const int64_t* message_id
-        const int64_t* event_ms
-        size_t rows
-
     cppclass c_Cohorts "acker::Cohorts":
         int64_t timeout_ms
         int64_t buckets
-
-    cppclass c_PartialsIn "acker::CombineTable::PartialsIn":
-        const int64_t* root_id
-        const int64_t* value
-        const uint8_t* flags
-        const int64_t* track_value
-        const int32_t* task_id
-        const int64_t* message_id
-        const int64_t* event_ms
-
-    cppclass c_PartialsOut "acker::CombineTable::PartialsOut":
-        int64_t* root_id
-        int64_t* value
-        uint8_t* flags
-        int64_t* track_value
-        int32_t* task_id
-        int64_t* message_id
-        int64_t* event_ms
-
-    cppclass c_CompletionsOut "acker::CombineTable::CompletionsOut":
-        int64_t* root_id
-        int64_t* message_id
-        int32_t* task_id
-        int8_t* outcome
 
     cppclass c_CombineTable "acker::CombineTable":
         void seed(uint64_t seed) noexcept
@@ -55,11 +22,11 @@ cdef extern from "combine.h" namespace "acker" nogil:
         size_t size() noexcept
         size_t nbytes() noexcept
         uint64_t duplicates() noexcept
-        int add(const c_Messages& messages, size_t* rows_applied) noexcept
-        int merge(const c_PartialsIn& partials, size_t rows, size_t* rows_applied) noexcept
+        int add(const Messages& messages, size_t* rows_applied) noexcept
+        int merge(const Partials& partials, size_t* rows_applied) noexcept
         void count_groups(uint32_t shards, int64_t* counts) noexcept
-        void write_partials(uint32_t shards, int64_t* next_row, const c_PartialsOut& out) noexcept
-        size_t settle(bint include_pending, const c_CompletionsOut& out) noexcept
+        void write_partials(uint32_t shards, int64_t* next_row, const PartialsOut& out) noexcept
+        size_t settle(bint include_pending, const c_Completions& out) noexcept
 
 
 cdef int64_t* _longs_out(int64_t[::1] column) noexcept:
@@ -97,7 +64,7 @@ cdef int _read_cohorts(c_Cohorts* by, object cohorts) except -1:
     """Take over (timeout_ms, buckets), of which no arithmetic with a moment can overflow or divide by nothing."""
     by.timeout_ms, by.buckets = cohorts
     _expect("timeout_ms of cohorts", by.timeout_ms, 0, INT64_MAX // 16)
-    return _expect("buckets of cohorts", by.buckets, 2, 15)
+    return _expect("buckets of cohorts", by.buckets, 2, BUCKETS_MAX)
 
 
 @cython.final
@@ -119,7 +86,7 @@ cdef class CombineTable:
     cdef const int64_t* _event_ms(self, const int64_t[::1] column, size_t rows) except? NULL:
         """Return the first of some event times; NULL where the table has no use for any."""
         if (column is not None) != self.timed or (self.timed and <size_t> column.shape[0] != rows):
-            raise ValueError("event_ms: expected one a row where there are cohorts, and else none")
+            raise ValueError("event_ms: expected one value for each row with cohorts, and None without")
         return &column[0] if self.timed else NULL
 
     def __len__(self):
@@ -143,7 +110,7 @@ cdef class CombineTable:
         const int64_t[::1] event_ms=None,
     ):
         """Add messages; return how many leading rows took effect: fewer than there are when memory ran out."""
-        cdef c_Messages messages
+        cdef Messages messages
         cdef size_t rows_applied = 0
         messages.rows = <size_t> root_id.shape[0]
         _expect_rows("kind", kind.shape[0], root_id.shape[0])
@@ -179,7 +146,7 @@ cdef class CombineTable:
         const int64_t[::1] event_ms=None,
     ):
         """Merge partials; return how many leading rows took effect: fewer than there are when memory ran out."""
-        cdef c_PartialsIn partials
+        cdef Partials partials
         cdef size_t rows_applied = 0
         cdef size_t rows = <size_t> root_id.shape[0]
         _expect_rows("value", value.shape[0], root_id.shape[0])
@@ -195,9 +162,10 @@ cdef class CombineTable:
         partials.track_value = &track_value[0]
         partials.task_id = &task_id[0]
         partials.message_id = &message_id[0]
+        partials.rows = rows
         partials.event_ms = self._event_ms(event_ms, rows)
         with nogil:
-            self.table.merge(partials, rows, &rows_applied)
+            self.table.merge(partials, &rows_applied)
         return rows_applied
 
     def partials(self, uint32_t shards):
@@ -210,7 +178,7 @@ cdef class CombineTable:
         counts = np.zeros(2 * <size_t> shards, np.int64)
         cdef int64_t[::1] count_of = counts
         cdef uint8_t[::1] flags = flag_bytes
-        cdef c_PartialsOut out
+        cdef PartialsOut out
         with nogil:
             self.table.count_groups(shards, &count_of[0])
         ends = np.cumsum(counts)
@@ -237,7 +205,7 @@ cdef class CombineTable:
         task_id = np.empty(rows, np.int32)
         outcome = np.empty(rows, np.int8)
         cdef int8_t[::1] outcomes = outcome
-        cdef c_CompletionsOut out
+        cdef c_Completions out
         cdef size_t settled = 0
         if rows > 0:
             out.root_id = _longs_out(root_id)

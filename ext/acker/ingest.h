@@ -9,6 +9,8 @@
 #include <cstdint>
 
 #include "arena.h"
+#include "codes.h"
+#include "columns.h"
 #include "memory.h"
 #include "probe.h"
 #include "rules.h"
@@ -29,22 +31,6 @@ inline int64_t elapsed_ms(uint32_t start, uint32_t now) noexcept {
     uint32_t elapsed = now - start;
     return elapsed > ELAPSED_MS_MAX ? 0 : static_cast<int64_t>(elapsed);
 }
-
-// Checked columns of one length; a null task_id or message_id column reads 0. Where there is a selection, the messages
-// are the rows of those numbers, and `rows` is how many it has; else the first `rows` rows.
-struct Messages {
-    const int8_t* kind;
-    const int64_t* root_id;
-    const int64_t* value;
-    const int32_t* task_id;
-    const int64_t* message_id;
-    size_t rows;
-    const uint32_t* selection = nullptr;
-};
-
-struct Counters {
-    int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets, empty;
-};
 
 // Finished trees, in the order in which they finished. Owned here until the caller has copied them.
 struct Finished {

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "codes.h"
 #include "cohorts.h"
+#include "columns.h"
 #include "hash.h"
 #include "probe.h"
 
@@ -18,24 +20,9 @@ class OpenTreesTable {
   public:
     static constexpr uint64_t MAGIC = 0x31524744454C4B41;  // "AKLEDGR1" in memory
     static constexpr size_t TOKEN_BYTES = 16;
-    // Task ids of entries without a TRACK; the last one, with event times only, gives its tree new time.
-    static constexpr int32_t UNTRACKED = -1, UNTRACKED_FAILED = -2, UNTRACKED_RESET = -4;
     static constexpr uint32_t UNLOGGED = 0;  // chunk of an entry that the log does not know
     static constexpr uint64_t NO_LIMIT = UINT64_MAX;
     static constexpr size_t CAPACITY_MAX = size_t{1} << 31;
-
-    enum Flag : uint8_t { TRACKED = 1, FAILED = 2, RESET = 4 };
-
-    struct Partials {
-        const int64_t* root_id;
-        const int64_t* value;
-        const uint8_t* flags;
-        const int64_t* track_value;
-        const int32_t* task_id;
-        const int64_t* message_id;
-        size_t rows;
-        const int64_t* event_ms = nullptr;  // for merge_timed
-    };
 
     struct Rules {
         int64_t time_ms;      // of the micro-batch
@@ -54,15 +41,6 @@ class OpenTreesTable {
         int32_t* task_id;
     };
 
-    struct Completions {
-        int64_t* root_id;
-        int64_t* message_id;
-        int32_t* task_id;
-        int8_t* outcome;
-        int64_t* elapsed_ms;
-        size_t rows;
-    };
-
     // Positions whose entries the log does not show as they are, and entries that it shows although they are gone.
     struct Changes {
         uint32_t* position;
@@ -70,11 +48,6 @@ class OpenTreesTable {
         int64_t* root_id;
         int64_t* start_ms;
         size_t gone;
-    };
-
-    struct Counts {
-        int64_t tracked = 0, acked = 0, failed = 0, timed_out = 0, rejected = 0;
-        int64_t duplicates = 0, unknown = 0, orphans = 0, dropped = 0, resets = 0, empty = 0;
     };
 
     static size_t bytes_for(size_t capacity) noexcept {
@@ -127,7 +100,7 @@ class OpenTreesTable {
     size_t room_for(const Partials& in) const noexcept {
         size_t needed = 0;
         each_row(in.root_id, in.rows, [&](size_t row, uint64_t hash) noexcept {
-            const bool finished = (in.flags[row] & TRACKED) != 0 && in.value[row] == in.track_value[row];
+            const bool finished = (in.flags[row] & HAS_TRACK) != 0 && in.value[row] == in.track_value[row];
             if (!finished) needed += index_[search(hash, static_cast<uint64_t>(in.root_id[row]))] == 0;
         });
         return needed;
@@ -137,14 +110,14 @@ class OpenTreesTable {
     static size_t room_for_timed(const Partials& in) noexcept {
         size_t needed = 1;
         for (size_t row = 0; row < in.rows; ++row) {
-            needed += (in.flags[row] & TRACKED) == 0 || in.value[row] != in.track_value[row];
+            needed += (in.flags[row] & HAS_TRACK) == 0 || in.value[row] != in.track_value[row];
         }
         return needed < in.rows ? needed : in.rows;
     }
 
     // Applies partials of which no two have the same root. The caller sees to it that size() + room_for(in) is not more
     // than capacity(), and that `done` and `changes` have room for as many rows as `in` has.
-    void merge(const Partials& in, const Rules& rules, Completions* done, Changes* changes, Counts* counts) noexcept {
+    void merge(const Partials& in, const Rules& rules, Completions* done, Changes* changes, Counters* counts) noexcept {
         each_row(in.root_id, in.rows,
                  [&](size_t row, uint64_t hash) noexcept { merge_row(in, row, hash, rules, done, changes, counts); });
     }
@@ -153,7 +126,7 @@ class OpenTreesTable {
     // tree takes what is of its cohorts, whenever it comes; what is not stays an entry of its own. `done` and `changes`
     // have room for as many rows, `changes` for size() more that are gone.
     void merge_timed(const Partials& in, const Rules& rules, Completions* done, Changes* changes,
-                     Counts* counts) noexcept {
+                     Counters* counts) noexcept {
         for (size_t first = 0; first < in.rows;) {
             const uint64_t root_id = static_cast<uint64_t>(in.root_id[first]);
             Timed job{rules, hash_.of(root_id), root_id, done, changes, counts};
@@ -170,7 +143,7 @@ class OpenTreesTable {
 
     // Removes every entry placed before a moment: tracked ones time out, the others are orphans. Returns the start of
     // the oldest entry that stays, or `now_ms`. `done` has room for open() rows.
-    int64_t expire(int64_t before_ms, int64_t now_ms, Completions* done, Counts* counts) noexcept {
+    int64_t expire(int64_t before_ms, int64_t now_ms, Completions* done, Counters* counts) noexcept {
         int64_t oldest = now_ms;
         for (size_t i = 0; i < header_->top; ++i) {
             Entry& entry = entries_[i];
@@ -295,9 +268,6 @@ class OpenTreesTable {
     };
     static_assert(sizeof(Header) == 128 && sizeof(Entry) == 48, "the layout is shared between processes");
 
-    enum OutcomeCode : int8_t { OUTCOME_ACKED = 0, OUTCOME_FAILED = 1, OUTCOME_TIMED_OUT = 2, OUTCOME_REJECTED = 3 };
-
-    static constexpr int32_t VACANT = -3;
     static constexpr uint32_t NOWHERE = UINT32_MAX;
     static constexpr size_t SLOTS_MIN = 64;
     static constexpr size_t CHUNK_ROWS = 256;
@@ -422,7 +392,7 @@ class OpenTreesTable {
         }
     }
 
-    static void report(const Entry& entry, OutcomeCode outcome, int64_t now_ms, Completions* done) noexcept {
+    static void report(const Entry& entry, Outcome outcome, int64_t now_ms, Completions* done) noexcept {
         const size_t row = done->rows++;
         done->root_id[row] = static_cast<int64_t>(entry.root_id);
         done->message_id[row] = entry.message_id;
@@ -434,7 +404,7 @@ class OpenTreesTable {
     }
 
     void merge_row(const Partials& in, size_t row, uint64_t hash, const Rules& rules, Completions* done,
-                   Changes* changes, Counts* counts) noexcept {
+                   Changes* changes, Counters* counts) noexcept {
         const uint64_t root_id = static_cast<uint64_t>(in.root_id[row]);
         const uint8_t flags = in.flags[row];
         const size_t slot = search(hash, root_id);
@@ -443,13 +413,13 @@ class OpenTreesTable {
             return;
         }
         uint64_t value = static_cast<uint64_t>(in.value[row]);
-        if (flags == RESET && value == 0) {
+        if (flags == HAS_RESET && value == 0) {
             ++counts->unknown;
             return;
         }
-        counts->resets += (flags & RESET) != 0;
-        const bool tracked = (flags & TRACKED) != 0;
-        bool failed = (flags & FAILED) != 0;
+        counts->resets += (flags & HAS_RESET) != 0;
+        const bool tracked = (flags & HAS_TRACK) != 0;
+        bool failed = (flags & HAS_FAIL) != 0;
         Entry entry{root_id, value, 0, rules.time_ms, rules.time_ms, UNTRACKED, UNLOGGED};
         if (tracked) {
             set_track(in, row, &entry);
@@ -494,16 +464,16 @@ class OpenTreesTable {
     }
 
     void merge_known(const Partials& in, size_t row, size_t slot, const Rules& rules, Completions* done,
-                     Changes* changes, Counts* counts) noexcept {
+                     Changes* changes, Counters* counts) noexcept {
         Entry& entry = entries_[position_in(slot)];
         const uint8_t flags = in.flags[row];
         const uint64_t value = static_cast<uint64_t>(in.value[row]);
-        bool changed = value != 0 || (flags & (FAILED | RESET)) != 0;
-        bool refreshed = (flags & (FAILED | RESET)) != 0 || (rules.every_message_refreshes && value != 0);
-        bool failed = (flags & FAILED) != 0 || entry.task_id == UNTRACKED_FAILED;
-        counts->resets += (flags & RESET) != 0;
+        bool changed = value != 0 || (flags & (HAS_FAIL | HAS_RESET)) != 0;
+        bool refreshed = (flags & (HAS_FAIL | HAS_RESET)) != 0 || (rules.every_message_refreshes && value != 0);
+        bool failed = (flags & HAS_FAIL) != 0 || entry.task_id == UNTRACKED_FAILED;
+        counts->resets += (flags & HAS_RESET) != 0;
         entry.value ^= value;
-        if ((flags & TRACKED) != 0) {
+        if ((flags & HAS_TRACK) != 0) {
             if (entry.task_id >= 0) {
                 ++counts->duplicates;
             } else if (beyond(header_->open, 2, rules)) {
@@ -544,7 +514,7 @@ class OpenTreesTable {
         uint64_t root_id;
         Completions* done;
         Changes* changes;
-        Counts* counts;
+        Counters* counts;
     };
 
     // While a root is being merged, its entries say in their chunk whether they changed, and which are new trees.
@@ -572,9 +542,9 @@ class OpenTreesTable {
         const uint8_t flags = in.flags[row];
         const uint64_t value = static_cast<uint64_t>(in.value[row]);
         const int64_t event_ms = in.event_ms[row], cohort = cohorts.of(event_ms);
-        const bool tracked = (flags & TRACKED) != 0;
-        bool failed = (flags & FAILED) != 0;
-        const bool refreshes = (flags & RESET) != 0 || (job.rules.every_message_refreshes && value != 0);
+        const bool tracked = (flags & HAS_TRACK) != 0;
+        bool failed = (flags & HAS_FAIL) != 0;
+        const bool refreshes = (flags & HAS_RESET) != 0 || (job.rules.every_message_refreshes && value != 0);
         Entry* tree = nullptr;
         Entry* waiting = nullptr;
         each_entry(job, [&](Entry& entry) noexcept {
@@ -585,7 +555,7 @@ class OpenTreesTable {
                 waiting = &entry;
             }
         });
-        job.counts->resets += (flags & RESET) != 0;
+        job.counts->resets += (flags & HAS_RESET) != 0;
         if (tree != nullptr) {
             job.counts->duplicates += tracked;
             if (value == 0 && !failed && !refreshes) return;

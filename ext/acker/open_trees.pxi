@@ -6,16 +6,6 @@ from libc.string cimport memcpy
 
 
 cdef extern from "open_trees.h" namespace "acker" nogil:
-    cppclass c_OpenTreesPartials "acker::OpenTreesTable::Partials":
-        const int64_t* root_id
-        const int64_t* value
-        const uint8_t* flags
-        const int64_t* track_value
-        const int32_t* task_id
-        const int64_t* message_id
-        size_t rows
-        const int64_t* event_ms
-
     cppclass c_OpenTreesRules "acker::OpenTreesTable::Rules":
         int64_t time_ms
         uint64_t high_water
@@ -30,23 +20,12 @@ cdef extern from "open_trees.h" namespace "acker" nogil:
         int64_t* since_ms
         int32_t* task_id
 
-    cppclass c_OpenTreesCompletions "acker::OpenTreesTable::Completions":
-        int64_t* root_id
-        int64_t* message_id
-        int32_t* task_id
-        int8_t* outcome
-        int64_t* elapsed_ms
-        size_t rows
-
     cppclass c_OpenTreesChanges "acker::OpenTreesTable::Changes":
         uint32_t* position
         size_t positions
         int64_t* root_id
         int64_t* start_ms
         size_t gone
-
-    cppclass c_OpenTreesCounts "acker::OpenTreesTable::Counts":
-        int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets, empty
 
     cppclass c_OpenTreesTable "acker::OpenTreesTable":
         void create(uint8_t* memory, size_t capacity, uint64_t seed) noexcept
@@ -58,18 +37,18 @@ cdef extern from "open_trees.h" namespace "acker" nogil:
         uint64_t seed() noexcept
         uint8_t* token() noexcept
         bint contains(int64_t root_id) noexcept
-        size_t room_for(const c_OpenTreesPartials& partials) noexcept
-        size_t room_for_timed(const c_OpenTreesPartials& partials) noexcept
+        size_t room_for(const Partials& partials) noexcept
+        size_t room_for_timed(const Partials& partials) noexcept
         void merge(
-            const c_OpenTreesPartials& partials, const c_OpenTreesRules& rules, c_OpenTreesCompletions* done,
-            c_OpenTreesChanges* changes, c_OpenTreesCounts* counts
+            const Partials& partials, const c_OpenTreesRules& rules, c_Completions* done,
+            c_OpenTreesChanges* changes, Counters* counts
         ) noexcept
         void merge_timed(
-            const c_OpenTreesPartials& partials, const c_OpenTreesRules& rules, c_OpenTreesCompletions* done,
-            c_OpenTreesChanges* changes, c_OpenTreesCounts* counts
+            const Partials& partials, const c_OpenTreesRules& rules, c_Completions* done,
+            c_OpenTreesChanges* changes, Counters* counts
         ) noexcept
         int64_t expire(
-            int64_t before_ms, int64_t now_ms, c_OpenTreesCompletions* done, c_OpenTreesCounts* counts
+            int64_t before_ms, int64_t now_ms, c_Completions* done, Counters* counts
         ) noexcept
         void take(const uint32_t* position, size_t rows, uint32_t chunk, const c_OpenTreesColumns& out) noexcept
         size_t logged_before(uint32_t chunk, uint32_t* position, size_t most) noexcept
@@ -88,17 +67,10 @@ def open_trees_bytes(size_t capacity):
     return c_open_trees_bytes(capacity)
 
 
-cdef tuple _counts_of(const c_OpenTreesCounts& counts):
-    return (
-        counts.tracked, counts.acked, counts.failed, counts.timed_out, counts.rejected, counts.duplicates,
-        counts.unknown, counts.orphans, counts.dropped, counts.resets, counts.empty,
-    )
-
-
 cdef class _CompletionColumns:
     """Completions as they are written."""
 
-    cdef c_OpenTreesCompletions out
+    cdef c_Completions out
     cdef object longs
     cdef object task_id
     cdef object outcome
@@ -180,7 +152,7 @@ cdef class OpenTreesTable:
         object cohorts,
     ):
         """Return how many entries a merge of such partials makes at most, as far as the capacity depends on it."""
-        cdef c_OpenTreesPartials partials
+        cdef Partials partials
         cdef size_t rows = <size_t> root_id.shape[0]
         cdef size_t needed = rows
         _expect_rows("value", value.shape[0], root_id.shape[0])
@@ -219,10 +191,10 @@ cdef class OpenTreesTable:
 
         Without `cohorts` all is said at one time; with them by event time, which partials are sorted by within a root.
         """
-        cdef c_OpenTreesPartials partials
+        cdef Partials partials
         cdef c_OpenTreesRules rules
         cdef c_OpenTreesChanges changes
-        cdef c_OpenTreesCounts counts
+        cdef Counters counts
         cdef Py_ssize_t rows = root_id.shape[0]
         _expect_rows("task_id", task_id.shape[0], rows)
         _expect_rows("message_id", message_id.shape[0], rows)
@@ -266,17 +238,17 @@ cdef class OpenTreesTable:
                     self.table.merge(partials, rules, &done.out, &changes, &counts)
         return (
             done.columns(), position[:<Py_ssize_t> changes.positions], gone[:, :<Py_ssize_t> changes.gone],
-            _counts_of(counts),
+            _counters_of(counts),
         )
 
     def expire(self, int64_t before_ms, int64_t now_ms):
         """Remove what was placed before a moment; return completions, the start of the oldest left, and the counts."""
-        cdef c_OpenTreesCounts counts
+        cdef Counters counts
         cdef int64_t oldest_ms
         cdef _CompletionColumns done = _CompletionColumns(<Py_ssize_t> self.table.open())
         with nogil:
             oldest_ms = self.table.expire(before_ms, now_ms, &done.out, &counts)
-        return done.columns(), oldest_ms, _counts_of(counts)
+        return done.columns(), oldest_ms, _counters_of(counts)
 
     def take(self, const uint32_t[::1] position not None, uint32_t chunk):
         """Return the columns of some entries and note the chunk that they go to."""
@@ -321,8 +293,8 @@ cdef class OpenTreesTable:
         _expect_rows("since_ms", since_ms.shape[0], rows)
         _expect_rows("task_id", task_id.shape[0], rows)
         for row in range(rows):
-            if task_id[row] != -4:
-                _expect("task_id", task_id[row], -2, INT32_MAX)
+            if task_id[row] != UNTRACKED_RESET:
+                _expect("task_id", task_id[row], UNTRACKED_FAILED, INT32_MAX)
         if self.table.size() + <size_t> rows > self.table.capacity():
             raise ValueError("the table has no room for so many rows")
         if rows > 0:

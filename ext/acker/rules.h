@@ -8,25 +8,11 @@
 #include <initializer_list>
 
 #include "arena.h"
+#include "codes.h"
 
 namespace acker {
 
-enum Kind : int8_t { TRACK = 0, ANCHOR = 1, OK = 2, FAIL = 3, RESET_TIMEOUT = 4 };
-constexpr unsigned KINDS = 5;
-constexpr unsigned KIND_CODES = 8;
-
-enum Outcome : int8_t { ACKED = 0, FAILED_TREE = 1, TIMED_OUT = 2, REJECTED = 3 };
-
-enum class Protocol : int { storm = 0, storm_09 = 1, fsshelter = 2 };
-
-// What a message finds. The first three are the word's TRACKED and FAILED bits read as a number.
-enum Found : unsigned { UNTRACKED_ENTRY = 0, FAILED_ENTRY = 1, TRACKED_ENTRY = 2, NO_ENTRY = 4 };
-constexpr unsigned FOUND_BITS = 3;
-constexpr unsigned STATE_SHIFT = 58;
-static_assert(FAILED == uint64_t{1} << STATE_SHIFT && TRACKED == FAILED << 1, "Found is read off the word");
-
 constexpr uint64_t ALL = ~uint64_t{0};
-constexpr uint64_t TAGS = uint64_t{15} << TAG_SHIFT;
 
 // Counts of a chunk of rows side by side in one word, eight bits each.
 enum Tally : unsigned {
@@ -136,7 +122,7 @@ constexpr Effect effect_of(Protocol protocol, Kind kind, unsigned found, bool ze
         effect.take = effect.set = effect.keep_val = 0;
         effect.tally += one(ENDED) + (failed ? one(ENDED_FAILED) : 0);
         if (!known) effect.tally += one(EMPTY);  // acked by its TRACK alone: the spout's tuple went to nobody
-        effect.event |= REPORT | static_cast<uint32_t>(failed ? FAILED_TREE : ACKED) << OUTCOME_SHIFT;
+        effect.event |= REPORT | static_cast<uint32_t>(failed ? OUTCOME_FAILED : OUTCOME_ACKED) << OUTCOME_SHIFT;
         effect.noted = 1;
     }
     return effect;
@@ -175,7 +161,7 @@ struct Rules {
         }
         Effect rejection;
         rejection.keep = 0;
-        rejection.event = START | KEEP | REPORT | REJECTED << OUTCOME_SHIFT;
+        rejection.event = START | KEEP | REPORT | OUTCOME_REJECTED << OUTCOME_SHIFT;
         event[REJECTION] = event_of(rejection);
     }
 

@@ -61,7 +61,7 @@ cdef class ShardedCore:
     cdef c_ShardedCore* core
     cdef tuple no_trees  # as in Core
     cdef SingleEntry single_entry
-    cdef PublishedNumbers published
+    cdef PublishedStats published
     cdef c_RotationWatch* watch
 
     def __cinit__(
@@ -97,13 +97,12 @@ cdef class ShardedCore:
         self.single_entry.leave()
 
     cdef void publish(self) noexcept:
-        cdef int64_t[14] numbers
-        cdef Counters counters = self.core.counters()
-        memcpy(numbers, &counters, sizeof(Counters))
-        numbers[11] = <int64_t>self.core.count()
-        numbers[12] = self.core.open()
-        numbers[13] = <int64_t>self.core.bytes()
-        self.published.write(numbers)
+        cdef Stats stats
+        stats.counters = self.core.counters()
+        stats.pending = <int64_t>self.core.count()
+        stats.open = self.core.open()
+        stats.bytes = <int64_t>self.core.bytes()
+        self.published.write(stats)
 
     def ingest(self, kind, root_id, value, task_id, message_id, now_ms):
         """Apply a batch as `Core.ingest` does, but all of it or nothing."""
@@ -157,7 +156,7 @@ cdef class ShardedCore:
             with nogil:
                 self.core.rotate(now_ms, roots, messages, tasks, elapsed)
             self.watch.rotated(now_ms)
-            cnp.PyArray_FILLWBYTE(columns[3], 2)
+            cnp.PyArray_FILLWBYTE(columns[3], OUTCOME_TIMED_OUT)
         finally:
             self.leave()
         return _completions(columns)
@@ -187,11 +186,19 @@ cdef class ShardedCore:
         finally:
             self.single_entry.leave()
 
-    def numbers(self):
-        """The eleven lifetime counters, entries held, open trees and bytes, as some recent call left them."""
-        cdef int64_t[14] numbers
-        self.published.read(numbers)
-        return tuple([numbers[i] for i in range(14)])
+    def stats(self):
+        """As `Core.stats`, of all shards."""
+        return _stats_of(self.published.read())
+
+    @property
+    def nbytes(self):
+        """As `Core.nbytes`, of all shards."""
+        return self.published.read().bytes
+
+    @property
+    def pending(self):
+        """As `Core.pending`, of all shards."""
+        return self.published.read().pending
 
     def writer(self):
         """What writes the entries of all shards into the blocks of a snapshot."""

@@ -4,12 +4,15 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #if defined(_WIN32)
 #include <process.h>
 #else
 #include <pthread.h>
 #include <unistd.h>
 #endif
+
+#include "codes.h"
 
 namespace acker {
 
@@ -57,29 +60,35 @@ class SingleEntry {
     std::atomic<int64_t> holder_{0};
 };
 
-// Numbers that belong together: whoever reads them sees them as one call left them, never half of the next. One thread
-// writes at a time. There is no lock, which a fork could leave taken: the numbers are written beside the last ones.
-class PublishedNumbers {
+// The stats of an acker for any thread to read: always those that one call left, never half of the next call's. One
+// thread writes at a time. A fork could leave a lock taken, so there is none: new stats are written beside the last ones.
+class PublishedStats {
   public:
-    static constexpr size_t NUMBERS = 14;  // the eleven counters, entries held, open trees, bytes
-
-    void write(const int64_t* numbers) noexcept {
+    void write(const Stats& stats) noexcept {
+        int64_t numbers[NUMBERS];
+        std::memcpy(numbers, &stats, sizeof(Stats));
         uint64_t turn = turn_.load(std::memory_order_relaxed) + 1;
         for (size_t i = 0; i < NUMBERS; ++i) numbers_[turn % 2][i].store(numbers[i], std::memory_order_release);
         turn_.store(turn, std::memory_order_release);
     }
 
-    // Again where a write ended meanwhile: the next one may have begun on these. The acquire of each number pairs with
-    // its release, so that whoever sees a number of the next write sees the new turn as well.
-    void read(int64_t* numbers) const noexcept {
+    // Reads again if a write ended meanwhile: the next one may have begun to overwrite these numbers. The acquire of each
+    // number pairs with its release, so a reader that sees a number of the next write sees the new turn as well.
+    Stats read() const noexcept {
+        int64_t numbers[NUMBERS];
         uint64_t turn;
         do {
             turn = turn_.load(std::memory_order_acquire);
             for (size_t i = 0; i < NUMBERS; ++i) numbers[i] = numbers_[turn % 2][i].load(std::memory_order_acquire);
         } while (turn_.load(std::memory_order_relaxed) != turn);
+        Stats stats;
+        std::memcpy(static_cast<void*>(&stats), numbers, sizeof(Stats));
+        return stats;
     }
 
   private:
+    static constexpr size_t NUMBERS = sizeof(Stats) / sizeof(int64_t);
+
     std::atomic<uint64_t> turn_{0};
     std::atomic<int64_t> numbers_[2][NUMBERS] = {};
 };

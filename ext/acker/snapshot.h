@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "codes.h"
 #include "ingest.h"
 #include "shard_of.h"
 #include "slot_list.h"
@@ -19,7 +20,6 @@ namespace acker {
 constexpr size_t BLOCK_ENTRIES = 8192;  // of every block but the last; at 278 kB its checksum finds it in the cache
 constexpr size_t ENTRY_BYTES = 34;
 constexpr size_t CHECKSUM_BYTES = 8;
-constexpr uint8_t ENTRY_UNTRACKED = 0, ENTRY_TRACKED = 1, ENTRY_FAILED = 2;
 
 constexpr size_t block_bytes(size_t entries) { return entries * ENTRY_BYTES + CHECKSUM_BYTES; }
 

@@ -30,11 +30,15 @@ cdef extern from "snapshot.h" namespace "acker" nogil:
         Fault read(const uint8_t* block, size_t entries, size_t* row) noexcept
 
 
+cdef enum:
+    COUNTERS = 11  # the fields of Counters
+
+
 cdef void _set_counters(Counters* counters, tuple numbers) except *:
-    cdef int64_t[11] values
-    if len(numbers) != 11:
-        raise ValueError(f"counters: expected 11, got {len(numbers)}")
-    for i in range(11):
+    cdef int64_t[COUNTERS] values
+    if len(numbers) != COUNTERS:
+        raise ValueError(f"counters: expected {COUNTERS}, got {len(numbers)}")
+    for i in range(COUNTERS):
         values[i] = numbers[i]
     memcpy(counters, values, sizeof(Counters))
 
@@ -89,14 +93,8 @@ cdef class SnapshotWriter:
     def counters(self):
         """The eleven lifetime counters, added up over the cores."""
         self.expect(self.inside)
-        cdef int64_t[11] numbers
-        cdef int64_t[11] sums
-        sums[:] = [0] * 11
-        for core in range(self.count):
-            memcpy(numbers, &self.cores[core].counters, sizeof(Counters))
-            for i in range(11):
-                sums[i] += numbers[i]
-        return tuple([sums[i] for i in range(11)])
+        per_core = [_counters_of(self.cores[core].counters) for core in range(self.count)]
+        return tuple([sum(column) for column in zip(*per_core)])
 
     def begin(self, uint64_t checksum):
         """Start with the first block; the checksum is that of the header."""

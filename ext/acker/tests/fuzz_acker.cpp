@@ -336,7 +336,7 @@ class CombineFuzz {
         }
         Columns columns(messages);
         all_rows(rows, [&](size_t first, size_t* done) {
-            return tables_[which]->add(columns.from<CombineTable::Messages>(first), done);
+            return tables_[which]->add(columns.from<Messages>(first), done);
         });
     }
 
@@ -353,7 +353,7 @@ class CombineFuzz {
         std::vector<int32_t> task_id(rows);
         other.write_partials(
             shards, next.data(),
-            {root_id.data(), value.data(), flags.data(), track_value.data(), task_id.data(), message_id.data()});
+            {root_id.data(), value.data(), flags.data(), track_value.data(), task_id.data(), message_id.data(), rows});
         std::vector<const CombinedModel::Tree*> trees;
         for (const CombinedModel::Tree& tree : models_[1 - which].trees) trees.push_back(&tree);
         // By shard, and in a shard those first that look finished.
@@ -364,16 +364,17 @@ class CombineFuzz {
         for (size_t row = 0; row < rows; ++row) {
             const CombinedModel::Tree& tree = *trees[row];
             CHECK(root_id[row] == tree.root_id && static_cast<uint64_t>(value[row]) == tree.value);
-            CHECK(flags[row] == (tree.track ? 1 : 0) + (tree.failed ? 2 : 0) + (tree.reset ? 4 : 0));
+            CHECK(flags[row] ==
+                  (tree.track ? HAS_TRACK : 0) + (tree.failed ? HAS_FAIL : 0) + (tree.reset ? HAS_RESET : 0));
             CHECK(!tree.track || (track_value[row] == tree.track->value && task_id[row] == tree.track->task_id));
             CHECK(!tree.track || message_id[row] == tree.track->message_id);
             models_[which].merge(tree);
         }
         all_rows(rows, [&](size_t first, size_t* done) {
-            CombineTable::PartialsIn columns{root_id.data() + first, value.data() + first,
-                                             flags.data() + first,   track_value.data() + first,
-                                             task_id.data() + first, message_id.data() + first};
-            return tables_[which]->merge(columns, rows - first, done);
+            Partials columns{root_id.data() + first, value.data() + first,      flags.data() + first,
+                             track_value.data() + first, task_id.data() + first, message_id.data() + first,
+                             rows - first};
+            return tables_[which]->merge(columns, done);
         });
     }
 
@@ -383,8 +384,8 @@ class CombineFuzz {
             std::vector<int64_t> root_id(trees), message_id(trees);
             std::vector<int32_t> task_id(trees);
             std::vector<int8_t> outcome(trees);
-            size_t rows = tables_[which]->settle(include_pending,
-                                                 {root_id.data(), message_id.data(), task_id.data(), outcome.data()});
+            size_t rows = tables_[which]->settle(
+                include_pending, {root_id.data(), message_id.data(), task_id.data(), outcome.data(), nullptr, 0});
             std::vector<Completion> settled;
             for (size_t row = 0; row < rows; ++row)
                 settled.push_back({root_id[row], message_id[row], task_id[row], outcome[row], 0});

@@ -60,7 +60,7 @@ inline std::vector<Completion> rotate(AckerCore* core, int64_t now, int64_t budg
     core->rotate(now, roots.data(), messages.data(), tasks.data(), elapsed.data());
     std::vector<Completion> finished;
     for (size_t row = 0; row < rows; ++row)
-        finished.push_back({roots[row], messages[row], tasks[row], TIMED_OUT, elapsed[row]});
+        finished.push_back({roots[row], messages[row], tasks[row], OUTCOME_TIMED_OUT, elapsed[row]});
     std::sort(finished.begin(), finished.end());
     return finished;
 }

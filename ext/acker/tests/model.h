@@ -83,7 +83,7 @@ class Model {
         }
         if (message.kind == TRACK && high_water_ && open > 2 * *high_water_) {  // capacity
             ++counters.rejected;
-            finished->push_back({message.root_id, message.message_id, message.task_id, REJECTED, 0});
+            finished->push_back({message.root_id, message.message_id, message.task_id, OUTCOME_REJECTED, 0});
             return;
         }
         if (message.kind != TRACK && !known && protocol_ == Protocol::fsshelter) {  // fsshelter 5
@@ -109,7 +109,7 @@ class Model {
         std::optional<Outcome> outcome =
             protocol_ == Protocol::fsshelter ? fsshelter(message, &found->second) : storm(message, &found->second);
         if (outcome) {
-            counters.empty += !known && *outcome == ACKED;  // storm 4: by its TRACK alone
+            counters.empty += !known && *outcome == OUTCOME_ACKED;  // storm 4: by its TRACK alone
             finished->push_back(end(found->first, found->second, *outcome, now));
             trees.erase(found);
         }
@@ -124,7 +124,7 @@ class Model {
                 continue;
             }
             if (at->second.tracked)
-                finished.push_back(end(at->first, at->second, TIMED_OUT, now));
+                finished.push_back(end(at->first, at->second, OUTCOME_TIMED_OUT, now));
             else
                 ++counters.orphans;
             at = trees.erase(at);
@@ -151,22 +151,22 @@ class Model {
             tree->ack_val ^= static_cast<uint64_t>(message.value);
         }
         if (protocol_ == Protocol::storm_09) tree->nursed = rotations_;
-        if (tree->tracked && tree->ack_val == 0) return ACKED;  // 7
-        if (tree->tracked && tree->failed) return FAILED_TREE;
+        if (tree->tracked && tree->ack_val == 0) return OUTCOME_ACKED;  // 7
+        if (tree->tracked && tree->failed) return OUTCOME_FAILED;
         return std::nullopt;
     }
 
     std::optional<Outcome> fsshelter(const Message& message, Tree* tree) {
-        if (message.kind == FAIL) return FAILED_TREE;  // 4
+        if (message.kind == FAIL) return OUTCOME_FAILED;  // 4
         if (message.kind == ANCHOR || message.kind == OK)
             tree->ack_val ^= static_cast<uint64_t>(message.value);   // 2, 3
-        if (message.kind == OK && tree->ack_val == 0) return ACKED;  // 3
+        if (message.kind == OK && tree->ack_val == 0) return OUTCOME_ACKED;  // 3
         return std::nullopt;
     }
 
     Completion end(int64_t root_id, const Tree& tree, Outcome outcome, int64_t now) {
         --open;
-        ++(outcome == ACKED ? counters.acked : outcome == TIMED_OUT ? counters.timed_out : counters.failed);
+        ++(outcome == OUTCOME_ACKED ? counters.acked : outcome == OUTCOME_TIMED_OUT ? counters.timed_out : counters.failed);
         constexpr uint64_t DAY_MS = 24 * 3600 * 1000;
         uint64_t elapsed = (static_cast<uint64_t>(now) - tree.start) % (uint64_t{1} << 32);
         return {root_id, tree.message_id, tree.task_id, outcome,
@@ -229,15 +229,14 @@ class CombinedModel {
     }
 
     std::vector<Completion> settle(bool include_pending) const {
-        constexpr int8_t PENDING = 4;
         std::vector<Completion> settled;
         for (const Tree& tree : trees) {
             if (!tree.track) continue;
             bool acked = (tree.value ^ static_cast<uint64_t>(tree.track->value)) == 0;
-            int8_t outcome = acked         ? static_cast<int8_t>(ACKED)
-                             : tree.failed ? static_cast<int8_t>(FAILED_TREE)
-                                           : PENDING;
-            if (outcome != PENDING || include_pending)
+            int8_t outcome = acked         ? static_cast<int8_t>(OUTCOME_ACKED)
+                             : tree.failed ? static_cast<int8_t>(OUTCOME_FAILED)
+                                           : static_cast<int8_t>(OUTCOME_PENDING);
+            if (outcome != OUTCOME_PENDING || include_pending)
                 settled.push_back({tree.root_id, tree.track->message_id, tree.track->task_id, outcome, 0});
         }
         return settled;

@@ -675,7 +675,7 @@ TEST(rules_never_mix_up_tags_or_lose_who_has_passed) {
             CHECK((rules.set[effect] & ~(TRACKED | FAILED)) == 0);
             CHECK(rules.event[effect].reports == 0 || (rules.noted[effect] == 1 && rules.keep_val[effect] == 0));
         }
-        CHECK(rules.event[REJECTION].reports == 1 && rules.event[REJECTION].outcome == REJECTED);
+        CHECK(rules.event[REJECTION].reports == 1 && rules.event[REJECTION].outcome == OUTCOME_REJECTED);
     }
     CHECK(seen == 3 * EFFECTS);
 }
@@ -693,7 +693,7 @@ TEST(the_walkthrough_ends_acked_in_every_order) {
     do {
         Checked acker;
         std::vector<Completion> finished = acker.ingest(messages, 5);
-        CHECK(finished.size() == 1 && finished[0] == (Completion{7, 42, 3, ACKED, 0}));
+        CHECK(finished.size() == 1 && finished[0] == (Completion{7, 42, 3, OUTCOME_ACKED, 0}));
         ++orders;
     } while (std::next_permutation(messages.begin(), messages.end(), before));
     CHECK(orders == 24);
@@ -730,7 +730,7 @@ TEST(an_untouched_tree_outlives_all_but_the_last_rotation) {
             acker.ingest({{TRACK, 1, 1, 2, 3}, {OK, 2, 5, 0, 0}, {FAIL, 3, 0, 0, 0}}, 10);
             for (unsigned turn = 1; turn < buckets; ++turn) CHECK(acker.rotate(20).empty());
             std::vector<Completion> expired = acker.rotate(30);
-            CHECK(expired.size() == 1 && expired[0] == (Completion{1, 3, 2, TIMED_OUT, 20}));
+            CHECK(expired.size() == 1 && expired[0] == (Completion{1, 3, 2, OUTCOME_TIMED_OUT, 20}));
             CHECK(acker.core.counters.orphans == 2 && acker.core.arena.count() == 0);
         }
     }
@@ -767,9 +767,9 @@ TEST(a_second_track_does_nothing) {
 TEST(a_fail_before_the_track_is_remembered) {
     Checked acker;
     CHECK(acker.ingest({{FAIL, 1, 0, 0, 0}}, 5).empty());
-    CHECK(acker.ingest({{TRACK, 1, 9, 1, 2}}, 8)[0] == (Completion{1, 2, 1, FAILED_TREE, 3}));
+    CHECK(acker.ingest({{TRACK, 1, 9, 1, 2}}, 8)[0] == (Completion{1, 2, 1, OUTCOME_FAILED, 3}));
     acker.ingest({{FAIL, 2, 0, 0, 0}, {OK, 2, 9, 0, 0}});
-    CHECK(acker.ingest({{TRACK, 2, 9, 1, 2}})[0].outcome == ACKED);  // 0 wins
+    CHECK(acker.ingest({{TRACK, 2, 9, 1, 2}})[0].outcome == OUTCOME_ACKED);  // 0 wins
 }
 
 TEST(capacity_rejects_new_trees_and_drops_messages_about_unknown_ones) {
@@ -785,7 +785,7 @@ TEST(capacity_rejects_new_trees_and_drops_messages_about_unknown_ones) {
             std::vector<Completion> finished = acker.ingest(tracks);
             CHECK(acker.core.open() == 2 * high_water + 1);
             CHECK(finished.size() == tracks.size() - static_cast<size_t>(2 * high_water + 1));
-            CHECK(finished[0] == (Completion{2 * high_water + 1, 2 * high_water + 1, 4, REJECTED, 0}));
+            CHECK(finished[0] == (Completion{2 * high_water + 1, 2 * high_water + 1, 4, OUTCOME_REJECTED, 0}));
             acker.ingest(oks);
             if (protocol == Protocol::fsshelter) continue;
             CHECK(static_cast<int64_t>(acker.core.arena.count()) == 4 * high_water + 1);
@@ -890,8 +890,8 @@ TEST(columns_that_are_left_out_read_0) {
         AckerCore core(Protocol::storm, 3, -1, SEED, avx2);
         Columns columns({{TRACK, 1, 0, 5, 6}, {OK, 2, 7, 5, 6}, {TRACK, 2, 7, 5, 6}}, false);
         std::vector<Completion> finished = ingest(&core, columns, 0);
-        CHECK(finished.size() == 2 && finished[0] == (Completion{1, 0, 0, ACKED, 0}));
-        CHECK(finished[1] == (Completion{2, 0, 0, ACKED, 0}));
+        CHECK(finished.size() == 2 && finished[0] == (Completion{1, 0, 0, OUTCOME_ACKED, 0}));
+        CHECK(finished[1] == (Completion{2, 0, 0, OUTCOME_ACKED, 0}));
     }
 }
 
@@ -1205,11 +1205,11 @@ TEST(of_two_tracks_the_order_of_arrival_does_not_decide) {
     do {
         CombineTable table;
         size_t rows = 0;
-        CHECK(table.add(Columns(messages).from<CombineTable::Messages>(0), &rows) == CombineTable::DONE && rows == 4);
+        CHECK(table.add(Columns(messages).from<Messages>(0), &rows) == CombineTable::DONE && rows == 4);
         int64_t root_id, message_id;
         int32_t task_id;
         int8_t outcome;
-        CHECK(table.settle(true, {&root_id, &message_id, &task_id, &outcome}) == 1 && root_id == 1);
+        CHECK(table.settle(true, {&root_id, &message_id, &task_id, &outcome, nullptr, 0}) == 1 && root_id == 1);
         chosen.push_back(message_id);
     } while (std::next_permutation(messages.begin(), messages.end(), before));
     CHECK(chosen.size() == 24 && std::count(chosen.begin(), chosen.end(), chosen[0]) == 24);
@@ -1222,15 +1222,14 @@ TEST(a_reset_makes_a_root_known_where_it_is_asked_for_and_nothing_more) {
         CombineTable table;
         table.gather_resets(resets);
         size_t done = 0;
-        CHECK(table.add(columns.from<CombineTable::Messages>(0), &done) == CombineTable::DONE && done == 4);
+        CHECK(table.add(columns.from<Messages>(0), &done) == CombineTable::DONE && done == 4);
         CHECK(table.size() == (resets ? 2u : 1u) && table.duplicates() == 1);
         int64_t next[] = {0, 0}, root_id[2], value[2], track_value[2], message_id[2];
         uint8_t flags[2];
         int32_t task_id[2];
-        table.write_partials(1, next, {root_id, value, flags, track_value, task_id, message_id});
-        CHECK(flags[table.size() - 1] ==
-              (resets ? CombineTable::TRACKED | CombineTable::RESET : CombineTable::TRACKED));
-        CHECK(!resets || (root_id[0] == 7 && value[0] == 0 && flags[0] == CombineTable::RESET));
+        table.write_partials(1, next, {root_id, value, flags, track_value, task_id, message_id, 2});
+        CHECK(flags[table.size() - 1] == (resets ? HAS_TRACK | HAS_RESET : HAS_TRACK));
+        CHECK(!resets || (root_id[0] == 7 && value[0] == 0 && flags[0] == HAS_RESET));
     }
 }
 
@@ -1243,11 +1242,11 @@ TEST(a_combiner_that_gets_no_memory_keeps_what_it_has) {
         Columns columns(messages);
         {
             Allocations allocations(budget);
-            CHECK(table.add(columns.from<CombineTable::Messages>(0), &done) == CombineTable::NO_MEMORY);
+            CHECK(table.add(columns.from<Messages>(0), &done) == CombineTable::NO_MEMORY);
         }
         for (size_t row = 0; row < done; ++row) model.add(messages[row]);
         CHECK(table.size() == model.trees.size() && table.nbytes() >= table.size() * 40);
-        CHECK(table.add(columns.from<CombineTable::Messages>(done), &rest) == CombineTable::DONE);
+        CHECK(table.add(columns.from<Messages>(done), &rest) == CombineTable::DONE);
         CHECK(done + rest == messages.size());
     }
 }
@@ -1289,20 +1288,26 @@ TEST(threads_share_one_budget_of_allocations) {
     CHECK(granted[0] + granted[1] + granted[2] + granted[3] == BUDGET && allocations_left() == 0);
 }
 
-TEST(published_numbers_belong_together) {
-    PublishedNumbers published;
+TEST(published_stats_belong_together) {
+    PublishedStats published;
+    auto numbers_of = [](const Stats& stats) {
+        std::array<int64_t, sizeof(Stats) / sizeof(int64_t)> numbers;
+        std::memcpy(numbers.data(), &stats, sizeof(Stats));
+        return numbers;
+    };
     std::thread writer([&] {
         for (int64_t turn = 1; turn <= 2000; ++turn) {
-            int64_t numbers[PublishedNumbers::NUMBERS];
-            std::fill(std::begin(numbers), std::end(numbers), turn);
-            published.write(numbers);
+            auto numbers = numbers_of(Stats{});
+            numbers.fill(turn);
+            Stats stats;
+            std::memcpy(static_cast<void*>(&stats), numbers.data(), sizeof(Stats));
+            published.write(stats);
         }
     });
     int64_t last = 0;
     while (last < 2000) {
-        int64_t numbers[PublishedNumbers::NUMBERS];
-        published.read(numbers);
-        CHECK(std::count(std::begin(numbers), std::end(numbers), numbers[0]) == static_cast<int>(PublishedNumbers::NUMBERS));
+        auto numbers = numbers_of(published.read());
+        CHECK(std::count(numbers.begin(), numbers.end(), numbers[0]) == static_cast<int>(numbers.size()));
         CHECK(numbers[0] >= last);
         last = numbers[0];
     }

@@ -101,7 +101,7 @@ struct Checked {
         core.rotate(now, roots.data(), messages.data(), tasks.data(), elapsed.data());
         std::vector<Completion> found;
         for (size_t row = 0; row < rows; ++row)
-            found.push_back({roots[row], messages[row], tasks[row], TIMED_OUT, elapsed[row]});
+            found.push_back({roots[row], messages[row], tasks[row], OUTCOME_TIMED_OUT, elapsed[row]});
         std::sort(found.begin(), found.end());
         CHECK(found == model.rotate(now));
         check();

@@ -208,7 +208,7 @@ class NativeAcker(ABC):
 
     def stats(self) -> Stats:
         """Return what happened since creation, and what is held now."""
-        return Stats(*self._core.numbers()[:13])
+        return Stats(*self._core.stats())
 
     def snapshot(self) -> bytes:
         """Return everything this acker knows as bytes for `restore`; docs/snapshot.md describes them.
@@ -269,7 +269,7 @@ class NativeAcker(ABC):
     @property
     def nbytes(self) -> int:
         """Bytes that the tables and buffers occupy."""
-        return self._core.numbers()[13]
+        return self._core.nbytes
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the tables contradict themselves; O(slots). For tests and for the suspicious."""
@@ -277,7 +277,7 @@ class NativeAcker(ABC):
             raise AssertionError("the tables of this acker contradict themselves")
 
     def __len__(self) -> int:
-        return self._core.numbers()[11]
+        return self._core.pending
 
     def __contains__(self, root_id: object) -> bool:
         found = find_root_id(root_id)

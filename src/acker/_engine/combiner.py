@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
 SHARDS_MAX: Final = 1_024
 
-TRACKED: Final = 1
-FAILED: Final = 2
-RESET: Final = 4
-
 
 class Partials(NamedTuple):
     """What is known of some trees so far: six columns of one length, one row a root, no root twice.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from acker._engine.combiner import Cohorts, Partials
 
 TOKEN_BYTES = 16
-# Task ids of entries that have no TRACK; the last one gives its tree new time, and is there with event times only.
-UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET = -1, -2, -4
 
 _CAPACITY_MIN = 1024
 

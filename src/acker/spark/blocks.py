@@ -38,7 +38,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 import numpy as np
 import pyarrow as pa
 
-from acker._engine.combiner import FAILED, RESET, SHARDS_MAX, TRACKED, Combiner, Partials, check_shards, shard_of, xxh64
+from acker._engine.codes import FAILED, RESET, TRACKED
+from acker._engine.combiner import SHARDS_MAX, Combiner, Partials, check_shards, shard_of, xxh64
 from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.messages import quoted, shared_ids

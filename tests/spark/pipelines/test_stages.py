@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from acker import Kind
-from acker._engine.combiner import TRACKED, Combiner
+from acker._engine.codes import TRACKED
+from acker._engine.combiner import Combiner
 from acker.errors import ColumnValueError
 from acker.spark.blocks import decode_block, read_header
 from acker.spark.pipelines import stages

@@ -1,6 +1,6 @@
-"""CombineTable in NumPy, and the two functions on columns that go with it.
+"""The table of combined messages in NumPy, with the sharding of root ids and XXH64.
 
-A dict gives each root its place, in the order of first messages; everything else is done for whole columns, so that a
+A dict maps each root to its row, in the order of first messages; everything else works on whole columns, so that a
 message costs some tenths of a microsecond.
 """
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from acker._engine import xxh64 as _xxh64
+from acker._engine.codes import FAILED, RESET, TRACKED
 from acker._engine.plain.checks import PARTIALS, check_rows
 from acker._engine.plain.cohorts import check_cohorts, cohorts_of
 from acker._engine.protocol import Kind, Outcome, track_rank
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     # root id, value, flags, track value, task id, message id, event time
     _Partials = tuple[_Int64, _Int64, _UInt8, _Int64, _Int32, _Int64, _Int64 | None]
 
-_TRACKED, _FAILED, _RESET = 1, 2, 4
 _CAPACITY_MIN: Final = 1024
 _DICT_SLOT_BYTES: Final = 150  # of the index: a key, a place, and the dict's own share
 
@@ -49,10 +49,10 @@ def xxh64(data: _UInt8, seed: int) -> int:
 
 
 class CombineTable:
-    """The table of a `acker._engine.combiner.Combiner`: the same calls and the same results as the compiled one."""
+    """The table of an `acker._engine.combiner.Combiner`, with the calls and results of the compiled one."""
 
     def __init__(self, seed: int, resets: bool, cohorts: tuple[int, int] | None = None) -> None:
-        del seed  # Python's dict has a hash of its own.
+        del seed  # a Python dict hashes by itself
         if cohorts is not None:
             check_cohorts(cohorts)
         self._resets = resets
@@ -68,7 +68,7 @@ class CombineTable:
 
     @property
     def nbytes(self) -> int:
-        """About the bytes that the table takes."""
+        """The approximate number of bytes that the table takes."""
         columns = (self._root_id, self._value, self._track_value, self._message_id, self._flags, self._task_id)
         return sys.getsizeof(self._place) + len(self._place) * _DICT_SLOT_BYTES + sum(map(sys.getsizeof, columns))
 
@@ -92,8 +92,8 @@ class CombineTable:
             message_id = None if message_id is None else message_id[wanted]
             event_ms = None if event_ms is None else event_ms[wanted]
         place = self._places(root_id, event_ms)
-        self._flags[place[kind == Kind.FAIL]] |= _FAILED
-        self._flags[place[kind == Kind.RESET_TIMEOUT]] |= _RESET
+        self._flags[place[kind == Kind.FAIL]] |= FAILED
+        self._flags[place[kind == Kind.RESET_TIMEOUT]] |= RESET
         ok = (kind == Kind.ANCHOR) | (kind == Kind.OK)
         np.bitwise_xor.at(self._value, place[ok], value[ok])
         tracks = np.flatnonzero(kind == Kind.TRACK)
@@ -118,8 +118,8 @@ class CombineTable:
         check_rows(*PARTIALS, root_id, value, flags, track_value, task_id, message_id)
         place = self._places(root_id, event_ms)
         np.bitwise_xor.at(self._value, place, value)
-        np.bitwise_or.at(self._flags, place, flags & (_FAILED | _RESET))
-        tracks = np.flatnonzero(flags & _TRACKED)
+        np.bitwise_or.at(self._flags, place, flags & (FAILED | RESET))
+        tracks = np.flatnonzero(flags & TRACKED)
         self._take_tracks(place[tracks], track_value[tracks], task_id[tracks], message_id[tracks])
         return len(root_id)
 
@@ -128,7 +128,7 @@ class CombineTable:
         if shards < 1:
             raise ValueError(f"shards: expected 1 or more, got {shards}")
         rows = len(self)
-        is_open = (self._flags[:rows] != _TRACKED) | (self._value[:rows] != self._track_value[:rows])
+        is_open = (self._flags[:rows] != TRACKED) | (self._value[:rows] != self._track_value[:rows])
         # Two groups a shard: first the trees that look finished, then the others.
         group = 2 * shards_of(self._root_id[:rows], shards).astype(np.int64) + is_open
         order = np.argsort(group, kind="stable")
@@ -149,15 +149,20 @@ class CombineTable:
         rows = len(self)
         flags = self._flags[:rows]
         acked = self._value[:rows] == self._track_value[:rows]
-        failed = (flags & _FAILED) != 0
+        failed = (flags & FAILED) != 0
         outcome = np.where(acked, int(Outcome.ACKED), np.where(failed, int(Outcome.FAILED), int(Outcome.PENDING)))
-        told = np.flatnonzero(((flags & _TRACKED) != 0) & (acked | failed | include_pending))
-        return self._root_id[told], self._message_id[told], self._task_id[told], outcome[told].astype(np.int8)
+        reported = np.flatnonzero(((flags & TRACKED) != 0) & (acked | failed | include_pending))
+        return (
+            self._root_id[reported],
+            self._message_id[reported],
+            self._task_id[reported],
+            outcome[reported].astype(np.int8),
+        )
 
     def _places(self, root_id: _Int64, event_ms: _Int64 | None) -> npt.NDArray[np.intp]:
-        """Return where each root stands, or each root and cohort; new ones get the next places."""
+        """Return the row of each root, or of each root and cohort; new ones get the next rows."""
         if (event_ms is None) != (self._cohorts is None) or (event_ms is not None and len(event_ms) != len(root_id)):
-            raise ValueError("event_ms: expected one a row where there are cohorts, and else none")
+            raise ValueError("event_ms: expected one value for each row with cohorts, and None without")
         known, place = len(self._place), self._place
         keys: list[Any] = root_id.tolist()
         if event_ms is not None and self._cohorts is not None:
@@ -181,12 +186,12 @@ class CombineTable:
             setattr(self, name, grown)
 
     def _take_tracks(self, place: npt.NDArray[np.intp], value: _Int64, task_id: _Int32, message_id: _Int64) -> None:
-        """Take TRACKs: the first of each tree, then any others one by one, of which that of least rank counts."""
+        """Take TRACKs: the first one of each tree, then the others one by one; the one of least rank counts."""
         is_first = np.zeros(len(place), bool)
         is_first[np.unique(place, return_index=True)[1]] = True
-        is_first &= (self._flags[place] & _TRACKED) == 0
+        is_first &= (self._flags[place] & TRACKED) == 0
         chosen = place[is_first]
-        self._flags[chosen] |= _TRACKED
+        self._flags[chosen] |= TRACKED
         self._track_value[chosen] = value[is_first]
         self._task_id[chosen] = task_id[is_first]
         self._message_id[chosen] = message_id[is_first]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from acker._engine.codes import FAILED, RESET, TRACKED, UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET
 from acker._engine.plain.checks import ENTRIES, PARTIALS, check_rows
 from acker._engine.plain.cohorts import check_cohorts, cohort_of
 from acker._engine.protocol import INT64_MAX, Outcome
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     # root id, value, message id, start, since, task id
     _EntryColumns = tuple[_Int64, _Int64, _Int64, _Int64, _Int64, _Int32]
 
-_TRACKED, _FAILED, _RESET = 1, 2, 4
-_UNTRACKED, _UNTRACKED_FAILED, _UNTRACKED_RESET = -1, -2, -4  # task ids of entries that have no TRACK
 _UNLOGGED: Final = 0  # the chunk of an entry that the log does not know
 # In the order of acker._engine.open_trees.TreeCounts.
 _COUNTS: Final = (
@@ -88,7 +87,7 @@ class _OpenTree:
         self.value = value
         self.message_id = 0
         self.start_ms = self.since_ms = time_ms
-        self.task_id = _UNTRACKED
+        self.task_id = UNTRACKED
         self.chunk = _UNLOGGED
         self.position = -1
 
@@ -203,18 +202,18 @@ class OpenTreesTable:
         """Return how many entries a merge of such partials makes at most, as far as the capacity depends on it."""
         if len(self) + len(root_id) <= self.capacity:
             return len(root_id)
-        finished = (flags & _TRACKED != 0) & (value == track_value)
+        finished = (flags & TRACKED != 0) & (value == track_value)
         if cohorts is not None:
             return min(len(root_id), int(np.count_nonzero(~finished)) + 1)
         return sum(root not in self._by_root for root in root_id[~finished].tolist())
 
     def _merge_unknown(self, row: _PartialsRow, rules: _Rules, changes: _Changes) -> None:
         counts = changes.counts
-        if row.flags == _RESET and row.value == 0:
+        if row.flags == RESET and row.value == 0:
             counts["unknown"] += 1
             return
-        counts["resets"] += (row.flags & _RESET) != 0
-        tracked, failed = (row.flags & _TRACKED) != 0, (row.flags & _FAILED) != 0
+        counts["resets"] += (row.flags & RESET) != 0
+        tracked, failed = (row.flags & TRACKED) != 0, (row.flags & FAILED) != 0
         entry = _OpenTree(row.root_id, row.value, rules.time_ms)
         if tracked:
             entry.set_track(row)
@@ -242,18 +241,18 @@ class OpenTreesTable:
         if not tracked:
             if not others:
                 return
-            entry.task_id = _UNTRACKED_FAILED if failed else _UNTRACKED
+            entry.task_id = UNTRACKED_FAILED if failed else UNTRACKED
         self._insert(entry)
         changes.changed.append(entry.position)
 
     def _merge_known(self, row: _PartialsRow, entry: _OpenTree, rules: _Rules, changes: _Changes) -> None:
         counts = changes.counts
-        changed = row.value != 0 or (row.flags & (_FAILED | _RESET)) != 0
-        refreshed = (row.flags & (_FAILED | _RESET)) != 0 or (rules.every_message_refreshes and row.value != 0)
-        failed = (row.flags & _FAILED) != 0 or entry.task_id == _UNTRACKED_FAILED
-        counts["resets"] += (row.flags & _RESET) != 0
+        changed = row.value != 0 or (row.flags & (FAILED | RESET)) != 0
+        refreshed = (row.flags & (FAILED | RESET)) != 0 or (rules.every_message_refreshes and row.value != 0)
+        failed = (row.flags & FAILED) != 0 or entry.task_id == UNTRACKED_FAILED
+        counts["resets"] += (row.flags & RESET) != 0
         entry.value ^= row.value
-        if row.flags & _TRACKED:
+        if row.flags & TRACKED:
             if entry.task_id >= 0:
                 counts["duplicates"] += 1
             elif rules.beyond(self.open, 2):
@@ -267,7 +266,7 @@ class OpenTreesTable:
                 changed = True
                 refreshed = refreshed or rules.every_message_refreshes
         if entry.task_id < 0 and failed:
-            entry.task_id = _UNTRACKED_FAILED
+            entry.task_id = UNTRACKED_FAILED
         if refreshed:
             entry.since_ms = rules.time_ms
         if entry.task_id >= 0 and (entry.value == 0 or failed):
@@ -288,7 +287,7 @@ class OpenTreesTable:
             if entry.task_id >= 0:
                 changes.report(entry, Outcome.TIMED_OUT, now_ms)
             else:
-                is_reset = entry.task_id == _UNTRACKED_RESET and entry.value == 0
+                is_reset = entry.task_id == UNTRACKED_RESET and entry.value == 0
                 changes.counts["unknown" if is_reset else "orphans"] += 1
             self._remove(entry)
         return changes.completions(), oldest_ms, tuple(changes.counts.values())
@@ -327,8 +326,8 @@ class OpenTreesTable:
         """Put entries over what is there."""
         columns = (root_id, value, message_id, start_ms, since_ms, task_id)
         check_rows(*ENTRIES, *columns)
-        if ((task_id < _UNTRACKED_FAILED) & (task_id != _UNTRACKED_RESET)).any():
-            raise ValueError(f"task_id: expected {_UNTRACKED_FAILED} or more, got {np.min(task_id)}")
+        if ((task_id < UNTRACKED_FAILED) & (task_id != UNTRACKED_RESET)).any():
+            raise ValueError(f"task_id: expected {UNTRACKED_FAILED} or more, got {np.min(task_id)}")
         for root, its_value, message, start, since, task in zip(*(column.tolist() for column in columns), strict=True):
             entry = self._find(root, start)
             if entry is None:
@@ -415,9 +414,9 @@ class _TimedMerge:
     def _merge_row(self, row: _PartialsRow) -> None:
         rules, counts = self._rules, self._changes.counts
         cohort = cohort_of(row.event_ms, rules.cohorts)
-        tracked, failed = (row.flags & _TRACKED) != 0, (row.flags & _FAILED) != 0
-        refreshes = (row.flags & _RESET) != 0 or (rules.every_message_refreshes and row.value != 0)
-        counts["resets"] += (row.flags & _RESET) != 0
+        tracked, failed = (row.flags & TRACKED) != 0, (row.flags & FAILED) != 0
+        refreshes = (row.flags & RESET) != 0 or (rules.every_message_refreshes and row.value != 0)
+        counts["resets"] += (row.flags & RESET) != 0
         trees = [each for each in self._entries() if each.task_id >= 0 and rules.takes(each, row.event_ms)]
         if trees:
             counts["duplicates"] += tracked
@@ -434,15 +433,15 @@ class _TimedMerge:
         else:
             waiting = _OpenTree(row.root_id, 0, row.event_ms)
             self._table._insert(waiting)
-        failed = failed or waiting.task_id == _UNTRACKED_FAILED
+        failed = failed or waiting.task_id == UNTRACKED_FAILED
         waiting.value ^= row.value
         self._changed.append(waiting)
         if tracked:
             self._begin(waiting, row, failed)
         elif failed:
-            waiting.task_id = _UNTRACKED_FAILED
+            waiting.task_id = UNTRACKED_FAILED
         elif refreshes:
-            waiting.task_id = _UNTRACKED_RESET
+            waiting.task_id = UNTRACKED_RESET
 
     def _begin(self, tree: _OpenTree, row: _PartialsRow, failed: bool) -> None:
         tree.set_track(row)
@@ -473,10 +472,10 @@ class _TimedMerge:
     def _take(self, tree: _OpenTree, waiting: _OpenTree) -> bool:
         """Add a waiting entry to its tree; return whether it fails it."""
         tree.value ^= waiting.value
-        if waiting.task_id == _UNTRACKED_RESET or self._rules.every_message_refreshes:
+        if waiting.task_id == UNTRACKED_RESET or self._rules.every_message_refreshes:
             tree.since_ms = max(tree.since_ms, waiting.start_ms)
         self._forget(waiting)
-        return waiting.task_id == _UNTRACKED_FAILED
+        return waiting.task_id == UNTRACKED_FAILED
 
     def _forget(self, entry: _OpenTree) -> None:
         if entry.chunk != _UNLOGGED:

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
-from acker._engine.open_trees import UNTRACKED_FAILED, TreeCounts
+from acker._engine.codes import UNTRACKED_FAILED
+from acker._engine.open_trees import TreeCounts
 from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentValueError, CheckpointError
 from acker.spark.session_checks import carried

@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from acker._engine.codes import UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET
 from acker._engine.combiner import xxh64
-from acker._engine.open_trees import TOKEN_BYTES, UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET, TreeCounts, TreeEntries
+from acker._engine.open_trees import TOKEN_BYTES, TreeCounts, TreeEntries
 from acker._engine.protocol import INT64_MIN
 from acker.errors import CheckpointError
 
