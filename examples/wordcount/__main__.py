@@ -1,4 +1,4 @@
-"""The word count that ``make run`` runs: ``python -m examples.wordcount``, or ``... stream`` for the streaming one."""
+"""The commands `python -m examples.wordcount`, which `make run` runs, and `python -m examples.wordcount stream`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from acker.cli.commands import exit_with_code
 WORDCOUNT_EXIT_CODES = """
 \b
 Exit codes:
-    0  fine: verified, and no line was dead-lettered
+    0  success: verified, and no line was dead-lettered
     1  the counts or the trees are wrong
-    2  usage: an option or a folder that cannot be
+    2  wrong usage: an unknown option, or a value that is not allowed
     3  verified, with dead-lettered lines
-    4  something is missing: a package, a JDK, Spark did not start
+    4  something is missing: a package, a JDK, or Spark did not start
     5  the job failed inside Spark
   130  interrupted
 """
@@ -28,7 +28,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def word_count_options(attempts_max: int, output: str) -> Callable[[Command], Command]:
-    """Return what gives a command the options of every word count."""
+    """Return a decorator that adds the options of both word counts."""
     options = (
         click.option(
             "--input",
@@ -37,31 +37,33 @@ def word_count_options(attempts_max: int, output: str) -> Callable[[Command], Co
             help="Count the text files under this folder.  [default: the standard library of the running Python]",
         ),
         click.option(
-            "--master", default="local[*,4]", show_default=True, help="Spark master; local ones are started here."
+            "--master", default="local[*,4]", show_default=True, help="Spark master; a local one is started here."
         ),
         click.option(
             "--fail-rate",
             type=click.FloatRange(0, 1),
             default=0.005,
             show_default=True,
-            help="Lines that split raises for.",
+            help="Share of the lines that fail in the split bolt.",
         ),
         click.option(
             "--drop-rate",
             type=click.FloatRange(0, 1),
             default=0.001,
             show_default=True,
-            help="Lines that lose a word on the way.",
+            help="Share of the lines that lose a word between two bolts.",
         ),
         click.option(
-            "--seed", type=click.IntRange(0, 2**63 - 1), help="Repeats the faults and ids of a run.  [default: random]"
+            "--seed",
+            type=click.IntRange(0, 2**63 - 1),
+            help="Seed of faults and ids.  [default: random]",
         ),
         click.option(
             "--max-attempts",
             type=click.IntRange(1, attempts_max),
             default=8,
             show_default=True,
-            help="Send a line this often, then dead-letter it.",
+            help="Dead-letter a line after this many attempts.",
         ),
         click.option(
             "--output",
@@ -71,17 +73,17 @@ def word_count_options(attempts_max: int, output: str) -> Callable[[Command], Co
             help="Folder for the report, the dead letters and Spark's log.",
         ),
         click.option(
-            "--report", type=click.Path(path_type=Path), help="The HTML report.  [default: report.html in --output]"
+            "--report",
+            type=click.Path(path_type=Path),
+            help="File of the HTML report.  [default: report.html in --output]",
         ),
         click.option(
             "--json",
             "json_file",
             type=click.Path(path_type=Path, allow_dash=True),
-            help="The numbers as JSON; - for stdout.",
+            help="Write the numbers as JSON; - is the standard output.",
         ),
-        click.option(
-            "--driver-memory", default="2g", show_default=True, help="Memory of the Spark that is started here."
-        ),
+        click.option("--driver-memory", default="2g", show_default=True, help="Memory of Spark's driver."),
     )
 
     def decorate(command: Command) -> Command:
@@ -96,11 +98,11 @@ def word_count_options(attempts_max: int, output: str) -> Callable[[Command], Co
 @word_count_options(1000, "acker-report")
 @exit_with_code
 def batch(**options: Any) -> None:
-    """Count words, each line of text a tracked tree.
+    """Count the words of text files on Spark, and track each line as a tuple tree.
 
-    Lines go from a spout through a bolt that splits them to a bolt that counts words. Some lines fail and some words
-    get lost, on purpose; their trees do not end acked, and they are sent again until they do. Only words of acked trees
-    count, so the result is exact: at the end it is compared with a plain count of the same files.
+    A spout reads lines, one bolt splits them, another counts words. On purpose, some lines fail and some words get
+    lost: their trees are not acked, and the lines are sent again until they are. Only words of acked trees count, so
+    the result is exact. At the end it is compared with a plain count of the same files.
     """
     from examples.wordcount.cli import main
 
@@ -116,7 +118,7 @@ def batch(**options: Any) -> None:
     metavar="SECONDS",
     default=5.0,
     show_default=True,
-    help="Give a line's tree up after this time, and send the line again.",
+    help="Time out a line's tree after this time, and send the line again.",
 )
 @click.option(
     "--spread",
@@ -125,38 +127,38 @@ def batch(**options: Any) -> None:
     metavar="SECONDS",
     default=20.0,
     show_default=True,
-    help="Drop the files over this time.",
+    help="Drop the files into the folder over this time.",
 )
 @click.option(
     "--kills",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Kill the driver, Python and JVM, this often (SIGKILL), at random times of a micro-batch, and start it again.",
+    help="Kill the driver (Python and JVM) with SIGKILL this many times, at random, and restart it.",
 )
 @click.option(
     "--worker-kills",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Kill a Python worker this often, likewise.",
+    help="Kill a Python worker this many times, likewise.",
 )
 @click.option(
     "--work",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep the drop folder, the checkpoint and what the stream writes here.  [default: removed at the end]",
+    help="Keep the files of the stream here.  [default: a temporary folder]",
 )
 @exit_with_code
 def stream(**options: Any) -> None:
-    """Count words as a stream, each line of text a tracked tree, with kills and restarts on request.
+    """Count words in a Spark stream, track each line as a tuple tree, and kill processes on request.
 
-    Text files are dropped into a folder while a Spark stream reads it. Lines go from a spout through a bolt that splits
-    them to a bolt that counts words. Some lines fail and are sent again at once; some words get lost, and the lines are
-    sent again when their trees time out. The stream may be killed at any time and goes on from its checkpoint. Only
-    words of acked trees count: at the end each line was acked exactly once or dead-lettered, and the result is compared
-    with a plain count of the same files.
+    Text files are dropped into a folder that a stream reads. A spout reads lines, one bolt splits them, another counts
+    words. Failed lines are sent again at once; lines that lost a word are sent again when their trees time out. The
+    stream may be killed at any time and continues from its checkpoint. Only words of acked trees count: at the end each
+    line was acked exactly once or dead-lettered, and the result is compared with a plain count of the same files.
 
-    A run with the default options takes a minute or two on two idle cores. A kill of the driver adds a start of Spark.
+    A run with the default options takes one to two minutes on two idle cores; each kill of the driver adds about ten
+    seconds.
     """
     from examples.wordcount.stream_cli import main
 
@@ -164,7 +166,7 @@ def stream(**options: Any) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the word count that the first word names, and exit with its code."""
+    """Run the batch or, if the first argument is "stream", the stream."""
     if arguments[:1] == ["stream"]:
         stream.main(arguments[1:], prog_name="python -m examples.wordcount stream")
     else:

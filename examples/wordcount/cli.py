@@ -1,4 +1,4 @@
-"""`python -m examples.wordcount`: options in; table, files and exit code out."""
+"""The run behind `python -m examples.wordcount`, and the output of both word counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acker.cli.environment import last_line, require, spark_session, was_interrupted
+from acker.cli.environment import announce, last_line, require, spark_session, was_interrupted
 from examples.wordcount.corpus import default_input, find
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ def main(
 
     console = console_beside(json_file)
     progress = ConsoleProgress(console_on(stderr=True))
-    seed = drawn(seed)
+    seed = seed_or_random(seed)
     log = output / "spark.log"
     progress.note(introduction(corpus, seed))
     output.mkdir(parents=True, exist_ok=True)
     try:
         with ExitStack() as stack:
-            with progress.phase("starting Spark"):
+            with progress.phase("starting Spark, about ten seconds"):
                 spark = stack.enter_context(
                     spark_session("acker wordcount", master, driver_memory=driver_memory, log=log)
                 )
@@ -69,22 +69,19 @@ def main(
         return 5
     result.stages = {"start Spark": started, **result.stages}
     result.wall_seconds = time.perf_counter() - start
-    publish(
-        result,
-        table_of("python -m examples.wordcount", rows(result), result),
-        to_html(result),
-        console,
-        output=output,
-        report=report,
-        json_file=json_file,
-    )
+    with progress.phase("drawing the report"):
+        page = to_html(result)
+    table = table_of("python -m examples.wordcount", rows(result), result)
+    publish(result, table, page, console, output=output, report=report, json_file=json_file)
     return result.exit_code
 
 
 def prepare(folder: Path | None) -> Corpus:
-    """Find the text files, and check that what a word count on Spark needs is installed."""
+    """Find the text files, and check that the packages of a word count on Spark are installed."""
+    folder = default_input() if folder is None else folder
+    announce(f"looking for text files under {folder}")
     try:
-        corpus = find(default_input() if folder is None else folder)
+        corpus = find(folder)
     except OSError as fault:
         raise click.UsageError(str(fault)) from fault
     require("rich", "matplotlib", extra="cli")
@@ -93,7 +90,7 @@ def prepare(folder: Path | None) -> Corpus:
 
 
 def console_beside(json_file: Path | None) -> Console:
-    """Return where a result is shown to people: with JSON on the standard output, on the other one."""
+    """Return the console for the result: the standard error, if the standard output is for JSON."""
     return console_on(stderr=json_file == Path("-"))
 
 
@@ -106,13 +103,13 @@ def console_on(*, stderr: bool) -> Console:
     return Console(stderr=stderr, width=width)
 
 
-def drawn(seed: int | None) -> int:
+def seed_or_random(seed: int | None) -> int:
     """Return the seed, or a random one."""
     return int.from_bytes(os.urandom(8), "little") >> 1 if seed is None else seed
 
 
 def introduction(corpus: Corpus, seed: int) -> str:
-    """Say what is counted."""
+    """Return the first line of the output."""
     return f"{len(corpus.paths):,} text files ({sum(corpus.sizes) / 1e6:.1f} MB) under {corpus.root}; --seed {seed}"
 
 
@@ -164,12 +161,12 @@ def table_of(title: str, rows: list[tuple[str, str]], result: Totals) -> Table:
 
 
 def rows(result: Result) -> list[tuple[str, str]]:
-    """Return the numbers of a run, as text, in the order in which they are read."""
+    """Return the rows of the result table."""
     return numbers(result, [("rounds", f"{len(result.rounds)}")])
 
 
 def numbers(result: Totals, others: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the numbers that every run has, and those that only this one has in their midst."""
+    """Return the rows that every result table has, with `others` in their midst."""
     reasons = [(f"  {reason}", f"{count:,}") for reason, count in result.failed_by_reason.items()]
     return [
         ("lines", f"{result.lines:,}"),

@@ -7,6 +7,7 @@ a new chance.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -71,14 +72,14 @@ def read(
                 if replays is not None:
                     number = replays[file][replays[file] <= len(texts)]
                     texts = [texts[place] for place in (number - 1).tolist()]
-                held.append(drawn(file, number, texts, faults, attempt))
+                held.append(draw_faults(file, number, texts, faults, attempt))
                 if sum(part.num_rows for part in held) >= BATCH_ROWS:
-                    yield from joined(held)
+                    yield from join_batches(held)
                     held = []
-            yield from joined(held)
+            yield from join_batches(held)
 
 
-def drawn(file: int, line: NDArray[np.int64], texts: list[str], faults: Faults, attempt: int) -> pa.RecordBatch:
+def draw_faults(file: int, line: NDArray[np.int64], texts: list[str], faults: Faults, attempt: int) -> pa.RecordBatch:
     """Draw the fate of some lines of a file, as LINES."""
     fails = draw(faults.seed, "fail", file, line, attempt) < faults.fail_rate
     drops = draw(faults.seed, "drop", file, line, attempt) < faults.drop_rate
@@ -95,7 +96,7 @@ def drawn(file: int, line: NDArray[np.int64], texts: list[str], faults: Faults, 
     )
 
 
-def joined(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def join_batches(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of small batches as one of a size that Spark takes well; nothing for none."""
     if parts:
         yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
@@ -144,7 +145,7 @@ def pipeline(
         chunks = corpus.chunks(partitions)
     else:
         files = sorted(replays)
-        size = -(-len(files) // partitions)
+        size = math.ceil(len(files) / partitions)
         chunks = [files[start : start + size] for start in range(0, len(files), size)]
     reader = functools.partial(read, corpus, chunks, faults, attempt, replays)
 
@@ -159,10 +160,10 @@ def pipeline(
         run_seed=faults.seed,
         component="lines",
     )
-    return counted(spouted)
+    return count_words(spouted)
 
 
-def counted(lines: Tracked) -> Tracked:
+def count_words(lines: Tracked) -> Tracked:
     """Build what follows the spout: split -> fields grouping on the word -> count."""
     words = lines.bolt(split, schema="word string, kept boolean").lossy(arrives).select("word")
     return words.grouped("word").bolt(count, schema="word string", by="batch", sink=True)

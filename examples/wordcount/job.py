@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -165,7 +166,7 @@ class Result(Totals):
 
 
 @dataclass(frozen=True)
-class _Settled:
+class _RoundOutcome:
     """The trees of a round that did not end ACKED, column by column, and how many did."""
 
     acked: int
@@ -236,14 +237,14 @@ class WordCount:
         self.result.wall_seconds = time.perf_counter() - start
         return self.result
 
-    def _round(self, attempt: int, replays: Replays | None) -> _Settled:
+    def _round(self, attempt: int, replays: Replays | None) -> _RoundOutcome:
         """Send lines, and settle their trees."""
         start = time.perf_counter()
         again = 0 if replays is None else sum(map(len, replays.values()))
-        what = "all lines" if replays is None else f"{again:,} line{'s' * (again != 1)} again"
-        tracked = pipeline(
-            self._spark, self._corpus, self._faults, attempt, replays, self._partitions(replays)
-        ).persist()
+        what = "all lines" if replays is None else "1 line again" if again == 1 else f"{again:,} lines again"
+        partitions = self._partitions(replays)
+        with self._phase("prepare", f"round {attempt + 1}: preparing Spark's plan"):
+            tracked = pipeline(self._spark, self._corpus, self._faults, attempt, replays, partitions).persist()
         try:
             with self._phase("evaluate", f"round {attempt + 1}: {what} through split and count"):
                 counters = tracked.counters()
@@ -258,16 +259,16 @@ class WordCount:
 
     def _partitions(self, replays: Replays | None) -> int:
         cores = self._spark.sparkContext.defaultParallelism
-        return cores if replays is not None else max(2 * cores, -(-sum(self._corpus.sizes) // _CHUNK_BYTES))
+        return cores if replays is not None else max(2 * cores, math.ceil(sum(self._corpus.sizes) / _CHUNK_BYTES))
 
-    def _settle(self, tracked: Tracked) -> _Settled:
+    def _settle(self, tracked: Tracked) -> _RoundOutcome:
         done = tracked.completions(include_pending=True).persist()
         try:
             acked = done.where(f"outcome = {int(Outcome.ACKED)}").count()
             left = done.where(f"outcome <> {int(Outcome.ACKED)}").toArrow()
         finally:
             done.unpersist()
-        return _settled(acked, left, tracked.failures().toArrow())
+        return _join_failures(acked, left, tracked.failures().toArrow())
 
     def _add_up(self, tallies: pa.Table) -> int:
         words: Any = tallies.column("word").to_pylist()
@@ -280,7 +281,7 @@ class WordCount:
         self,
         attempt: int,
         counters: Counters,
-        settled: _Settled,
+        settled: _RoundOutcome,
         counted: int,
         wall_seconds: float,
     ) -> None:
@@ -324,7 +325,7 @@ class WordCount:
         stages[stage] = stages.get(stage, 0.0) + time.perf_counter() - start
 
 
-def _settled(acked: int, left: pa.Table, failures: pa.Table) -> _Settled:
+def _join_failures(acked: int, left: pa.Table, failures: pa.Table) -> _RoundOutcome:
     """Join the trees that were not acked with the texts of their failures."""
     texts = sorted(
         zip(*(failures.column(name).to_pylist() for name in ("root_id", "component", "reason")), strict=True),
@@ -339,7 +340,7 @@ def _settled(acked: int, left: pa.Table, failures: pa.Table) -> _Settled:
         for root, outcome in zip(roots.tolist(), outcomes.tolist(), strict=True)
     ]
     file = left.column("task_id").to_numpy().astype(np.int64)
-    return _Settled(acked, roots, file, left.column("message_id").to_numpy(), reason)
+    return _RoundOutcome(acked, roots, file, left.column("message_id").to_numpy(), reason)
 
 
 def write_dead_letters(letters: list[DeadLetter], path: Path) -> None:

@@ -29,7 +29,7 @@ from acker.spark.session_checks import PARTITIONS_CONF, PROVIDER, PROVIDER_CONF,
 from acker.spark.streams.file_source import BINARY_FILES_DDL
 from acker.spark.streams.plan import completions_from_block_stream
 from acker.spark.streams.sinks import for_each_completion
-from examples.wordcount.components import BATCH_ROWS, LINES, Faults, counted, drawn, joined
+from examples.wordcount.components import BATCH_ROWS, LINES, Faults, count_words, draw_faults, join_batches
 from examples.wordcount.corpus import read_lines
 from examples.wordcount.stream_files import Batch, Folder, Settings, line_and_attempt, message_ids
 
@@ -71,12 +71,12 @@ def read(folder: Folder, faults: Faults, batches: Iterator[pa.RecordBatch]) -> I
                 if wanted.line is not None:
                     line = wanted.line
                     texts = [texts[place] for place in (line - 1).tolist()]
-                rows = drawn(wanted.file, line, texts, faults, wanted.attempt)
+                rows = draw_faults(wanted.file, line, texts, faults, wanted.attempt)
                 held.append(rows.append_column(_MESSAGE, pa.array(message_ids(line, wanted.attempt))))
                 if sum(part.num_rows for part in held) >= BATCH_ROWS:
-                    yield from joined(held)
+                    yield from join_batches(held)
                     held = []
-        yield from joined(held)
+        yield from join_batches(held)
 
 
 def store(folder: Folder, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -172,7 +172,7 @@ def completions(spark: SparkSession, folder: Folder, settings: Settings) -> Data
         shards=settings.partitions,
         component="lines",
     )
-    blocks = counted(spouted).dataframe.mapInArrow(carried(functools.partial(store, folder)), BLOCKS_DDL)
+    blocks = count_words(spouted).dataframe.mapInArrow(carried(functools.partial(store, folder)), BLOCKS_DDL)
     return completions_from_block_stream(blocks, shards=settings.partitions, timeout=settings.timeout_seconds)
 
 

@@ -1,4 +1,4 @@
-"""`python -m examples.wordcount stream`: options in; table, files and exit code out."""
+"""The run behind `python -m examples.wordcount stream`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING
 import click
 
 from acker.cli.environment import SetupError, find_jdk
-from examples.wordcount.cli import console_beside, console_on, drawn, introduction, numbers, prepare, publish, table_of
+from examples.wordcount.cli import (
+    console_beside,
+    console_on,
+    introduction,
+    numbers,
+    prepare,
+    publish,
+    seed_or_random,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from examples.wordcount.stream_job import StreamResult
@@ -42,7 +51,7 @@ def main(
     start = time.perf_counter()
     cores = _local_cores(master)
     if work is not None and work.exists() and any(work.iterdir()):
-        raise click.UsageError(f"--work: expected a new or an empty folder, {work} has something in it")
+        raise click.UsageError(f"--work: expected a new or an empty folder, {work} is not empty")
     corpus = prepare(folder)
     find_jdk()
     from examples.wordcount.progress import ConsoleProgress
@@ -53,7 +62,7 @@ def main(
 
     console = console_beside(json_file)
     progress = ConsoleProgress(console_on(stderr=True))
-    seed = drawn(seed)
+    seed = seed_or_random(seed)
     progress.note(introduction(corpus, seed))
     output.mkdir(parents=True, exist_ok=True)
     log = output / "spark.log"
@@ -72,23 +81,25 @@ def main(
             Plan(spread_seconds, kills=kills, worker_kills=worker_kills),
             progress,
         )
-        progress.tasks = job.ended_lines
+        progress.tasks = job.count_ended_lines
         try:
             result = job.run()
         except StreamFailedError as fault:
-            why = files.failed.read_text(encoding="utf-8") if files.failed.exists() else str(fault)
+            why = files.failure.read_text(encoding="utf-8") if files.failure.exists() else str(fault)
             if fault.code == 4:
                 raise SetupError(why) from fault
             click.echo(f"acker: the stream failed: {why}\nacker: Spark's log is {log}", err=True)
             return 5
     result.wall_seconds = time.perf_counter() - start
     table = table_of("python -m examples.wordcount stream", rows(result), result)
-    publish(result, table, to_html(result), console, output=output, report=report, json_file=json_file)
+    with progress.phase("drawing the report"):
+        page = to_html(result)
+    publish(result, table, page, console, output=output, report=report, json_file=json_file)
     return result.exit_code
 
 
 def _local_cores(master: str) -> int:
-    """Return how many threads a local master has; others are refused, as the folder and the workers must be here."""
+    """Return how many threads a local master has; refuse others: the workers read the folders of this machine."""
     match = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
     if match is None:
         raise click.UsageError(f"--master: expected a local one, such as local[2,4], got {master!r}")
@@ -100,7 +111,7 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 
 
 def rows(result: StreamResult) -> list[tuple[str, str]]:
-    """Return the numbers of a run, as text, in the order in which they are read."""
+    """Return the rows of the result table."""
     return numbers(
         result,
         [

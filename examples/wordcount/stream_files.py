@@ -107,17 +107,17 @@ class Folder:
 
     @property
     def drop(self) -> Path:
-        """Return where files are dropped."""
+        """The folder that the stream reads."""
         return self.root / "drop"
 
     @property
     def checkpoint(self) -> Path:
-        """Return where Spark keeps its own."""
+        """The checkpoint of the query."""
         return self.root / "checkpoint"
 
     @property
-    def failed(self) -> Path:
-        """Return where the stream says why it ended by itself."""
+    def failure(self) -> Path:
+        """The file that says why the stream failed."""
         return self.root / "failed.txt"
 
     def text(self, file: int) -> Path:

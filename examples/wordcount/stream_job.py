@@ -6,6 +6,7 @@ the stream has ended.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -44,7 +45,7 @@ class Stream(Protocol):
     def start(self) -> None:
         """Start it, or go on from the checkpoint."""
 
-    def ended(self) -> int | None:
+    def exit_code(self) -> int | None:
         """Return the exit code if it ended."""
 
     def stop(self) -> int:
@@ -171,7 +172,7 @@ class StreamWordCount:
         self._wait = wait
         self._plan = plan
         kills = plan.kills + plan.worker_kills
-        self._lots = corpus.chunks(max(plan.lots, kills + 1, -(-sum(corpus.sizes) // _LOT_BYTES)))
+        self._lots = corpus.chunks(max(plan.lots, kills + 1, math.ceil(sum(corpus.sizes) / _LOT_BYTES)))
         self._random = np.random.default_rng(settings.seed)
         what = self._random.permutation(["driver"] * plan.kills + ["worker"] * plan.worker_kills).tolist()
         # Spread over the lots. The next lot waits for the kill, so that there is always something left to do.
@@ -195,7 +196,7 @@ class StreamWordCount:
             timeout_seconds=settings.timeout_seconds,
         )
 
-    def ended_lines(self) -> tuple[int, int]:
+    def count_ended_lines(self) -> tuple[int, int]:
         """Return how many lines are acked or given up, and how many there will be, as far as is known."""
         share = self._dropped_lots / len(self._lots)
         total = int(self._dropped_lines / share) if share else 0
@@ -235,7 +236,7 @@ class StreamWordCount:
         stalled = self._plan.stalled_seconds + 10 * self._settings.timeout_seconds
         while True:
             now = self._clock()
-            ended, _ = self.ended_lines()
+            ended, _ = self.count_ended_lines()
             everything_dropped = self._dropped_lots == len(self._lots)
             if everything_dropped and not self._orders and ended >= self._dropped_lines:
                 return
@@ -263,7 +264,7 @@ class StreamWordCount:
 
     def _look(self) -> bool:
         """Read which micro-batches ended; tell whether a tree did."""
-        code = self._stream.ended()
+        code = self._stream.exit_code()
         if code is not None:
             raise StreamFailedError(code)
         new = self._folder.batches(self._batches.keys())

@@ -31,11 +31,11 @@ def main(root: Path, master: str, driver_memory: str) -> int:
             threading.Thread(target=_stop_at_end_of_input, args=(query,), daemon=True).start()
             query.awaitTermination()
     except SetupError as fault:
-        return _failed(folder, str(fault), 4)
+        return _write_failure(folder, str(fault), 4)
     except ConnectionError:
-        return _failed(folder, "its JVM is gone", 5)
+        return _write_failure(folder, "its JVM is gone", 5)
     except Exception as fault:  # noqa: BLE001  The command that waits says it, whatever it is.
-        return _failed(folder, last_line(fault), 5)
+        return _write_failure(folder, last_line(fault), 5)
     return 0
 
 
@@ -44,8 +44,8 @@ def _stop_at_end_of_input(query: StreamingQuery) -> None:
     query.stop()
 
 
-def _failed(folder: Folder, text: str, code: int) -> int:
-    folder.failed.write_text(text, encoding="utf-8")
+def _write_failure(folder: Folder, text: str, code: int) -> int:
+    folder.failure.write_text(text, encoding="utf-8")
     return code
 
 

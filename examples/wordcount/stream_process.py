@@ -60,7 +60,7 @@ class StreamProcess:
                 start_new_session=True,
             )
 
-    def ended(self) -> int | None:
+    def exit_code(self) -> int | None:
         """Return the exit code if the process ended."""
         return None if self._process is None else self._process.poll()
 

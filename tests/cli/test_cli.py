@@ -33,8 +33,9 @@ def invoke(tmp_path, monkeypatch):
     ("command", "codes"),
     [
         ("", "0 2 4 130"),
-        ("run", "0 2 4 130"),
-        ("run module:Topology", "0 1 2 3 4 130"),
+        ("run", "0 1 2 3 4 130"),
+        ("state", "0 2 4 130"),
+        ("state inspect", "0 1 2 4 130"),
         ("graph", "0 2"),
         ("doctor", "0 1 2 4 130"),
     ],
@@ -45,10 +46,10 @@ def test_each_command_has_help_with_its_own_exit_codes(invoke, command, codes) -
     assert invoke(*command.split(), "-h").output == answer.output
     if command == "run":
         assert "MODULE:TOPOLOGY" in answer.output
-    told = dict(re.findall(r"^ +(\d+)  (\S.*)$", answer.output.partition("Exit codes")[2], re.MULTILINE))
-    assert " ".join(told) == codes and told["0"].startswith("fine")
-    if command == "run module:Topology":
-        assert told["3"].startswith("a task did not come back")
+    listed = dict(re.findall(r"^ +(\d+)  (\S.*)$", answer.output.partition("Exit codes")[2], re.MULTILINE))
+    assert " ".join(listed) == codes and listed["0"].startswith("everything" if command == "doctor" else "success")
+    if command == "run":
+        assert listed["3"].startswith("a task hung")
 
 
 def test_version(invoke) -> None:

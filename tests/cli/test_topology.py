@@ -231,7 +231,7 @@ def test_an_error_ends_with_1_and_is_shown(invoke) -> None:
         (["run", "jobs:Fine", "--conf", "topology.max.spout.pending=many"], "got 'many'"),
         (["run", "jobs:Nothing"], "jobs has no Nothing: "),
         (["run", "nojobs:Fine"], "there is no module nojobs in "),
-        (["run", "jobs"], "No such command 'jobs'. A topology is named MODULE:TOPOLOGY, such as wordcount:WordCount."),
+        (["run", "jobs"], "'jobs' names no topology: write MODULE:TOPOLOGY, such as wordcount:WordCount"),
         (["graph", "jobs:Works"], "jobs:Works is the class Works and no subclass of acker.topology.Topology: "),
         (["graph", "jobs:Fine", "--output", "fine.png"], "--output fine.png: name it *.dot, *.svg or *.mmd, or say"),
     ],

@@ -19,7 +19,7 @@ from acker._engine.ids import root_ids
 from acker.spark.pipelines import anchors as trees
 from acker.spark.pipelines.stages import BLOCK, COUNTERS_SHARD, FAILURES_SHARD, SHARD, Collector, hidden_schema
 from examples.wordcount import stream
-from examples.wordcount.components import INJECTED, Faults, drawn, split
+from examples.wordcount.components import INJECTED, Faults, draw_faults, split
 from examples.wordcount.corpus import find, read_lines
 from examples.wordcount.stream_files import Batch, Folder, Lines, Settings, line_and_attempt, message_ids, write_whole
 from examples.wordcount.stream_job import TIMED_OUT, Plan, StreamFailedError, StreamWordCount
@@ -91,7 +91,7 @@ class StandIn:
         self.calls.append("worker?" if len(self.calls) % 2 else "worker")
         return self.calls[-1] == "worker"
 
-    def ended(self):
+    def exit_code(self):
         assert self.running
         self._micro_batch()
         return self.code
@@ -108,7 +108,7 @@ class StandIn:
             for wanted in self.folder.lines_of(f"file:/somewhere/{name}"):
                 texts = read_lines(str(self.folder.text(wanted.file)))
                 line = np.arange(1, len(texts) + 1) if wanted.line is None else wanted.line
-                rows = drawn(wanted.file, line, [texts[number - 1] for number in line], faults, wanted.attempt)
+                rows = draw_faults(wanted.file, line, [texts[number - 1] for number in line], faults, wanted.attempt)
                 roots = root_ids(1, wanted.file, line, wanted.attempt, component="lines").tolist()
                 messages = message_ids(line, wanted.attempt).tolist()
                 for row, root, message in zip(rows.to_pylist(), roots, messages, strict=True):
@@ -320,7 +320,7 @@ def test_read_sends_what_dropped_files_ask_for(folder) -> None:
         (7, 3, 2, "d e f"),
     ]
     assert [row["message"] for row in rows] == [1 << 10, 2 << 10, 3 << 10, 3 << 10 | 2]
-    (again,) = drawn(7, np.array([3]), ["d e f"], faults, 2).to_pylist()
+    (again,) = draw_faults(7, np.array([3]), ["d e f"], faults, 2).to_pylist()
     assert again == {name: value for name, value in rows[3].items() if name != "message"}
 
 
@@ -381,14 +381,14 @@ def tower(tmp_path):
 
 def test_the_process_stops_in_order_and_starts_again(tower) -> None:
     process, said = tower
-    assert process.kill() == 0 and process.ended() is None  # Not started.
+    assert process.kill() == 0 and process.exit_code() is None  # Not started.
     process.start()
     assert [said.readline() for _ in range(5)] == [b"up\n"] * 5
-    assert process.ended() is None and process.stop() == 0 and process.ended() == 0
+    assert process.exit_code() is None and process.stop() == 0 and process.exit_code() == 0
     process.start()
     while said.readline() != b"up\n":
         pass
-    assert process.kill() == -signal.SIGKILL == process.ended()
+    assert process.kill() == -signal.SIGKILL == process.exit_code()
 
 
 def test_one_worker_is_killed(tower) -> None:
@@ -398,4 +398,4 @@ def test_one_worker_is_killed(tower) -> None:
     workers = process.workers()
     assert len(workers) == 2 and process.kill_worker(0.99)
     assert said.readline() == b"ended -9\n"
-    assert process.ended() is None and workers[0] in process.workers()
+    assert process.exit_code() is None and workers[0] in process.workers()

@@ -1,8 +1,7 @@
-"""What can be typed after `acker`, and what it answers to the shell."""
+"""The commands of the command line: their options, their help and their exit codes."""
 
 from __future__ import annotations
 
-import copy
 import functools
 import sys
 from collections.abc import Callable
@@ -18,66 +17,65 @@ from acker.errors import TopologyError
 
 EXIT_CODES = """
 \b
-Exit codes of all commands; the help of each lists its own besides:
-    0  fine
-    2  usage: an option, a name or a folder that cannot be
-    4  something is missing: a package, a JDK, Spark did not start
+Exit codes of all commands; the help of a command lists its own:
+    0  success
+    2  wrong usage: an unknown option, or a value that is not allowed
+    4  something is missing: a package, a JDK, or Spark did not start
   130  interrupted
 """
 
 DOCTOR_EXIT_CODES = """
 \b
 Exit codes:
-    0  fine
-    1  something is not fine: a package or a JDK is missing, Spark did not start, an executor has another acker
-    2  usage: an unknown option
-    4  click is missing, without which there is no command
+    0  everything works
+    1  something does not work: a package or a JDK is missing, Spark did not
+       start, or an executor has no acker that fits
+    2  wrong usage: an unknown option
+    4  click is not installed
   130  interrupted
 """
 
-TOPOLOGY_EXIT_CODES = """
+RUN_EXIT_CODES = """
 \b
 Exit codes:
-    0  fine: drained, reached what --until asks for, or stopped by one Ctrl-C; so too where trees failed, timed
-       out, or were still open at the end and were failed with reason SHUTDOWN: the last line counts them
+    0  success: drained, --until reached, or stopped by one Ctrl-C; the last
+       line counts trees that failed, timed out or were still open
     1  the topology ended with an error
-    2  usage: no such topology, it is defined wrongly, an unknown option
-    3  a task did not come back from user code and was left behind; its stack is shown
-    4  something is missing: a package
+    2  wrong usage: no such topology, a wrong definition, or an unknown option
+    3  a task hung in user code and was abandoned; its stack is shown
+    4  a package is missing
   130  interrupted: a second Ctrl-C stopped it without draining
 """
 
 INSPECT_EXIT_CODES = """
 \b
 Exit codes:
-    0  fine
-    1  the state of a shard is damaged, contradicts itself, or was written by another release
-    2  usage: no checkpoint, no acker in it, an unknown option
-    4  something is missing: a package, a JDK, Spark did not start
+    0  success
+    1  the state of a shard is damaged, contradicts itself, or was written by
+       another release
+    2  wrong usage: no checkpoint, no acker in it, or an unknown option
+    4  something is missing: a package, a JDK, or Spark did not start
   130  interrupted
 """
 
 GRAPH_EXIT_CODES = """
 \b
 Exit codes:
-    0  fine
-    2  usage: no such topology, or it is defined wrongly
+    0  success
+    2  wrong usage: no such topology, or a wrong definition
 """
-
-# What stands for any topology in lists of commands.
-_ANY_TOPOLOGY = "MODULE:TOPOLOGY"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def fail(text: str, code: int) -> NoReturn:
-    """Say one sentence and leave."""
+    """Print one sentence and exit."""
     click.echo(f"acker: {text}", err=True)
     sys.exit(code)
 
 
 def exit_with_code(command: Command) -> Command:
-    """Turn what a command raises into one sentence and an exit code."""
+    """Turn the exceptions of a command into one sentence and an exit code."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -99,38 +97,6 @@ def cli() -> None:
     """Know, for every message that enters a pipeline, when everything derived from it is finished."""
 
 
-class Jobs(click.Group):
-    """The named jobs; and any topology, by a name with a colon."""
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return the command of a job or of a topology."""
-        if ":" not in name:
-            return super().get_command(ctx, name)
-        command = copy.copy(topology)
-        command.name = name
-        command.callback = functools.partial(topology.callback or fail, name)
-        return command
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return what help lists."""
-        return [_ANY_TOPOLOGY, *super().list_commands(ctx)]
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Say how topologies are named where there is no such job."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as fault:
-            text = f"{fault.message} A topology is named {_ANY_TOPOLOGY}, such as wordcount:WordCount."
-            raise click.UsageError(text, ctx) from fault
-
-
-@cli.group(cls=Jobs, epilog=EXIT_CODES)
-def run() -> None:
-    """Run a topology in this process, or a job on Spark."""
-
-
 def _until(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
     from acker.errors import ArgumentValueError
     from acker.local.until import parse_until
@@ -142,17 +108,26 @@ def _until(_context: click.Context, _option: click.Parameter, value: str | None)
     return value
 
 
+_topology_argument = click.argument("topology", metavar="MODULE:TOPOLOGY")
 _environment_option = click.option(
-    "-e", "--environment", metavar="NAME", help='Which of the numbers of tasks in par={"prod": 5, "beta": 1} holds.'
+    "-e",
+    "--environment",
+    metavar="NAME",
+    help='Select the numbers of tasks, such as "prod" in par={"prod": 5, "beta": 1}.',
 )
 
 
-@click.command(epilog=TOPOLOGY_EXIT_CODES)
+@cli.command(epilog=RUN_EXIT_CODES, short_help="Run a topology in this process.")
+@_topology_argument
 @click.option(
-    "--conf", "pairs", multiple=True, metavar="NAME=VALUE", help="An option of the topology; the value as JSON or text."
+    "--conf",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set an option of the topology; VALUE is JSON or text. May be repeated.",
 )
 @click.option(
-    "--until", callback=_until, metavar="WHEN", help="drained, a time such as 30s, or a number of acked trees."
+    "--until", callback=_until, metavar="WHEN", help='Stop when "drained", after "30s", or after that many acked trees.'
 )
 @click.option(
     "--report",
@@ -160,58 +135,68 @@ _environment_option = click.option(
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Write a report, .html or .json; may be given more than once.",
+    help="Write a report, .html or .json. May be repeated.",
 )
-@click.option("--trace", type=click.IntRange(1), metavar="N", help="Keep the edges of one tree in N.")
-@click.option("--prometheus", type=click.IntRange(0, 65535), metavar="PORT", help="Serve metrics; 0: on a free port.")
-@click.option("--no-restart", is_flag=True, help="The first exception that escapes ends the topology.")
-@click.option("--max-restarts", type=click.IntRange(0), help="Restarts in a row, then it ends.  [default: 5]")
+@click.option("--trace", type=click.IntRange(1), metavar="N", help="Trace one tree in N.")
+@click.option(
+    "--prometheus",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve metrics on this port; 0 takes a free one.",
+)
+@click.option("--no-restart", is_flag=True, help="End the topology at the first exception.")
+@click.option(
+    "--max-restarts", type=click.IntRange(0), help="End the topology after this many restarts in a row.  [default: 5]"
+)
 @_environment_option
 @exit_with_code
-def topology(name: str, pairs: tuple[str, ...], **options: Any) -> None:
+def run(topology: str, pairs: tuple[str, ...], **options: Any) -> None:
     """Run a topology in this process, until it is stopped or --until holds.
 
-    MODULE is imported, the current folder being searched first. A table of the components is shown meanwhile: emitted,
-    executed and acked tuples, latencies, the share of the time that the busiest task works (capacity), queues.
+    MODULE is searched in the current folder first. While the topology runs, a table shows for each component the
+    tuples emitted, executed and acked, latencies, queues, and capacity: the busy share of its busiest task.
 
-    Ctrl-C (or SIGTERM) stops it in order: spouts rest, and what is under way may end. A second one stops it at once.
+    Ctrl-C or SIGTERM drains the topology: spouts stop, and open trees may finish. A second one stops it at once.
     """
     from acker.cli.topology import main, parse_conf
 
-    sys.exit(main(name, conf=parse_conf(pairs), **options))
+    sys.exit(main(topology, conf=parse_conf(pairs), **options))
 
 
-@cli.command(epilog=GRAPH_EXIT_CODES)
-@click.argument("topology", metavar=_ANY_TOPOLOGY)
+@cli.command(epilog=GRAPH_EXIT_CODES, short_help="Draw a topology.")
+@_topology_argument
 @click.option(
     "--format", "how", type=click.Choice(["dot", "svg", "mermaid"]), help="[default: by the name of --output, or dot]"
 )
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="[default: the standard output]")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.  [default: standard output]"
+)
 @_environment_option
 @exit_with_code
 def graph(topology: str, how: str | None, output: Path | None, environment: str | None) -> None:
-    """Draw a topology: for Graphviz, as SVG (which needs no Graphviz), or for Mermaid."""
+    """Draw a topology for Graphviz, for Mermaid, or as SVG, which needs no Graphviz."""
     from acker.cli.topology import draw
 
     sys.exit(draw(topology, how=how, output=output, environment=environment))
 
 
-@cli.group(epilog=EXIT_CODES)
+@cli.group(epilog=EXIT_CODES, short_help="Inspect streaming ackers on Spark.")
 def state() -> None:
-    """Look at what a streaming acker on Spark keeps."""
+    """Inspect the state of streaming ackers on Spark."""
 
 
-@state.command(epilog=INSPECT_EXIT_CODES)
+@state.command(epilog=INSPECT_EXIT_CODES, short_help="Read the state in a checkpoint.")
 @click.argument("checkpoint")
-@click.option("--operator", type=click.IntRange(0), metavar="N", help="Of this stateful operator only.  [default: all]")
-@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+@click.option("--operator", type=click.IntRange(0), metavar="N", help="Read this stateful operator.  [default: all]")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option("--master", default="local[2]", show_default=True, help="Spark master that reads the state.")
-@click.option("--driver-memory", default="2g", show_default=True, help="Memory of the Spark that is started here.")
+@click.option("--driver-memory", default="2g", show_default=True, help="Memory of Spark's driver.")
 @exit_with_code
 def inspect(**options: Any) -> None:
-    """Read the state in the CHECKPOINT of a query, which may run meanwhile: pending trees, their ages, bytes.
+    """Show the pending trees of a streaming query, their ages and their size.
 
-    CHECKPOINT is the query's checkpointLocation. Each shard's log is read and compared with what the shard says of it.
+    CHECKPOINT is the query's checkpointLocation; the query may be running. Each shard's log is read and compared with
+    the counts that the shard keeps.
     """
     from acker.cli.state import inspect
 
@@ -219,7 +204,7 @@ def inspect(**options: Any) -> None:
 
 
 def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Read KEY=VALUE options."""
+    """Parse KEY=VALUE options."""
     pairs = [value.partition("=") for value in values]
     for key, equals, _value in pairs:
         if not key or not equals:
@@ -227,23 +212,23 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
     return {key: value for key, _, value in pairs}
 
 
-@cli.command(epilog=DOCTOR_EXIT_CODES)
-@click.option("--master", default="local[*]", show_default=True, help="Spark master to look at.")
+@cli.command(epilog=DOCTOR_EXIT_CODES, short_help="Check the installation, Spark and its executors.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master to check.")
 @click.option(
-    "--conf", multiple=True, callback=_settings, metavar="KEY=VALUE", help="Setting of Spark, as often as needed."
+    "--conf", multiple=True, callback=_settings, metavar="KEY=VALUE", help="Set a Spark option. May be repeated."
 )
-@click.option("--archives", metavar="A,B#NAME", help="As of spark-submit: archives that executors unpack.")
-@click.option("--py-files", metavar="A,B", help="As of spark-submit: what comes onto the path of Python workers.")
-@click.option("--python", metavar="PROGRAM", help="Of the workers.  [default: PYSPARK_PYTHON, else this one]")
+@click.option("--archives", metavar="A,B#NAME", help="Archives that executors unpack, as for spark-submit.")
+@click.option("--py-files", metavar="A,B", help="Files for the path of Python workers, as for spark-submit.")
+@click.option("--python", metavar="PROGRAM", help="Python of the workers.  [default: PYSPARK_PYTHON, or this one]")
 @click.option("--ship", is_flag=True, help="Send acker to the executors first, as acker.spark.ship does.")
 @exit_with_code
 def doctor(
     master: str, conf: dict[str, str], archives: str | None, py_files: str | None, python: str | None, ship: bool
 ) -> None:
-    """Show versions, and look at acker on each executor: one task on each core.
+    """Show versions, start Spark, and check acker on each executor.
 
-    Where an executor has no acker, or one that does not fit, the answer names what mends it. The options are those with
-    which the job will be started: what they bring to the executors is looked at too.
+    One task runs on each core. Where an executor has no acker, or one that does not fit, the output says how to fix it.
+    Pass the same options as for your job, so that what they send to the executors is checked too.
     """
     from acker.cli.doctor import main
 
