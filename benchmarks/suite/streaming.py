@@ -65,9 +65,10 @@ class Side(NamedTuple):
 
 
 def _messages(spark: SparkSession, path: str) -> DataFrame:
-    from acker.spark.messages import FIELDS
+    from acker._engine.schemas import MESSAGE_COLUMNS
+    from acker.spark.messages import SPARK_TYPES
 
-    schema = ", ".join(f"{field.name} {field.spark_type}" for field in FIELDS)
+    schema = ", ".join(f"{field.name} {SPARK_TYPES[field.dtype.name]}" for field in MESSAGE_COLUMNS)
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(path)
 
 

@@ -1,7 +1,7 @@
-"""Array-likes and Arrow batches in, checked columns out.
+"""The checks that turn array-likes and Arrow batches into columns of messages.
 
-`check_columns` alone decides what is a legal batch. The native core has a fast path for columns that are legal as
-they stand and comes back here for every other one, so there is one set of verdicts and one set of error texts.
+`check_columns` alone decides which batches are legal. The native core has a fast path for columns that need no
+conversion and calls it for every other one, so every error text has one source.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from acker._engine.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Kind, check_ms
+from acker._engine.protocol import INT64_MAX, INT64_MIN, Kind, check_ms
+from acker._engine.schemas import MESSAGE_COLUMNS, MessageColumn
 from acker.errors import ArgumentTypeError, ColumnTypeError, ColumnValueError
 
 if TYPE_CHECKING:
@@ -37,21 +38,9 @@ class Columns(NamedTuple):
     message_id: Int64Column | None
 
 
-class _Field(NamedTuple):
-    name: str
-    dtype: Any
-    least: int
-    most: int
-    expected: str
-
-
 _INTEGER_TYPE: Final = re.compile(r"u?int\d+", re.IGNORECASE)
 
-_KIND: Final = _Field("kind", np.int8, min(Kind), max(Kind), "a kind from 0 to 4")
-_ROOT_ID: Final = _Field("root_id", np.int64, INT64_MIN, INT64_MAX, "int64")
-_VALUE: Final = _Field("value", np.int64, INT64_MIN, INT64_MAX, "int64")
-_TASK_ID: Final = _Field("task_id", np.int32, 0, INT32_MAX, "an int32 >= 0")
-_MESSAGE_ID: Final = _Field("message_id", np.int64, INT64_MIN, INT64_MAX, "int64")
+_KIND, _ROOT_ID, _VALUE, _TASK_ID, _MESSAGE_ID = MESSAGE_COLUMNS
 
 
 def check_columns(
@@ -106,14 +95,14 @@ def check_columns(
 def check_now_ms(now_ms: SupportsIndex) -> int:
     """Return the clock as an int; any int64 is legal, bool and float are not.
 
-    Integers that count seconds cannot be told from milliseconds: a machine that has been up for 20 days has about as
-    many of these as there were seconds since 1970.
+    Integers in seconds cannot be detected: a machine that has been up for 20 days counts about as many milliseconds
+    as there were seconds since 1970.
     """
     return check_ms("now_ms", now_ms)
 
 
 def find_root_id(root_id: object) -> int | None:
-    """Return a root id that is looked up as an int, or None when it is no int64 and so cannot be known.
+    """Return a root id as an int, or None if it is outside int64, so that no acker can hold it.
 
     Raises
     ------
@@ -142,15 +131,7 @@ def columns_from_arrow(batch: object) -> Columns:
     ColumnValueError   a column missing or there twice, nulls, and what `check_columns` refuses.
     """
     table = _arrow_table(batch)
-    kinds = _arrow_column(_KIND, table)
-    if kinds is None:
-        _missing(_KIND)
-    roots = _arrow_column(_ROOT_ID, table)
-    if roots is None:
-        _missing(_ROOT_ID)
-    values = _arrow_column(_VALUE, table)
-    if values is None:
-        _missing(_VALUE)
+    kinds, roots, values = (_required_column(field, table) for field in (_KIND, _ROOT_ID, _VALUE))
     tasks = _arrow_column(_TASK_ID, table)
     if tasks is None:
         _refuse_track(kinds)
@@ -174,7 +155,7 @@ def _check_scalar_kind(kind: object) -> int:
     return number
 
 
-def _check_column(field: _Field, data: object, rows: int | None, sized_by: str) -> npt.NDArray[Any]:
+def _check_column(field: MessageColumn, data: object, rows: int | None, sized_by: str) -> npt.NDArray[Any]:
     """Return one column as a C-contiguous array of the field's dtype; `rows` is the length it must have, if any."""
     if isinstance(data, Sequence) and not isinstance(data, (str, bytes, bytearray, memoryview)):
         return _check_sequence(field, list(data), rows, sized_by)
@@ -197,7 +178,7 @@ def _check_column(field: _Field, data: object, rows: int | None, sized_by: str) 
     return _check_array(field, array)
 
 
-def _check_array(field: _Field, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _check_array(field: MessageColumn, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Check dtype and values of a 1-D array of the right length."""
     if len(array) == 0:  # NumPy's dtype of an empty column says nothing: np.asarray([]) is float64.
         return np.zeros(0, field.dtype)
@@ -218,12 +199,12 @@ def _check_array(field: _Field, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return _plain(field, array)
 
 
-def _plain(field: _Field, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the array itself if C can read it as it stands, else a copy that C can read."""
+def _plain(field: MessageColumn, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the array itself if C can read it, otherwise a copy that C can read."""
     return np.require(array, field.dtype, ["C_CONTIGUOUS", "ALIGNED"])
 
 
-def _check_sequence(field: _Field, items: list[Any], rows: int | None, sized_by: str) -> npt.NDArray[Any]:
+def _check_sequence(field: MessageColumn, items: list[Any], rows: int | None, sized_by: str) -> npt.NDArray[Any]:
     """Check a Python sequence value by value: NumPy would turn [1, True] into integers and [2**63, -1] into floats."""
     _check_length(field, len(items), rows, sized_by)
     if set(map(type, items)) == {int}:
@@ -243,13 +224,13 @@ def _is_integer(item: object) -> bool:
     return isinstance(item, (int, np.integer))
 
 
-def _refuse_objects(field: _Field, array: npt.NDArray[Any]) -> None:
+def _refuse_objects(field: MessageColumn, array: npt.NDArray[Any]) -> None:
     for row, item in enumerate(array):
         if isinstance(item, (bool, np.bool_)) or not _is_integer(item):
             raise ColumnTypeError(f"{field.name}: row {row}: expected {field.expected}, got {_type_name(item)}")
 
 
-def _check_length(field: _Field, length: int, rows: int | None, sized_by: str) -> None:
+def _check_length(field: MessageColumn, length: int, rows: int | None, sized_by: str) -> None:
     if rows is not None and length != rows:
         raise ColumnValueError(f"{field.name}: expected {rows} rows as in {sized_by}, got {length}")
 
@@ -269,10 +250,6 @@ def _type_name(item: object) -> str:
     return "None" if item is None else type(item).__name__
 
 
-def _missing(field: _Field) -> NoReturn:
-    raise ColumnValueError(f"{field.name}: expected a column of {field.expected}, got no column of that name")
-
-
 def _arrow_table(batch: object) -> pa.Table | pa.RecordBatch:
     import pyarrow as pa
 
@@ -290,8 +267,8 @@ def _arrow_table(batch: object) -> pa.Table | pa.RecordBatch:
     )
 
 
-def _arrow_column(field: _Field, table: pa.Table | pa.RecordBatch) -> Any:
-    """Return one checked column, or None where there is none of that name."""
+def _arrow_column(field: MessageColumn, table: pa.Table | pa.RecordBatch) -> Any:
+    """Return one checked column, or None if the table has none of that name."""
     import pyarrow as pa
 
     indices = table.schema.get_all_field_indices(field.name)
@@ -307,5 +284,14 @@ def _arrow_column(field: _Field, table: pa.Table | pa.RecordBatch) -> Any:
         raise ColumnValueError(f"{field.name}: row {row}: expected {field.expected}, got null")
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     arrays = [chunk.to_numpy(zero_copy_only=True) for chunk in chunks]
-    array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays) if arrays else np.zeros(0, field.dtype)
-    return _check_array(field, array)
+    if len(arrays) == 1:
+        return _check_array(field, arrays[0])
+    return _check_array(field, np.concatenate(arrays) if arrays else np.zeros(0, field.dtype))
+
+
+def _required_column(field: MessageColumn, table: pa.Table | pa.RecordBatch) -> Any:
+    """Return one checked column; an error where there is none of that name."""
+    column = _arrow_column(field, table)
+    if column is None:
+        raise ColumnValueError(f"{field.name}: expected a column of {field.expected}, got no column of that name")
+    return column

@@ -1,12 +1,13 @@
-"""Completions: the columns of finished trees that a call returns."""
+"""The columns of finished trees that a call returns."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from acker._engine import schemas
+from acker._engine.schemas import COMPLETION_DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,15 +43,6 @@ class Completions:
     __slots__ = ("elapsed_ms", "message_id", "outcome", "root_id", "task_id")
     __hash__ = None  # type: ignore[assignment]
 
-    # In the order of the schema and of the constructor.
-    _DTYPES: Final = {
-        "root_id": np.int64,
-        "message_id": np.int64,
-        "task_id": np.int32,
-        "outcome": np.int8,
-        "elapsed_ms": np.int64,
-    }
-
     def __init__(
         self,
         root_id: Int64Column,
@@ -70,13 +62,13 @@ class Completions:
         """Return the rows (root id, message id, task id, outcome, elapsed ms) as columns."""
         if not rows:
             return cls.empty()
-        columns = zip(zip(*rows, strict=True), cls._DTYPES.values(), strict=True)
+        columns = zip(zip(*rows, strict=True), COMPLETION_DTYPES.values(), strict=True)
         return cls(*(np.array(column, dtype) for column, dtype in columns))
 
     @classmethod
     def empty(cls) -> Completions:
         """Return no rows."""
-        return cls(*(np.empty(0, dtype) for dtype in cls._DTYPES.values()))
+        return cls(*(np.empty(0, dtype) for dtype in COMPLETION_DTYPES.values()))
 
     @classmethod
     def concat(cls, parts: Iterable[Completions]) -> Completions:
@@ -84,18 +76,18 @@ class Completions:
         pieces = list(parts)
         if not pieces:
             return cls.empty()
-        return cls(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in cls._DTYPES))
+        return cls(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in COMPLETION_DTYPES))
 
     def rows(self) -> list[tuple[int, int, int, int, int]]:
         """Return the rows (root id, message id, task id, outcome, elapsed ms) as Python integers."""
-        return list(zip(*(getattr(self, name).tolist() for name in self._DTYPES), strict=True))
+        return list(zip(*(getattr(self, name).tolist() for name in COMPLETION_DTYPES), strict=True))
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the rows as a record batch of `COMPLETION_SCHEMA`, which borrows these arrays. Imports pyarrow."""
         import pyarrow as pa
 
         schema: pa.Schema = schemas.COMPLETION_SCHEMA
-        return pa.RecordBatch.from_arrays([pa.array(getattr(self, name)) for name in self._DTYPES], schema=schema)
+        return pa.RecordBatch.from_arrays([pa.array(getattr(self, name)) for name in COMPLETION_DTYPES], schema=schema)
 
     def __len__(self) -> int:
         return len(self.root_id)
@@ -103,8 +95,8 @@ class Completions:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Completions):
             return NotImplemented
-        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in self._DTYPES)
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in COMPLETION_DTYPES)
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={np.array2string(getattr(self, name), threshold=6)}" for name in self._DTYPES)
+        shown = ", ".join(f"{name}={np.array2string(getattr(self, name), threshold=6)}" for name in COMPLETION_DTYPES)
         return f"Completions({shown})"

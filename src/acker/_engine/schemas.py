@@ -1,14 +1,47 @@
-"""Arrow schemas of messages and completions, made when first asked for, so that acker itself needs no pyarrow."""
+"""The columns of messages and of completions: names, types and ranges, once; as Arrow schemas on first use."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from acker._engine.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     MESSAGE_SCHEMA: pa.Schema
     COMPLETION_SCHEMA: pa.Schema
+
+
+class MessageColumn(NamedTuple):
+    """One column of messages: its name and type, the values it may hold, and how errors describe them."""
+
+    name: str
+    dtype: np.dtype[Any]
+    least: int
+    most: int
+    expected: str
+
+
+# In the order of the parameters of `Acker.ingest`.
+MESSAGE_COLUMNS: Final = (
+    MessageColumn("kind", np.dtype(np.int8), min(Kind), max(Kind), "a kind from 0 to 4"),
+    MessageColumn("root_id", np.dtype(np.int64), INT64_MIN, INT64_MAX, "int64"),
+    MessageColumn("value", np.dtype(np.int64), INT64_MIN, INT64_MAX, "int64"),
+    MessageColumn("task_id", np.dtype(np.int32), 0, INT32_MAX, "an int32 >= 0"),
+    MessageColumn("message_id", np.dtype(np.int64), INT64_MIN, INT64_MAX, "int64"),
+)
+
+# In the order of the attributes of `Completions`.
+COMPLETION_DTYPES: Final[dict[str, np.dtype[Any]]] = {
+    "root_id": np.dtype(np.int64),
+    "message_id": np.dtype(np.int64),
+    "task_id": np.dtype(np.int32),
+    "outcome": np.dtype(np.int8),
+    "elapsed_ms": np.dtype(np.int64),
+}
 
 
 def _schemas() -> dict[str, pa.Schema]:
@@ -18,25 +51,9 @@ def _schemas() -> dict[str, pa.Schema]:
     except ImportError as fault:
         raise ImportError("the schemas of acker need pyarrow: pip install 'acker[arrow]'") from fault
 
-    message = pa.schema(
-        [
-            pa.field("kind", pa.int8()),
-            pa.field("root_id", pa.int64()),
-            pa.field("value", pa.int64()),
-            pa.field("task_id", pa.int32()),
-            pa.field("message_id", pa.int64()),
-        ]
-    )
-    completion = pa.schema(
-        [
-            pa.field("root_id", pa.int64()),
-            pa.field("message_id", pa.int64()),
-            pa.field("task_id", pa.int32()),
-            pa.field("outcome", pa.int8()),
-            pa.field("elapsed_ms", pa.int64()),
-        ]
-    )
-    return {"MESSAGE_SCHEMA": message, "COMPLETION_SCHEMA": completion}
+    messages = [pa.field(column.name, pa.from_numpy_dtype(column.dtype)) for column in MESSAGE_COLUMNS]
+    completions = [pa.field(name, pa.from_numpy_dtype(dtype)) for name, dtype in COMPLETION_DTYPES.items()]
+    return {"MESSAGE_SCHEMA": pa.schema(messages), "COMPLETION_SCHEMA": pa.schema(completions)}
 
 
 def __getattr__(name: str) -> Any:

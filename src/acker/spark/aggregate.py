@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
 from acker._engine.protocol import INT32_MAX, Kind, Outcome
+from acker._engine.schemas import MESSAGE_COLUMNS
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
-from acker.spark.messages import FIELDS, check_options
+from acker.spark.messages import SPARK_TYPES, check_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,20 +119,21 @@ def completions(
 def _check_schema(schema: StructType) -> dict[str, str]:
     """Return the Spark type of each column of messages."""
     types = {}
-    for field in FIELDS:
+    for field in MESSAGE_COLUMNS:
+        spark_type = SPARK_TYPES[field.dtype.name]
         found = [entry.dataType.simpleString() for entry in schema.fields if entry.name == field.name]
         if len(found) != 1:
             got = f"{len(found)} columns of that name" if found else f"the columns {', '.join(schema.names)}"
-            raise ColumnValueError(f"{field.name}: expected a column of {field.spark_type}, got {got}")
+            raise ColumnValueError(f"{field.name}: expected a column of {spark_type}, got {got}")
         if found[0] not in _INTEGERS:
-            raise ColumnTypeError(f"{field.name}: expected {field.spark_type}, got {found[0]}")
+            raise ColumnTypeError(f"{field.name}: expected {spark_type}, got {found[0]}")
         types[field.name] = found[0]
     return types
 
 
 def _gather(messages: DataFrame, types: dict[str, str]) -> DataFrame:
     """Aggregate per root: the xor of OK and ANCHOR values, the TRACK of least rank, and whether there was a FAIL."""
-    kind, root_id, value, task_id, message_id = (F.col(field.name) for field in FIELDS)
+    kind, root_id, value, task_id, message_id = (F.col(field.name) for field in MESSAGE_COLUMNS)
     wide = "bigint"
     root_id, value, message_id = (
         column if types[name] == wide else column.cast(wide)
@@ -208,7 +210,7 @@ def _complaint(
     aggregate's.
     """
     is_track = kind == int(Kind.TRACK)
-    fields = {field.name: field for field in FIELDS}
+    fields = {field.name: field for field in MESSAGE_COLUMNS}
     faults = (
         (fields["kind"], kind.isNull() | ~kind.between(min(Kind), max(Kind)), ""),
         (fields["root_id"], root_id.isNull(), ""),

@@ -19,9 +19,10 @@ from pyarrow import fs
 from pyspark.errors import PySparkException
 
 from acker._engine.combiner import SHARDS_MAX, Cohorts, Combiner
+from acker._engine.schemas import MESSAGE_COLUMNS
 from acker.errors import ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark.blocks import BLOCKS_DDL, block_row, completions_from_blocks, encode_blocks
-from acker.spark.messages import FIELDS, check_options, columns_of, event_times_of, latest_of
+from acker.spark.messages import check_options, columns_of, event_times_of, latest_of
 from acker.spark.paths import list_files
 from acker.spark.session_checks import carried
 
@@ -242,7 +243,7 @@ def _inspect_arrow(filesystem: fs.FileSystem, path: str, source: Any, event_time
 
 
 def _check_schema(path: str, schema: pa.Schema, event_time: str | None) -> None:
-    expected = {field.name: str(field.arrow_type) for field in FIELDS}
+    expected = {column.name: str(column.dtype) for column in MESSAGE_COLUMNS}
     if event_time is not None:
         expected.setdefault(event_time, "timestamps or integers in milliseconds")
     for name, type_ in expected.items():
@@ -300,7 +301,9 @@ def gather_units(
 
 def read_unit(unit: Unit, event_time: str | None = None) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:
     """Yield the batches of a unit, each with a function that says where one of its rows stands."""
-    names = list(dict.fromkeys([field.name for field in FIELDS] + ([event_time] if event_time is not None else [])))
+    names = [column.name for column in MESSAGE_COLUMNS]
+    if event_time is not None and event_time not in names:
+        names.append(event_time)
     with unit.filesystem.open_input_file(unit.path) as source:
         first_row = unit.first_row
         unit_name = f", record batch {unit.number}" if unit.kind == ARROW_FILE else ""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from acker._engine.columns import Columns
 from acker._engine.combiner import check_shards
-from acker._engine.protocol import INT32_MAX, INT64_MAX, INT64_MIN, PROTOCOLS, Kind
+from acker._engine.protocol import PROTOCOLS, Kind
+from acker._engine.schemas import MESSAGE_COLUMNS, MessageColumn
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnValueError
 
 if TYPE_CHECKING:
@@ -20,24 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-class Field(NamedTuple):
-    """One column of messages: its name, its type as Arrow and as Spark call it, and the values it may hold."""
-
-    name: str
-    arrow_type: pa.DataType
-    spark_type: str
-    least: int
-    most: int
-    expected: str
-
-
-FIELDS: Final = (
-    Field("kind", pa.int8(), "tinyint", min(Kind), max(Kind), "a kind from 0 to 4"),
-    Field("root_id", pa.int64(), "bigint", INT64_MIN, INT64_MAX, "int64"),
-    Field("value", pa.int64(), "bigint", INT64_MIN, INT64_MAX, "int64"),
-    Field("task_id", pa.int32(), "int", 0, INT32_MAX, "an int32 >= 0"),
-    Field("message_id", pa.int64(), "bigint", INT64_MIN, INT64_MAX, "int64"),
-)
+# Spark's names of the columns' types.
+SPARK_TYPES: Final = {"int8": "tinyint", "int32": "int", "int64": "bigint"}
 NULLABLE: Final = ("task_id", "message_id")
 
 # What an event time may be: what Spark and Python can write as a date.
@@ -123,9 +108,9 @@ def columns_of(batch: pa.RecordBatch, place: Callable[[int], str]) -> Columns:
     ------
     ColumnValueError   the column, where the first bad row is, its root id, and what was expected.
     """
-    arrays = {field.name: batch.column(field.name) for field in FIELDS}
+    arrays = {field.name: batch.column(field.name) for field in MESSAGE_COLUMNS}
 
-    def refuse(field: Field, bad: npt.NDArray[np.bool_], suffix: str = "") -> None:
+    def refuse(field: MessageColumn, bad: npt.NDArray[np.bool_], suffix: str = "") -> None:
         if bad.any():
             row = int(np.argmax(bad))
             got, root = (arrays[name][row].as_py() for name in (field.name, "root_id"))
@@ -135,7 +120,7 @@ def columns_of(batch: pa.RecordBatch, place: Callable[[int], str]) -> Columns:
             )
 
     columns: dict[str, Any] = {}
-    for field in FIELDS:
+    for field in MESSAGE_COLUMNS:
         array = arrays[field.name]
         numbers = _numbers(array)
         valid = None if array.null_count == 0 else array.is_valid().to_numpy(zero_copy_only=False)
@@ -148,7 +133,7 @@ def columns_of(batch: pa.RecordBatch, place: Callable[[int], str]) -> Columns:
                 refuse(field, bad if valid is None else bad & valid)
         if valid is not None and field.name in NULLABLE:
             refuse(field, (columns["kind"] == Kind.TRACK) & ~valid, " for a TRACK")
-        columns[field.name] = np.ascontiguousarray(numbers, field.arrow_type.to_pandas_dtype())
+        columns[field.name] = np.ascontiguousarray(numbers, field.dtype)
     return Columns(**columns)
 
 
@@ -192,7 +177,7 @@ def latest_of(latest_ms: int | None, event_ms: npt.NDArray[np.int64]) -> int | N
     return latest if latest_ms is None else max(latest, latest_ms)
 
 
-def _outside(numbers: npt.NDArray[Any], field: Field) -> npt.NDArray[np.bool_] | None:
+def _outside(numbers: npt.NDArray[Any], field: MessageColumn) -> npt.NDArray[np.bool_] | None:
     """Return which numbers are out of range, or None when none is: two quick passes are the common case."""
     least = max(field.least, int(np.iinfo(numbers.dtype).min))
     most = min(field.most, int(np.iinfo(numbers.dtype).max))
