@@ -272,7 +272,7 @@ def test_results_without_rows_are_whole_and_apart() -> None:
     row = np.array([99])
     first, second = held.ingest(np.array([Kind.OK], np.int8), row, row), held.ingest(Kind.OK, [99], [1])
     assert first == second == held.rotate() == acker.Completions.empty()
-    for name, dtype in acker.Completions._DTYPES.items():
+    for name, dtype in COMPLETION_DTYPES.items():
         column = getattr(first, name)
         assert column.dtype == dtype and column.shape == (0,) and column.flags.owndata and column.flags.writeable
     first.root_id = row
