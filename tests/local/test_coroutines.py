@@ -163,7 +163,7 @@ def test_a_stop_cancels_an_ack_that_waits(caplog):
         runtime.abort()
     assert ended == [1, "closed"]
     assert runtime.report().abandoned == ()
-    assert "numbers[1]: `async def ack` is cancelled: it waits, and the topology has come to a halt" in caplog.text
+    assert "numbers[1]: `async def ack` is cancelled, because the topology halts while it waits" in caplog.text
     assert runtime.stats().components()["numbers"].ack_errors == 1
 
 

@@ -1,4 +1,4 @@
-"""The one clock of a runtime. Everything that waits for a time waits here, so that a test can turn the hands."""
+"""The clock of a runtime: everything that waits for a time waits on it, so that a test can replace it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from contextlib import suppress
 from typing import Protocol
 
-# The longest one real wait, so that a wait ends in bounded time whatever happens (and Ctrl-C is seen on Windows).
+# The longest real wait, so that every wait ends in bounded time (and Ctrl-C is noticed on Windows).
 _WAIT_SECONDS_MAX = 1.0
 
 
 class Signal(Protocol):
-    """What an executor waits for: new input, room in a queue, a change of mode. `threading.Event` is one."""
+    """A signal that an executor waits for: new input, room in a queue, a change of mode. `threading.Event` is one."""
 
     def set(self) -> None: ...  # noqa: D102
     def clear(self) -> None: ...  # noqa: D102
@@ -21,13 +21,13 @@ class Signal(Protocol):
 
 
 class Clock(Protocol):
-    """A monotonic clock that threads can wait on."""
+    """A monotonic clock on which threads can wait."""
 
     def now_ns(self) -> int:
-        """Return the time in nanoseconds since some fixed moment."""
+        """Return the time in nanoseconds since a fixed moment."""
 
     def wait(self, signal: Signal, until_ns: int | None) -> None:
-        """Return when the signal is set or the time has come, or earlier."""
+        """Wait until the signal is set or the time has come, or for less."""
 
 
 class SystemClock:
@@ -36,7 +36,7 @@ class SystemClock:
     now_ns = staticmethod(time.monotonic_ns)
 
     def wait(self, signal: Signal, until_ns: int | None) -> None:
-        """Return when the signal is set, the time has come, or a second has passed."""
+        """Wait until the signal is set, the time has come, or a second has passed."""
         seconds = _WAIT_SECONDS_MAX
         if until_ns is not None:
             seconds = min(seconds, (until_ns - time.monotonic_ns()) / 1e9)
@@ -45,33 +45,33 @@ class SystemClock:
 
 
 class Flag:
-    """A signal that one thread waits for: one lock, free while the flag is set.
+    """A signal for one waiting thread: a lock that is free while the flag is set.
 
-    `threading.Event` makes a lock for each wait and takes two more, which is much where tuples come in small batches.
+    `threading.Event` makes a lock for each wait and takes two more, which is slow when tuples come in small batches.
     """
 
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # Set: whoever waits for it first looks once.
+        self._lock = threading.Lock()  # Set at first, so that the first wait ends at once.
 
     def set(self) -> None:
         """Set it, from any thread."""
-        # Unless it is set already; another thread may come first, between the look and the release.
+        # Unless it is set; another thread may set it between the check and the release.
         if self._lock.locked():
             with suppress(RuntimeError):
                 self._lock.release()
 
     def clear(self) -> None:
-        """Forget that it was set."""
+        """Clear it."""
         self._lock.acquire(blocking=False)
 
     def is_set(self) -> bool:
-        """Say whether it is set."""
+        """Return whether it is set."""
         return not self._lock.locked()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, at most so many seconds; say whether it is."""
+        """Wait until it is set, at most for `timeout` seconds; return whether it is."""
         if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
             return False
         with suppress(RuntimeError):

@@ -1,10 +1,9 @@
-"""What a component calls: emit, ack, fail. Ids are made here and the ackers are told from here.
+"""Collectors: the emit, ack and fail of a task, which make tuple ids and send messages to the ackers.
 
-Each task has a collector of its own, used on the thread of its executor only. What happens for each tuple is native
-(`acker._flow`); here is what is rarer: errors, counters, hooks, traces, outcomes. Ids and ack vals are kept as Storm
-keeps them (`BoltOutputCollectorImpl`): each delivery takes a new tuple id for each tuple that it is anchored to, which
-enters that tuple's ack val; the trees of the anchors are copied into the new tuple. One message a tree leaves when the
-input is acked: its own id xor its ack val.
+What happens for each tuple is native (`acker._flow`); this module has what is rarer: errors, counters, hooks, traces,
+outcomes. Ids and ack vals are those of Storm (`BoltOutputCollectorImpl`): each delivery takes a new tuple id for each
+tuple that it is anchored to and xors it into that tuple's ack val, and belongs to the trees of all its anchors. When
+the input is acked, one message for each tree goes to an acker: the input's id xor its ack val.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from acker.topology.methods import refuse_unrun
 from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.tuples import Tuple, row_of
 
-# More than a task will emit between two restarts.
+# More tuples than a task will emit between two restarts.
 _MESSAGE_IDS_A_LIFE = 2**40
 
 _NS_PER_MS = 1_000_000
@@ -40,7 +39,7 @@ logger = logging.getLogger("acker.local")
 
 @dataclass(frozen=True)
 class ExecutorParts:
-    """What a collector gets from the runtime and shares with the other tasks of its executor."""
+    """The parts of a runtime that all collectors of one executor share."""
 
     clock: Clock
     outbox: Outbox
@@ -50,23 +49,23 @@ class ExecutorParts:
 
 
 class LocalCollector(Emitter):
-    """What spouts' and bolts' collectors share.
+    """The base of spout and bolt collectors.
 
     Parameters
     ----------
     component : str
     task : int
     routes : dict
-        Stream -> its route; None stands for the default stream.
+        Stream -> its route; None means the default stream.
     outlets : collection of Outlet
-        All the ways out, for their counts.
+        All outlets, for their counts.
     ids : IdGenerator
     parts : ExecutorParts
 
     Attributes
     ----------
     user : dict
-        Counters that the component keeps itself, by name.
+        Counters of report_metric, by name.
     latency : LatencyRecorder
         Bolts: of `process`. Spouts: from emit to ack.
     """
@@ -88,8 +87,8 @@ class LocalCollector(Emitter):
         self.outlets = outlets
         self._clock = parts.clock
         self._hooks = list(parts.hooks)
-        # What hooks hear of when a task begins.
-        self._begun_with: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+        # The conf and context that hooks get when a task starts.
+        self._hook_arguments: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
         self._sampler = parts.sampler
         self.has_observers = bool(parts.hooks) or parts.sampler is not None
 
@@ -98,20 +97,20 @@ class LocalCollector(Emitter):
         return self._clock.now_ns() // _NS_PER_MS
 
     def prepare_hooks(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """Let hooks see that the task begins."""
-        self._begun_with = conf, context
+        """Call `prepare` of all hooks."""
+        self._hook_arguments = conf, context
         for hook in self._hooks:
             hook.prepare(self.component, self.task, conf, context)
 
     def add_hook(self, hook: Hook) -> None:
-        """Let a hook see what this task does."""
+        """Add a hook, and call its `prepare`."""
         check_hook(hook)
         self._hooks.append(hook)
         self.has_observers = True
-        hook.prepare(self.component, self.task, *self._begun_with)
+        hook.prepare(self.component, self.task, *self._hook_arguments)
 
     def cleanup_hooks(self) -> None:
-        """Let hooks see that the task has ended; what they raise is logged."""
+        """Call `cleanup` of all hooks; log what they raise."""
         for hook in self._hooks:
             try:
                 hook.cleanup(self.component, self.task)
@@ -119,7 +118,7 @@ class LocalCollector(Emitter):
                 logger.exception("%s: task %d: a hook raised in cleanup", self.component, self.task)
 
     def inherit(self, previous: Any) -> None:
-        """Go on counting where the collector of the same task before a restart stopped."""
+        """Continue the counts of the same task before a restart."""
         self.user = previous.user
         self.acked = previous.acked
         self.executed = previous.executed
@@ -132,8 +131,8 @@ class LocalCollector(Emitter):
 
     def _refuse_ended(self, what: str) -> NoReturn:
         raise RuntimeStateError(
-            f"{self.component}: {what} from another thread: the topology has stopped or restarted since, and what was "
-            "open then has failed. Let initialize() start such threads and close() end them"
+            f"{self.component}: {what} from another thread: the topology has stopped or restarted since, and failed "
+            "the tuples that were open. Start such threads in initialize() and end them in close()"
         )
 
     def _unroutable(self, values: Any, stream: Any) -> NoReturn:
@@ -157,7 +156,7 @@ class LocalCollector(Emitter):
         refuse_unrun(f"{self.component}[{self.task}]", method, returned)
 
     def _direct(self, route: Route, direct_task: int | None) -> list[Outlet]:
-        """Choose a task of a direct stream."""
+        """Return the outlet to a task of a direct stream."""
         where = f"{self.component}: emits to stream {route.source.stream!r}"
         if not route.is_direct:
             raise TopologyError(f"{where} with direct_task={direct_task!r}; declare it with Stream(..., direct=True)")
@@ -187,14 +186,14 @@ class LocalBoltCollector(LocalCollector, BoltEmitter):
     """Collector of one task of a bolt."""
 
     def inherit(self, previous: LocalBoltCollector) -> None:
-        """Go on counting where the collector of the same task before a restart stopped."""
+        """Continue the counts of the same task before a restart."""
         super().inherit(previous)
         self.failed = previous.failed
 
     def _refuse_unanchored(self) -> NoReturn:
         raise TupleStateError(
-            f"{self.component}: emits from another thread without anchors, and nobody knows which tuple that is for; "
-            "name it, anchors=[tup], or say that there is none, anchors=[]"
+            f"{self.component}: emits from another thread without anchors, so the tuple being processed is unknown; "
+            "write anchors=[tup], or anchors=[] for none"
         )
 
     def _refuse(self, tup: object, what: str) -> NoReturn:
@@ -207,7 +206,7 @@ class LocalBoltCollector(LocalCollector, BoltEmitter):
         raise TupleStateError(f"{self.component}: {tup!r} cannot be {what} here: it is not a tuple of this task")
 
     def _anchors_of(self, anchors: Iterable[Tuple]) -> tuple[Tuple, ...]:
-        """Return anchors that are no list as a tuple; one tuple would be taken for the list of its values."""
+        """Return anchors as a tuple; refuse a single Tuple, whose values would be taken for anchors."""
         if isinstance(anchors, Tuple) or not isinstance(anchors, Iterable):
             raise ArgumentTypeError(
                 f"{self.component}: anchors: expected a list of tuples such as [tup], got {reprlib.repr(anchors)}"
@@ -237,7 +236,7 @@ class LocalBoltCollector(LocalCollector, BoltEmitter):
 
 
 class AsyncBoltCollector(LocalBoltCollector):
-    """Collector of a task whose `process` is a coroutine: each of those that run at once has inputs of its own."""
+    """Collector of a task whose `process` is a coroutine: each running coroutine has its own inputs."""
 
     def __init__(self, *arguments: Any, auto_anchor: bool, **options: Any) -> None:
         super().__init__(*arguments, auto_anchor=False, **options)
@@ -245,7 +244,7 @@ class AsyncBoltCollector(LocalBoltCollector):
         self._anchors = auto_anchor
 
     def begin(self, tup: Tuple) -> None:
-        """Let a tuple be what the running coroutine processes."""
+        """Set the tuple that the running coroutine processes."""
         self._current.set((tup,))
 
     def emit(
@@ -256,11 +255,11 @@ class AsyncBoltCollector(LocalBoltCollector):
         direct_task: int | None = None,
         need_task_ids: bool = False,
     ) -> list[int] | None:
-        """Send a tuple to whoever reads the stream."""
+        """Emit a tuple, anchored by default to the one that the coroutine processes."""
         if anchors is None and self._anchors:
             anchors = self._current.get(None)
             if anchors is None:
-                # A thread without the coroutine's context, or a callback that one has put into the loop.
+                # A thread without the coroutine's context, or a callback that such a thread put into the loop.
                 if not self.on_executor_thread or asyncio._get_running_loop() is not None:
                     self._refuse_unanchored()
                 anchors = ()
@@ -274,8 +273,8 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         super().__init__(*arguments, **options)
         self.outcomes = dict.fromkeys(ReasonKind, 0)
         self.ack_errors = 0
-        # Tuple id -> how often its tree failed, until it is acked. A spout that never sends again what failed would
-        # fill it, so without a ReliableSpout's promise the oldest are forgotten.
+        # tup_id -> how often its tree failed, until it is acked. A spout that never replays would fill this, so unless
+        # it is a ReliableSpout the oldest are dropped.
         self._fails: dict[Hashable, int] = {}
         self._fails_max = fails_max
         self._failed_below = 0
@@ -287,15 +286,16 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         )
 
     def track_again(self) -> None:
-        """Send the TRACK of everything that is open, for an acker that may have forgotten it.
+        """Send the TRACK of every open tree again, for an acker that may have lost them.
 
-        One that has not ignores a second TRACK. One that has will time the tree out, if messages of it are gone too.
+        An acker that still has a tree ignores its second TRACK. One that lost it times the tree out, if other messages
+        of the tree are lost too.
         """
         for message_id, open_ in self.pending.copy().items():  # Other threads may emit meanwhile.
             self.ack_sender.track(open_.root_id, open_.value, self.task, message_id)
 
     def fail_all(self, kind: ReasonKind) -> None:
-        """Fail every open tree through its acker. What is emitted from now on is not among them."""
+        """Fail every tree that is open now through its acker."""
         self._failed_below = self.message_id
         reason = Reason(kind, self.component, self.task)
         self.ack_sender.fail([open_.root_id for open_ in self.pending.values()], reason)
@@ -309,7 +309,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
             hook.spout_ack(self.component, self.task, open_.tup_id, elapsed_ns // _NS_PER_MS)
 
     def _why(self, open_: PendingTuple, outcome: int, reason: Reason | None) -> Reason:
-        """Count a tree that was not acked; return why, and at which attempt."""
+        """Count a tree that was not acked; return the reason, with the number of the attempt."""
         tup_id = open_.tup_id
         attempt = self._fails.pop(tup_id, 0) + 1
         self._fails[tup_id] = attempt
@@ -324,35 +324,35 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         return reason
 
     def is_settled(self) -> bool:
-        """Say whether the spout was told the end of everything that `fail_all` failed."""
+        """Return whether the outcome of every tree that `fail_all` failed was delivered."""
         try:
             oldest = next(iter(self.pending), self._failed_below)
-        except RuntimeError:  # The executor changed it at this moment; the lifecycle will ask again.
+        except RuntimeError:  # The executor changed it just now; the lifecycle will ask again.
             return False
         return not self.undelivered and oldest >= self._failed_below
 
     def inherit(self, previous: LocalSpoutCollector) -> None:
-        """Go on counting where the collector of the same task before a restart stopped."""
+        """Continue the counts of the same task before a restart."""
         super().inherit(previous)
         self.outcomes = previous.outcomes
         self.ack_errors = previous.ack_errors
         self.late = previous.late
         self._fails = previous._fails
         self.pending.update(previous.pending)
-        # A predecessor that was abandoned may come back and emit: what becomes of that is not for this one to hear.
+        # Message ids that an abandoned predecessor may still use have to differ from this one's.
         self.message_id = previous.message_id + _MESSAGE_IDS_A_LIFE
 
     def oldest_age_ms(self) -> int | None:
-        """Return for how long the oldest open tree has been open. Any thread may ask."""
+        """Return the age of the oldest open tree, or None. Any thread may call it."""
         try:
             oldest = next(iter(self.pending.values()), None)
-        except RuntimeError:  # The executor changed it at this moment; somebody will ask again.
+        except RuntimeError:  # The executor changed it just now; the next call will see it.
             return None
         return None if oldest is None else (self._clock.now_ns() - oldest.emitted_ns) // _NS_PER_MS
 
 
 def text_of(reason: str | BaseException | None) -> str | None:
-    """Return a reason as text: of an exception its type and what it says."""
+    """Return a reason as text; for an exception, its type and its text."""
     if isinstance(reason, BaseException):
         text = str(reason)
         return f"{type(reason).__name__}: {text}" if text else type(reason).__name__

@@ -1,9 +1,8 @@
-"""Queues between executors. What travels is lists, so that a lock is taken once for many tuples.
+"""Queues between executors. They carry lists, so that a lock is taken once for many tuples.
 
-A queue is bounded by agreement: its producers look for room before they take up new work, and a producer puts down all
-that it has in hand at once. So a queue holds at most its capacity and what each producer had in hand: one transfer
-batch and the tuples of one more call of the user's code. No producer ever waits while it holds something, hence nobody
-waits in a circle.
+Producers keep the bound: they look for room before they take new work, and then flush their whole buffers. So a queue
+holds at most its capacity and the buffer of each producer: one transfer batch and the tuples of one more call of user
+code. No producer waits with full buffers, so producers cannot wait for each other in a circle.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from acker.topology.tuples import Tuple
 
 Item = TypeVar("Item")
 
-# How often one who waits for room looks whether the topology goes on at all.
+# How often a thread that waits for room checks whether the topology still runs.
 _LOOK_SECS = 1.0
 
 
 class Queue(Generic[Item]):
-    """Chunks on their way to one consumer, and how many items those are.
+    """A queue of chunks for one consumer, and the number of their items.
 
     Parameters
     ----------
     capacity : int
-        From how many items on producers stop. Items count until the consumer is through with them.
+        Number of items at which producers stop. Items count until the consumer has processed them.
     signal : Signal
         Set when something arrives.
     """
@@ -46,12 +45,12 @@ class Queue(Generic[Item]):
         self._lock = threading.Lock()
 
     def put(self, chunk: Item, items: int) -> None:
-        """Add a chunk of so many items, whether or not there is room."""
+        """Add a chunk of `items` items, even if there is no room."""
         with self._lock:
             self._chunks.append(chunk)
             self.size += items
             self.size_max = max(self.size_max, self.size)
-        # A set signal needs no second one: who clears it looks into the queue afterwards.
+        # If it is set already, the consumer clears it before it looks into the queue.
         if not self.signal.is_set():
             self.signal.set()
 
@@ -61,10 +60,10 @@ class Queue(Generic[Item]):
             return self._chunks.popleft() if self._chunks else None
 
     def done(self, items: int) -> None:
-        """Make room for so many items, which were taken and are dealt with."""
+        """Make room for `items` items, which the consumer has processed."""
         with self._lock:
             self.size -= items
-            # Producers come back when half is free: waking one for each item would be a dance of two threads.
+            # Wake producers when half is free: waking one for each item would switch threads all the time.
             if not self._waiting or self.size > self.capacity // 2:
                 return
             waiting, self._waiting = self._waiting, []
@@ -72,7 +71,7 @@ class Queue(Generic[Item]):
             signal.set()
 
     def has_room(self, producer: Signal) -> bool:
-        """Say whether a producer may take up work; if not, its signal is set once there is room."""
+        """Return whether a producer may take new work; if not, its signal is set once there is room."""
         if self.size < self.capacity:
             return True
         with self._lock:
@@ -83,7 +82,7 @@ class Queue(Generic[Item]):
             return False
 
     def clear(self) -> int:
-        """Drop everything; return how many items that were."""
+        """Drop everything; return the number of items."""
         with self._lock:
             dropped, self.size = self.size, 0
             self._chunks.clear()
@@ -93,12 +92,12 @@ class Queue(Generic[Item]):
         return dropped
 
 
-# What a bolt executor reads: the place of the task within the executor, and the tuples for it.
+# The queue of a bolt executor: the place of the task within the executor, and its tuples.
 TupleQueue = Queue[tuple[int, list[Tuple]]]
 
 
 class Outbox(OutputBuffer):
-    """What one executor has in hand, and whether those who are to get it have room.
+    """The output buffers of one executor, and whether the queues that they go to have room.
 
     Parameters
     ----------
@@ -110,8 +109,8 @@ class Outbox(OutputBuffer):
     Attributes
     ----------
     may_wait : bool
-        Whether threads that call the executor's components are held up while there is no room. Not under a scheduler:
-        the one that waits may be the one that steps everybody.
+        Whether other threads that emit wait while there is no room. Not under a scheduler, whose only thread might be
+        the one that waits.
     keep_alive : callable, optional
         Called between two calls of a component once the clock shows `keep_alive_at`.
     """
@@ -124,7 +123,7 @@ class Outbox(OutputBuffer):
         self._queues: list[TupleQueue] = []
 
     def outlet(self, queue: TupleQueue, place: int, task: int, *, waits: bool) -> Outlet:
-        """Make the way to a task. Unless it `waits`, a full queue does not hold this executor up."""
+        """Make the outlet to a task. Unless it `waits`, a full queue does not block this executor."""
         if waits and queue not in self._queues:
             self._queues.append(queue)
         return Outlet(queue, place, task)
@@ -137,9 +136,9 @@ class Outbox(OutputBuffer):
         self.keep_alive()
 
     def _wait_for_room(self) -> None:
-        """Hold up a thread that is not the executor's and is about to emit.
+        """Block a thread, other than the executor's, that is about to emit.
 
-        It waits for the consumers alone, which wait for nobody before them. So the executor may wait for that thread.
+        It waits only for consumers, which never wait for their producers, so the executor may wait for this thread.
         """
         if not self.may_wait:
             return
@@ -150,5 +149,5 @@ class Outbox(OutputBuffer):
             room.clear()
 
     def has_room(self) -> bool:
-        """Say whether all queues that this executor waits for take more; its signal is set when that changes."""
+        """Return whether all queues that this executor waits for have room; if not, its signal is set when they do."""
         return all(queue.has_room(self._signal) for queue in self._queues)

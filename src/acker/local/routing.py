@@ -1,4 +1,4 @@
-"""Which tasks hear of an emitted tuple: one function for each stream, made once when the topology starts."""
+"""Routes: which tasks receive an emitted tuple, decided for each stream when the topology starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from acker.topology.hashing import stable_hash
 from acker.topology.streams import Stream
 from acker.topology.tuples import TupleSource
 
-# What has a hash for certain, and is most of what is grouped by.
+# The most frequent types of keys, which always have a stable hash.
 _HASHABLE: Final = frozenset({str, int})
 
 
@@ -39,9 +39,9 @@ def make_route(
     Parameters
     ----------
     outlet_of : callable
-        (task id, subscription) -> the way to that task.
+        (task id, subscription) -> the outlet to that task.
     rng : random.Random
-        Says where shuffles begin, so that not all tasks send their first tuple to the same one.
+        Chooses where shuffles start, so that not all tasks send their first tuple to the same task.
     """
     choosers: list[StreamGrouping] = []
     direct: dict[int, Outlet] = {}
@@ -69,7 +69,7 @@ def _chooser(
     if grouping.kind in BY_FIELDS:
         positions = [stream.fields.index(name) for name in grouping.names]
         return (_by_fields if grouping.kind == "fields" else _by_partial_key)(positions, outlets)
-    # Shuffle, none, local_or_shuffle: in one process every task is local. Round robin is as even as can be.
+    # Shuffle, none, local_or_shuffle: in one process every task is local. Round robin is as even as possible.
     return ShuffleGrouping(outlets, rng.randrange(len(outlets)))
 
 
@@ -86,14 +86,14 @@ def _by_fields(positions: Sequence[int], outlets: Sequence[Outlet]) -> StreamGro
 
 
 def _by_partial_key(positions: Sequence[int], outlets: Sequence[Outlet]) -> StreamGrouping:
-    """Choose the less loaded of two tasks that belong to a key, as Storm's PartialKeyGrouping does."""
+    """Choose the less loaded one of a key's two tasks, as Storm's PartialKeyGrouping does."""
     if len(outlets) == 1:
         return CustomGrouping(_only(positions, outlets[0]))
     sent = [0] * len(outlets)
 
     def choose(values: tuple[object, ...]) -> list[Outlet]:
         key = stable_hash(*[values[position] for position in positions])
-        # Two digits of the hash, so that they have nothing to do with each other.
+        # Two digits of the hash, which are independent of each other.
         first, second = key % len(outlets), key // len(outlets) % len(outlets)
         if second == first:
             second = (second + 1) % len(outlets)
@@ -105,7 +105,7 @@ def _by_partial_key(positions: Sequence[int], outlets: Sequence[Outlet]) -> Stre
 
 
 def _only(positions: Sequence[int], outlet: Outlet) -> Callable[[tuple[object, ...]], list[Outlet]]:
-    """Return what chooses the one task there is, and refuses what has no hash as several tasks would."""
+    """Return a function that chooses the only task, and refuses keys without a hash as with several tasks."""
 
     def choose(values: tuple[object, ...]) -> list[Outlet]:
         for position in positions:

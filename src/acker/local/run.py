@@ -1,4 +1,4 @@
-"""`run`: a topology from start to end, as a script calls it."""
+"""`run`: runs a topology from start to end, for scripts."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def run(
     no_restart: bool | None = None,
     environment: str | None = None,
 ) -> RunReport:
-    """Run a topology until a condition holds or it is stopped; return how it went.
+    """Run a topology until a condition holds or it is stopped; return its report.
 
     Parameters
     ----------
     topology : Topology class or Graph
     conf : mapping, optional
-        Goes before the topology's own.
+        Options that override the topology's.
     until : str, int or None
-        "drained": every spout says that it has no more, and nothing is pending. A time from this call, such as "30s",
-        `initialize` of the components included. A number of trees to be acked. None: until stopped.
+        "drained": every spout has called `finish`, and nothing is pending. A time from this call, such as "30s",
+        `initialize` of the components included. A number of acked trees. None: until stopped.
     clock, hooks, seed, max_restarts, no_restart, environment
         As for `LocalRuntime`.
 
@@ -56,12 +56,12 @@ def run(
     TopologyError
         The definition or the conf is wrong; nothing was started.
     Exception
-        What the topology stopped with after its restarts.
+        The one with which the topology stopped, after its restarts.
 
     Notes
     -----
-    Called on the main thread, the first Ctrl-C (or SIGTERM) stops in order, as `LocalRuntime.stop` does; a second one
-    stops at once.
+    On the main thread, the first Ctrl-C (or SIGTERM) stops in order, as `LocalRuntime.stop` does; a second one stops at
+    once.
     """
     parse_until(until)
     runtime = LocalRuntime(
@@ -79,25 +79,25 @@ def run(
             runtime.run(until)
         finally:
             runtime.stop()
-    if runtime.error is not None:  # it was raised while the topology drained
+    if runtime.error is not None:  # raised while the topology drained
         raise runtime.error
     return runtime.report()
 
 
 @contextmanager
 def stop_on_signals(runtime: LocalRuntime) -> Iterator[None]:
-    """Let SIGINT and SIGTERM stop a runtime, the second time at once; elsewhere than on the main thread do nothing.
+    """Let SIGINT and SIGTERM stop a runtime, the second time at once; on other threads than the main one do nothing.
 
-    A handler runs between any two steps of the main thread, so that may hold each lock that stopping needs. Hence the
-    handler puts the signal on a queue whose put() is reentrant, and another thread does what it asks for.
+    A handler interrupts the main thread, which may hold any lock that stopping needs. So the handler puts the signal on
+    a queue whose put() is reentrant, and another thread stops the runtime.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    received: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 
-    def obey() -> None:
-        for times, number in enumerate(iter(came.get, None)):
+    def stop() -> None:
+        for times, number in enumerate(iter(received.get, None)):
             name = signal.Signals(number).name
             if times == 0:
                 logger.warning("%s: stopping; a second one stops at once", name)
@@ -107,15 +107,15 @@ def stop_on_signals(runtime: LocalRuntime) -> Iterator[None]:
                 runtime.lifecycle.abort()
 
     def handle(number: int, _: FrameType | None) -> None:
-        came.put(number)
+        received.put(number)
 
-    obeys = threading.Thread(target=obey, name="signals", daemon=True)
-    obeys.start()
+    stopper = threading.Thread(target=stop, name="signals", daemon=True)
+    stopper.start()
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-        came.put(None)
-        obeys.join()
+        received.put(None)
+        stopper.join()

@@ -1,4 +1,4 @@
-"""LocalRuntime: a topology in this process."""
+"""LocalRuntime: runs a topology in this process."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from acker.topology.graph import Graph, graph_of
 _NS: Final = 1_000_000_000
 _NS_PER_MS: Final = 1_000_000
 
-# How often the watchdog looks, in parts of the message timeout.
-_LOOKS_A_TIMEOUT: Final = 4
+# How many times the watchdog looks in one message timeout.
+_LOOKS_PER_TIMEOUT: Final = 4
 
-# Threads that wait look up now and then, so that a signal's handler runs meanwhile on every system.
+# Waits end now and then, so that signal handlers run on every system.
 _WAIT_SECONDS: Final = 0.5
 _LOOK_SECONDS: Final = 0.1
 
@@ -50,25 +50,25 @@ class LocalRuntime:
     ----------
     topology : Topology class or Graph
     conf : mapping, optional
-        Goes before the topology's own.
+        Options that override the topology's.
     clock : Clock, optional
-        Left out, the system's monotonic one.
+        By default the system's monotonic clock.
     hooks : sequence of Hook
     seed : int, optional
-        Repeats ids and where shuffles begin, for tests. Left out, the operating system's entropy is used.
+        Makes ids and the starts of shuffles repeatable, for tests. By default random.
     max_restarts : int, optional
-        How many restarts in a row an escaped exception may cause; left out, what the conf says.
+        Limit of restarts in a row after exceptions; by default that of the options.
     no_restart : bool, optional
-        Stop at the first one.
+        Stop at the first exception.
     threads : bool
-        False: nothing runs by itself; whoever holds the runtime steps its `steppables`.
+        False: nothing runs by itself; a scheduler steps the `steppables`.
     environment : str, optional
-        Which number of tasks holds where a component has one for each environment; see `Topology.graph`.
+        Chooses the number of tasks of components that have one for each environment; see `Topology.graph`.
 
     Notes
     -----
-    A context manager: `start` on the way in, `stop` on the way out, which raises what the topology stopped with unless
-    `run_until` has. What a topology promises and how it stops is written in docs/topologies.md.
+    A context manager: it calls `start` and, at the end, `stop`, and then raises the exception with which the topology
+    stopped, unless `run_until` has raised it. docs/topologies.md describes what a topology promises and how it stops.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LocalRuntime:
         for hook in hooks:
             check_hook(hook)
         graph = graph_of(topology, environment)
-        # What only this process is told goes before what the definition says.
+        # The options of this call override those of the definition.
         overrides = _check_conf(conf)
         options = self.conf = resolve(graph.conf, overrides)
         check_ticks(graph, options)
@@ -115,7 +115,7 @@ class LocalRuntime:
                 restarts_max=options["topology.max.restarts"] if max_restarts is None else max_restarts,
                 no_restart=options["topology.no.restart"] if no_restart is None else no_restart,
                 healthy_ns=round(options["topology.restart.healthy.secs"] * _NS),
-                watch_ns=max(1, timeout_ns // _LOOKS_A_TIMEOUT),
+                watch_ns=max(1, timeout_ns // _LOOKS_PER_TIMEOUT),
             ),
         )
         self.ackers = [
@@ -140,24 +140,24 @@ class LocalRuntime:
             seed is not None,
         )
 
-    # Life.
+    # Start and stop.
 
     def start(self) -> Self:
-        """Start; return when the spouts are asked for tuples, or the start has failed, or the time of `run` is up.
+        """Start; return when spouts are asked for tuples, the start has failed, or the time of `run` is up.
 
         Raises
         ------
         RuntimeStateError
-            It was started before: a runtime lives once.
+            It was started before.
         """
         if self._started:
-            raise RuntimeStateError("a LocalRuntime is started once; make another one")
+            raise RuntimeStateError("a LocalRuntime can be started only once; make another one")
         self._started = True
         self._started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._started_ns = self.lifecycle.started_ns = self.clock.now_ns()
         if not self.ackers:
             logger.warning(
-                "%s: topology.acker.tasks is 0: tuples are acked as soon as they are emitted, whatever becomes of them",
+                "%s: topology.acker.tasks is 0: tuples are acked as soon as they are emitted, even if they fail",
                 self.graph.name,
             )
         for option in inert_options(self.conf):
@@ -171,7 +171,7 @@ class LocalRuntime:
     def run(self, until: str | int | None = None) -> str:
         """Start, and wait until a condition holds; the topology runs on.
 
-        As `start` and `run_until`, but that a time counts from this call, `initialize` of the components included.
+        As `start` and `run_until`, except that a time counts from this call, `initialize` of the components included.
         """
         parsed = self.watch_for(until)
         self.start()
@@ -183,18 +183,18 @@ class LocalRuntime:
         Parameters
         ----------
         until : str, int or None
-            "drained": every spout says that it has no more, and nothing is pending. A time from the start, such as
-            "30s". A number of trees acked since the start, or drained before. None: until stopped.
+            "drained": every spout has called `finish`, and nothing is pending. A time from the start, such as "30s". A
+            number of trees acked since the start, or earlier when all is drained. None: until stopped.
 
         Returns
         -------
         str
-            How it ended, as in `RunReport.outcome`.
+            As `RunReport.outcome`.
 
         Raises
         ------
         Exception
-            What the topology stopped with.
+            The one with which the topology stopped.
         """
         return self._wait_until(self.watch_for(until))
 
@@ -217,7 +217,7 @@ class LocalRuntime:
         return parsed
 
     def pause(self) -> None:
-        """Let the spouts rest: they are deactivated and hear outcomes. What is under way goes on."""
+        """Pause the spouts: they are deactivated and only receive outcomes. Tuples under way are processed."""
         self.lifecycle.pause(True)
 
     def resume(self) -> None:
@@ -227,15 +227,15 @@ class LocalRuntime:
     def stop(self, drain_secs: float | None = None) -> None:
         """Stop in order, and return when that is done.
 
-        Spouts are deactivated; what is pending may end for as long as `drain_secs` (left out, `topology.drain.secs`,
-        and without that the message timeout); the rest is failed with reason SHUTDOWN; then all components are closed.
-        A task that is still inside user code is abandoned and named in the report.
+        Spouts are deactivated; pending trees may end within `drain_secs` (by default `topology.drain.secs`, or else the
+        message timeout); the others fail with reason SHUTDOWN; then all components are closed. A task that is still
+        inside user code is abandoned and named in the report.
         """
         self.lifecycle.stop(None if drain_secs is None else round(drain_secs * _NS))
         self.join()
 
     def abort(self) -> None:
-        """Stop at once: without draining. What is open is failed with reason SHUTDOWN."""
+        """Stop at once, without draining: open trees fail with reason SHUTDOWN."""
         self.lifecycle.abort()
         self.join()
 
@@ -258,11 +258,11 @@ class LocalRuntime:
         if kind is None and self.error is not None and not self._error_raised:
             raise self.error
 
-    # What can be seen.
+    # Figures.
 
     @property
     def state(self) -> RuntimeState:
-        """What it does: "new", "running", "restarting", "draining", "stopped"."""
+        """One of "new", "running", "restarting", "draining", "stopped"."""
         return self.lifecycle.state
 
     @property
@@ -272,7 +272,7 @@ class LocalRuntime:
 
     @property
     def error(self) -> BaseException | None:
-        """What the topology stopped with."""
+        """The exception with which the topology stopped."""
         return self.lifecycle.error
 
     @property
@@ -284,7 +284,7 @@ class LocalRuntime:
         return [*self.ackers, *(self.lifecycle.executors or ())]
 
     def stats(self) -> RuntimeStats:
-        """Return all counts and gauges, of all tasks, since the start. Any thread may ask at any time."""
+        """Return all counts and gauges of all tasks since the start. Any thread may call it at any time."""
         uptime_ns = max(1, (self._ended_ns or self.clock.now_ns()) - self._started_ns) if self._started else 1
         return RuntimeStats(
             topology=self.graph.name,
@@ -295,7 +295,7 @@ class LocalRuntime:
         )
 
     def report(self) -> RunReport:
-        """Return how it went."""
+        """Return the report of the run."""
         lifecycle = self.lifecycle
         return RunReport(
             topology=self.graph.name,
@@ -346,7 +346,7 @@ class LocalRuntime:
 
 
 def _check_conf(conf: Any) -> dict[str, Any]:
-    """Check what a runtime is given as its conf; say where else it belongs if it is no dict."""
+    """Check the options of a runtime; if they are an `until`, say so."""
     try:
         return check({} if conf is None else conf)
     except ArgumentTypeError as error:

@@ -1,4 +1,4 @@
-"""When a run is over."""
+"""The condition at which a run ends, as users write it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 from acker.errors import ArgumentValueError
 
 _UNITS_NS: Final = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
-_EXPECTED: Final = 'expected "drained", a time such as "30s", "500ms", "2m" or "1h", or how many trees are to be acked'
+_EXPECTED: Final = 'expected "drained", a time such as "30s", "500ms", "2m" or "1h", or a number of acked trees'
 
 
 @dataclass(frozen=True)
 class Until:
-    """All spouts finished and nothing pending, so much time, so many acked trees, or none of them: until stopped."""
+    """All is drained, a time has passed, or a number of trees was acked; without any of them, until stopped."""
 
     drained: bool = False
     elapsed_ns: int | None = None
@@ -22,13 +22,13 @@ class Until:
 
 
 def parse_until(until: str | int | None) -> Until:
-    """Read what a program or a command line says.
+    """Parse the condition that a program or a command line gives.
 
     Parameters
     ----------
     until : str, int or None
-        "drained"; a number and a unit of time (ms, s, m, h); a number of acked trees, as int or text, unless all is
-        drained before; None: until stopped.
+        "drained"; a number and a unit of time (ms, s, m, h); a number of acked trees, as int or text, or earlier when
+        all is drained; None: until stopped.
 
     Raises
     ------

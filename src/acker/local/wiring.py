@@ -1,4 +1,4 @@
-"""The executors of one life of a topology: made at the start and again after each restart, wired by its graph."""
+"""The executors of a topology and their connections, made from its graph at the start and after each restart."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from acker.topology.tuples import SYSTEM_COMPONENT, TICK_STREAM, TupleSource
 _NS_PER_SEC = 1_000_000_000
 _NS_PER_MS = 1_000_000
 
-# Failed tuples whose attempts are remembered for a spout that does not promise to send them again.
+# Limit of the failed tuples whose attempts are counted for a spout that may never replay them.
 _FAILS_MAX = 65_536
 
 
 @dataclass(frozen=True)
 class RuntimeParts:
-    """What is the same for all lives of a topology."""
+    """The parts of a runtime that stay the same over restarts."""
 
     graph: Graph
     conf: Mapping[str, Any]
@@ -68,7 +68,7 @@ class ExecutorSet:
         self.spouts: list[SpoutExecutor] = []
         self.bolts: list[BoltExecutor] = []
         self._parts = parts
-        # Task id -> its executor's queue, and its place in the executor.
+        # Task id -> the queue of its executor, and its place in the executor.
         self._inboxes: dict[int, tuple[TupleQueue, int]] = {}
         self._tasks: list[tuple[Node, SpoutExecutor | BoltExecutor, list[int]]] = []
         self._options = {node.name: resolve(parts.conf, node.conf) for node in parts.graph.nodes.values()}
@@ -100,10 +100,10 @@ class ExecutorSet:
             yield from executor.tasks
 
     def inherit(self, previous: ExecutorSet) -> None:
-        """Take over counts and replays of the executors that ran before, and the trees whose end it was not told.
+        """Take over the counts, replays and open trees of the executors before a restart.
 
-        Those are of spouts that did not come back from user code, or whose acker was too slow. Whether the acker still
-        knows them nobody can say, so it is told of them again before they fail.
+        Trees are open if their spout did not return from user code, or their acker was too slow. The acker may have
+        lost them, so they are tracked again before they fail.
         """
         for executor, old in zip(self, previous, strict=True):
             executor.busy_ns = old.busy_ns
@@ -203,11 +203,11 @@ class ExecutorSet:
         graph = parts.graph
 
         def outlet_of(target: int, subscription: Subscription) -> Outlet:
-            if target in outlets:  # One for all streams, so that tuples from task to task keep their order.
+            if target in outlets:  # One for all streams, so that tuples between two tasks keep their order.
                 return outlets[target]
             queue, place = self._inboxes[target]
-            # Within a loop nobody waits for room: each would wait for the other. What is in a loop is bounded by what
-            # the spouts may have open.
+            # Within a loop no executor waits for room, since each would wait for the other. The limit of open tuples of
+            # the spouts bounds what is in a loop.
             waits = (subscription.source, subscription.consumer) not in graph.loops
             outlets[target] = outbox.outlet(queue, place, target, waits=waits)
             return outlets[target]
@@ -251,5 +251,5 @@ def make_acker(
 
 
 def _is_async(node: Node, *methods: str) -> bool:
-    """Say whether one of these methods is a coroutine function."""
+    """Return whether one of these methods is a coroutine function."""
     return any(inspect.iscoroutinefunction(getattr(node.component, method)) for method in methods)

@@ -1,8 +1,8 @@
-"""FsShelter's four dispatch functions: plain functions in, a component out.
+"""FsShelter's dispatch functions, for projects that come from there: they make components of plain functions.
 
-The roles are those of its Dispatch.fs: `reliable_spout` tracks what it emits and hears acks and nacks,
-`unreliable_spout` does neither, `auto_ack_bolt` acks what it consumed, `auto_nack_bolt` fails it always. What they
-return is a class as a user would write it, so that ``.spec(...)`` gives it its place in a topology.
+As in its Dispatch.fs, `reliable_spout` tracks what it emits and receives acks and nacks, `unreliable_spout` does
+neither, `auto_ack_bolt` acks what it consumed, and `auto_nack_bolt` always fails it. Each returns a class as a user
+would write it, so that ``.spec(...)`` gives its place in a topology.
 
 Examples
 --------
@@ -12,7 +12,7 @@ Examples
 ...     for word in tup.line.split():
 ...         emit([word])
 >>> def read(args):
-...     number, line = next(lines)     # StopIteration: there are no more
+...     number, line = next(lines)     # StopIteration: no more tuples will come
 ...     return number, [line]
 >>> class Words(Topology):
 ...     lines = reliable_spout(read, outputs=["line"]).spec()
@@ -44,7 +44,7 @@ Consume = Callable[[Args, Tuple, Callable[..., Any]], object]
 
 
 class _WithArgs(Component):
-    """A component that makes its arguments once a task, when it is initialized."""
+    """A component that makes its arguments when a task is initialized."""
 
     _args: Args = None
     _make_args: MakeArgs | None = None
@@ -55,7 +55,7 @@ class _WithArgs(Component):
 
 
 def _component(base: type[Any], function: Callable[..., Any], name: str | None, **members: Any) -> type[Any]:
-    """Return a subclass that is named and documented as the function is."""
+    """Return a subclass with the name and the documentation of a function."""
     module = getattr(function, "__module__", None) or __name__
     members = {"__module__": module, "__doc__": inspect.getdoc(function), **members}
     own_name: str = getattr(function, "__name__", base.__name__)
@@ -63,7 +63,7 @@ def _component(base: type[Any], function: Callable[..., Any], name: str | None, 
 
 
 def _check(what: str, function: Any, *, may_be_async: bool = False, mend: str = "write a plain function") -> None:
-    """Refuse what is no function, and one that would be called and never run."""
+    """Refuse anything that is no function, and functions whose call would run nothing."""
     if function is None:
         return
     name = getattr(function, "__name__", repr(function))
@@ -96,12 +96,12 @@ class _Functions(_WithArgs, Spout):
     _keep: Callable[[Args], object] | None = None
 
     def _call_keep_alive(self) -> None:
-        """Stand for `keep_alive` where there is a function for it."""
+        """Replace `keep_alive` if the user gave a function for it."""
         assert self._keep is not None
         self._keep(self._args)
 
     def _call_next(self) -> Any:
-        """Return what the user's function gives; None also when it is at its end."""
+        """Return the result of the user's function; None also when no more tuples will come."""
         try:
             return self._next(self._args)
         except StopIteration:
@@ -122,12 +122,12 @@ class _ReliableFunctions(_Functions):
             if not isinstance(emitted, tuple | list) or len(emitted) != 2 or emitted[0] is None:
                 raise TopologyError(
                     f"{self.component_name}: next returned {reprlib.repr(emitted)}; expected "
-                    "(tup_id, values), or None when there is nothing now"
+                    "(tup_id, values), or None if there is no tuple now"
                 )
             tup_id, values = emitted
             self.emit(values, tup_id, self._stream(values))
 
-    # What the functions return is passed on: the runtime refuses a coroutine.
+    # The results are returned, so that the runtime can refuse a coroutine.
     def ack(self, tup_id: Any) -> Any:
         return None if self._ack is None else self._ack(self._args, tup_id)
 
@@ -158,22 +158,22 @@ def reliable_spout(
     Parameters
     ----------
     next : callable
-        ``next(args)`` returns (tup_id, values), or None when there is nothing now. It raises StopIteration when there
-        will be nothing any more.
+        ``next(args)`` returns (tup_id, values), or None if there is no tuple now. It raises StopIteration when no more
+        tuples will come.
     ack : callable, optional
-        ``ack(args, tup_id)`` hears that everything derived from the tuple is done.
+        ``ack(args, tup_id)`` is called when the tuple's tree is complete.
     nack : callable, optional
-        ``nack(args, tup_id)`` or ``nack(args, tup_id, reason)`` hears that it failed. Nothing is replayed unless this
-        makes `next` return it again.
+        ``nack(args, tup_id)`` or ``nack(args, tup_id, reason)`` is called when it failed. Nothing is replayed unless
+        `next` returns the tuple again.
     outputs : list of str or Stream
     make_args : callable, optional
-        ``make_args(conf, context)``, once a task, makes `args`; None when left out.
+        ``make_args(conf, context)`` makes the `args` of a task; by default they are None.
     stream_of : callable, optional
-        ``stream_of(values)`` names the stream of a tuple; "default" when left out.
+        ``stream_of(values)`` returns the stream of a tuple; by default "default".
     keep_alive : callable, optional
         ``keep_alive(args)`` is called at least every second; see `Spout.keep_alive`.
     name : str, optional
-        Of the class; left out, that of `next`.
+        Name of the class; by default that of `next`.
 
     Returns
     -------
@@ -201,13 +201,13 @@ def unreliable_spout(
     keep_alive: Callable[[Args], object] | None = None,
     name: str | None = None,
 ) -> type[Spout]:
-    """Return a spout whose tuples nobody tracks.
+    """Return a spout whose tuples are not tracked.
 
     Parameters
     ----------
     next : callable
-        ``next(args)`` returns the values of a tuple, or None when there is nothing now. It raises StopIteration when
-        there will be nothing any more.
+        ``next(args)`` returns the values of a tuple, or None if there is no tuple now. It raises StopIteration when no
+        more tuples will come.
     outputs, make_args, stream_of, keep_alive, name
         See `reliable_spout`.
 
@@ -306,25 +306,25 @@ def auto_ack_bolt(
     ----------
     consume : callable
         ``consume(args, tup, emit)``, also ``async def``. ``emit(values, stream=None, anchors=None)`` emits anchored to
-        the tuple; from a thread of your own name it, ``anchors=[tup]``.
+        the tuple. Other threads of yours have to name it: ``anchors=[tup]``.
     outputs : list of str or Stream, optional
         None: emits nothing.
     make_args : callable, optional
-        ``make_args(conf, context)``, once a task, makes `args`; None when left out.
+        ``make_args(conf, context)`` makes the `args` of a task; by default they are None.
     name : str, optional
-        Of the class; left out, that of `consume`.
+        Name of the class; by default that of `consume`.
     activation, deactivation : dict of str to object, optional
-        Fields and values of a tuple that `consume` is given when the bolt is activated or deactivated, as by
-        FsShelter's withActivation: its component is "__system", its stream "__activate" or "__deactivate", and what is
-        emitted then has no anchor. Not for an ``async def``.
+        Fields and values of a tuple that `consume` receives when the bolt is activated or deactivated, as with
+        FsShelter's withActivation. Its component is "__system", its stream "__activate" or "__deactivate", and tuples
+        emitted then have no anchor. Not for an ``async def``.
 
     Returns
     -------
     type
         A subclass of Bolt.
     """
-    told = {"_activation": activation, "_deactivation": deactivation}
-    for what, values in told.items():
+    members = {"_activation": activation, "_deactivation": deactivation}
+    for what, values in members.items():
         if values is None:
             continue
         named: object = values
@@ -332,7 +332,7 @@ def auto_ack_bolt(
             raise TopologyError(f"{what[1:]}: expected a dict of fields such as {{'word': 'x'}}, got {values!r}")
         if inspect.iscoroutinefunction(consume):
             raise TopologyError(f"{what[1:]}: {consume.__name__} is `async def`, which no runtime awaits here")
-    return _bolt((_Consumer, _AsyncConsumer), consume, outputs, make_args, name, **told)
+    return _bolt((_Consumer, _AsyncConsumer), consume, outputs, make_args, name, **members)
 
 
 def auto_nack_bolt(
@@ -342,7 +342,7 @@ def auto_nack_bolt(
     make_args: MakeArgs | None = None,
     name: str | None = None,
 ) -> type[Bolt]:
-    """Return a bolt that fails whatever it consumed: the end of a path that no tuple should take.
+    """Return a bolt that fails every tuple: the end of a path that no tuple should take.
 
     Parameters
     ----------

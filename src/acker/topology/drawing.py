@@ -1,4 +1,4 @@
-"""Pictures of a topology as text: Graphviz dot, SVG that needs no program, Mermaid."""
+"""Drawings of a topology: Graphviz dot, Mermaid, and SVG that needs no other program."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Iterable
 
 from acker.topology.graph import Graph
 from acker.topology.layout import LINE, LOOP_HEIGHT, Box, Edge, Point, box_lines, label_line, layout
+from acker.topology.streams import Stream
 
 _ARROW = 8.0
 _FILLS = {"spout": "#d9f2e6", "bolt": "#e3ecfa"}
 
-# A ground of its own, so that it can be read on any page; colours after the system. They are plain: programs other than
-# browsers do not know variables.
+# With a background, so that it is readable on any page; light or dark as the system is. Plain colours, since programs
+# other than browsers know no CSS variables.
 _STYLE = f"""<style>
 .acker-topology text{{fill:#1f2933}} .acker-topology .ground{{fill:#fff}} .acker-topology .label{{fill:#fff}}
 .acker-topology .spout{{fill:{_FILLS["spout"]};stroke:#2f855a}}
@@ -29,7 +30,7 @@ _STYLE = f"""<style>
 
 
 def dot(graph: Graph) -> str:
-    r"""Return a topology as Graphviz reads it; edges on a cycle are dashed.
+    r"""Return a topology in Graphviz's language; edges on a cycle are dashed.
 
     Examples
     --------
@@ -72,7 +73,7 @@ def dot(graph: Graph) -> str:
 
 
 def _quote(*lines: str) -> str:
-    """Return text in quotes as dot has them, its lines apart."""
+    """Return lines as one quoted string of dot."""
     return '"' + "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in lines) + '"'
 
 
@@ -91,17 +92,17 @@ def mermaid(graph: Graph) -> str:
 
 
 def _entities(text: str) -> str:
-    """Return text with Mermaid's entities for what it would read as its own."""
-    for character in '#"<>`&':  # the number sign first, since all others bring one
+    """Return text with the characters that mean something in Mermaid as entities."""
+    for character in '#"<>`&':  # the number sign first, since the entities contain it
         text = text.replace(character, f"#{ord(character)};")
     return text
 
 
 def svg(graph: Graph) -> str:
-    """Return a picture of a topology as SVG, laid out here, edges on a cycle dashed and orange.
+    """Return a drawing of a topology as SVG; edges on a cycle are dashed and orange.
 
-    Pointing at a box shows what its component emits. The text is complete in itself and can also stand within HTML.
-    Colours follow the system's choice of light or dark.
+    A box shows what its component emits when the pointer is on it. The text needs no other file and may be part of an
+    HTML page. Colours follow the system's choice of light or dark.
     """
     placed = layout(graph)
     width, height = f"{placed.width:.0f}", f"{placed.height:.0f}"
@@ -130,7 +131,7 @@ def _svg_line(edge: Edge) -> str:
 
 
 def _way(points: tuple[Point, ...]) -> tuple[str, str]:
-    """Return the path of an edge up to its arrow, and that of the arrow."""
+    """Return the path of an edge up to its arrow, and the path of the arrow."""
     tip_x, tip_y = points[-1]
     direction = 1.0 if points[-1][0] > points[-2][0] else -1.0
     stops = [*points[:-1], (tip_x - direction * _ARROW, tip_y)]
@@ -169,13 +170,17 @@ def _svg_label(edge: Edge) -> str:
 
 def _svg_box(box: Box) -> str:
     radius = box.height / 2 if box.node.kind == "spout" else 5.0
-    emits = "\n".join(f"{s.name}: {', '.join(s.fields)}{' (direct)' * s.direct}" for s in box.node.streams.values())
+    emits = "\n".join(map(_describe_stream, box.node.streams.values()))
     return (
         f"<g><title>{html.escape(emits or 'emits nothing')}</title>\n"
         f'<rect class="{box.node.kind}" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" '
         f'height="{box.height:.1f}" rx="{min(radius, 24.0):.1f}" stroke-width="1.5"/>\n'
         f"{_svg_text(box.lines, box.x + box.width / 2, box.y + box.height / 2, bold_first=True)}</g>"
     )
+
+
+def _describe_stream(stream: Stream) -> str:
+    return f"{stream.name}: {', '.join(stream.fields)}" + (" (direct)" if stream.direct else "")
 
 
 def _svg_text(lines: Iterable[str], x: float, y: float, *, bold_first: bool) -> str:

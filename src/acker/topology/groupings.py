@@ -24,19 +24,19 @@ def _as_names(names: Sequence[Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    r"""How the tuples of a stream are spread over the tasks of a bolt that reads it.
+    r"""The grouping that distributes the tuples of a stream over the tasks of a bolt.
 
-    Use the ready ones (``Grouping.shuffle``, or ``Grouping.SHUFFLE`` as in streamparse) and the functions `fields`,
-    `partial_key` and `custom`. The default is shuffle; of a direct stream, direct.
+    Use the constants (``Grouping.shuffle``, or ``Grouping.SHUFFLE`` as in streamparse) and the functions `fields`,
+    `partial_key` and `custom`. The default is shuffle, and direct for a direct stream.
 
     ====================  ==============================================================================================
     shuffle               evenly, in random order
     fields(\*names)       equal values of these fields go to the same task
-    partial_key(\*names)  equal values of these fields go to one of two tasks, the one that was sent fewer tuples
-    all                   to every task; each delivery has a tuple id of its own
+    partial_key(\*names)  equal values of these fields go to two tasks, each tuple to the one that was sent fewer
+    all                   to every task; each delivery has its own tuple id
     global\_              to the task with the lowest id
     direct                to the task that the emitter names; only on direct streams
-    none                  the runtime's choice; now as shuffle
+    none                  the runtime's choice; at present shuffle
     local_or_shuffle      shuffle among the tasks of the same process, if there are any
     custom(fn)            to the tasks that ``fn(values, tasks)`` returns
     ====================  ==============================================================================================
@@ -65,16 +65,16 @@ class Grouping:
 
     @classmethod
     def fields(cls, *names: str | Sequence[str]) -> Grouping:
-        """Return the grouping by these fields, given one by one or as one list."""
+        """Return the grouping by these fields, given as arguments or as one list."""
         return cls("fields", _as_names(names))
 
     @classmethod
     def partial_key(cls, *names: str | Sequence[str]) -> Grouping:
-        """Return Storm's PartialKeyGrouping by these fields, given one by one or as one list.
+        """Return Storm's PartialKeyGrouping by these fields, given as arguments or as one list.
 
-        Two tasks belong to each value, by its hash. Each task that emits sends a tuple to that one of the two which it
-        has sent fewer tuples so far. So a value that is very frequent does not keep one task alone busy, and whoever
-        counts by value adds up what two tasks have counted.
+        Each value has two tasks, by its hash. A task that emits chooses the one to which it has sent fewer tuples.
+        So a frequent value does not keep one task alone busy, and counts by value are the sums of two
+        tasks.
         """
         return cls("partial_key", _as_names(names))
 
@@ -85,15 +85,15 @@ class Grouping:
         Parameters
         ----------
         fn : callable
-            Takes the values of a tuple and the ids of the reading bolt's tasks in ascending order; returns those that
-            receive it, any number of them.
+            Takes the values of a tuple and the task ids of the bolt in ascending order; returns the ids that receive
+            the tuple, any number of them.
         """
         if inspect.iscoroutinefunction(fn):
             raise TopologyError(f"Grouping.custom: {fn.__name__} cannot be `async def`: it is not awaited")
         return cls("custom", (), fn)
 
     def __call__(self) -> Grouping:
-        """Return itself, so that ``Grouping.shuffle()`` and ``Grouping.shuffle`` are one."""
+        """Return itself, so that ``Grouping.shuffle()`` is ``Grouping.shuffle``."""
         return self
 
     def __str__(self) -> str:

@@ -24,23 +24,23 @@ def stable_hash(*values: Any) -> int:
     Parameters
     ----------
     *values : str, bytes, None, number, Decimal, date, datetime, timedelta, UUID, Enum, NumPy scalar
-        Or tuples and lists of these.
+        Also tuples and lists of these.
 
     Returns
     -------
     int
-        0 <= hash < 2**32. Values that are equal hash alike: 1, 1.0 and True, a datetime in two time zones. All nan hash
-        alike too, so that they meet in one task.
+        0 <= hash < 2**32. Equal values have the same hash: 1, 1.0 and True, a datetime in two time zones. All nan have
+        the same hash too, so that they reach one task.
 
     Raises
     ------
     TypeError
-        For a value of another type, named in the text.
+        For a value of another type.
 
     Notes
     -----
-    CRC-32 over UTF-8 for text, and over Python's hash for numbers, which the language defines by value. Python's own
-    hash of text differs from process to process.
+    CRC-32 over UTF-8 for text, and over Python's hash for numbers, which the language defines by value. Python's hash
+    of text differs from process to process.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def stable_hash(*values: Any) -> int:
 
 
 def _hash_int(value: int) -> int:
-    # Not the number itself: ids that are all even would leave every second task without work.
+    # Not the number itself, since ids that are all even would leave every second task without work.
     return zlib.crc32((value & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little"))
 
 

@@ -1,7 +1,11 @@
-"""Where the parts of a drawing go: a layered layout from left to right, after Sugiyama, Tagawa and Toda (1981).
+"""The layout of a drawing: layers from left to right, after Sugiyama, Tagawa and Toda (1981).
 
-Columns of boxes alternate with columns of labels. An edge takes a place of its own in each column between its ends,
-so that it crosses no box, and its label has one to itself, so that labels never meet. Curves lie between the columns.
+Columns of boxes alternate with columns of labels. An edge has its own place in each column between its ends, so that it
+crosses no box, and its label has a place too, so that labels never overlap. Curves lie between the columns.
+
+No library does this instead: grandalf and igraph are under the GPL, networkx places points without sizes or routes,
+Graphviz is a program, and the layered layouts under permissive licences (fast-sugiyama, graphlay, graph-layout) are
+young and compiled.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from acker.topology.streams import DEFAULT_STREAM
 
 Point = tuple[float, float]
 
-# Sizes in pixels. The widths of a character are upper estimates for a sans-serif of 13 and 11 pixels.
+# Sizes in pixels. Widths of characters are upper estimates for a sans-serif font of 13 and 11 pixels.
 NAME_CHAR, TEXT_CHAR, LINE = 8.5, 6.6, 15.0
 BOX_PAD, LABEL_PAD = 14.0, 5.0
 COLUMN_GAP, BOX_GAP, LANE_GAP = 34.0, 30.0, 12.0
@@ -25,7 +29,7 @@ _SWEEPS = 12
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A component's box; x and y are those of its upper left corner."""
+    """The box of a component; x and y are its upper left corner."""
 
     node: Node
     lines: tuple[str, ...]
@@ -37,7 +41,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What one component reads of another.
+    """The edge from a component to one that reads it.
 
     Attributes
     ----------
@@ -46,8 +50,8 @@ class Edge:
     label : tuple of float
         x and y of the label's centre, its width and its height.
     points : tuple of (x, y)
-        From the source's box to the consumer's. Every second stretch, beginning with the first, is a curve that is
-        horizontal at both ends; the others are straight. Of an edge from a box to itself: its two ends.
+        From the source's box to the consumer's. Every second segment, starting with the first, is a curve that is
+        horizontal at both ends; the others are straight. For an edge from a box to itself: its two ends.
     on_cycle : bool
     """
 
@@ -61,7 +65,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A drawing without a pen."""
+    """The sizes and places of all parts of a drawing."""
 
     width: float
     height: float
@@ -70,10 +74,10 @@ class Layout:
 
 
 def box_lines(node: Node) -> tuple[str, ...]:
-    """Return what a box says: name, class, and how many tasks and threads."""
-    tasks = f"{node.par} task{'s' * (node.par != 1)}"
+    """Return the text of a box: name, class, and the numbers of tasks and threads."""
+    tasks = "1 task" if node.par == 1 else f"{node.par} tasks"
     if node.executors != node.par:
-        tasks += f" on {node.executors} thread{'s' * (node.executors != 1)}"
+        tasks += " on 1 thread" if node.executors == 1 else f" on {node.executors} threads"
     return node.name, node.component.__name__, f"{node.kind}, {tasks}"
 
 
@@ -99,7 +103,7 @@ class _Item:
 
 @dataclass(eq=False, slots=True)
 class _Chain:
-    """The way of an edge through the columns, from left to right, whichever way it points."""
+    """The path of an edge through the columns, from left to right, whichever way it points."""
 
     subscriptions: list[Subscription]
     left: _Item
@@ -155,13 +159,13 @@ class _Layouter:
         ins = sum(source != node.name for source, consumer in self._edges if consumer == node.name)
         outs = sum(consumer != node.name for source, consumer in self._edges if source == node.name)
         height = max((1 + len(others)) * LINE + BOX_PAD, (max(ins, outs) + 1) * PORT_GAP)
-        # An edge to itself is drawn above a box. As much is left free below, so that the box is the middle.
+        # A loop is drawn above its box; the same space is left free below, so that the box is in the middle.
         item = _Item(width, height + 2 * loop, BOX_GAP, loop)
         self._columns[2 * self._ranks[node.name]].append(item)
         return item
 
     def _loop_size(self, name: str) -> tuple[float, float]:
-        """Return the width and height of what stands above a box that reads itself."""
+        """Return the width and height of the loop above a box that reads itself."""
         subscriptions = self._edges.get((name, name))
         if subscriptions is None:
             return 0.0, 0.0
@@ -174,7 +178,7 @@ class _Layouter:
         left, right = (consumer, source) if backward else (source, consumer)
         first, last = 2 * self._ranks[left] + 1, 2 * self._ranks[right] - 1
         items = [_Item(0.0, 0.0, LANE_GAP) for _ in range(first, last + 1)]
-        # Next to the consumer, whose choice the grouping is.
+        # Next to the consumer, which chooses the grouping.
         label = items[0] if backward else items[-1]
         label.width, label.height = _label_size(subscriptions)
         for one, other in itertools.pairwise([self._boxes[left], *items, self._boxes[right]]):
@@ -193,7 +197,7 @@ class _Layouter:
 
     def _place_chains(self, boxes: dict[str, Box], spans: Sequence[tuple[float, float]]) -> Iterable[Edge]:
         box_of = {id(item): boxes[name] for name, item in self._boxes.items()}
-        # Where an edge touches a box: in the order of what lies next on its way, so that edges do not cross there.
+        # The ports of a box are in the order of the next items of their edges, so that edges do not cross there.
         starts = _ports([(chain, chain.left, chain.items[0]) for chain in self._chains], box_of)
         ends = _ports([(chain, chain.right, chain.items[-1]) for chain in self._chains], box_of)
         for chain in self._chains:
@@ -230,7 +234,7 @@ def _label_size(subscriptions: Sequence[Subscription]) -> Point:
 
 
 def _backward_edges(names: Sequence[str], edges: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return edges without which the graph has no cycle: those that a depth-first search finds to lead back."""
+    """Return edges without which the graph has no cycle: the back edges of a depth-first search."""
     following: dict[str, list[str]] = {name: [] for name in names}
     for source, consumer in edges:
         following[source].append(consumer)
@@ -239,7 +243,7 @@ def _backward_edges(names: Sequence[str], edges: Sequence[tuple[str, str]]) -> s
     for root in names:
         if root in done:
             continue
-        # Not recursive, for chains of a thousand bolts.
+        # Not recursive, so that a chain of a thousand bolts is possible.
         path = {root: iter(following[root])}
         while path:
             name = next(reversed(path))
@@ -255,7 +259,7 @@ def _backward_edges(names: Sequence[str], edges: Sequence[tuple[str, str]]) -> s
 
 
 def _ranks(names: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """Return the length of the longest way to each component; the edges have no cycle."""
+    """Return the length of the longest path to each component; the edges have no cycle."""
     ranks = dict.fromkeys(names, 0)
     missing = dict.fromkeys(names, 0)
     following: dict[str, list[str]] = {name: [] for name in names}
@@ -274,7 +278,7 @@ def _ranks(names: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str, 
 
 
 def _order(columns: Sequence[list[_Item]]) -> None:
-    """Sort each column by the places of its neighbours, to and fro, and keep the order with the fewest crossings."""
+    """Sort each column by the places of its neighbours, in both directions; keep the one with fewest crossings."""
     best = [list(column) for column in columns]
     fewest = None
     for sweep in range(_SWEEPS):
@@ -301,13 +305,13 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
 
 
 def _crossings(column: Sequence[_Item]) -> int:
-    """Return how many pairs of lines cross between a column and the next."""
+    """Return the number of crossings between a column and the next."""
     ends = [other.place for item in column for other in sorted(item.after, key=lambda other: other.place)]
     return sum(above > below for above, below in itertools.combinations(ends, 2))
 
 
 def _settle(columns: Sequence[Sequence[_Item]]) -> None:
-    """Give each item a y near its neighbours', in the order of its column and with room between."""
+    """Set each item's y near its neighbours', in the order of its column and without overlaps."""
     for column in columns:
         _place(column, [0.0] * len(column))
     for sweep in range(_SWEEPS):
@@ -316,7 +320,7 @@ def _settle(columns: Sequence[Sequence[_Item]]) -> None:
 
 
 def _place(column: Sequence[_Item], wanted: Sequence[float]) -> None:
-    """Place items as near as can be to where they want to be: least squares, by pooling adjacent violators."""
+    """Place items as near as possible to the wanted places: least squares, by pooling adjacent violators."""
     offsets = [0.0]
     for above, below in itertools.pairwise(column):
         offsets.append(offsets[-1] + (above.height + below.height) / 2 + max(above.gap, below.gap))
@@ -333,7 +337,7 @@ def _place(column: Sequence[_Item], wanted: Sequence[float]) -> None:
 
 
 def _ports(touches: Iterable[tuple[_Chain, _Item, _Item]], box_of: dict[int, Box]) -> dict[int, float]:
-    """Return the y at which each chain touches the box at one of its ends."""
+    """Return the y at which each chain touches the box at its end."""
     by_box: dict[int, list[tuple[_Chain, _Item]]] = {}
     for chain, item, following in touches:
         by_box.setdefault(id(item), []).append((chain, following))

@@ -1,4 +1,4 @@
-"""Why a tuple failed."""
+"""Reasons for which tuples fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class ReasonKind(enum.Enum):
-    """What ended a tree that was not acked."""
+    """The kind of event that ended a tree without an ack."""
 
     FAILED = "failed"
     TIMED_OUT = "timed out"
@@ -18,7 +18,7 @@ class ReasonKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a tuple failed.
+    """The reason for which a tuple failed.
 
     Attributes
     ----------
@@ -27,13 +27,13 @@ class Reason:
         as many trees as topology.acker.high_water allows. RESTART, SHUTDOWN: it was open when the topology restarted or
         stopped.
     component : str, optional
-        The component that failed it, where one did.
+        The component that failed it, if one did.
     task : int, optional
         The task of that component.
     exception : str, optional
-        What that component said or raised.
+        The reason or exception that this component gave.
     attempt : int
-        Which emission of the tuple it was, counted from 1.
+        Number of this emission of the tuple, from 1.
     """
 
     kind: ReasonKind

@@ -28,7 +28,7 @@ def _check_fields(stream: str, fields: object) -> tuple[str, ...]:
 
 
 class Stream:
-    """A stream that a component emits to.
+    """A stream to which a component emits.
 
     Parameters
     ----------

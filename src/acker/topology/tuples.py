@@ -1,4 +1,4 @@
-"""Tuples as a bolt sees them: values, where they come from, and which trees they belong to."""
+"""Tuples as bolts receive them: the values, their source, and the trees that they belong to."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ class Tuple(Delivery):
     Parameters
     ----------
     values : tuple
-        What was emitted, in the order of the stream's fields.
+        In the order of the stream's fields.
     source : TupleSource
-        The task and the stream that it comes from.
+        The task and the stream that emitted it.
     ids : dict of int to int, or None
         Root id -> this delivery's tuple id in that tree. None: the tuple belongs to no tree.
 
     Notes
     -----
-    A field is read as ``tup["word"]``, by position as ``tup[0]``, and, where the name is not one of this class's own,
-    as ``tup.word``. ``tup.values`` of a runtime is a named tuple, as in streamparse. Tuples compare by identity.
+    A field is read as ``tup["word"]``, by position as ``tup[0]``, and as ``tup.word`` unless this class has an
+    attribute of that name. In a runtime, ``tup.values`` is a named tuple, as in streamparse. Tuples compare by
+    identity.
 
     Examples
     --------
@@ -49,13 +50,13 @@ class Tuple(Delivery):
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:  # The fields, which the subclass of a stream has.
+        def __getattr__(self, name: str) -> Any:  # The fields, which are attributes of a stream's subclass.
             ...
 
     else:
 
         def __getattr__(self, name):
-            if name.startswith("__") or name in _OWN_NAMES:  # a protocol that Python asks for; a tuple without a source
+            if name.startswith("__") or name in _OWN_NAMES:  # a protocol of Python; a tuple without a source
                 raise AttributeError(name)
             raise AttributeError(f"a tuple of {self._where} has no field {name!r}; {suggestion(name, self.fields)}")
 
@@ -85,7 +86,7 @@ class Tuple(Delivery):
 
     @property
     def id(self) -> str:
-        """Its encoded ids, "root:tuple", one for each tree, a space between them; of a tuple of no tree: ""."""
+        """Its ids as "root:tuple", one for each tree, separated by spaces; "" if it belongs to no tree."""
         return " ".join([encode_tuple_id(root, tuple_id) for root, tuple_id in (self._ids or {}).items()])
 
     def __getitem__(self, key: str | int | slice) -> Any:
@@ -94,9 +95,8 @@ class Tuple(Delivery):
                 return self.values[self._index[key]]
             except KeyError:
                 mend = suggestion(key, self.fields)
-                raise KeyError(
-                    f"{key!r} is no field of {self._where}: {self.fields}" + f"; {mend}" * mend.startswith("did")
-                ) from None
+                fix = f"; {mend}" if mend.startswith("did") else ""
+                raise KeyError(f"{key!r} is no field of {self._where}: {self.fields}{fix}") from None
         try:
             return self.values[key]
         except IndexError:
@@ -114,7 +114,7 @@ class Tuple(Delivery):
         return True  # also without values: a tuple is a message, not a container
 
     def __reduce__(self) -> Any:
-        """Let a tuple be copied. The copy is nobody's: the tuple itself is what is acked and anchored to."""
+        """Copy a tuple. Only the tuple itself, and not its copy, can be acked or anchored to."""
         return type(self), (self.values, self._source, self._ids)
 
     def __repr__(self) -> str:
@@ -131,7 +131,7 @@ _OWN_NAMES: Final = frozenset(name for name in dir(Tuple) if not name.startswith
 def tuple_type(fields: tuple[str, ...]) -> type[Tuple]:
     """Return the subclass of `Tuple` that reads these fields as attributes; the same one for the same fields.
 
-    A field that is named like an attribute of Tuple is reachable as ``tup["values"]`` only.
+    A field with the name of an attribute of Tuple is only read as ``tup["values"]``.
     """
     members: dict[str, Any] = {
         field: Field(position)
@@ -146,7 +146,7 @@ def tuple_type(fields: tuple[str, ...]) -> type[Tuple]:
 def values_type(fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
     """Return the named tuple of these fields, so that streamparse's ``tup.values.word`` works.
 
-    Names that a named tuple refuses are left to positions.
+    A name that a named tuple refuses is read by its position.
     """
     named: Any = namedtuple("Values", fields, rename=True)  # type: ignore[misc]  # noqa: PYI024
 
@@ -158,9 +158,9 @@ def values_type(fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
 
 
 def row_of(values: object) -> tuple[Any, ...] | None:
-    """Return the values of a tuple as a tuple; None where they are no row.
+    """Return the values of a tuple as a tuple; None if they are no row of values.
 
-    That is what has no length or no order, text and bytes, and a mapping, whose order is not that of the fields.
+    No rows are values without a length or an order, text, bytes, and mappings, whose order is not that of the fields.
     """
     if isinstance(values, list | tuple):
         return tuple(values)
@@ -172,7 +172,7 @@ def row_of(values: object) -> tuple[Any, ...] | None:
 
 
 class TupleSource:
-    """Where tuples come from: what all tuples of one task and one stream share.
+    """The source of tuples: what all tuples of one task and one stream share.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ class TupleSource:
     row_of = staticmethod(row_of)
 
     def make_values(self, values: Iterable[Any]) -> tuple[Any, ...]:
-        """Return values as the named tuple of the fields. How many there are is not checked."""
+        """Return values as the named tuple of the fields, without a check of their number."""
         return tuple.__new__(self.values_type, values)
 
     def __repr__(self) -> str:
@@ -209,6 +209,6 @@ class TupleSource:
 
 
 def is_tick(tup: Tuple) -> bool:
-    """Return whether a tuple is a tick, which the runtime sends and which carries no data."""
+    """Return whether a tuple is a tick of the runtime, which carries no data."""
     source = tup._source
     return source.stream == TICK_STREAM and source.component == SYSTEM_COMPONENT

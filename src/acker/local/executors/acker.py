@@ -1,4 +1,4 @@
-"""Acker tasks: what is in the queue is one batch of the native acker; what it finishes goes to the spouts."""
+"""Acker executors: they ingest what is in their queue as one batch, and send the outcomes of trees to the spouts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from acker.local.executors.base import Executor, Mode
 from acker.local.queues import Queue
 from acker.topology.reasons import Reason
 
-# One outcome on its way to a spout task: message id, outcome, why it failed.
+# The outcome of a tree, on its way to a spout task: message id, outcome, reason of a failure.
 TreeOutcome = tuple[int, int, Reason | None]
 OutcomeQueue = Queue[tuple[int, list[TreeOutcome]]]
 
 _NS_PER_MS = 1_000_000
 _BATCHES_AT_ONCE = 256
 
-# Storm hands over what executors have gathered once in a millisecond, too (topology.flush.tuple.freq.millis).
+# Storm flushes what executors have gathered once in a millisecond too (topology.flush.tuple.freq.millis).
 _LINGER_SECS = 0.001
 _LARGE_MESSAGES = 64
 
@@ -33,7 +33,7 @@ logger = logging.getLogger("acker.local")
 
 
 class AckerExecutor(Executor):
-    """One acker: the only one that knows deadlines, and the only one that says how a tree ended.
+    """The executor of one acker, which alone knows the deadlines of its trees and decides their outcomes.
 
     Parameters
     ----------
@@ -42,16 +42,16 @@ class AckerExecutor(Executor):
     period_ns : int
         Time between rotations.
     generations : int
-        Buckets of the acker; why a tree failed is kept for as long as its entry.
+        Number of buckets of the acker; the reason of a failure is kept as long as the tree's entry.
 
     Attributes
     ----------
     spouts : mapping
         Task id -> (queue of the spout's executor, place of the task in it). Set by the runtime at each start.
     on_restore : callable, optional
-        Told that this acker may have forgotten trees.
+        Called when this acker may have lost trees.
     open_roots : callable, optional
-        Returns the root ids that the spouts wait for. Set where nothing is to time out.
+        Returns the root ids of the trees that are open at the spouts. Set if nothing may time out.
     """
 
     def __init__(
@@ -75,15 +75,15 @@ class AckerExecutor(Executor):
         self._make_acker = make_acker
         self._period_ns = period_ns
         self._rotate_at = clock.now_ns() + period_ns
-        # Of trees that were failed and are not finished: FAIL may come before TRACK. The youngest is first.
+        # Reasons of trees that failed and are still in the acker, since FAIL may come before TRACK; youngest first.
         self._reasons: list[dict[int, Reason]] = [{} for _ in range(generations)]
 
     def deadline_ns(self) -> int | None:
-        """Return when death row is to be emptied."""
+        """Return when the next rotation is due."""
         return self._rotate_at if self.mode in (Mode.RUN, Mode.PAUSE) else None
 
     def work(self) -> None:
-        """Step until closed; after a large batch leave the others some time, so that the next one is large too."""
+        """Step until closed; after a large batch pause for the other threads, so that the next one is large too."""
         while self.done is not Mode.CLOSE:
             self.signal.clear()
             before = self.messages
@@ -92,9 +92,9 @@ class AckerExecutor(Executor):
             elif self.messages - before >= _LARGE_MESSAGES:
                 time.sleep(_LINGER_SECS)
 
-    def _step(self, mode: Mode, limit: int) -> bool:  # noqa: ARG002  All that the queue holds is one batch.
+    def _step(self, mode: Mode, limit: int) -> bool:  # noqa: ARG002  The whole queue is one batch.
         if mode is Mode.CLOSE:
-            return self.done is not mode and self.finished(mode)
+            return self.done is not mode and self.finish(mode)
         worked = self._ingest()
         due = self.deadline_ns()
         if due is not None and self.clock.now_ns() >= due:
@@ -124,11 +124,11 @@ class AckerExecutor(Executor):
     def _rotate(self) -> None:
         now = self.clock.now_ns()
         if self.open_roots is not None:
-            # Nothing times out: what is open leaves death row before it is emptied. Late messages of ended trees stay.
+            # Nothing times out: open trees leave death row before it is emptied. Late messages of ended trees stay.
             roots = np.array(self.open_roots(self), np.int64)
             self._report(self.acker.ingest(Kind.RESET_TIMEOUT, roots, np.zeros_like(roots)))
-        # Never earlier than a period after the last one, however late this one is: an entry that arrived just before
-        # has a right to its whole timeout.
+        # A whole period after this rotation, however late it is: an entry that arrived just before gets its whole
+        # timeout.
         self._rotate_at = now + self._period_ns
         self._report(self.acker.rotate(now_ms=now // _NS_PER_MS))
         self._reasons = [{}, *self._reasons[:-1]]
@@ -148,13 +148,13 @@ class AckerExecutor(Executor):
         for task_id, verdicts in by_task.items():
             spout = self.spouts.get(task_id)
             if spout is None:
-                logger.error("%s: %d outcomes for task %d, which is no spout's", self.name, len(verdicts), task_id)
+                logger.error("%s: %d outcomes for task %d, which is not a spout's", self.name, len(verdicts), task_id)
                 continue
             queue, place = spout
             queue.put((place, verdicts), len(verdicts))
 
     def _reasons_of(self, done: Completions) -> Iterable[Reason | None]:
-        """Return why trees failed, and forget it."""
+        """Return why trees failed, and drop the reasons."""
         if not any(self._reasons):
             return itertools.repeat(None)
         return [
@@ -169,18 +169,17 @@ class AckerExecutor(Executor):
         return found
 
     def restore(self, blob: bytes) -> None:
-        """Go on from an older snapshot of this acker, after the one in memory was lost.
+        """Continue from an older snapshot of this acker, after the state in memory was lost.
 
-        Spouts send the TRACKs of all that is open again, so that nothing is forgotten: what the snapshot does not know
-        and what finished without it times out and is replayed. To be called from the acker's thread, or from the
-        scheduler that steps it.
+        Spouts send the TRACKs of all open trees again, so that none is lost: a tree that the snapshot does not know, or
+        that finished after it, times out and is replayed. Call it from the acker's thread, or from the scheduler.
         """
         self.acker = Acker.restore(blob)
         if self.on_restore is not None:
             self.on_restore(self)
 
     def revive(self) -> None:
-        """Go on with an empty acker after a crash; spouts have to track again what is open."""
+        """Continue with an empty acker after a crash; spouts have to track their open trees again."""
         self.acker = self._make_acker()
         self.crash = None
 

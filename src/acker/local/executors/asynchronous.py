@@ -1,4 +1,4 @@
-"""Executors of components with coroutines (`process`, `next_tuple`, a spout's `ack`): loops with the runtime's time."""
+"""Executors of components whose methods are coroutines: each has an event loop that follows the runtime's clock."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from acker.local.queues import Outbox
 from acker.topology.methods import MAY_BE_ASYNC
 from acker.topology.tuples import Tuple
 
-# A coroutine that became ready makes others ready. So many rounds of the loop are one step.
+# A coroutine that becomes ready makes others ready: one step is this many rounds of the loop.
 _ROUNDS = 8
 
-# How often a coroutine is cancelled before a halt goes on without it.
+# A halt cancels a coroutine this often before it leaves it behind.
 _CANCELS = 16
 
 logger = logging.getLogger("acker.local")
@@ -37,9 +37,9 @@ class ClockLoop(asyncio.SelectorEventLoop):
     Attributes
     ----------
     dues : list of (float, int, TimerHandle)
-        A heap of when timers fire, in seconds.
+        A heap of the times at which timers fire, in seconds.
     stands_for : str or None
-        Who waits on this loop while the clock stands, so that no timer of his would ever fire.
+        The method that waits on this loop while the clock stands, so that no timer would ever fire.
     """
 
     stands_for: str | None = None
@@ -58,14 +58,14 @@ class ClockLoop(asyncio.SelectorEventLoop):
         """Return the time of the runtime's clock in seconds."""
         return self.now_ns() / 1e9
 
-    def call_at(  # type: ignore[override]  # There the callback's type tells those of args.
+    def call_at(  # type: ignore[override]  # asyncio types args by the callback.
         self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         """Call a function at a time."""
         if self.stands_for is not None:
             raise RuntimeStateError(
                 f"{self.stands_for} waits for time, and the scheduler's clock stands until it has returned; "
-                "let it wait for something else in this test, or give the runtime threads and a ManualClock"
+                "let it wait for something else in this test, or use a runtime with threads and a ManualClock"
             )
         handle = super().call_at(when, callback, *args, context=context)
         self._count += 1
@@ -80,8 +80,8 @@ class ClockLoop(asyncio.SelectorEventLoop):
         return None if not self.dues else int(self.dues[0][0] * 1e9) + 1
 
     def rounds(self) -> None:
-        """Run what is ready, and what becomes ready by that, for some rounds."""
-        # Code that cancels all tasks of its loop cancels this one too, and has had its way.
+        """Run what is ready, and what that makes ready, for some rounds."""
+        # User code that cancels all tasks of its loop cancels this one too.
         with suppress(asyncio.CancelledError):
             self.run_until_complete(self._rounds())
 
@@ -103,15 +103,15 @@ class LoopSignal:
         self._set = True
         try:
             self._loop.call_soon_threadsafe(self.touch)
-        except RuntimeError:  # The loop is closed: nobody waits any more.
+        except RuntimeError:  # The loop is closed, so nothing waits.
             return
 
     def clear(self) -> None:
-        """Forget that it was set."""
+        """Clear it."""
         self._set = False
 
     def is_set(self) -> bool:
-        """Say whether it is set."""
+        """Return whether it is set."""
         return self._set
 
     def touch(self) -> None:
@@ -121,7 +121,7 @@ class LoopSignal:
             self._future.set_result(None)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Run the loop until somebody sets or touches this, or the time is over."""
+        """Run the loop until the signal is set or touched, or the timeout has passed."""
         self._future = self._loop.create_future()
         if not self._set:
             with suppress(asyncio.CancelledError):
@@ -130,7 +130,7 @@ class LoopSignal:
         return self._set
 
     def wait_beside(self, coroutine: asyncio.Future[Any], timeout: float | None) -> None:
-        """Run the loop until a coroutine is done, somebody sets or touches this, or the time is over."""
+        """Run the loop until a coroutine is done, the signal is set or touched, or the timeout has passed."""
         self._future = self._loop.create_future()
         either = asyncio.wait([self._future, coroutine], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         with suppress(asyncio.CancelledError):
@@ -144,12 +144,12 @@ class AsyncBoltTask(BoltTask):
     running = 0
 
     def claim(self, tup: Tuple) -> None:
-        """Make a tuple this task's. A coroutine may be cancelled before it has begun, and its tuple is failed too."""
+        """Take a tuple before its coroutine starts, since one that is cancelled earlier has to fail its tuple too."""
         tup._owner = self.collector
         self.collector.executed += 1
 
     async def run_one(self, tup: Tuple) -> BaseException | None:
-        """Process one tuple, which is acked when the coroutine ends; return what it raised, unless it was cancelled."""
+        """Process one tuple and ack it at the end; return an exception, unless the coroutine was cancelled."""
         collector = self.collector
         assert isinstance(collector, AsyncBoltCollector)
         collector.begin(tup)
@@ -171,12 +171,12 @@ class AsyncBoltTask(BoltTask):
         return None
 
     def settle(self, tup: Tuple, coroutine: asyncio.Task[BaseException | None], *, halted: bool) -> None:
-        """Fail a tuple whose coroutine did not end well; raise what is more than that.
+        """Fail a tuple whose coroutine raised or was cancelled; raise an exception that ends the topology.
 
         Parameters
         ----------
         halted : bool
-            Whether the runtime cancels what runs. The trees of those tuples fail with the topology.
+            Whether the runtime cancels all coroutines; their trees fail with the topology.
         """
         error: BaseException | None
         try:
@@ -188,7 +188,7 @@ class AsyncBoltTask(BoltTask):
 
 
 class _OnLoop:
-    """What both executors share: a loop, and what escaped from its coroutines."""
+    """The event loop of both executors, and how its coroutines are cancelled."""
 
     name: str
     clock: Clock
@@ -198,17 +198,17 @@ class _OnLoop:
     outbox: Outbox
     _lifecycle_signal: Signal
     crash: BaseException | None
-    halted = False  # Whether what runs was cancelled by the runtime, and not by a user's code.
+    halted = False  # Whether the runtime, and not user code, cancelled the coroutines.
 
     def _new_signal(self) -> LoopSignal:
         self.loop = ClockLoop(self.clock)
         return LoopSignal(self.loop)
 
     def step(self, limit: int = STEP_TUPLES) -> bool:
-        """Do as any executor does. What runs is cancelled before it says that it has come to a halt.
+        """Step as any executor does; before it reports a halt, cancel all coroutines.
 
-        Here and not where the lifecycle drops everything, since a loop is for one thread; and a coroutine that went on
-        would emit what no spout is told of any more.
+        Here and not in `drop`, since a loop belongs to one thread, and a coroutine that continued would emit tuples
+        that no spout waits for.
         """
         if self.mode is Mode.HALT and self.seen is not Mode.HALT:
             before = self.outbox.enter()
@@ -219,18 +219,18 @@ class _OnLoop:
         return super().step(limit)  # type: ignore[misc,no-any-return]
 
     def rest(self) -> None:
-        """Wait until there may be something to do; coroutines go on meanwhile."""
+        """Wait until there may be something to do; coroutines run meanwhile."""
         before = self.outbox.enter(resting=True)
         try:
             super().rest()  # type: ignore[misc]
-        except BaseException as error:  # noqa: BLE001  A SystemExit of a task that a user's code has made leaves the loop.
+        except BaseException as error:  # noqa: BLE001  A SystemExit of a task of user code leaves the loop.
             self.crash = error
             self._lifecycle_signal.set()
         finally:
             self.outbox.leave(before)
 
     def _cancel(self) -> None:
-        """Cancel all that runs on the loop: tasks that a user's code has made, and what it shields, would go on too."""
+        """Cancel everything on the loop, also the tasks that user code made or shields."""
         self.halted = True
         if self.loop.is_closed():
             return
@@ -244,7 +244,9 @@ class _OnLoop:
                 self.loop.rounds()
             except BaseException:
                 logger.exception("%s: a coroutine raised when it was cancelled", self.name)
-        logger.error("%s: %d coroutines go on though they were cancelled %d times", self.name, len(running), _CANCELS)
+        logger.error(
+            "%s: %d coroutines still run although they were cancelled %d times", self.name, len(running), _CANCELS
+        )
 
     def _shut_loop(self) -> None:
         self._cancel()
@@ -253,14 +255,14 @@ class _OnLoop:
 
 
 class AsyncBoltExecutor(_OnLoop, BoltExecutor):
-    """The thread of some tasks of a bolt that waits for others: many tuples are in `process` at once."""
+    """The executor of some tasks of a bolt whose `process` is a coroutine: many tuples are in it at once."""
 
     def __init__(self, *args: Any, at_once: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._at_once = at_once
         self.running: set[asyncio.Task[BaseException | None]] = set()
         self._escaped: BaseException | None = None
-        self._ended = 0  # Coroutines that ended, while the executor rested too, and were not counted.
+        self._ended = 0  # Coroutines that ended, also while the executor rested, and were not counted yet.
 
     def deadline_ns(self) -> int | None:
         """Return when the next tick or timer is due."""
@@ -269,7 +271,7 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
 
     def _work(self, mode: Mode, limit: int) -> bool:
         self._has_started = False
-        # Who has begun something may have more to begin, though nothing has ended.
+        # More coroutines may start although none has ended.
         return super()._work(mode, limit) or self._has_started
 
     def _process(self, mode: Mode, limit: int) -> int:
@@ -307,22 +309,22 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
         self._ended += 1
         try:
             task.settle(tup, coroutine, halted=self.halted)
-        except BaseException as error:  # noqa: BLE001  asyncio would log what a callback raises, and go on.
+        except BaseException as error:  # noqa: BLE001  asyncio would only log what a callback raises.
             self._escaped = error
         assert isinstance(self.signal, LoopSignal)
         self.signal.touch()
 
-    def finished(self, mode: Mode) -> bool:
-        """Note that OPEN or CLOSE is through."""
+    def finish(self, mode: Mode) -> bool:
+        """Report that OPEN or CLOSE is done."""
         if mode is Mode.CLOSE and not self.loop.is_closed():
             self._shut_loop()
-        return super().finished(mode)
+        return super().finish(mode)
 
 
 class AsyncSpoutTask(SpoutTask):
     """One task of a spout whose `next_tuple`, `ack` or `fail` is a coroutine.
 
-    One of them runs at a time, and outcomes wait until it ends: `next_tuple`, `ack` and `fail` never run at once.
+    One of them runs at a time; outcomes wait until `next_tuple` has returned.
     """
 
     executor: AsyncSpoutExecutor
@@ -333,8 +335,8 @@ class AsyncSpoutTask(SpoutTask):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._later: list[TreeOutcome] = []
-        self._emits = 0  # How often it had emitted when `next_tuple` was called.
-        # Where only other methods are coroutines, `next_tuple` is called as any other spout's.
+        self._emits = 0  # Number of emits when `next_tuple` was called.
+        # If only other methods are coroutines, `next_tuple` is called as in any other spout.
         self._waits = inspect.iscoroutinefunction(self.spout.next_tuple)
 
     def _ask(self, limit: int) -> int:
@@ -364,7 +366,7 @@ class AsyncSpoutTask(SpoutTask):
             hand._keep_alive()
 
     def _has_returned(self) -> bool:
-        """Let `next_tuple` go on; say whether it is through."""
+        """Let `next_tuple` run; return whether it has returned."""
         if self.next_tuple_call is None:
             if not self._waits:
                 self._call("next_tuple")
@@ -382,7 +384,7 @@ class AsyncSpoutTask(SpoutTask):
         self.executor.signal.set()
 
     def deliver_outcomes(self, verdicts: list[TreeOutcome], *, log_errors: bool) -> None:
-        """Tell the component how trees ended, once `next_tuple` has returned."""
+        """Deliver the outcomes of trees, once `next_tuple` has returned."""
         keep_alive_call = self.keep_alive_call
         if keep_alive_call is not None and keep_alive_call.done():
             self.keep_alive_call = None
@@ -392,14 +394,14 @@ class AsyncSpoutTask(SpoutTask):
             return
         call = self.next_tuple_call
         if call is not None and (call.cancelled() or call.exception() is not None):
-            # Now and not when the spout is asked again, which it may never be.
+            # Not when the spout is asked the next time, since that may never happen.
             self.next_tuple_call = None
             self._check_result(call, log_errors=log_errors)
         later, self._later = self._later, []
         super().deliver_outcomes(later + verdicts, log_errors=log_errors)
 
     def _check_result(self, coroutine: asyncio.Future[Any], *, log_errors: bool) -> None:
-        """Raise what a coroutine raised; after a halt, which has cancelled it, log it."""
+        """Raise the exception of a coroutine; after a halt, which cancelled it, log it."""
         if not log_errors:
             coroutine.result()
         elif not coroutine.cancelled() and coroutine.exception() is not None:
@@ -407,7 +409,7 @@ class AsyncSpoutTask(SpoutTask):
             logger.error("%s: task %d raised as it stopped", who.component, who.task, exc_info=coroutine.exception())
 
     def keep_alive(self) -> None:
-        """Let the component keep alive what it holds open: a coroutine beside all else that runs, one at a time."""
+        """Call the component's `keep_alive`; its coroutine runs beside the others, one at a time."""
         if self.keep_alive_call is not None:
             return
         call = self.spout.keep_alive()
@@ -417,7 +419,7 @@ class AsyncSpoutTask(SpoutTask):
             self.loop.rounds()
 
     def is_quiet(self) -> bool:
-        """Say whether nothing is open and every outcome was told."""
+        """Return whether nothing is open and every outcome was delivered."""
         return not self._later and super().is_quiet()
 
     def _call(self, method: str, *arguments: object) -> None:
@@ -428,7 +430,7 @@ class AsyncSpoutTask(SpoutTask):
             self.collector._refuse_unrun(method, returned)
 
     def _finish(self, method: str, coroutine: asyncio.Future[Any]) -> None:
-        """Wait for a coroutine, which a halt cancels; what keeps the spout alive is called meanwhile."""
+        """Wait for a coroutine, which a halt cancels; `keep_alive` is called meanwhile."""
         outbox = self.executor.outbox
         who = f"{self.executor.name}: `async def {method}`"
         if not outbox.may_wait:
@@ -443,14 +445,14 @@ class AsyncSpoutTask(SpoutTask):
             self._keep_alive_if_due()
             if not is_cancelled and self.executor.mode in (Mode.HALT, Mode.CLOSE):
                 is_cancelled = coroutine.cancel()
-                logger.error("%s is cancelled: it waits, and the topology has come to a halt", who)
+                logger.error("%s is cancelled, because the topology halts while it waits", who)
             left_ns = outbox.keep_alive_at - self.loop.now_ns() if outbox.keep_alive_at else None
             self.executor.signal.wait_beside(coroutine, None if left_ns is None else left_ns / 1e9)
         coroutine.result()
 
 
 class AsyncSpoutExecutor(_OnLoop, SpoutExecutor):
-    """The thread of some tasks of a spout that waits for its source without holding the thread up."""
+    """The executor of some tasks of a spout with coroutines, which wait without blocking the thread."""
 
     signal: LoopSignal
 
@@ -461,15 +463,15 @@ class AsyncSpoutExecutor(_OnLoop, SpoutExecutor):
 
     def _work(self, mode: Mode, limit: int) -> bool:
         if asyncio.all_tasks(self.loop):
-            self.loop.rounds()  # What a spout waits for may come, though it is not asked.
+            self.loop.rounds()  # What a coroutine waits for may come although the spout is not asked.
         try:
             return super()._work(mode, limit)
         finally:
             # A coroutine may have emitted while the executor rested.
-            self.hand_over()
+            self.flush()
 
-    def finished(self, mode: Mode) -> bool:
-        """Note that OPEN or CLOSE is through."""
+    def finish(self, mode: Mode) -> bool:
+        """Report that OPEN or CLOSE is done."""
         if mode is Mode.CLOSE and not self.loop.is_closed():
             self._shut_loop()
-        return super().finished(mode)
+        return super().finish(mode)

@@ -1,7 +1,7 @@
-"""What all executors have in common: a step at a time, a mode that the lifecycle sets, one signal to wait for.
+"""The base of all executors: they work in steps, in the mode that the lifecycle sets, and wait for one signal.
 
-An executor does nothing but in `step`. A thread that calls it again and again is the runtime of every day; a scheduler
-that picks which of them steps next replays any interleaving.
+All work is done in `step`. A runtime has a thread for each executor, which steps it again and again; a scheduler that
+chooses which executor steps next can replay any interleaving.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from acker.local.queues import Outbox, Queue
 
 STEP_TUPLES = 512
 
-# A producer puts down what it has in hand when a buffer is this long: long enough to be rare, short enough that the
-# consumer begins soon.
+# A producer flushes its buffers when one of them is this long: long enough to be rare, short enough that the consumer
+# starts soon.
 _TRANSFER_TUPLES = 256
 
 
 class Mode(enum.Enum):
-    """What the lifecycle asks of an executor."""
+    """What an executor is to do; set by the lifecycle."""
 
     OPEN = enum.auto()  # make the components and initialize them
     RUN = enum.auto()
-    PAUSE = enum.auto()  # spouts: hear outcomes and ask for nothing; the others work on
-    DRAIN = enum.auto()  # as PAUSE, and no ticks and rotations by the clock
-    DEACTIVATE = enum.auto()  # bolts: as DRAIN, once told that no tuple comes any more
-    HALT = enum.auto()  # nothing
-    SETTLE = enum.auto()  # spouts: hear outcomes, whatever they raise
+    PAUSE = enum.auto()  # spouts: take outcomes, but emit nothing new; all others work as in RUN
+    DRAIN = enum.auto()  # as PAUSE, without ticks and rotations by the clock
+    DEACTIVATE = enum.auto()  # bolts: deactivate the components, then as DRAIN
+    HALT = enum.auto()  # do nothing
+    SETTLE = enum.auto()  # spouts: take outcomes, and log what ack and fail raise
     CLOSE = enum.auto()  # close the components
 
 
 class Executor(ABC):
-    """One thread's worth of tasks.
+    """The tasks that one thread runs.
 
     Attributes
     ----------
@@ -45,21 +45,21 @@ class Executor(ABC):
     signal : Signal
         Set when there may be something to do.
     mode, seen : Mode
-        What the lifecycle asks for, and what the executor found at the beginning of its last step.
+        The mode that the lifecycle asked for, and the one that the last step began with.
     done : Mode or None
-        OPEN or CLOSE, once that is through.
+        OPEN or CLOSE, once that is done.
     crash : BaseException or None
-        What escaped from a step; it halts the executor.
+        The exception that escaped from a step and halted the executor.
     spawned, abandoned : bool
-        Whether it was given to a thread or a scheduler, and whether it was given up because it did not come back.
+        Whether a thread or a scheduler runs it, and whether it was left behind inside user code.
     blocked : bool
-        Whether the last step found no room for what it would put out.
+        Whether the last step found a full queue in its way.
     steps : int
-        How many steps did something.
+        Number of steps that did something.
     busy_ns : int
         Time spent in steps that did something.
     step_since_ns : int or None
-        When the step began that runs now.
+        The start of the step that runs now.
     """
 
     def __init__(self, name: str, clock: Clock, lifecycle_signal: Signal) -> None:
@@ -85,7 +85,7 @@ class Executor(ABC):
         self.signal.set()
 
     def step(self, limit: int = STEP_TUPLES) -> bool:
-        """Do some work, as much as `limit` tuples; say whether there was any."""
+        """Do some work, at most `limit` tuples; return whether there was any."""
         mode = self.mode
         if self.seen is not mode:
             self.seen = mode
@@ -95,7 +95,7 @@ class Executor(ABC):
         begin = self.step_since_ns = self.clock.now_ns()
         try:
             worked = self._step(mode, limit)
-        except BaseException as error:  # noqa: BLE001  The lifecycle decides: restart, or stop with it.
+        except BaseException as error:  # noqa: BLE001  The lifecycle decides whether to restart.
             self.crash = error
             self._lifecycle_signal.set()
             return False
@@ -111,18 +111,18 @@ class Executor(ABC):
 
     @abstractmethod
     def _step(self, mode: Mode, limit: int) -> bool:
-        """Do some work; say whether there was any."""
+        """Do some work; return whether there was any."""
 
     def deadline_ns(self) -> int | None:
-        """Return when there is something to do, even if no signal is set before."""
+        """Return when the executor has to step even if its signal is not set."""
         return None
 
     def is_quiet(self) -> bool:
-        """Say whether the executor has seen its mode, has nothing in hand and nothing in its queue."""
+        """Return whether the executor has seen its mode, and its buffers and its queue are empty."""
         return self.seen is self.mode and self.step_since_ns is None
 
     def rest(self) -> None:
-        """Wait until there may be something to do. One that is blocked waits for room, whatever is due."""
+        """Wait until there may be something to do; a blocked executor waits for room, whatever is due."""
         self.clock.wait(self.signal, None if self.blocked else self.deadline_ns())
 
     def work(self) -> None:
@@ -132,28 +132,28 @@ class Executor(ABC):
             if not self.step():
                 self.rest()
 
-    def finished(self, mode: Mode) -> bool:
-        """Note that OPEN or CLOSE is through."""
+    def finish(self, mode: Mode) -> bool:
+        """Report that OPEN or CLOSE is done."""
         self.done = mode
         self._lifecycle_signal.set()
         return True
 
 
 class ComponentExecutor(Executor):
-    """An executor of tasks of one component.
+    """An executor of tasks of one component, a spout or a bolt.
 
     Parameters
     ----------
     capacity : int
-        Of its queue; it puts down what it has in hand before it holds more.
+        Of its queue. Its buffers are flushed before they hold more.
     ackers : iterable of Queue
-        The ackers' queues.
+        The queues of the ackers.
 
     Attributes
     ----------
     tasks : list of SpoutTask or BoltTask
     outbox, ack_sender
-        Tuples and messages that it has in hand.
+        Buffers of tuples for other tasks, and of messages for the ackers.
     """
 
     tasks: list[Any]
@@ -172,7 +172,7 @@ class ComponentExecutor(Executor):
 
     @abstractmethod
     def _work(self, mode: Mode, limit: int) -> bool:
-        """Do some work of the modes RUN, PAUSE, DRAIN and SETTLE; say whether there was any."""
+        """Do some work of the modes RUN, PAUSE, DRAIN and SETTLE; return whether there was any."""
 
     def _step(self, mode: Mode, limit: int) -> bool:
         before = self.outbox.enter()
@@ -188,23 +188,23 @@ class ComponentExecutor(Executor):
                 return False
             for task in self.tasks:
                 (task.open if mode is Mode.OPEN else task.close)()
-            self.hand_over()
-            return self.finished(mode)
+            self.flush()
+            return self.finish(mode)
         return mode is not Mode.HALT and self._work(mode, limit)
 
     def ask(self, mode: Mode) -> None:
-        """Set the mode; the executor sees it when its step ends, which is soon."""
+        """Set the mode; the step that runs now ends soon, and the next one sees it."""
         self.mode = mode
-        # Before the signal: the step that this cuts short is followed by another one.
+        # Before the signal, so that another step follows the one that this cuts short.
         self.outbox.must_yield = True
         self.signal.set()
 
     def has_room(self) -> bool:
-        """Say whether whoever it sends to takes more, and remember it."""
+        """Return whether all queues that it sends to have room; sets `blocked`."""
         self.blocked = not (self.outbox.has_room() and self.ack_sender.has_room(self.signal))
         return not self.blocked
 
-    def hand_over(self) -> None:
-        """Send and put down what it has in hand."""
+    def flush(self) -> None:
+        """Flush the buffers: send all tuples and messages."""
         self.ack_sender.send()
         self.outbox.flush()

@@ -1,4 +1,4 @@
-"""Executors of bolts."""
+"""Bolt executors: tuples in the order in which they came, ticks between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acker.local.queues import Queue, TupleQueue
 from acker.topology.bolt import Bolt
 from acker.topology.tuples import Tuple, TupleSource
 
-# How many exceptions of a task are logged at ERROR one by one; then the 16th, 32nd and so on.
+# So many exceptions of a task are logged at ERROR one by one; then the 16th, 32nd and so on.
 _LOGGED_ALWAYS = 10
 
 logger = logging.getLogger("acker.local")
@@ -28,9 +28,9 @@ class BoltTask(ComponentTask):
     ----------
     bolt : Bolt
     bind : callable
-        Takes the component, ties it to the collector and initializes it.
+        Takes the component, connects it to the collector and initializes it.
     tick : TupleSource or None
-        What tick tuples say of where they come from.
+        The source of tick tuples.
     tick_ns : int or None
         Time between ticks.
     """
@@ -61,7 +61,7 @@ class BoltTask(ComponentTask):
 
     @property
     def held_count(self) -> int:
-        """How many tuples were taken over and neither acked nor failed."""
+        """Number of tuples that were executed and neither acked nor failed."""
         return self.collector.executed - self.collector.acked - self.collector.failed - self._forgotten
 
     def inherit(self, previous: BoltTask) -> None:
@@ -70,7 +70,7 @@ class BoltTask(ComponentTask):
         self._forgotten = previous._forgotten + previous.held_count
 
     def tick_if_due(self) -> bool:
-        """Hand the component a tick tuple if it is time; say whether it was."""
+        """Hand the component a tick tuple if one is due; return whether it was."""
         if self.tick_at is None or self._clock.now_ns() < self.tick_at:
             return False
         self.tick()
@@ -85,11 +85,11 @@ class BoltTask(ComponentTask):
         tick = self._tick.tuple_type((self._tick_ns / 1e9,), self._tick)
         tick._owner = collector
         self._call("process_tick", tick)
-        if tick._is_settled:  # pystorm's bolts ack ticks too. It is no tuple that anybody waits for.
+        if tick._is_settled:  # pystorm's bolts ack ticks too, so that the ack counts.
             collector.executed += 1
 
     def release(self) -> bool:
-        """Tick a component that holds tuples, because the timers have stopped; say whether it let some go."""
+        """Tick a component that holds tuples, since timers have stopped; return whether it released some."""
         before = self.held_count
         if not before or self.tick_at is None:
             return False
@@ -98,11 +98,11 @@ class BoltTask(ComponentTask):
         return self.held_count < before
 
     def run(self, tuples: list[Tuple], begin: int, end: int) -> int:
-        """Process tuples[begin:end]; return the place of the first one that was left, because something is up."""
+        """Process tuples[begin:end]; return the place of the first one that was not processed."""
         return self.collector.run(tuples, begin, end, self.bolt.process, self._auto_ack, self._on_error)
 
     def _on_error(self, tup: Tuple, error: BaseException) -> None:
-        """Fail a tuple for what `process` raised. What ends a program ends the topology as well."""
+        """Fail a tuple for an exception of `process`; one that ends a program ends the topology too."""
         if self._auto_fail:
             self._fail(tup, error)
         if not self._auto_fail or isinstance(error, (KeyboardInterrupt, SystemExit)):
@@ -112,22 +112,22 @@ class BoltTask(ComponentTask):
         collector = self.collector
         failed = collector.fail_unless_settled(tup, error)
         self._error_count += 1
-        # The reason goes to the spout each time. A log that repeats it for each tuple would slow everything down.
-        told = self._error_count <= _LOGGED_ALWAYS or self._error_count.bit_count() == 1
+        # The spout gets the reason each time. Logging it for each tuple would slow everything down.
+        is_logged = self._error_count <= _LOGGED_ALWAYS or self._error_count.bit_count() == 1
         self.bolt.logger.log(
-            logging.ERROR if told else logging.DEBUG,
+            logging.ERROR if is_logged else logging.DEBUG,
             "%s: task %d %s %r%s",
             collector.component,
             collector.task,
-            "failed" if failed else "raised after it had settled",
+            "failed" if failed else "raised after it had acked or failed",
             tup,
-            f" ({self._error_count:,} times by now)" if self._error_count > _LOGGED_ALWAYS else "",
+            f" (exception {self._error_count:,} of this task)" if self._error_count > _LOGGED_ALWAYS else "",
             exc_info=error,
         )
 
 
 class BoltExecutor(ComponentExecutor):
-    """The thread of some tasks of one bolt: tuples in the order in which they came, ticks between them."""
+    """The executor of some tasks of one bolt."""
 
     def __init__(self, *args: Any, capacity: int, **options: Any) -> None:
         super().__init__(*args, capacity=capacity, **options)
@@ -143,27 +143,27 @@ class BoltExecutor(ComponentExecutor):
         return min((task.tick_at for task in self.tasks if task.tick_at is not None), default=None)
 
     def is_quiet(self) -> bool:
-        """Say whether nothing is in hand and nothing waits."""
+        """Return whether the buffers and the queue are empty."""
         return super().is_quiet() and self.inbox.size == 0 and not self.outbox.dirty
 
     def _work(self, mode: Mode, limit: int) -> bool:
         if mode is Mode.SETTLE or not self.has_room():
             return False
-        done, ticked, told, ends = 0, False, False, mode in (Mode.DRAIN, Mode.DEACTIVATE)
+        done, ticked, activated, ends = 0, False, False, mode in (Mode.DRAIN, Mode.DEACTIVATE)
         try:
-            told = any([task.activate(self._is_active(task, mode)) for task in self.tasks])  # noqa: C419  Each of them.
+            activated = any([task.activate(self._is_active(task, mode)) for task in self.tasks])  # noqa: C419  Each of them.
             if not ends:
                 ticked = any([task.tick_if_due() for task in self.tasks])  # noqa: C419  Each of them.
             done = self._process(mode, limit)
             if ends and not done:
-                # The timers have stopped. Who holds tuples until the next tick would hold them for ever.
+                # The timers have stopped: a component that holds tuples until a tick would hold them for ever.
                 ticked = any([task.release() for task in self.tasks])  # noqa: C419
         finally:
-            self.hand_over()
-            # Only now: while something is in hand the queue it came from is not empty.
+            self.flush()
+            # After the flush: tuples count until what they led to is in another queue.
             if done:
                 self.inbox.done(done)
-        return done > 0 or ticked or told
+        return done > 0 or ticked or activated
 
     @staticmethod
     def _is_active(task: BoltTask, mode: Mode) -> bool:
@@ -186,16 +186,16 @@ class BoltExecutor(ComponentExecutor):
 
     @property
     def overrides_deactivate(self) -> bool:
-        """Whether its component does something when no tuple comes any more."""
+        """Whether its component overrides `deactivate`."""
         return any(type(task.bolt).deactivate is not Bolt.deactivate for task in self.tasks)
 
     def drop(self) -> int:
-        """Forget what was read and not processed, and what is in hand; return how many tuples were in the queue."""
+        """Drop the queue and the buffers; return how many tuples were in the queue."""
         self._chunk = None
         self.outbox.discard()
         return self.inbox.clear()
 
 
 def sample_interval(rate: float) -> int:
-    """Return of how many tuples one is measured."""
+    """Return n such that the latency of one tuple in n is measured."""
     return max(1, round(1 / rate)) if rate > 0 else sys.maxsize

@@ -1,4 +1,4 @@
-"""Executors of spouts."""
+"""Spout executors: outcomes first, then as many tuples as may be open."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ logger = logging.getLogger("acker.local")
 
 
 class SpoutTask(ComponentTask):
-    """One task of a spout: the component, its collector, and whether it may be asked for more.
+    """One task of a spout: the component, its collector, and the limit of open tuples.
 
     Parameters
     ----------
     spout : Spout
     bind : callable
-        Takes the component, ties it to the collector and initializes it.
+        Takes the component, connects it to the collector and initializes it.
     pending_max : int or None
-        How many tracked tuples may be open.
+        Limit of open tracked tuples.
     """
 
     collector: LocalSpoutCollector
@@ -50,29 +50,29 @@ class SpoutTask(ComponentTask):
 
     @property
     def finished(self) -> bool:
-        """Whether the spout has no more, and no outcome waits to be told."""
+        """Whether the spout has no more tuples, and every outcome was delivered."""
         return self.spout.finished and self.is_quiet()
 
     def is_quiet(self) -> bool:
-        """Say whether nothing is open and every outcome was told."""
+        """Return whether nothing is open and every outcome was delivered."""
         return not self.collector.undelivered and not self.collector.pending and not self.collector.untracked_ids
 
     def may_emit(self) -> bool:
-        """Say whether the spout has more, and fewer tuples open than it may have."""
+        """Return whether the spout has more tuples, and fewer open than it may have."""
         return not self._is_full() and (not self.spout._finished or self.next_replay_ns() is not None)
 
     def _is_full(self) -> bool:
         return len(self.collector.pending) >= self._pending_max
 
     def next_replay_ns(self) -> int | None:
-        """Return when the next failed tuple is due to be sent again."""
+        """Return when the next replay is due; None if none is."""
         if self._reliable is None:
             return None
         due_ms = self._reliable._next_due_ms
         return None if due_ms is None else due_ms * _NS_PER_MS
 
     def ask(self, limit: int) -> int:
-        """Ask for tuples, at most `limit` times; return how many there were."""
+        """Call `next_tuple` at most `limit` times; return how many calls emitted."""
         collector = self.collector
         got = 0
         if self._reliable is not None:
@@ -86,15 +86,15 @@ class SpoutTask(ComponentTask):
 
     @property
     def has_keep_alive(self) -> bool:
-        """Whether the component has a `keep_alive` of its own."""
+        """Whether the component overrides `keep_alive`."""
         return getattr(self.spout.keep_alive, "__func__", None) is not Spout.keep_alive
 
     def keep_alive(self) -> None:
-        """Let the component keep alive what it holds open."""
+        """Call the component's `keep_alive`."""
         self._call("keep_alive")
 
     def deliver_outcomes(self, verdicts: list[TreeOutcome], *, log_errors: bool) -> None:
-        """Tell the component how trees ended.
+        """Deliver the outcomes of trees to the component.
 
         What `ack` or `fail` raise escapes, and the next call continues behind it; with `log_errors` it is logged.
         """
@@ -103,7 +103,7 @@ class SpoutTask(ComponentTask):
         if log_errors:
             ack, fail = self._log_errors(ack), self._log_errors(fail)
         self.collector.deliver_outcomes(verdicts, ack, fail)
-        while self.collector.untracked_ids:  # What another thread has emitted, where there is no acker.
+        while self.collector.untracked_ids:  # Emitted by another thread, with no acker to track it.
             if not ack(self.collector.untracked_ids.pop(0)):
                 self.collector.acked += 1
 
@@ -137,15 +137,15 @@ class SpoutTask(ComponentTask):
         self.collector.inherit(previous.collector)
         mine, theirs = self._reliable, previous._reliable
         if mine is not None and theirs is not None:
-            # Swapped: should the predecessor be inside user code still, it does not write into this one's.
+            # Swapped, so that a predecessor that is still inside user code does not write into this one's.
             mine._replays, theirs._replays = theirs._replays, mine._replays
-            # What its `ack` or `fail` raised for ended without the source having heard: it is sent again.
+            # Trees whose `ack` or `fail` raised have ended, but the source does not know: they are replayed.
             open_ids = {open_.tup_id for open_ in self.collector.pending.values()}
             mine._replays.schedule_lost(open_ids, self.collector.now_ms())
 
 
 def takes_reason(fail: Callable[..., Any]) -> bool:
-    """Say whether a spout's `fail` takes the reason, and not the tuple id alone as in streamparse."""
+    """Return whether a spout's `fail` takes the reason too, and not only the tuple id as in streamparse."""
     parameters = inspect.signature(fail).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = sum(parameter.kind in kinds for parameter in parameters)
@@ -153,18 +153,18 @@ def takes_reason(fail: Callable[..., Any]) -> bool:
 
 
 class SpoutExecutor(ComponentExecutor):
-    """The thread of some tasks of one spout: outcomes first, then as many tuples as may be open.
+    """The executor of some tasks of one spout.
 
     Parameters
     ----------
     poll_ns : int
-        How long a spout that emitted nothing is left alone.
+        How long to wait before a spout that emitted nothing is asked again.
     """
 
     def __init__(self, *args: Any, poll_ns: int, capacity: int, **options: Any) -> None:
         super().__init__(*args, capacity=capacity, **options)
         self.tasks: list[SpoutTask] = []
-        # Not bounded by its capacity: the ackers never wait, and more outcomes than open trees there cannot be.
+        # Not bounded by its capacity: the ackers never wait, and there are no more outcomes than open trees.
         self.inbox: OutcomeQueue = Queue(capacity, self.signal)
         self.track_again = False
         self.outbox.keep_alive = self._keep_alive
@@ -185,7 +185,7 @@ class SpoutExecutor(ComponentExecutor):
         return min(dues, default=None)
 
     def rest(self) -> None:
-        """Wait for outcomes or room; a spout that had nothing is asked again after a while."""
+        """Wait for outcomes or room; a spout that had no tuple is asked again after `poll_ns`."""
         due = self._alive_ns()
         if not self.blocked:
             dues = (self.deadline_ns(), self._idle_until)
@@ -198,8 +198,8 @@ class SpoutExecutor(ComponentExecutor):
         return super()._inside(mode, limit)
 
     def _keep_alive(self) -> None:
-        """Call every task's `keep_alive`, in any mode; what it raises crashes the executor unless that is halted."""
-        if self.abandoned:  # What it held open is somebody else's by now.
+        """Call every task's `keep_alive`, in any mode; an exception crashes the executor unless it is halted."""
+        if self.abandoned:  # Its successor holds the connections by now.
             self.outbox.keep_alive_at = 0
             return
         self.outbox.keep_alive_at = self.clock.now_ns() + _ALIVE_NS
@@ -212,26 +212,26 @@ class SpoutExecutor(ComponentExecutor):
                 who = task.collector
                 logger.exception("%s: task %d raised in keep_alive while it stops", who.component, who.task)
 
-    def finished(self, mode: Mode) -> bool:
-        """Note that OPEN or CLOSE is through."""
+    def finish(self, mode: Mode) -> bool:
+        """Report that OPEN or CLOSE is done."""
         wanted = mode is Mode.OPEN and any(task.has_keep_alive for task in self.tasks)
         self.outbox.keep_alive_at = self.clock.now_ns() + _ALIVE_NS if wanted else 0
-        return super().finished(mode)
+        return super().finish(mode)
 
     def is_quiet(self) -> bool:
-        """Say whether nothing is in hand and every outcome was taken."""
+        """Return whether the buffers and the queue of outcomes are empty."""
         return super().is_quiet() and self.inbox.size == 0 and not self.outbox.dirty
 
     def is_waiting(self) -> bool:
-        """Say whether some tree is open, or ended and the spout was not told."""
+        """Return whether a tree is open, or an outcome was not delivered."""
         return not all(task.is_quiet() for task in self.tasks)
 
     def is_settled(self) -> bool:
-        """Say whether every tree that the lifecycle has failed has ended and the spout was told."""
+        """Return whether the outcome of every tree that the lifecycle failed was delivered."""
         return self.inbox.size == 0 and all(task.collector.is_settled() for task in self.tasks)
 
     def drop(self) -> None:
-        """Forget what is in hand."""
+        """Drop the buffers."""
         self.outbox.discard()
 
     def _work(self, mode: Mode, limit: int) -> bool:
@@ -239,7 +239,7 @@ class SpoutExecutor(ComponentExecutor):
         try:
             worked = self._deliver_outcomes(log_errors=mode is Mode.SETTLE)
         finally:
-            self.hand_over()  # Spouts of pystorm's kind emit again in `fail`.
+            self.flush()  # Spouts written for pystorm emit again in `fail`.
         if self.track_again:
             self.track_again = False
             for task in self.tasks:
@@ -274,7 +274,7 @@ class SpoutExecutor(ComponentExecutor):
             for task in self.tasks:
                 got += task.ask(limit)
         finally:
-            self.hand_over()
+            self.flush()
         if not got and any(task.may_emit() and not task.spout._finished for task in self.tasks):
             self._idle_until = self.clock.now_ns() + self._poll_ns
         return got > 0

@@ -1,4 +1,4 @@
-"""What a spout's task and a bolt's task have in common: how they begin, are activated, and end."""
+"""The base of spout and bolt tasks: how their component is opened, activated and closed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ComponentTask:
     ----------
     component : Spout or Bolt
     bind : callable
-        Takes the component, ties it to the collector and initializes it.
+        Takes the component, connects it to the collector and initializes it.
     """
 
     collector: LocalCollector
@@ -35,7 +35,7 @@ class ComponentTask:
         self.opened = True
 
     def activate(self, active: bool) -> bool:
-        """Tell the component that tuples may come, or come no more, where that changes; say whether it does."""
+        """Activate or deactivate the component; return whether that changed anything."""
         if self.active is active:
             return False
         self.active = active
