@@ -9,6 +9,7 @@ import pytest
 
 import acker
 from acker import Acker, Kind, ReferenceAcker, ShardedAcker, _core
+from acker._engine.schemas import COMPLETION_DTYPES
 
 SEED = 20_140_917
 ROWS = 40_000

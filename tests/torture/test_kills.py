@@ -6,6 +6,7 @@ from pyspark.errors import StreamingQueryException
 
 from acker import Outcome
 from acker._engine.completions import Completions
+from acker._engine.schemas import COMPLETION_DTYPES
 from acker.spark import batch_report, completions, for_each_completion
 from acker.spark.session_checks import PROVIDER, PROVIDER_CONF
 from acker.spark.streams.table_cache import folder_of_executor
@@ -113,11 +114,11 @@ def test_a_plan_is_that_of_its_seed():
 
 
 def changed(done, **columns):
-    return Completions(**{name: columns.get(name, getattr(done, name)) for name in Completions._DTYPES})
+    return Completions(**{name: columns.get(name, getattr(done, name)) for name in COMPLETION_DTYPES})
 
 
 def taken(done, rows):
-    return changed(done, **{name: getattr(done, name)[rows] for name in Completions._DTYPES})
+    return changed(done, **{name: getattr(done, name)[rows] for name in COMPLETION_DTYPES})
 
 
 def test_what_is_wrong_would_be_noticed_where_nothing_expires(tmp_path):
@@ -143,7 +144,7 @@ def test_what_is_wrong_would_be_noticed_where_some_expire(tmp_path):
     late = sorted(expected.tracked.keys() - set(acked.root_id.tolist()))
     message_id, task_id = zip(*(expected.tracked[root] for root in late), strict=True)
     columns = (late, message_id, task_id, [Outcome.TIMED_OUT] * len(late), [5000] * len(late))
-    lost = Completions(**dict(zip(Completions._DTYPES, map(np.array, columns), strict=True)))
+    lost = Completions(**dict(zip(COMPLETION_DTYPES, map(np.array, columns), strict=True)))
     done = Completions.concat([acked, lost])
     assert run.faults_of(plan, expected, done) == []
     every = np.arange(len(done))
