@@ -1,7 +1,8 @@
-"""`acker doctor` on a machine where everything works: the real command, in a process of its own."""
+"""`acker doctor`: what it says of a machine where something is missing, and of one where everything works."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 import shutil
 import subprocess
@@ -11,10 +12,52 @@ from pathlib import Path
 import pytest
 
 import acker
+from acker import __version__
 
-pytestmark = pytest.mark.spark
+
+def test_the_doctor_says_what_is_missing(invoke, machine, monkeypatch) -> None:
+    machine()
+    real = importlib.metadata.version
+
+    def version(package: str) -> str:
+        if package == "protobuf":
+            raise importlib.metadata.PackageNotFoundError(package)
+        return real(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    answer = invoke("doctor")
+    assert answer.exit_code == 1
+    lines = [" ".join(line.split()) for line in answer.output.splitlines()]
+    assert "NO protobuf not installed: pip install 'acker[spark]'" in lines
+    assert any(line.startswith("NO spark Spark needs a JDK 17 or newer, and there is none") for line in lines)
+    assert any(line.startswith("ok driver ") and f"acker {__version__}" in line for line in lines)
+    assert lines[-1] == "not everything is fine"
 
 
+def test_the_doctor_says_that_spark_is_missing(invoke, machine, monkeypatch) -> None:
+    machine(jdk="17")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else importlib.util)
+    answer = invoke("doctor")
+    assert answer.exit_code == 1 and answer.exception.__class__ is SystemExit
+    assert "NO spark pyspark is not installed: pip install 'acker[spark]'" in " ".join(answer.output.split())
+
+
+def test_the_doctor_knows_which_python_jobs_would_run(invoke, machine, monkeypatch, tmp_path) -> None:
+    machine()
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\necho 3.9.1\n")
+    other.chmod(0o755)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    output = " ".join(invoke("doctor").output.split())
+    assert f"NO workers jobs would run {other}, Python 3.9.1, since PYSPARK_PYTHON is not set" in output
+    for named in (["--python", sys.executable], ["--master", "spark://head:7077"]):
+        assert "workers" not in invoke("doctor", *named).output
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert "workers" not in invoke("doctor").output
+
+
+@pytest.mark.spark
 def test_the_doctor_runs_a_task_on_each_core() -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "acker", "doctor", "--master", "local[2]"], capture_output=True, text=True, check=False
@@ -31,6 +74,7 @@ def test_the_doctor_runs_a_task_on_each_core() -> None:
         assert f"python {platform.python_version()} at {sys.executable}; {about}" in line
 
 
+@pytest.mark.spark
 def test_a_spark_that_does_not_start_is_one_line_of_the_report(tmp_path) -> None:
     """A master that nobody can parse."""
     command = [sys.executable, "-m", "acker", "doctor", "--master", "local[x]"]
