@@ -42,7 +42,9 @@ def test_the_table_of_metrics_is_the_one_of_the_module():
 def test_what_pages_call_by_a_dotted_name_is_there():
     """Metrics, and what can be imported: a page may not name what was renamed."""
     metrics = {metric.name for metric in (*METRICS, *LOCAL_METRICS)}
-    named = {span for page in pages() for span in spans_of(page) if re.fullmatch(r"acker(?:\.\w+)+", span)}
+    # These name what was: a changelog, and the list of what moved.
+    today = [page for page in pages() if page not in {ROOT / "CHANGELOG.md", ROOT / "docs/api.md"}]
+    named = {span for page in today for span in spans_of(page) if re.fullmatch(r"acker(?:\.\w+)+", span)}
     assert len(named & metrics) > 40
     assert len(named - metrics) > 20
     parts = {f"{metric}.{part}" for metric in metrics for part in ("count", "sum", "quantile")}  # of a histogram
