@@ -1,14 +1,13 @@
-"""Start a message broker for tests, in a folder and on ports of its own: broker.py rabbitmq.
+"""Start a message broker for tests, in a new folder and on free ports: broker.py rabbitmq.
 
-A broker that the system has installed is taken as it is. Else apt-get downloads its Debian packages, and they are
-unpacked below build/brokers. Nothing is installed, so this needs no root and starts no service.
-ACKER_INSTALL_BROKERS=0 forbids the download.
+An installed broker is used as it is. Otherwise apt-get downloads its Debian packages and this script unpacks them below
+build/brokers: that needs no root and starts no service. ACKER_INSTALL_BROKERS=0 forbids the download.
 
-As soon as the broker answers in its own protocol, one line of JSON on the standard output tells its URL, the folder
-that holds its commands, and the folder that it writes to. It is stopped, and its folder is removed, when the standard
-input ends: so it does not outlive the program that started it. Standard library only.
+As soon as the broker answers, one line of JSON on the standard output gives its URL, the folder of its commands, and
+the folder that it writes to. When the standard input ends, the broker is stopped and its folder removed, so it does
+not outlive the program that started it. Standard library only.
 
-Exit codes: 0 it was stopped, 1 it did not start, 3 there is none and none can be downloaded, with the reason.
+Exit codes: 0 stopped; 1 it did not start; 3 no broker is installed and none can be downloaded, with the reason.
 """
 
 import argparse

@@ -1,9 +1,8 @@
 """Bring .venv to the state that a make target needs. Standard library only: it runs before anything is installed.
 
-Five steps, each done only when what it depends on has changed since the last time (stamps in .venv/acker):
-the virtual environment; the dependencies that pyproject.toml names for the target; the native module, compiled in place
-(an editable install, so Python sources need no step); a JDK for the targets that start Spark; message brokers for the
-targets whose tests want them, which do without where there are none.
+Up to five steps, each repeated only when its inputs have changed (stamps in .venv/acker): the virtual environment; the
+target's dependencies from pyproject.toml; the native modules, compiled in place (an editable install, so Python sources
+need no step); a JDK for targets that start Spark; message brokers for targets whose tests use them, if they can be had.
 """
 
 import argparse
@@ -60,7 +59,7 @@ LEVELS = {
 
 
 def say(text: str) -> None:
-    """Tell what a step does before it takes its time."""
+    """Print what a step waits for, before the wait."""
     print(f"==> {text}", file=sys.stderr, flush=True)
 
 
@@ -104,7 +103,7 @@ def ensure_venv() -> None:
         return
     if VENV.exists() and any(VENV.iterdir()) and not (VENV / "pyvenv.cfg").is_file():
         raise SystemExit(f"{VENV} is in the way: it is not a virtual environment.")
-    say(f"Making .venv with Python {sys.version.split()[0]} ({sys.executable})")
+    say(f"Making .venv with Python {sys.version.split()[0]} ({sys.executable}), about ten seconds")
     run([sys.executable, "-m", "venv", "--clear", VENV])
 
 
@@ -133,7 +132,7 @@ def ensure_dependencies(pyproject: dict[str, Any], level: str) -> None:
     value = digest(wanted, sys.version)
     if stamped(f"dependencies-{level}", value):
         return
-    say(f"Installing {len(wanted)} requirements for `make {level}` (a few minutes the first time)")
+    say(f"Installing {len(wanted)} requirements for `make {level}` (one to three minutes the first time)")
     run([PYTHON, "-m", "pip", "install", "--disable-pip-version-check", *quiet(), *wanted])
     put_stamp(f"dependencies-{level}", value)
 
@@ -175,7 +174,8 @@ def ensure_native_module(pyproject: dict[str, Any]) -> None:
     if stamped("build", value) and all(module.is_file() for module in modules):
         return
     environ = {**os.environ, "CXX": compiler(dict(os.environ))}
-    say(f"Compiling {' and '.join(f'acker.{module.name.removesuffix(suffix)}' for module in modules)}")
+    names = " and ".join(f"acker.{module.name.removesuffix(suffix)}" for module in modules)
+    say(f"Compiling {names}, one to two minutes")
     # A changed switch changes no file's time, so the last modules would be taken for this build's.
     for module in modules:
         module.unlink(missing_ok=True)
@@ -185,7 +185,7 @@ def ensure_native_module(pyproject: dict[str, Any]) -> None:
 
 
 def ensure_brokers(names: tuple[str, ...]) -> None:
-    """Get what tests talk to, and say which tests will be skipped where it cannot be had."""
+    """Get the brokers of the tests; without one, say that its tests will be skipped."""
     for name in names:
         try:
             broker.find_or_unpack(name, dict(os.environ))
@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("level", choices=LEVELS, help="the make target")
     level = parser.parse_args().level
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    # Before the downloads: a machine without a compiler or Java should hear of it at once.
+    # Before the downloads: a missing compiler or Java should show at once.
     compiler(dict(os.environ))
     jdk = find_jdk.find_or_install(dict(os.environ)) if LEVELS[level].jdk else None
     ensure_venv()

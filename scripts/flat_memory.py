@@ -84,7 +84,7 @@ def faults(samples: list[Sample]) -> list[str]:
 def main() -> None:
     """Do what the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trees", type=int, default=20_000_000, help="that finish")
+    parser.add_argument("--trees", type=int, default=20_000_000, help="number of trees that finish")
     parser.add_argument("--pending", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

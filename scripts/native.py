@@ -1,9 +1,9 @@
 """Compile the native tests and run them: native.py test | soak | mutants. Standard library only.
 
-test     the unit tests and a short fuzz run of fixed seeds, plain or under sanitizers; what has threads, under
-         ThreadSanitizer too
-soak     the fuzz body on every core for a time, and how much it has done
-mutants  plausible bugs, each put into a copy of the headers: every one has to be caught by the tests
+test     run the unit tests and a short fuzz run with fixed seeds, plain or under sanitizers; code with threads runs
+         under ThreadSanitizer too
+soak     run the fuzz body on every core for some time
+mutants  put plausible bugs into copies of the headers, one at a time; the tests must catch each
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""What a release needs: `release.py check` runs all of it, `release.py notes` prints what changed.
+"""The checks before a release (`release.py check`) and its notes (`release.py notes`).
 
 Standard library only. The check ends with a table, and with exit code 0 only if everything passed. Each step is a make
-target; what it prints goes to build/release/<target>.log, and its last line is shown every half minute.
+target; its output goes to build/release/<target>.log, and the last line of it is shown every half minute.
 """
 
 import argparse
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Check a release, or print its notes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    checking = commands.add_parser("check", help="run all that a release needs")
+    checking = commands.add_parser("check", help="run all checks of a release")
     checking.add_argument("--tag", help="the tag of the release, which has to be v<version>")
     checking.add_argument(
         "--only",
@@ -146,7 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="TARGET",
         help=f"of {', '.join(TARGETS)}; none: the facts alone",
     )
-    commands.add_parser("notes", help="print what the changelog says of this version")
+    commands.add_parser("notes", help="print the changelog of this version")
     options = parser.parse_args(arguments)
     if options.command == "notes":
         print(notes(ROOT))

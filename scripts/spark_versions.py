@@ -1,10 +1,10 @@
-"""Run a small and telling part of the tests of acker.spark on other releases of Spark.
+"""Run a selection of the tests of acker.spark on other releases of Spark.
 
     python scripts/spark_versions.py 4.0 4.1
 
-Each release gets an environment of its own in build/, with its PySpark from the package index (some 400 MB to
-download) and all other packages from the environment that runs this. They stay there for the next time; --delete
-removes each after its run. Standard library only.
+Each release gets its own environment in build/, with its PySpark from the package index (a download of about 400 MB)
+and all other packages from the present environment. It stays there for the next run; --delete removes it.
+Standard library only.
 """
 
 import argparse

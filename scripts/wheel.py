@@ -1,11 +1,11 @@
-"""Build wheels of acker as a release does, and test each away from the source tree, for every Python on this machine.
+"""Build wheels as a release does, for every Python on this machine, and test each outside the source tree.
 
     wheel.py           sdist -> wheel from it -> auditwheel repair -> clean environment -> checks, measures, tests
-    wheel.py config    what cibuildwheel is configured to build on all platforms
+    wheel.py config    list the wheels that cibuildwheel builds on all platforms
 
 Logs and environments lie in build/wheel, the files in dist. Ends with a table.
 
-Exit codes: 0 all fine; 1 something is wrong with a wheel; 2 usage; 4 no suitable Python, or a tool is missing.
+Exit codes: 0 success; 1 a wheel is wrong; 2 wrong usage; 4 no suitable Python, or a tool is missing.
 """
 
 import argparse

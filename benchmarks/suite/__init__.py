@@ -1,7 +1,7 @@
-"""The benchmarks, shipped with the package: `python -m benchmarks.suite`, or ``python -m benchmarks.suite``.
+"""The benchmarks behind `make bench`: `python -m benchmarks.suite`.
 
-One module a question. Every case checks its own work against the workload's generator, compares two sides on the same
-load in alternating order, and reports ratios with their spread; see docs/benchmarks.md.
+Each module answers one question. Every case checks its own work against the workload's generator, compares two sides on
+the same load in alternating order, and reports ratios with their spread; see docs/benchmarks.md.
 """
 
 from acker._engine.implementation import NAME, compiled_only

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.suite``: the benchmarks, for where `acker` is not on the path."""
+"""The command `python -m benchmarks.suite`."""
 
 from benchmarks.suite import main
 

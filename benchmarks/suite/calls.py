@@ -1,6 +1,6 @@
-"""What a call costs beside the work in it: one row, and a batch of 1,000.
+"""Benchmarks of the cost of a call itself: one row, and a batch of 1,000.
 
-The table is small, so that it stays in the core's cache, and what is left is the way from Python to the native loop.
+The table is small and stays in the core's cache, so the time is that of the way from Python to the native loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Batch ingest: against the machine's limit, against plain Python, and against itself with mixed kinds.
+"""Benchmarks of batch ingest: against the machine's limit, plain Python, and itself with mixed kinds.
 
-Always in the steady state: the table is filled to the pending trees of the workload, spread over all buckets, and then
-windows of the stream are timed. The columns of a window come from memory, not from the core's cache.
+Only the steady state is measured: the table is filled with the pending trees of the workload, spread over all buckets,
+and then windows of the stream are timed. The columns of a window come from memory, not from the core's cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""On what a run was made: machine, system, versions, compiler, commit. A number without these means little."""
+"""The description of the machine, the versions and the commit that a report needs to mean anything."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How things are timed and what a measurement is: pairs of runs over the same load, and ratios of the pairs.
+"""The measuring: pairs of runs over the same load, and ratios of the pairs.
 
 A figure in nanoseconds depends on the machine, its neighbours and the minute. So two sides are always timed on the same
-load one right after the other, in alternating order (A B, B A, A B ...), and what counts is the median of the ratios of
-the pairs, with their spread.
+load, one right after the other, in alternating order (A B, B A, A B ...). The result is the median of the ratios of the
+pairs, with their spread.
 """
 
 from __future__ import annotations

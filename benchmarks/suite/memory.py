@@ -1,11 +1,11 @@
-"""Memory of a pending tree, and how long a call waits while the table grows.
+"""Benchmarks of memory: bytes of a pending tree, and the time of a call while the table grows.
 
 Memory is the growth of the process's resident size, which counts everything: tables, buffers and what the allocator
-keeps. Each case runs in a process of its own, so that nothing freed before is in it.
+keeps. Each case runs in its own process, so that no memory freed earlier is counted.
 
-Growth is timed twice. In memory that the process has touched before the waits are the acker's own; in fresh memory the
-system's are added, which finds pages and clears them, two megabytes at a time, and on a virtual machine may have to ask
-its host for them.
+Growth is timed twice. In memory that the process has touched before, all time is the acker's own. In fresh memory the
+system adds its own: it finds pages and clears them, two megabytes at a time, and a virtual machine may have to ask its
+host for them.
 """
 
 from __future__ import annotations

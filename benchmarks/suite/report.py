@@ -1,4 +1,4 @@
-"""What a run is shown as: a table in the terminal, the same in Markdown, and a picture. All from the run's JSON."""
+"""The report of a run as a terminal table, as Markdown and as a picture, all drawn from its JSON."""
 
 from __future__ import annotations
 

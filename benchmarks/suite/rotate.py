@@ -1,4 +1,4 @@
-"""What rotate costs: with a full death row, and with nothing to expire."""
+"""Benchmarks of rotate: with a full death row, and with nothing to expire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs cases, each in a fresh process, and gathers what they measured."""
+"""The runner of cases, each in a fresh process."""
 
 from __future__ import annotations
 

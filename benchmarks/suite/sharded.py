@@ -1,4 +1,4 @@
-"""Ingest on two cores: a ShardedAcker of two shards and two threads against one plain Acker, in wall-clock time."""
+"""The benchmark of a ShardedAcker with two shards and two threads against one Acker, in wall-clock time."""
 
 from __future__ import annotations
 

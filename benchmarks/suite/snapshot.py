@@ -1,4 +1,4 @@
-"""Snapshot and restore, in memory and through a file, beside copying the same bytes in memory."""
+"""The benchmark of snapshot and restore, in memory and through a file, against a copy of the same bytes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Batch jobs on Spark: both of the acker's ways against the xor alone, over the same Parquet files in the same session.
+"""Benchmarks of batch jobs on Spark: both ways of the acker against a plain xor over the same Parquet files.
 
-The rival is the least that any answer must cost on Spark: ``groupBy("root_id").agg(bit_xor("value"))`` reads two of the
-five columns and keeps one number a tree. It cannot say whom to tell, knows no failures, and takes a TRACK that was
+The rival is a lower bound for any answer on Spark: ``groupBy("root_id").agg(bit_xor("value"))`` reads two of the five
+columns and keeps one number a tree. It does not know the spout task, ignores failures, and takes a TRACK that was
 delivered twice for a finished tree.
 """
 

@@ -1,11 +1,11 @@
-"""Streams on Spark: micro-batches of the acker against those of Spark's own aggregation of one column.
+"""Benchmarks of streams on Spark: micro-batches of the acker against Spark's own aggregation of one column.
 
 Both take the same files. The rival is ``groupBy("root_id").agg(bit_xor("value"))`` in update mode, with either of
-Spark's state stores. It says of each tree what its xor is by now, and never forgets one; the acker says how trees
-ended, and holds those that are open.
+Spark's state stores. It reports the present xor of each tree and never forgets a tree; the acker reports how trees
+ended, and holds only the open ones.
 
-A query is started afresh for every few files, one file a micro-batch, so that the sides can take turns. The first
-micro-batch after a start is not counted: it loads what the others find in memory.
+A query is restarted after every few files, one file a micro-batch, so that the sides can take turns. The first
+micro-batch after a start is not counted: it loads what the later ones find in memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the benchmarks for the command line."""
+"""The list of all cases, and the command line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main(
     cases: Sequence[Case] = CASES,
     program: str = "python -m benchmarks.suite",
 ) -> int:
-    """Run the benchmarks that the arguments name, show a table, and write the report.
+    """Run the benchmarks that the arguments select, show a table, and write the report.
 
     Parameters
     ----------
@@ -82,13 +82,20 @@ def parser(program: str) -> argparse.ArgumentParser:
     )
     made.add_argument("names", nargs="*", metavar="NAME", help="as --only: python -m benchmarks.suite topology")
     made.add_argument(
-        "--only", action="append", default=[], metavar="NAME", help="ingest, or ingest/m1/10k; repeatable"
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="run these: ingest, or ingest/m1/10k; repeatable",
     )
-    made.add_argument("--quick", action="store_true", help="an eighth of the sizes: for a look, not for publishing")
+    made.add_argument("--quick", action="store_true", help="use an eighth of the sizes; not for publication")
     made.add_argument(
-        "--json", type=Path, metavar="FILE", help="write everything measured, with .md and .svg beside it"
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write all measurements here, with .md and .svg beside it",
     )
-    made.add_argument("--list", action="store_true", help="list the cases and what they answer")
+    made.add_argument("--list", action="store_true", help="list the cases and their questions")
     return made
 
 

@@ -1,8 +1,8 @@
-"""Word count through the local runtime: what tracking costs, and how far all of it is from bare threads.
+"""Benchmarks of a word count in the local runtime: the cost of tracking, and the distance from bare threads.
 
-The lines of the standard library's sources go from a spout through a bolt that splits them to a bolt that counts, by
-fields grouping. `tracked` and `untracked` are one topology but for the message ids; `threads` does the same with
-threads and deques and nothing else. Every round runs afresh; its counts are compared with those of `Counter`.
+A spout reads the lines of the standard library's sources, one bolt splits them, and another counts the words by fields
+grouping. `tracked` and `untracked` differ in the message ids alone; `threads` does the same with threads and deques and
+nothing else. Every round runs afresh; its counts are compared with those of `Counter`.
 """
 
 from __future__ import annotations

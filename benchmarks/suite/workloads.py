@@ -1,7 +1,7 @@
-"""The named workloads: how many trees are pending, and what their messages are.
+"""The named workloads: numbers of pending trees, and the mix of messages.
 
-The sizes of the table are those of the native acker at its steady state. "In cache" and "in memory" apart is what the
-sizes are for: s20k and p100 fit into a core's own cache, k20 into the shared one, m1 and m2 do not.
+The numbers of pending trees tell cache from memory: the tables of s20k and p100 fit into a core's own cache, that of
+k20 into the shared one, and those of m1 and m2 into neither.
 """
 
 from __future__ import annotations

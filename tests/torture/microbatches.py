@@ -1,7 +1,7 @@
-"""MicroBatches: the rules for streams of sets of messages in plain Python, one root at a time.
+"""The rules for streams of sets of messages in plain Python, one root at a time.
 
-The oracle of `OpenTrees` and of streams on Spark: *Combined messages* of the protocol, set after set. What a stream
-with event times comes to does not depend on its sets; `settled_by_event_time` looks at all of it at once.
+The oracle of `OpenTrees` and of streams on Spark: *Combined messages* of the protocol, set after set. The result of a
+stream with event times does not depend on its sets; `settle_by_event_time` computes it from all messages at once.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class TimedTree:
     failed: bool
 
 
-def settled_by_event_time(
+def settle_by_event_time(
     messages: Iterable[tuple[Message, int]],
     *,
     timeout_ms: int,

@@ -17,7 +17,7 @@ from acker.spark.pipelines.stages import BLOCK, SHARD, BoltStep, LossyStep, Spou
 from acker.spark.streams.microbatch import Batch, Options, update
 from acker.spark.streams.state_format import CHUNK_ROWS_MAX, ChunkSize, decode_chunk, decode_head, encode_head
 from acker.spark.streams.table_cache import Residents
-from tests.torture.microbatches import Message, MicroBatches, settled_by_event_time
+from tests.torture.microbatches import Message, MicroBatches, settle_by_event_time
 
 # All of it with the compiled tables and with their twins.
 pytestmark = pytest.mark.usefixtures("core")
@@ -465,7 +465,7 @@ def test_by_event_time_the_outcome_does_not_depend_on_how_the_stream_is_cut(seed
     stream = timed_stream(rng, 80, timeout_ms, 20 * timeout_ms)
     # No message comes later than the watermark waits for it.
     stream.sort(key=lambda pair: pair[1] + rng.uniform(0, delay_ms))
-    expected = settled_by_event_time(
+    expected = settle_by_event_time(
         stream,
         timeout_ms=timeout_ms,
         buckets=buckets,

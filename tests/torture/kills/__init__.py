@@ -1,7 +1,7 @@
-"""A streaming acker on Spark under ``kill -9``: of its Python workers, of executors, of the driver, at random points.
+"""A streaming acker on Spark whose workers, executors and driver get ``kill -9`` at random points.
 
-``python -m tests.torture.kills --kills 20`` kills so many, and tells the seed of a run that broke a promise;
-``--seed N`` runs that one again. Linux only: it finds out in ``/proc`` whom to kill.
+``python -m tests.torture.kills --kills 20`` kills 20 processes and prints the seed of a run that broke a promise;
+``--seed N`` repeats that run. Linux only: it finds the processes in ``/proc``.
 """
 
 from tests.torture.kills.plan import CLUSTER, LOCAL, Kill, Plan, Victim, plan_of

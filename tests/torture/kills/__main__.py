@@ -1,4 +1,4 @@
-"""``python -m tests.torture.kills``: kill processes under a streaming acker, one run after the other."""
+"""The command `python -m tests.torture.kills`: kill processes under a streaming acker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from typing import Final
 from tests.torture.kills.plan import CLUSTER, LOCAL, Plan, Victim, plan_of
 from tests.torture.kills.run import KillsError, survive
 
-# What runs are, in turn by their seeds: on one machine and on two executors, with trees that expire and without.
+_WHAT: Final = "Kill workers, executors and drivers under a streaming acker on Spark, and check its completions."
+
+# The sorts of runs, in turn by their seeds: on one machine and on two executors, with trees that expire and without.
 _TIMEOUT_S: Final = 4.0
 _RUNS: Final = (
     (CLUSTER, None, {Victim.EXECUTOR: 3, Victim.WORKER: 1, Victim.DRIVER: 1}),
@@ -32,15 +34,15 @@ def run_of(seed: int) -> Plan:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; return its exit status: 1 where a promise was broken, and then the output names the seed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.torture.kills", description=__doc__)
+    """Run the program; return its exit code: 1 if a promise was broken, and then the output names the seed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.torture.kills", description=_WHAT)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--kills", type=int, help="new runs, until there were so many kills")
-    which.add_argument("--seed", type=int, help="the run of one seed")
+    which.add_argument("--kills", type=int, help="run new seeds until this many processes were killed")
+    which.add_argument("--seed", type=int, help="repeat the run of this seed")
     options = parser.parse_args(arguments)
     if options.seed is not None:
         return _soak([options.seed], 1)
-    # Seeds that nobody has seen yet, from a first sort of run on.
+    # New seeds, beginning with the first sort of run.
     first = time.time_ns() // 1000
     return _soak(itertools.count(first - first % len(_RUNS)), options.kills)
 
@@ -64,7 +66,7 @@ def _soak(seeds: Iterable[int], kills: int) -> int:
         totals.update(survived.outcomes)
         _say(f"{totals['kills']} of {kills} kills in {time.monotonic() - begin:.0f} s")
     if not totals["kills"]:
-        _say("nobody was killed")
+        _say("no process was killed")
         return 1
     _say(", ".join(f"{count:,} {name}" for name, count in totals.items()))
     return 0

@@ -1,8 +1,9 @@
-"""The process that is killed: a streaming query from a folder of messages to a folder of completions.
+"""The driver process that gets killed: a streaming query from a folder of messages to a folder of completions.
 
     python -m tests.torture.kills.driver FOLDER PORT MASTER TIMEOUT_S FILES
 
-Points are told to a port of this machine; after each micro-batch, so is how many tables were rebuilt.
+It reports to a port of this machine: the points that it reaches, and after each micro-batch the number of tables that
+were rebuilt.
 """
 
 from __future__ import annotations

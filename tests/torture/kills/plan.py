@@ -1,4 +1,4 @@
-"""What a run under kills does, all of it from a seed: messages, cut into files, and who is killed when."""
+"""The plan of a run, drawn from a seed: messages, their files, and the kills."""
 
 from __future__ import annotations
 

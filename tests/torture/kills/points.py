@@ -1,4 +1,4 @@
-"""The processes under kills: they tell the killer which point of a micro-batch they reached, and wait for an answer."""
+"""The points of a micro-batch at which processes report to the killer and wait for its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom to kill: processes and their parents, as Linux tells them in ``/proc``."""
+"""The processes that can be killed, found by their parents in ``/proc``."""
 
 from __future__ import annotations
 

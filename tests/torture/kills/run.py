@@ -1,4 +1,4 @@
-"""Runs a plan: starts the driver, kills as planned, starts it again, and compares what came out."""
+"""The run of a plan: start the driver, kill, restart, and compare the completions."""
 
 from __future__ import annotations
 

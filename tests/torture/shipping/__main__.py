@@ -1,4 +1,4 @@
-"""``python -m tests.torture.shipping``: submit a job in each of the ways of docs/shipping.md."""
+"""The command `python -m tests.torture.shipping`: submit a job in each way of docs/shipping.md."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from pathlib import Path
 
 from tests.torture.shipping.run import PACKAGES, Recipe, ShippingError, make_environment, pack, submit
 
+_WHAT = "Submit a job in each way of docs/shipping.md."
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; return its exit status: 1 where a way does not lead there."""
-    parser = argparse.ArgumentParser(prog="python -m tests.torture.shipping", description=__doc__)
-    parser.add_argument("--messages", type=int, default=1_000_000, help="in each job, at least (%(default)s)")
-    parser.add_argument("--linked", action="store_true", help="link this environment's packages: pip installs nothing")
-    parser.add_argument("recipes", nargs="*", type=Recipe, help=f"of {', '.join(Recipe)} (all)")
+    """Run the program; return its exit code: 1 if a way does not work."""
+    parser = argparse.ArgumentParser(prog="python -m tests.torture.shipping", description=_WHAT)
+    parser.add_argument("--messages", type=int, default=1_000_000, help="messages a job, at least (%(default)s)")
+    parser.add_argument(
+        "--linked",
+        action="store_true",
+        help="link this environment's packages; do not run pip",
+    )
+    parser.add_argument("recipes", nargs="*", type=Recipe, help=f"some of {', '.join(Recipe)} (default: all)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="acker-shipping-", ignore_cleanup_errors=True) as scratch:
         try:

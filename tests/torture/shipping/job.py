@@ -1,4 +1,4 @@
-"""The job that is submitted: completions of a folder of messages, each with the executor that settled it.
+"""The submitted job: completions of a folder of messages, each with the executor that settled it.
 
     spark-submit ... job.py FOLDER RECIPE
 

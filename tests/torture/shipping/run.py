@@ -1,4 +1,4 @@
-"""Makes the environments, submits the job, and compares what came out."""
+"""The environments, the submission of the job, and the comparison of its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m tests.torture.simulation``: replay a seed, telling what happens, or find one that breaks a promise."""
+"""The command `python -m tests.torture.simulation`: replay a seed, or search for one that breaks a promise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from tests.torture.simulation.run import SimulationError, simulate
 
-_TOLD_EVERY_SECS = 10.0
+_WHAT = "Run random topologies under faults and check that the local runtime keeps its promises."
+_PROGRESS_SECS = 10.0
 
 
 def _seeds(text: str) -> range:
@@ -20,18 +21,18 @@ def _seeds(text: str) -> range:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; return its exit status: 1 where a promise was broken, and then the output names the seed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.torture.simulation", description=__doc__)
+    """Run the program; return its exit code: 1 if a promise was broken, and then the output names the seed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.torture.simulation", description=_WHAT)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--seed", type=int, help="replay one seed, and tell what happens")
-    which.add_argument("--seeds", type=_seeds, metavar="A:B", help="run the seeds from A to B, B left out")
-    which.add_argument("--seconds", type=float, help="run new seeds for so long")
+    which.add_argument("--seed", type=int, help="replay this seed and print each step")
+    which.add_argument("--seeds", type=_seeds, metavar="A:B", help="run the seeds from A up to B, without B")
+    which.add_argument("--seconds", type=float, help="run new seeds for this many seconds")
     options = parser.parse_args(arguments)
     if options.seed is not None:
         return _replay(options.seed)
     if options.seeds is not None:
         return _soak(options.seeds, None)
-    # Seeds that nobody has seen yet: begun by the clock, in steps that two runs will not share.
+    # New seeds: they begin with the clock, so that two runs do not share any.
     return _soak(itertools.count(time.time_ns() // 1000), options.seconds)
 
 
@@ -46,14 +47,14 @@ def _replay(seed: int) -> int:
 
 
 def _soak(seeds: Iterable[int], seconds: float | None) -> int:
-    begin = told = time.monotonic()
+    begin = shown = time.monotonic()
     totals: Counter[str] = Counter()
     for seed in seeds:
         now = time.monotonic()
         if seconds is not None and now - begin >= seconds:
             break
-        if now - told >= _TOLD_EVERY_SECS:
-            told = now
+        if now - shown >= _PROGRESS_SECS:
+            shown = now
             _say(f"{totals['seeds']:,} seeds in {now - begin:.0f} s")
         try:
             simulated = simulate(seed)
