@@ -63,7 +63,7 @@ NOT_PUBLIC: Final = (
     "local.executors.base.Executor",
     "local.until.Until",
     "topology.tuples.TupleSource",
-    "spark.steps.Step",
+    "spark.pipelines.stages.Step",
 )
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!acker\.).*"),
