@@ -1,14 +1,14 @@
-"""The code on the pages: every fenced block, what kind it is, and who runs it.
+"""The code on the pages: every fenced block, its kind, and the test that runs it.
 
-What a page says of its blocks stands in comments that no reader sees:
+Comments that no reader sees say how to run them:
 
     <!-- examples: one after the other -->              blocks of this page share their names
-    <!-- examples: one after the other, on Spark -->    so too, and find a session as `spark` and a folder as `folder`
-    <!-- examples: one after the other, with RabbitMQ -->    so too, and find the address of a server as `url`
-    <!-- not run: REASON -->                            above a block that nobody runs
-    <!-- run by: tests/FILE.py -->                      above a block that a test of its own runs or compares
+    <!-- examples: one after the other, on Spark -->    the same, with a session as `spark` and a folder as `folder`
+    <!-- examples: one after the other, with RabbitMQ -->    the same, with the address of a server as `url`
+    <!-- not run: REASON -->                            above a block that is not run
+    <!-- run by: tests/FILE.py -->                      above a block that this test runs or compares
 
-A page that says nothing has blocks that stand alone. A block of `text` below a block of Python is what that prints.
+Blocks of other pages run one by one. A block of `text` below a block of Python is its output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The drawings of README.md and docs/how-it-works.md, from what a real acker holds after each message.
+"""The drawings of README.md and docs/how-it-works.md, made from the state of a real acker after each message.
 
 Ack vals, ages and outcomes are read from an `acker.Acker`: from its snapshot, whose format docs/snapshot.md describes,
 and from the completions that it returns. Only the ids and the story are chosen here.
@@ -30,7 +30,7 @@ STYLE: Final = DRAWING_STYLE.replace(
 
 
 class Step(NamedTuple):
-    """One message of the story, and what the acker held when it had come."""
+    """One message of the story, and the state of the acker after it."""
 
     title: str
     kind: Kind
@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
     @property
     def value(self) -> int:
-        """Return what the message carries."""
+        """Return the value of the message."""
         value = 0
         for each in self.ids:
             value ^= each
@@ -63,8 +63,8 @@ _STORY: Final = (
 )
 
 
-def held(acker: Acker) -> dict[int, tuple[int, int]]:
-    """Return ack val and age by root id, out of a snapshot of at most one block."""
+def entries_of(acker: Acker) -> dict[int, tuple[int, int]]:
+    """Return ack val and age by root id, from a snapshot of at most one block."""
     blob = acker.snapshot()
     (count,) = struct.unpack_from("<Q", blob, 112)
     columns = 128
@@ -76,33 +76,33 @@ def held(acker: Acker) -> dict[int, tuple[int, int]]:
 
 def steps() -> list[Step]:
     """Run the story of a line of two words through an acker."""
-    acker, told = Acker(seed=1), []
+    acker, shown = Acker(seed=1), []
     before = 0
     for title, kind, ids, still_open, done in _STORY:
         step = Step(title, kind, ids, still_open, done, before, 0, None)
         completions = acker.ingest([kind], [7], [step.value], [0], [42])
-        after = held(acker).get(7, (0, 0))[0]
+        after = entries_of(acker).get(7, (0, 0))[0]
         ended = [Outcome(outcome).name for outcome in completions.outcome.tolist()]
-        told.append(step._replace(after=after, outcome=ended[0] if ended else None))
+        shown.append(step._replace(after=after, outcome=ended[0] if ended else None))
         before = after
-    return told
+    return shown
 
 
 def drawings() -> dict[str, str]:
-    """Return the drawings by the names of their files."""
+    """Return each drawing under the name of its file."""
     made = {f"xor-{number}.svg": _xor(number, step) for number, step in enumerate(steps(), 1)}
     return {**made, "tree.svg": _tree(steps()), "buckets.svg": _buckets(moments())}
 
 
 def steps_page() -> str:
-    """Return the steps as Markdown: a picture each, and a table that says the same."""
-    told = steps()
-    pictures = [f"![{_alternative(step)}](figures/xor-{number}.svg)" for number, step in enumerate(told, 1)]
+    """Return the steps as Markdown: a picture for each, and the same as a table."""
+    shown = steps()
+    pictures = [f"![{_alternative(step)}](figures/xor-{number}.svg)" for number, step in enumerate(shown, 1)]
     rows = [
         f"| {number} | {step.title} | `{step.message}` "
         f"| {_bits(step.before)} ^ {_bits(step.value)} | {_bits(step.after)} = {step.after} "
         f"| {', '.join(map(str, step.open)) or 'none'} | {f'**{step.outcome}**' if step.outcome else 'open'} |"
-        for number, step in enumerate(told, 1)
+        for number, step in enumerate(shown, 1)
     ]
     head = [
         "| step | what happens | message | ack val before ^ value | ack val | open tuples | tree |",
@@ -190,14 +190,14 @@ def _cells(x: int, y: int, value: int) -> list[str]:
 _CAPTIONS: Final = ("A message arrives", "It becomes two tuples", "One is done", "All are done")
 
 
-def _tree(told: list[Step]) -> str:
-    """Draw the whole story in one row: the tree after each message, and below it the one number that is kept."""
+def _tree(shown: list[Step]) -> str:
+    """Draw the whole story in one row: the tree after each message, and below it the number that acker keeps."""
     alternative = (
         "A message, the tuples that derive from it, and the one number that acker keeps of them: "
-        + "; ".join(f"{caption.lower()}, {step.after}" for caption, step in zip(_CAPTIONS, told, strict=True))
+        + "; ".join(f"{caption.lower()}, {step.after}" for caption, step in zip(_CAPTIONS, shown, strict=True))
     )
     parts = []
-    for panel, (caption, step) in enumerate(zip(_CAPTIONS, told, strict=True)):
+    for panel, (caption, step) in enumerate(zip(_CAPTIONS, shown, strict=True)):
         middle = 100 + 187 * panel
         places = {100: (middle, 76), 200: (middle - 38, 142), 300: (middle + 38, 142)}
         seen = {*step.open, *step.done}
@@ -224,7 +224,7 @@ def _tree(told: list[Step]) -> str:
 
 
 class Moment(NamedTuple):
-    """What the buckets hold at a time."""
+    """The contents of the buckets at one time."""
 
     seconds: int
     what: str
@@ -235,11 +235,11 @@ class Moment(NamedTuple):
 def moments() -> list[Moment]:
     """Run three trees through an acker of three buckets that is rotated every 30 seconds."""
     acker, names = Acker(buckets=3, seed=1), {1: "A", 2: "B", 3: "C"}
-    told: list[Moment] = []
+    shown: list[Moment] = []
 
     def note(seconds: int, what: str, done: Completions) -> None:
         buckets: list[list[str]] = [[], [], []]
-        for root, (_, age) in held(acker).items():
+        for root, (_, age) in entries_of(acker).items():
             buckets[age].append(names[root])
         ended = [
             f"{names[root]} {Outcome(outcome).name}, {elapsed // 1000} s old"
@@ -247,7 +247,7 @@ def moments() -> list[Moment]:
                 done.root_id.tolist(), done.outcome.tolist(), done.elapsed_ms.tolist(), strict=True
             )
         ]
-        told.append(Moment(seconds, what, [sorted(bucket) for bucket in buckets], ", ".join(ended)))
+        shown.append(Moment(seconds, what, [sorted(bucket) for bucket in buckets], ", ".join(ended)))
 
     def track(seconds: int, *roots: int) -> None:
         done = acker.ingest(
@@ -266,17 +266,17 @@ def moments() -> list[Moment]:
     note(70, "OK of C, its last", acker.ingest(Kind.OK, [3], [30], now_ms=70_000))
     rotate(90)
     rotate(120)
-    return told
+    return shown
 
 
 def buckets_page() -> str:
-    """Return the buckets as Markdown: a picture, and a table that says the same."""
-    told = moments()
+    """Return the buckets as Markdown: a picture, and the same as a table."""
+    shown = moments()
     rows = [
         f"| {each.seconds} s | {each.what} | "
         + " | ".join(", ".join(bucket) or "-" for bucket in each.buckets)
         + f" | {each.ended} |"
-        for each in told
+        for each in shown
     ]
     head = ["| time | what happens | nursery | middle | death row | what ends |", "|--:|---|---|---|---|---|"]
     return "\n\n".join(
@@ -291,7 +291,7 @@ def _buckets_alternative() -> str:
     )
 
 
-def _buckets(told: list[Moment]) -> str:
+def _buckets(shown: list[Moment]) -> str:
     """Draw the buckets as columns, and the moments as rows from top to bottom."""
     lefts = (236, 346, 456)
     parts = [_text(20, 30, "time", size=13, of="dim"), _text(76, 30, "what happens", size=13, of="dim")]
@@ -299,7 +299,7 @@ def _buckets(told: list[Moment]) -> str:
         _text(left + 48, 30, name, size=13, of="dim", anchor="middle")
         for left, name in zip(lefts, ("nursery", "middle", "death row"), strict=True)
     ]
-    for row, each in enumerate(told):
+    for row, each in enumerate(shown):
         y = 44 + 44 * row
         parts += [_text(20, y + 23, f"{each.seconds} s", more=MONO), _text(76, y + 23, each.what)]
         for left, bucket in zip(lefts, each.buckets, strict=True):
@@ -310,4 +310,4 @@ def _buckets(told: list[Moment]) -> str:
                 parts.append(_text(x, y + 23, name, anchor="middle", of="on-open"))
         if each.ended:
             parts.append(_text(566, y + 23, each.ended, of="bad" if "TIMED" in each.ended else "good"))
-    return _svg(760, 60 + 44 * len(told), _buckets_alternative(), parts)
+    return _svg(760, 60 + 44 * len(shown), _buckets_alternative(), parts)

@@ -1,13 +1,13 @@
-"""Bring what the pages hold of results and of real runs up to date: `python docs/tools/generate.py`.
+"""Updates the generated parts of the pages, and their drawings: `python docs/tools/generate.py`.
 
-Between `<!-- generated: WHAT -->` and `<!-- end -->` stands what this program writes, in a line or in lines of its own:
+This program writes what is between `<!-- generated: WHAT -->` and `<!-- end -->`, within a line or as lines:
 
     table RESULTS CASE...           the table of some cases of benchmarks/results/RESULTS.json
     machine RESULTS                 when, where and with which versions they were measured
     value RESULTS CASE OF/TO [N]    a median ratio, with N decimals; or of a side, in its unit: value RESULTS CASE SIDE
-    steps, buckets                  what an acker did, as pictures in docs/figures, and as a table
+    steps, buckets                  a run of an acker, as pictures in docs/figures and as a table
 
-Everything else is written by hand. A test sees to it that the files are as this program leaves them.
+People write everything else. A test checks that the files are as this program leaves them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def pages() -> list[Path]:
     return sorted(path for pattern in PAGES for path in ROOT.glob(pattern))
 
 
-def generated(what: str) -> str:
-    """Return the Markdown that stands for a part.
+def part_for(what: str) -> str:
+    """Return the Markdown of a part.
 
     Raises
     ------
@@ -57,19 +57,19 @@ def generated(what: str) -> str:
     return makers[name](*arguments)
 
 
-def renewed(text: str) -> str:
+def renew(text: str) -> str:
     """Return a page with its generated parts made anew."""
 
     def make(part: re.Match[str]) -> str:
         between = "\n\n" if "\n" in part["text"] else ""
-        return part["begin"] + between + generated(part["what"]) + between + part["end"]
+        return part["begin"] + between + part_for(part["what"]) + between + part["end"]
 
     return PART.sub(make, text)
 
 
 def files() -> dict[Path, str]:
-    """Return what is generated: each page with a generated part, and each drawing, as it should be."""
-    made = {page: renewed(text) for page in pages() if PART.search(text := page.read_text(encoding="utf-8"))}
+    """Return each page with a generated part, and each drawing, as it should be."""
+    made = {page: renew(text) for page in pages() if PART.search(text := page.read_text(encoding="utf-8"))}
     return made | {DRAWINGS / name: drawing for name, drawing in figures.drawings().items()}
 
 

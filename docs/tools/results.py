@@ -1,4 +1,4 @@
-"""Results of benchmarks as Markdown, out of benchmarks/results/*.json, so that no page can hold a number of its own."""
+"""Results of benchmarks as Markdown, from benchmarks/results/*.json, so that nobody types a number."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ RESULTS: Final = Path(__file__).resolve().parents[2] / "benchmarks/results"
 
 
 @cache
-def measured(name: str) -> dict[str, Any]:
+def read_results(name: str) -> dict[str, Any]:
     """Return a file of results.
 
     Raises
     ------
     LookupError
-        There is none of that name.
+        No file has that name.
     """
     path = RESULTS / f"{name}.json"
     if not path.exists():
@@ -30,7 +30,7 @@ def measured(name: str) -> dict[str, Any]:
     return found
 
 
-def selected(name: str, cases: tuple[str, ...]) -> list[dict[str, Any]]:
+def select(name: str, cases: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the results of cases, named as for the suite's `--only`; all of the file where none is named.
 
     Raises
@@ -38,7 +38,7 @@ def selected(name: str, cases: tuple[str, ...]) -> list[dict[str, Any]]:
     LookupError
         A name selects nothing.
     """
-    found = measured(name)["results"]
+    found = read_results(name)["results"]
     for case in cases:
         if not any(_is(case, result) for result in found):
             raise LookupError(f"{name}.json has no case {case!r}")
@@ -51,7 +51,7 @@ def _is(case: str, result: dict[str, Any]) -> bool:
 
 def table(name: str, *cases: str) -> str:
     """Return the table of some cases; without the column of goals where none has one."""
-    rows = [line for result in selected(name, cases) for line in report.lines(result)]
+    rows = [line for result in select(name, cases) for line in report.lines(result)]
     width = 6 if any(row.goal for row in rows) else 5
     head = ["case", "", "median", "quartiles", "medians of the sides", "goal"]
     rules = ["---", "---", "--:", "--:", "---", "---"]
@@ -60,7 +60,7 @@ def table(name: str, *cases: str) -> str:
 
 def machine(name: str) -> str:
     """Return a sentence on when and where a file was measured."""
-    found = measured(name)
+    found = read_results(name)
     processor, versions, system = found["machine"], found["versions"], found["system"]
     caches = ", ".join(f"{level} {size}" for level, size in processor["cache_bytes"].items())
     used = ("python", "compiler", "cython", "numpy", "pyarrow", "pyspark")
@@ -82,7 +82,7 @@ def value(name: str, case: str, side: str, decimals: str | None = None) -> str:
     LookupError
         The case has no such ratio and no such side.
     """
-    (result,) = [each for each in selected(name, (case,)) if each["case"] == case]
+    (result,) = [each for each in select(name, (case,)) if each["case"] == case]
     ratios = {f"{ratio['of']}/{ratio['to']}": ratio["median"] for ratio in result["ratios"]}
     sides = {each: spread["median"] for each, spread in result["figures"].items()}
     found = (ratios | sides).get(side)

@@ -1,4 +1,4 @@
-"""Runs the programs on the pages, and looks up what pages name, for the tests."""
+"""Runs the programs on the pages, and looks up the names on them, for the tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blocks import Block
 
 
 def is_example(block: Block) -> bool:
-    """Return whether a block is a program that is to be run here."""
+    """Return whether a block is a program that this module runs."""
     return block.language == "python" and not block.is_session and not block.note
 
 
@@ -37,7 +37,7 @@ def run_blocks(code: Iterable[Block], names: dict[str, Any]) -> int:
 
 
 def is_name(dotted: str) -> bool:
-    """Return whether a dotted name can be imported, as a module or as what a module holds."""
+    """Return whether a dotted name can be imported, as a module or as a name in one."""
     parts = dotted.split(".")
     for length in range(len(parts), 0, -1):
         try:

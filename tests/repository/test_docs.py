@@ -278,13 +278,13 @@ def test_a_number_that_is_typed_is_noticed() -> None:
     text = page.read_text(encoding="utf-8")
     typed = text.replace("| ingest/m1/10k | native / GUPS | ", "| ingest/m1/10k | native / GUPS | 9", 1)
     assert typed != text
-    assert generate.renewed(typed) == text
+    assert generate.renew(typed) == text
     with pytest.raises(LookupError, match="no part"):
-        generate.generated("tables engine")
+        generate.part_for("tables engine")
     with pytest.raises(LookupError, match="no case"):
-        generate.generated("table engine ingest/m9")
+        generate.part_for("table engine ingest/m9")
     with pytest.raises(LookupError, match="has no"):
-        generate.generated("value engine ingest/m1/10k nativ")
+        generate.part_for("value engine ingest/m1/10k nativ")
 
 
 def test_names_that_stand_for_theirs_are_there() -> None:
