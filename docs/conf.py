@@ -1,8 +1,8 @@
 """The Sphinx configuration of the site, which is made from the Markdown pages.
 
-The pages are also read on a code host, so only the API reference holds markup of Sphinx. This file makes the rest: tables
-of contents from the lists of links on the overview pages, pages from the documents of the root folder, and drawings as
-parts of the pages, so that they follow the theme.
+The pages are also read on a code host, so only the API reference holds markup of Sphinx. This file makes the rest:
+tables of contents from the lists of links on the overview pages, pages from the documents of the root folder, and
+drawings as parts of the pages, so that they follow the theme.
 """
 
 from __future__ import annotations
