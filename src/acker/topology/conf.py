@@ -77,13 +77,13 @@ def _text(default: str | None, meaning: str) -> Option:
 
 
 OPTIONS: Final[dict[str, Option]] = {
-    "topology.name": _text(None, "name in logs and reports; left out, that of the class"),
+    "topology.name": _text(None, "name in logs and reports; None: that of the class"),
     "topology.acker.tasks": _integer(
-        1, "ackers; 0: nothing is tracked and a spout's ack follows its emit at once", 0, 1024
+        1, "number of ackers; 0: nothing is tracked and a spout's ack follows its emit at once", 0, 1024
     ),
     "topology.acker.buckets": _integer(
         3,
-        "how finely an acker sees age: a tree expires within timeout / (buckets - 1) of its deadline",
+        "precision of timeouts: a tree expires within timeout / (buckets - 1) of its deadline",
         BUCKETS_MIN,
         BUCKETS_MAX,
     ),
@@ -106,9 +106,9 @@ OPTIONS: Final[dict[str, Option]] = {
     ),
     "topology.max.restarts": _integer(5, "restarts in a row after which the topology stops with the error", 0),
     "topology.no.restart": _boolean(False, "True: the first escaped exception stops the topology"),
-    "topology.restart.healthy.secs": _seconds(60, "how long it has to run well until restarts are forgotten"),
+    "topology.restart.healthy.secs": _seconds(60, "seconds without a failure after which restarts are forgotten"),
     "topology.sleep.spout.wait.strategy.time.ms": _number(
-        1, "how long an executor rests when its spouts emit nothing", 0, 60_000
+        1, "how long an executor sleeps when its spouts emit nothing", 0, 60_000
     ),
     "topology.async.max.concurrency": _integer(128, "coroutines that one executor runs at once", 1),
     "topology.debug": _boolean(False, "the attribute `debug` of components"),

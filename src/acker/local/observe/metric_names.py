@@ -111,11 +111,11 @@ _TREES: Final = {
     "timed_out": "trees timed out",
     "rejected": "trees refused because of topology.acker.high_water",
     "duplicates": "trees begun again while open; ignored",
-    "unknown": "messages about trees that are not known; ignored",
-    "orphans": "trees of which messages came, but never the spout's",
-    "dropped": "messages not kept because of topology.acker.high_water",
+    "unknown": "messages about unknown trees; ignored",
+    "orphans": "trees that got messages, but never the spout's",
+    "dropped": "messages dropped because of topology.acker.high_water",
     "resets": "timeouts that were reset",
-    "empty": "trees acked at once, since the spout's tuple went to nobody",
+    "empty": "trees acked at once, because the spout's tuple had no receiver",
 }
 
 METRICS: Final[tuple[MetricSpec, ...]] = (
@@ -136,10 +136,8 @@ METRICS: Final[tuple[MetricSpec, ...]] = (
     _messages("restarted", "trees that a restart of the topology ended", "spout"),
     _messages("shut_down", "trees that the end of the topology ended", "spout"),
     _messages("ack_errors", "trees that were acked and whose ack() raised; not among the acked", "spout"),
-    _messages(
-        "late", "spouts: outcomes nobody waited for; ackers: messages of trees that are not known", "spout", "acker"
-    ),
-    _messages("duplicates", "trees that an acker was told of again while they were open; ignored", "acker"),
+    _messages("late", "spouts: outcomes of unknown tuples; ackers: messages about unknown trees", "spout", "acker"),
+    _messages("duplicates", "TRACKs of trees that were open already; ignored", "acker"),
     _messages("dead_letters", "tuples that a reliable spout gave up", "spout"),
     MetricSpec(
         "acker.messages.pending",
@@ -153,7 +151,7 @@ METRICS: Final[tuple[MetricSpec, ...]] = (
         "acker.messages.oldest_age",
         "gauge",
         "s",
-        "age of the oldest that is pending; none where nothing is",
+        "age of the oldest pending tuple, if there is one",
         _TASK,
         _by_task("oldest_age_ms", "spout", "bolt", scale=1e-3),
     ),
@@ -211,7 +209,7 @@ METRICS: Final[tuple[MetricSpec, ...]] = (
         )
         for field in COUNTERS
     ),
-    MetricSpec("acker.trees.open", "gauge", "{tree}", "of an acker: trees it tracks", _TASK, _of_ackers("open")),
+    MetricSpec("acker.trees.open", "gauge", "{tree}", "of an acker: open trees", _TASK, _of_ackers("open")),
     MetricSpec(
         "acker.topology.uptime", "gauge", "s", "time since the start", ("topology",), _of_topology("uptime_secs")
     ),
