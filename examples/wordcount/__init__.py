@@ -1,1 +1,1 @@
-"""The main job: word count over a folder of text files, each line tracked, with faults injected and replayed."""
+"""A word count on Spark, in batches and as a stream: each line is tracked, and injected faults are replayed."""

@@ -1,4 +1,4 @@
-"""The text files under a folder, their lines, and a plain count of their words. Knows nothing of Spark.
+"""The text files under a folder, their lines, and a plain count of their words, without Spark.
 
 A line ends at a newline byte or at the end of its file; line numbers start at 1. What is not UTF-8 reads as U+FFFD,
 so no file fails, and every reader reads the same.
@@ -46,7 +46,7 @@ class Corpus:
         return os.path.join(self.root, self.paths[file])  # noqa: PTH118  Called by workers for every file.
 
     def chunks(self, count: int) -> list[list[int]]:
-        """Part the file numbers into at most `count` lots of about the same size; none is empty."""
+        """Split the file numbers into at most `count` groups of about the same size; none is empty."""
         lots: list[list[int]] = [[] for _ in range(max(1, min(count, len(self.paths))))]
         held = [0] * len(lots)
         for file in sorted(range(len(self.paths)), key=lambda file: -self.sizes[file]):

@@ -1,4 +1,4 @@
-"""The rounds of the word count: run, settle, replay what was not acked, dead-letter what never is, compare."""
+"""The rounds of the word count: run, settle, replay lines that were not acked, dead-letter the last ones, verify."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _CHUNK_BYTES: Final = 8_000_000
 
 
 class Progress(Protocol):
-    """Who wants to hear how the run goes."""
+    """The display of a run's progress."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Be told that a phase runs until the context ends."""
+        """Show a phase until the context ends."""
 
     def note(self, text: str) -> None:
-        """Be told something worth a line."""
+        """Show a line of text."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What happened in one round. Lines and trees are equal in number; each line sent is a tree of its own."""
+    """The counts of one round. Each line that is sent is a new tree."""
 
     attempt: int
     trees: int
@@ -61,7 +61,7 @@ class Round:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A line that was given up."""
+    """A line that was not acked within --max-attempts."""
 
     file: str
     line: int
@@ -72,7 +72,7 @@ class DeadLetter:
 
 @dataclass
 class Totals:
-    """What a run did; `trees == acked + failed + timed_out` and `lines == acked + dead_lettered`."""
+    """The counts of a run; `trees == acked + failed + timed_out` and `lines == acked + dead_lettered`."""
 
     input: str
     files: int
@@ -116,7 +116,7 @@ class Totals:
         return {**values, "exit_code": self.exit_code}
 
     def add_counters(self, counters: Counters) -> None:
-        """Take what an evaluation of the pipeline counted."""
+        """Add the counters of one evaluation of the pipeline."""
         self.messages += counters.messages
         self.acker_seconds += counters.native_ns / 1e9
         self.acker_messages_per_second = self.messages / self.acker_seconds if self.acker_seconds else 0.0
@@ -131,7 +131,7 @@ class Totals:
                 self.tree_sizes[words + 1] = self.tree_sizes.get(words + 1, 0) + trees
 
     def dead_letter(self, corpus: Corpus, lines: Iterable[tuple[int, int, str]]) -> None:
-        """Take the lines that were given up, (file, line, reason) each."""
+        """Add dead letters, (file, line, reason) each."""
         texts: dict[int, list[str]] = {}
         for file, line, reason in sorted(lines):
             if file not in texts:
@@ -160,7 +160,7 @@ class Totals:
 
 @dataclass
 class Result(Totals):
-    """What a run in rounds did."""
+    """The counts of a run in rounds."""
 
     rounds: list[Round] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""Live progress on a terminal, plain lines elsewhere; on the standard error, so that results stay by themselves."""
+"""Progress on the standard error: live on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ConsoleProgress:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Show that a phase runs: before it, so that whoever waits knows what for, and after it how long it took."""
+        """Show the name of a phase before it, and its duration after it."""
         if not self._console.is_terminal:
             start = time.perf_counter()
             self.note(f"{name} ...")

@@ -1,4 +1,4 @@
-"""The result as one HTML file that needs nothing else: numbers, and plots as inline SVG that follow light and dark."""
+"""The result as one HTML file: numbers, and plots as inline SVG in light and dark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The word count as a stream: one query from the dropped files to the trees that ended. Runs in the stream's process.
+"""The streaming query of the word count, from the dropped files to the completions.
 
     dropped files -> spout -> split -> fields grouping -> count -> store -> acker -> completions
 

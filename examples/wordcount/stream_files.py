@@ -1,4 +1,4 @@
-"""The folder of a word count that runs as a stream: what lies where, and how it is written. Knows nothing of Spark.
+"""The files of a word count that runs as a stream, without Spark.
 
     drop/         what the stream reads: text files, named by their number, and tickets, which name lines to send again
     results/      one file a micro-batch and partition: the words that arrived, each with the tree that it belongs to

@@ -1,4 +1,4 @@
-"""The word count as a stream, from outside: files are dropped, the stream is killed and goes on, and is checked.
+"""The control of a streaming word count: it drops files, kills and restarts the stream, and verifies the result.
 
 The stream itself is another process; this one knows it by the files that it writes. Nothing here imports pyspark until
 the stream has ended.

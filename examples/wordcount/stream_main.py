@@ -1,4 +1,4 @@
-"""The process of `python -m examples.wordcount stream` that is killed and started again: Spark, and the one query.
+"""The process of the streaming word count that gets killed and restarted: Spark and its query.
 
     python -m examples.wordcount.stream_main FOLDER MASTER DRIVER_MEMORY
 

@@ -1,4 +1,4 @@
-"""The stream as a process that can be killed: start, stop in order, SIGKILL of the driver or of one Python worker."""
+"""The process of the streaming word count: start, stop, and SIGKILL of the driver or of a Python worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result of a word count that ran as a stream, as one HTML file."""
+"""The result of a streaming word count as one HTML file."""
 
 from __future__ import annotations
 

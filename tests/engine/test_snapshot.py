@@ -566,5 +566,5 @@ def test_both_codecs_cut_blocks_alike():
 @pytest.mark.parametrize("made", [acker.Acker, lambda: acker.ShardedAcker(2)], ids=["Acker", "ShardedAcker"])
 @pytest.mark.parametrize("send", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_an_acker_is_copied_by_snapshots_only(made, send):
-    with pytest.raises(TypeError, match=r"Acker: copied and sent elsewhere by snapshot\(\) and restore\(\) only"):
+    with pytest.raises(TypeError, match=r"Acker cannot be copied or pickled: use snapshot\(\) and restore\(\)"):
         send(made())

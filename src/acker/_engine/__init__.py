@@ -1,1 +1,1 @@
-"""The acker itself and what it is made of: private, `acker` exports what users need."""
+"""The engine: private modules behind the names that `acker` exports."""

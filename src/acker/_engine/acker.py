@@ -1,4 +1,4 @@
-"""Acker: the contract over the native core. Checked columns of messages in, columns of finished trees out."""
+"""The native acker: columns of messages in, columns of finished trees out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class NativeAcker(ABC):
-    """What `Acker` and `ShardedAcker` have in common: the contract over a native core, which they make."""
+    """The methods that `Acker` and `ShardedAcker` share, over a native core that each of them makes."""
 
     __slots__ = ("_core", "_options")
 
@@ -49,17 +49,17 @@ class NativeAcker(ABC):
 
     @property
     def protocol(self) -> str:
-        """Which rules hold."""
+        """The name of the protocol."""
         return self._options.protocol
 
     @property
     def buckets(self) -> int:
-        """How many cohorts there are."""
+        """The number of buckets."""
         return self._options.buckets
 
     @property
     def high_water(self) -> int | None:
-        """The bound on memory, in tracked trees; None: no limit."""
+        """The limit on tracked trees; None: no limit."""
         return self._options.high_water
 
     def ingest(
@@ -86,11 +86,11 @@ class NativeAcker(ABC):
             TRACK: xor of the tuple ids the spout sent. OK: the finished tuple's id xor the ids emitted under it. Not
             used by FAIL and RESET_TIMEOUT.
         task_id : (n,) int32, >= 0, optional
-            Spout task to notify. Used of TRACK rows only; may be left out where there is none.
+            Spout task to notify. Used in TRACK rows only; may be omitted if there are none.
         message_id : (n,) int64, optional
-            The spout's own id. Used of TRACK rows only; left out reads 0.
+            The spout's own id. Used in TRACK rows only; 0 if omitted.
         now_ms : int64
-            Milliseconds since any fixed epoch; becomes the start of new trees and ends finished ones.
+            Milliseconds since any fixed epoch: the start time of new trees and the end time of finished ones.
 
         Returns
         -------
@@ -141,12 +141,12 @@ class NativeAcker(ABC):
     def rotate(self, *, now_ms: SupportsIndex = 0) -> Completions:
         """Empty death row, which becomes the nursery; return its trees as TIMED_OUT, in any order.
 
-        Entries without a TRACK leave too and are counted (``stats().orphans``).
+        Entries without a TRACK are removed too, and counted in ``stats().orphans``.
 
         Parameters
         ----------
         now_ms : int64
-            Ends the trees: ``elapsed_ms`` is counted up to it.
+            End time of the trees, from which ``elapsed_ms`` is computed.
 
         Raises
         ------
@@ -157,27 +157,27 @@ class NativeAcker(ABC):
 
         Notes
         -----
-        O(1) where the bucket is empty, else one sweep over the table, which is made smaller when little is left in it.
+        O(1) if the bucket is empty, otherwise one sweep over the table, which shrinks when little is left in it.
         Releases the GIL.
         """
         return self._core.rotate(check_now_ms(now_ms))
 
     def oldest(self, n: SupportsIndex = 10, *, now_ms: SupportsIndex | None = None) -> list[PendingTree]:
-        """Return the `n` trees that were begun first, the oldest first: what to look at when something hangs.
+        """Return the `n` oldest trees, the oldest first, for a look when something hangs.
 
         Parameters
         ----------
         n : int >= 0
-            At most so many.
+            The most trees to return.
         now_ms : int64, optional
-            Ages are counted up to it; left out, up to what the last `ingest` or `rotate` was told. Before the first of
-            these, as after a restore, every age is 0.
+            Ages are counted up to this time. If omitted: up to the `now_ms` of the last `ingest` or `rotate`; before
+            the first of these calls, and after a restore, every age is 0.
 
         Returns
         -------
         list of PendingTree
-            0 to `n` of them, entries without a TRACK included, and nothing is changed. Those of one age begin with
-            those that leave first, then with the least root id.
+            0 to `n` trees, entries without a TRACK included. Trees of one age are sorted by ``rotations_left``, then by
+            root id.
 
         Raises
         ------
@@ -190,7 +190,7 @@ class NativeAcker(ABC):
 
         Notes
         -----
-        One pass over the table, as for `snapshot`: milliseconds for a million trees. Releases the GIL; memory for `n`.
+        One pass over the table: milliseconds for a million trees. Releases the GIL; takes memory for `n` trees.
 
         Examples
         --------
@@ -207,11 +207,11 @@ class NativeAcker(ABC):
         return [_pending_tree(row) for row in rows]
 
     def stats(self) -> Stats:
-        """Return what happened since creation, and what is held now."""
+        """Return the counts since creation and the numbers of trees now."""
         return Stats(*self._core.stats())
 
     def snapshot(self) -> bytes:
-        """Return everything this acker knows as bytes for `restore`; docs/snapshot.md describes them.
+        """Return the whole state of this acker as bytes for `restore`; docs/snapshot.md describes the format.
 
         Raises
         ------
@@ -228,34 +228,34 @@ class NativeAcker(ABC):
             return writer.whole(self._header(writer))
 
     def snapshot_to(self, target: str | os.PathLike[str] | Writable) -> int:
-        """Write everything this acker knows to a file, block by block, with one block in memory.
+        """Write the whole state of this acker to a file, block by block, with one block in memory.
 
         Parameters
         ----------
         target : path or binary file object
-            The file of a path is replaced at once, when everything has been written and has reached the disk: whoever
-            opens it, after a crash too, finds the whole of the old snapshot or of the new one. For a file object all
-            that is called is `write`; flushing and closing it is left to the caller.
+            The file at a path is replaced atomically, after everything has reached the disk: a reader finds the old
+            snapshot or the new one, even after a crash. Of a file object only `write` is called; the caller flushes
+            and closes it.
 
         Returns
         -------
         int
-            How many bytes were written.
+            The number of bytes written.
 
         Raises
         ------
         OSError
-            What the system or the file object says. The file of a path is as it was before. A file object has taken
-            a part that `restore_from` will refuse.
+            Raised by the system or the file object. The file at a path is unchanged. A file object holds a part of a
+            snapshot, which `restore_from` refuses.
         ArgumentTypeError
             `target` is neither.
         BusyError
-            Another thread is inside this acker. Until this call returns, any other one gets this error too.
+            Another thread is inside this acker. Until this call returns, every other call gets this error.
 
         Notes
         -----
-        A new file may be read by its owner only, since a snapshot holds ids and is ordered by the hash; a file that is
-        there already keeps its permissions. What a killed process leaves behind is called ``.acker-*.tmp``.
+        Only its owner may read a new file, since a snapshot holds ids and is ordered by the hash; an existing file
+        keeps its permissions. A killed process leaves a file named ``.acker-*.tmp`` behind.
         """
         with self._core.writer() as writer:
             header = self._header(writer)
@@ -268,11 +268,11 @@ class NativeAcker(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the tables and buffers occupy."""
+        """The bytes of tables and buffers."""
         return self._core.nbytes
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when the tables contradict themselves; O(slots). For tests and for the suspicious."""
+        """Raise AssertionError if the tables contradict themselves; for tests. O(slots)."""
         if not self._core.check_invariants():
             raise AssertionError("the tables of this acker contradict themselves")
 
@@ -284,8 +284,8 @@ class NativeAcker(ABC):
         return found is not None and self._core.contains(found)
 
     def __reduce_ex__(self, version: SupportsIndex) -> NoReturn:
-        """Refuse `copy` and `pickle`: a shallow copy would share the table with this one."""
-        raise TypeError(f"{type(self).__name__}: copied and sent elsewhere by snapshot() and restore() only")
+        """Refuse `copy` and `pickle`: a shallow copy would share the table of this acker."""
+        raise TypeError(f"{type(self).__name__} cannot be copied or pickled: use snapshot() and restore()")
 
     def __repr__(self) -> str:
         options = self._options
@@ -293,7 +293,7 @@ class NativeAcker(ABC):
         return f"{type(self).__name__}({shown}): {len(self)} pending"
 
 
-# By the number that the core gives them.
+# Indexed by the number that the core gives a state.
 _STATES: Final = ("untracked", "failed", "tracked")
 
 
@@ -305,26 +305,27 @@ def _pending_tree(row: tuple[int, ...]) -> PendingTree:
 
 
 class Acker(NativeAcker):
-    """Storm's XOR tuple-tree acker: knows for every root id when everything derived from it is finished.
+    """Storm's XOR tuple-tree acker: finds out when everything derived from a message is finished.
 
     Parameters
     ----------
     protocol : {"storm", "storm-0.9", "fsshelter"}
-        Which rules hold; see docs/protocol.md.
+        The rules to follow; see docs/protocol.md.
     buckets : int, 2 to 15
-        Cohorts that expire together. With one `rotate` every P a tree times out after more than (buckets - 1) P and
-        at most buckets P.
+        The number of cohorts that expire in turn. With one `rotate` every P, a tree times out after more than
+        (buckets - 1) P and at most buckets P.
     high_water : int >= 0, optional
-        Bounds the memory: while more than twice as many tracked trees are held, a TRACK is answered REJECTED. None:
-        no limit.
+        Limits the memory: while the acker holds more than twice this many tracked trees, it answers a TRACK with
+        REJECTED. None: no limit.
     seed : int, 0 to 2^64 - 1, optional
-        Of the hash that places root ids; drawn from the operating system unless given. Keep it secret where others
-        choose root ids: whoever knows it can make the acker slow. It is in no snapshot; a restored acker draws its own.
+        Seed of the hash that places root ids; by default drawn from the operating system. Keep it secret if others
+        choose root ids: with it they could make the acker slow. Snapshots do not hold it; a restored acker draws a new
+        one.
 
     Notes
     -----
-    One thread at a time: a second one that enters gets `BusyError` and changes nothing. `len`, `stats` and `nbytes`
-    may be asked at any time and then show some recent moment.
+    Use it from one thread at a time: a second thread gets `BusyError` and changes nothing. `len`, `stats` and `nbytes`
+    may be called at any time and then show a recent moment.
 
     Examples
     --------
@@ -355,7 +356,7 @@ class Acker(NativeAcker):
 
     @classmethod
     def restore(cls, blob: bytes | bytearray | memoryview) -> Acker:
-        """Return an acker that goes on where the one of the snapshot stood.
+        """Return an acker in the state of a snapshot.
 
         Raises
         ------
@@ -368,20 +369,20 @@ class Acker(NativeAcker):
 
     @classmethod
     def restore_from(cls, source: str | os.PathLike[str] | Readable) -> Acker:
-        """Return an acker that goes on where the one of the snapshot in a file stood.
+        """Return an acker in the state of a snapshot in a file.
 
         Parameters
         ----------
         source : path or binary file object
-            Read to its end, block by block, with one block in memory: bytes behind the snapshot are damage. A file
-            object is read from where it stands, and stays open.
+            Read to its end, block by block, with one block in memory; bytes after the snapshot count as damage. A file
+            object is read from its present position and stays open.
 
         Raises
         ------
         SnapshotError
             The bytes are damaged, of an unknown version, or no snapshot.
         OSError
-            What the system or the file object says.
+            Raised by the system or the file object.
         ArgumentTypeError
             `source` is neither.
         MemoryError

@@ -1,12 +1,12 @@
-"""Where ids come from: random ones for tasks that run once, keyed ones for stages that may be computed twice.
+"""Random ids for tasks that run once, and keyed ids for stages that may be computed twice.
 
-Source of the rules: protocol.md, *Ids*. An id is a non-zero int64, uniform over the whole range: 0 is excluded because
+The rules are in docs/protocol.md, *Ids*. An id is a non-zero int64, uniform over the whole range: 0 is excluded because
 ``x ^ 0 = x`` would make its tuple invisible to the acker.
 
-Random ids (`IdGenerator`) suit a task that lives in one process and computes everything once. Where a stage may be
-computed again (a retried Spark task, a lost partition, a plan that is evaluated twice) a second draw would give other
-ids and the trees would never finish; there ids are a keyed hash of what the tuple is (`root_ids`, `tuple_ids`), and
-injected faults are decided the same way (`draw`).
+Random ids (`IdGenerator`) suit a task that lives in one process and computes everything once. A stage that may be
+computed again (a retried Spark task, a lost partition, a plan that is evaluated twice) would draw other ids the second
+time, and its trees would never finish. There, ids are a keyed hash of the tuple's place (`root_ids`, `tuple_ids`), and
+injected faults are drawn likewise (`draw`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["IdGenerator", "draw", "root_ids", "tuple_ids"]
 
-# Ids taken from the bit generator at once for `IdGenerator.next`: a call into NumPy costs as much as a hundred ids.
+# `IdGenerator.next` draws this many at once: a call into NumPy costs as much as a hundred ids.
 _BUFFER_IDS = 1024
 
-# What a hash of 0 is replaced by: 2^64 divided by the golden ratio, as a signed number.
+# Replaces a hash of 0: 2^64 divided by the golden ratio, as a signed number.
 _INSTEAD_OF_ZERO = np.int64(0x9E3779B97F4A7C15 - 2**64)
 
 # splitmix64's finalizer (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators; Stafford's Mix13).
@@ -36,7 +36,7 @@ _MULTIPLY_2 = np.uint64(0x94D049BB133111EB)
 
 
 class _Forks:
-    """How many forks lie between this process and the one that imported the module; a child counts itself."""
+    """The number of forks between the process that imported this module and this one."""
 
     count = 0
 
@@ -50,19 +50,19 @@ if hasattr(os, "register_at_fork"):
 
 
 class IdGenerator:
-    """Random non-zero int64 ids, uniform over the full range. One a task.
+    """Random non-zero int64 ids, uniform over the full range; use one generator for each task.
 
     Parameters
     ----------
     seed : int, 0 to 2**64 - 1, optional
-        Repeats a stream, for tests. Left out, the operating system's entropy is used.
+        Repeats a stream, for tests; by default the operating system's entropy is used.
 
     Notes
     -----
-    Threads may share one: no id is given twice, but which thread gets which is not repeatable.
+    Threads may share one: no id is given twice, but which thread gets which id is not repeatable.
 
-    A generator is never shared with a forked child: there it goes on with fresh entropy of the operating system, seeded
-    or not, so that the child cannot repeat the ids of its parent. For the same reason it cannot be copied or pickled.
+    In a forked child it continues with fresh entropy of the operating system, even if it was seeded, so that the child
+    cannot repeat the ids of its parent. For the same reason it cannot be copied or pickled.
     """
 
     __slots__ = ("_bits", "_buffer", "_forks")
@@ -85,7 +85,7 @@ class IdGenerator:
         return ids
 
     def next(self) -> int:
-        """Give one id.
+        """Return one id.
 
         Returns
         -------
@@ -97,14 +97,14 @@ class IdGenerator:
         try:
             return self._buffer.pop()
         except IndexError:
-            # Of two threads that come here at once one throws away what the other has left: ids are plentiful.
+            # If two threads come here at once, one discards the buffer of the other: ids are plentiful.
             ids: list[int] = self._draw(_BUFFER_IDS)[::-1].tolist()
             given = ids.pop()
             self._buffer = ids
             return given
 
     def take(self, n: int) -> NDArray[np.int64]:
-        """Give `n` ids at once.
+        """Return `n` ids at once.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class IdGenerator:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "an IdGenerator cannot be copied or pickled, two would give the same ids: make one in each task"
+            "an IdGenerator cannot be copied or pickled, since two would give the same ids: make one in each task"
         )
 
 
@@ -185,31 +185,31 @@ def _ids(words: NDArray[np.uint64]) -> NDArray[np.int64]:
 def root_ids(
     run_seed: int, source: str | ArrayLike, message_id: ArrayLike, attempt: ArrayLike, *, component: str = ""
 ) -> NDArray[np.int64]:
-    """Name the trees of spout messages, the same names each time they are computed.
+    """Compute the root ids of spout messages; the same arguments give the same ids.
 
     Parameters
     ----------
     run_seed : int
-        Of the run; the only random part.
+        Seed of the run, the only random part.
     source : str, or (n,) int64
-        What the message ids count in: one name for all rows, or a number a row.
+        The scope in which message ids are unique: one name for all rows, or a number for each row.
     message_id : (n,) int64
         The spout's own id, unique within the source.
     attempt : (n,) int64, or one int
-        0 for the first time a message is sent. A replayed message must be another tree: late messages of the tree that
-        failed would otherwise enter the new one.
+        0 the first time a message is sent. A replayed message must be a new tree: otherwise late messages of the failed
+        tree would enter it.
     component : str
-        The spout, where a run has several.
+        The name of the spout, if a run has several.
 
     Returns
     -------
     (n,) int64
-        Root ids, none of them 0. Columns broadcast; a call with scalars only gives one row.
+        Root ids, none of them 0. Columns broadcast; scalars alone give one row.
 
     Raises
     ------
     ColumnTypeError
-        A column that is not of integers, by name.
+        A column that does not hold integers; the text names it.
     """
     if isinstance(source, str):
         return _ids(_hash_rows(run_seed, ("root", component, source), {"message_id": message_id, "attempt": attempt}))
@@ -220,7 +220,7 @@ def root_ids(
 def tuple_ids(
     run_seed: int, root_id: ArrayLike, parent_tuple_id: ArrayLike, component: str, ordinal: ArrayLike
 ) -> NDArray[np.int64]:
-    """Name the tuples of trees, the same names each time they are computed.
+    """Compute the ids of tuples; the same arguments give the same ids.
 
     Parameters
     ----------
@@ -228,12 +228,12 @@ def tuple_ids(
     root_id : (n,) int64
         The tree.
     parent_tuple_id : (n,) int64
-        The tuple that this one was emitted under; 0 for the tuples that a spout sends.
+        The tuple that this one was anchored to; 0 for the tuples of a spout.
     component : str
-        The component that emits. Two components that read one stream both emit under the same parent.
+        The emitting component. Two components that read one stream both emit under the same parent.
     ordinal : (n,) int64
-        Place among the parent's outputs of this component, from 0. (Not the place in a batch: how rows are cut into
-        batches and partitions may be another one the next time.)
+        Place among the parent's outputs of this component, from 0; not the place in a batch, since rows may be cut into
+        other batches and partitions the next time.
 
     Returns
     -------
@@ -243,22 +243,22 @@ def tuple_ids(
     Raises
     ------
     ColumnTypeError
-        A column that is not of integers, by name.
+        A column that does not hold integers; the text names it.
     """
     columns = {"root_id": root_id, "parent_tuple_id": parent_tuple_id, "ordinal": ordinal}
     return _ids(_hash_rows(run_seed, ("tuple", component), columns))
 
 
 def draw(run_seed: int, purpose: str, *columns: ArrayLike) -> NDArray[np.float64]:
-    """Draw a uniform number for each row, the same one each time it is computed.
+    """Draw a uniform number for each row; the same arguments give the same numbers.
 
     Parameters
     ----------
     run_seed : int
     purpose : str
-        What is decided. Draws for two purposes are independent.
+        The decision to draw for. Draws for two purposes are independent.
     columns : (n,) int64 each
-        What the draw belongs to, such as file, line and attempt. At least one.
+        The subject of the draw, such as file, line and attempt. At least one.
 
     Returns
     -------
@@ -268,7 +268,7 @@ def draw(run_seed: int, purpose: str, *columns: ArrayLike) -> NDArray[np.float64
     Raises
     ------
     ColumnTypeError, ArgumentTypeError
-        No column, or one that is not of integers.
+        No column, or one that does not hold integers.
     """
     if not columns:
         raise ArgumentTypeError("draw: expected at least one column")

@@ -1,7 +1,7 @@
-"""Which implementation of acker runs: the compiled modules or, if ACKER_IMPLEMENTATION=python asks for it, the twin.
+"""The choice between the compiled modules and, with ACKER_IMPLEMENTATION=python, their twin in plain Python.
 
-Nobody gets the slow one without having asked: where the compiled modules are missing the import fails, and says what to
-do. Whoever needs the native core takes `core` from here; it is `acker._core`, or its twin `acker._engine.plain`.
+The slow twin never runs by accident: if the compiled modules are missing, the import fails and says what to do. Modules
+that need the native core import `core` from here; it is `acker._core`, or its twin `acker._engine.plain`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _REMEDY: Final = (
 
 
 def _wanted_name() -> str:
-    """Return the implementation that the environment asks for.
+    """Return the implementation that the environment variable names.
 
     Raises
     ------
-    ImportError   it asks for none that there is.
+    ImportError   it names an unknown one.
     """
     asked = os.environ.get(_VARIABLE, "") or "native"
     if asked not in ("native", "python"):
@@ -38,7 +38,7 @@ def _wanted_name() -> str:
 
 
 def _load(name: str) -> Any:
-    """Import one of the two; ImportError with one sentence where the compiled modules are missing."""
+    """Import an implementation; ImportError with one sentence if the compiled modules are missing."""
     if name == "python":
         warnings.warn(
             f"{_VARIABLE}=python: acker runs in plain Python, some hundred times slower than compiled",
@@ -54,7 +54,7 @@ def _load(name: str) -> Any:
 
 
 def _explain(folder: str, fault: ImportError) -> str:
-    """Say in one sentence what is missing, what is there instead, and what to do."""
+    """Return one sentence: what is missing, what was found instead, and what to do."""
     from pathlib import Path
 
     wanted = f"_core{EXTENSION_SUFFIXES[0]}"
@@ -77,12 +77,12 @@ else:
 
 
 def compiled_only(part: str) -> ImportError:
-    """Return the error of a part of acker that has no twin in plain Python."""
+    """Return the error for a part of acker that has no twin in plain Python."""
     return ImportError(f"{part} exists compiled only, and {_VARIABLE}=python rules that out: unset it to use {part}")
 
 
 def kernel() -> str:
-    """Return the kernel of new ackers: the fastest that this machine has, or the one that ACKER_KERNEL asks for."""
+    """Return the kernel of new ackers: the fastest of this machine, or the one that ACKER_KERNEL names."""
     available = core.kernels()
     asked = os.environ.get("ACKER_KERNEL", "")
     if asked and asked not in available:
@@ -91,20 +91,20 @@ def kernel() -> str:
 
 
 def build_info() -> dict[str, str]:
-    """Return which implementation runs, how it was built and which kernel it uses: for reports, and for bug reports.
+    """Return which implementation runs, how it was built and which kernel it uses; for bug reports.
 
-    The environment variable ``ACKER_KERNEL`` forces one of ``kernels``; it is read whenever an acker is made.
+    The environment variable ``ACKER_KERNEL`` selects one of ``kernels``; it is read whenever an acker is made.
 
     Returns
     -------
     dict
-        ``implementation`` is "native" or "python", as ``ACKER_IMPLEMENTATION`` asked. ``abi`` is for what interpreter
-        the module was compiled, such as "cpython-313-x86_64-linux-gnu"; "none" for plain Python.
+        ``implementation`` is "native" or "python". ``abi`` names the interpreter that the module was compiled for, such
+        as "cpython-313-x86_64-linux-gnu"; it is "none" for plain Python.
 
     Raises
     ------
     ArgumentValueError
-        ``ACKER_KERNEL`` asks for a kernel that this machine does not have.
+        ``ACKER_KERNEL`` names a kernel that this machine does not have.
     """
     return {
         "implementation": NAME,

@@ -1,6 +1,6 @@
-"""The vocabulary: kinds, outcomes, protocols, options, encoded tuple ids, and which acker owns a root.
+"""The vocabulary of acker messages: kinds, outcomes, protocols, options and encoded tuple ids.
 
-The numbers here are the only ones: the native core, the snapshots and the Arrow columns all use them.
+The native core, the snapshots and the Arrow columns all use the numbers defined here.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Kind(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How a tree ended. ``PENDING`` appears in batch reports on Spark only: the tree is still open at the end."""
+    """How a tree ended. ``PENDING`` appears on Spark only, for a tree that is still open at the end of a batch."""
 
     ACKED = 0
     FAILED = 1
@@ -93,8 +93,8 @@ class Stats:
     resets : int
         RESET_TIMEOUTs of known roots.
     empty : int
-        Of those acked, the trees that their TRACK finished by itself: its value was 0 and nothing had been said of
-        them, so the spout's tuple went to nobody. Always 0 under "fsshelter", where a TRACK says nothing of tuples.
+        Acked trees that their TRACK alone finished: its value was 0 and no other message had come, so no bolt received
+        the spout's tuple. Always 0 under "fsshelter", where a TRACK carries no tuple ids.
     pending : int
         Entries held now, those without a TRACK included.
     open : int
@@ -117,25 +117,26 @@ class Stats:
 
 
 class PendingTree(NamedTuple):
-    """What is known of a tree that has not ended: for a log line, and for whoever asks what a program waits for.
+    """One tree that has not ended, for a log line when a program hangs.
 
     Attributes
     ----------
     message_id : int, or None
-        The spout's own id; None where no TRACK was seen.
+        The spout's own id; None if no TRACK was seen.
     age_ms : int
-        Milliseconds since its first message; 0 where the clock was set back or is not known.
+        Milliseconds since its first message; 0 if the clock was set back or is unknown.
     state : str
-        Of an acker: "tracked", "untracked" (messages came and no TRACK did), "failed" (the same, and one was a FAIL).
-        Of a `TupleTree`: "tracking" (the spout has not closed it), "anchored" (an input that is not acknowledged).
+        In an acker: "tracked", "untracked" (messages but no TRACK), "failed" (the same, and one was a FAIL). In a
+        `TupleTree`: "tracking" (the spout has not closed it), "anchored" (an input that is not acknowledged).
     root_id : int
     task_id : int, or None
-        The spout task that hears the outcome; None where no TRACK was seen.
+        The spout task that gets the outcome; None if no TRACK was seen.
     ack_val : int
-        The xor of what is outstanding. Where one tuple is left it is the id of that tuple. Of a `TupleTree`: what the
-        TRACK or the OK would carry now.
+        The xor of the outstanding tuple ids; if one tuple is left, its id. In a `TupleTree`: the value that the TRACK
+        or the OK would carry now.
     rotations_left : int, or None
-        With which rotation from now on it leaves, unless something moves it to the nursery; None of a `TupleTree`.
+        The number of rotations after which it times out, unless a message moves it to the nursery; None in a
+        `TupleTree`.
     """
 
     message_id: int | None
@@ -183,7 +184,7 @@ def check_options(protocol: object, buckets: object, high_water: object) -> Acke
 
 
 def check_seats(shards: int, high_water: int | None) -> None:
-    """Check that each shard can hold an open tree: all of them share what one acker with `high_water` may hold."""
+    """Check that each shard can hold an open tree: together they may hold as many as one acker."""
     if high_water is not None and shards > (seats := 2 * high_water + 1):
         raise ArgumentValueError(
             f"high_water: {high_water} allows {seats} open trees, and each of {shards} shards needs room for one;"
@@ -192,14 +193,14 @@ def check_seats(shards: int, high_water: int | None) -> None:
 
 
 def check_seed(seed: object) -> int:
-    """Check the seed of a hash; None is drawn from the operating system."""
+    """Check the seed of a hash; for None, draw one from the operating system."""
     if seed is None:
         return int.from_bytes(os.urandom(8), "little")
     return check_integer("seed", seed, 0, UINT64_MAX)
 
 
 def check_ms(name: str, value: object, least: int = INT64_MIN) -> int:
-    """Return a time in milliseconds as an int, from `least` on; a float, which is mostly seconds, is told the mend."""
+    """Return a time in milliseconds as an int, at least `least`; floats are mostly seconds, and the error says so."""
     if isinstance(value, (float, np.floating)):
         raise ArgumentTypeError(
             f"{name}: expected an integer from {least} to {INT64_MAX}, got {type(value).__name__}: it counts"

@@ -1,4 +1,4 @@
-"""ReferenceAcker: the contract of `Acker` in plain Python, to read, to compare with, and to be faster than."""
+"""The contract of `Acker` in plain Python: the specification, the oracle of tests and the baseline of benchmarks."""
 
 from __future__ import annotations
 

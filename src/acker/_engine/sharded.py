@@ -1,4 +1,4 @@
-"""ShardedAcker: the contract of `Acker` on several cores. Every root id belongs to one of its shards."""
+"""The acker on several cores: every root id belongs to one of its shards."""
 
 from __future__ import annotations
 
@@ -17,41 +17,40 @@ if TYPE_CHECKING:
 
 
 class ShardedAcker(NativeAcker):
-    """An acker that applies each batch on several threads, each of which looks after the trees of its own.
+    """An acker that applies each batch on several threads, each with its own shards of the trees.
 
-    A tree belongs to shard ``acker_of(root_id, shards)``. It has the completions of an `Acker`, those of one root in
-    their order; across roots the order says nothing. It pays where the tables are larger than the caches and the
-    batches are of thousands of rows: a batch of a few rows costs more than in an `Acker`.
+    A tree belongs to shard ``acker_of(root_id, shards)``. The completions are those of an `Acker`, in order within a
+    root but not across roots. It is faster if the tables are larger than the caches and the batches have
+    thousands of rows; a batch of a few rows costs more than in an `Acker`.
 
     Parameters
     ----------
     shards : int, 1 to 256
-        How many tables there are. May be another number when a snapshot is restored.
+        The number of tables. A snapshot may be restored with another number.
     threads : int, 1 to `shards`, optional
-        How many threads apply a batch, the calling one included. None: as many as there are shards, at most one for
-        each core that this process may use. Where the system has no more threads to give, the calling one does their
-        part.
+        The number of threads that apply a batch, the calling one included. None: one for each shard, at most one for
+        each core that this process may use. If the system refuses threads, the calling one does their part.
     protocol, buckets, seed
         As in `Acker`.
     high_water : int >= 0, optional
-        Bounds what all shards hold together as it would bound one `Acker`. Each shard has an equal part of its
-        ``2 * high_water + 1`` seats for open trees, and rejects when its own are taken, even if others are free. So
-        there must be a seat for each shard: `high_water` is at least ``shards // 2``.
+        Limits all shards together as it would limit one `Acker`. Each shard has an equal part of its
+        ``2 * high_water + 1`` seats for open trees, and rejects when its own are taken, even if others are free. Each
+        shard needs a seat, so `high_water` is at least ``shards // 2``.
 
     Raises
     ------
     ArgumentTypeError, ArgumentValueError
         An argument of the wrong type or out of range, or more shards than `high_water` has seats.
     MemoryError
-        No memory for so many shards.
+        No memory for the shards.
 
     Notes
     -----
-    One thread at a time, as with `Acker`. The helping threads are started by the first batch, and again in a forked
-    process. They wait actively for some 50 microseconds after a batch, then they sleep; they never hold the GIL.
+    Use it from one thread at a time, as `Acker`. The first batch starts the helper threads, in a forked process too.
+    After a batch they spin for about 50 microseconds, then sleep; they never hold the GIL.
 
-    A batch is applied by all shards or, where memory for it is missing, by none. For that memory is set aside before
-    the first row; it is not touched, and not counted in `nbytes`, until a table grows into it.
+    All shards apply a batch or, if memory is missing, none: memory is reserved before the first row. It is not touched,
+    and not counted in `nbytes`, until a table grows into it.
 
     Examples
     --------
@@ -92,12 +91,12 @@ class ShardedAcker(NativeAcker):
 
     @property
     def shards(self) -> int:
-        """How many tables there are."""
+        """The number of tables."""
         return self._shards
 
     @property
     def threads(self) -> int:
-        """How many threads apply a batch, the calling one included."""
+        """The number of threads that apply a batch, the calling one included."""
         return self._threads
 
     def ingest(
@@ -115,7 +114,7 @@ class ShardedAcker(NativeAcker):
         Parameters
         ----------
         kind, root_id, value, task_id, message_id, now_ms
-            As in `Acker.ingest`, with the same errors for what is wrong with them.
+            As in `Acker.ingest`, with the same errors.
 
         Returns
         -------
@@ -125,11 +124,10 @@ class ShardedAcker(NativeAcker):
         Raises
         ------
         AckerMemoryError
-            No memory for what the batch may need: ``rows_applied`` is 0, ``completions`` is empty, and the acker is as
-            it was.
+            No memory for the batch: ``rows_applied`` is 0, ``completions`` is empty, and the acker is unchanged.
         UnusableError
-            Memory ran out all the same, which takes more than a hundred root ids that meet on one line of a table. Some
-            shards have applied the batch, and this acker has to be restored from a snapshot.
+            Memory ran out in spite of the reserve: more than a hundred root ids met on one line of a table. Some
+            shards have applied the batch: restore this acker from a snapshot.
         BusyError
             Another thread is inside this acker; nothing applied.
         """
@@ -139,14 +137,14 @@ class ShardedAcker(NativeAcker):
     def restore(
         cls, blob: bytes | bytearray | memoryview, shards: SupportsIndex, threads: SupportsIndex | None = None
     ) -> ShardedAcker:
-        """Return an acker that goes on where the one of the snapshot stood, an `Acker` or one of any number of shards.
+        """Return an acker in the state of a snapshot, of an `Acker` or of any number of shards.
 
         Parameters
         ----------
         blob : bytes
             What `snapshot` has returned.
         shards, threads
-            As of a new one: a snapshot does not tell. Its `high_water` has to have a seat for each shard.
+            As of a new acker: a snapshot does not hold them. Its `high_water` must have a seat for each shard.
 
         Raises
         ------
@@ -164,7 +162,7 @@ class ShardedAcker(NativeAcker):
         shards: SupportsIndex,
         threads: SupportsIndex | None = None,
     ) -> ShardedAcker:
-        """Return an acker that goes on where the one of the snapshot in a file stood.
+        """Return an acker in the state of a snapshot in a file.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Where snapshots go and come from: paths, binary file objects, bytes. Nothing here knows what is in them.
+"""Files, binary file objects and bytes that snapshots are written to and read from, whatever their content.
 
 What is written to a path is there completely or not at all. What is written to a file object is written piece by piece,
 and is read so too, with no more than a piece in memory.

@@ -1,6 +1,6 @@
-"""TupleTree: what a spout and a bolt call so that the right messages reach the acker.
+"""The bookkeeping of spouts and bolts that are written by hand: tuple ids, and the messages to the acker.
 
-The names and the calls are those of FsShelter's TupleTree (`track`, `anchor`, `mk_ack`), for every protocol:
+Names and calls are those of FsShelter's TupleTree (`track`, `anchor`, `mk_ack`), for every protocol:
 
 ==========  ==============================================  ==================================================
 step        protocol "fsshelter"                            protocol "storm" and "storm-0.9"
@@ -63,9 +63,9 @@ from acker._engine.protocol import (
 )
 from acker.errors import ArgumentTypeError, ArgumentValueError, TupleStateError
 
-# How many acknowledged inputs are remembered, so that a second acknowledgement is told from the first.
+# How many acknowledged inputs are remembered, to detect a second acknowledgement.
 _ACKNOWLEDGED_KEPT: Final = 4096
-# From how many unacknowledged inputs on somebody looks at their age, and how old the oldest has to be for a warning.
+# The number of unacknowledged inputs from which on their age is checked, and the age that is worth a warning.
 _MANY_INPUTS: Final = 1024
 _LONG_MS: Final = 600_000
 
@@ -89,13 +89,14 @@ class TupleTree:
     Parameters
     ----------
     ackers : callable, or sequence of callables
-        What takes a `Message`, one for each acker; ``list.append`` will do. Of several, `acker_of` chooses by root id.
+        One function for each acker, which takes a `Message`, such as ``list.append``. `acker_of` chooses among several
+        by root id.
     protocol : {"storm", "storm-0.9", "fsshelter"}
-        The protocol of those ackers.
+        The protocol of the ackers.
     next_id : callable, optional
-        Returns a non-zero random int64 each time; left out, an `IdGenerator` of its own.
+        Returns a new non-zero random int64; by default that of an `IdGenerator`.
     now_ms : callable, optional
-        Returns the milliseconds of any clock, for the ages in `oldest`; left out, `time.monotonic` tells them.
+        Returns the milliseconds of any clock, for the ages in `oldest`; by default that of `time.monotonic`.
 
     Notes
     -----
@@ -131,7 +132,7 @@ class TupleTree:
         # An input, from anchor to ack -> xor of the tuple ids emitted under it, for its OK to carry; and since when.
         self._emitted: dict[_Id, int] = {}
         self._since_ms: dict[_Id, int] = {}
-        # By root id, what the spout has not closed yet. It is not kept alive by this, so that it can tell of its end.
+        # By root id, the trees that the spout has not closed yet. Weak, so that a tree that is lost can warn of it.
         self._trackings: dict[int, weakref.ref[Tracking]] = {}
         self._acknowledged: set[_Id] = set()
         self._order: deque[_Id] = deque()  # of the acknowledged, the first one first
@@ -143,7 +144,7 @@ class TupleTree:
         Parameters
         ----------
         task_id : int32 >= 0
-            The spout task that hears the outcome.
+            The spout task that gets the outcome.
         message_id : int64, or None
             The spout's own id of the message; None: the message is not tracked.
 
@@ -164,15 +165,15 @@ class TupleTree:
         Parameters
         ----------
         tuple_ids : sequence of str
-            The encoded ids that the input tuple carries; of several input tuples, all of theirs. Ids of no tree are
-            allowed and do nothing.
+            The encoded ids that the input tuple carries, or those of several input tuples. Ids of no tree are allowed
+            and ignored.
 
         Returns
         -------
         Anchoring
             Call it once for each delivery; it returns the encoded ids that the delivered tuple carries. As a context
-            manager it acknowledges the input at the end: OK, or FAIL when the block raises. Without ``with``, do so by
-            the functions that `mk_ack` makes.
+            manager it acknowledges the input at the end: OK, or FAIL if the block raises. Without ``with``, call the
+            functions that `mk_ack` returns.
         """
         return Anchoring(self, tuple_ids)
 
@@ -193,7 +194,7 @@ class TupleTree:
         return self.ok if kind == Kind.OK else self.fail
 
     def ok(self, tuple_id: str) -> None:
-        """Say that an input tuple is done, by one of its encoded ids, after everything was emitted.
+        """Acknowledge an input tuple by one of its encoded ids, after everything was emitted.
 
         A tuple that belongs to several trees carries several ids: call this once for each. An unanchored id does
         nothing.
@@ -208,7 +209,7 @@ class TupleTree:
         self._acknowledge(Kind.OK, tuple_id)
 
     def fail(self, tuple_id: str) -> None:
-        """Say that an input tuple cannot be processed, by one of its encoded ids; otherwise as `ok`."""
+        """Fail an input tuple that cannot be processed, by one of its encoded ids; otherwise as `ok`."""
         self._acknowledge(Kind.FAIL, tuple_id)
 
     def _acknowledge(self, kind: Kind, tuple_id: str) -> None:
@@ -241,16 +242,15 @@ class TupleTree:
             self._send(Message(Kind.RESET_TIMEOUT, root, 0))
 
     def oldest(self, n: SupportsIndex = 10) -> list[PendingTree]:
-        """Return the `n` that wait longest on this side, the oldest first: for a log line when something hangs.
+        """Return the `n` oldest trees and inputs that wait on this side, for a log line when something hangs.
 
         Those are trees that a spout has begun and not closed ("tracking"), and inputs that a bolt has anchored to and
-        not acknowledged ("anchored"; their message ids are not known here). What has left this side is known to the
-        acker: see `Acker.oldest`.
+        not acknowledged ("anchored"; their message ids are unknown here). For the others see `Acker.oldest`.
 
         Parameters
         ----------
         n : int >= 0
-            At most so many.
+            The most to return.
 
         Returns
         -------
@@ -263,7 +263,7 @@ class TupleTree:
 
         Notes
         -----
-        O(len(tree)), sorted. To be called by the thread that uses this object.
+        O(n log n) in the number of inputs. Call it from the thread that uses this object.
 
         Examples
         --------
@@ -289,7 +289,7 @@ class TupleTree:
             yield PendingTree(None, age_ms, "anchored", root, None, tuple_id ^ emitted, None)
 
     def _begin(self, inputs: Iterable[_Id]) -> None:
-        """Remember inputs that something will be anchored to."""
+        """Remember inputs that tuples will be anchored to."""
         now = self._now_ms()
         for each in inputs:
             self._emitted.setdefault(each, 0)
@@ -307,7 +307,7 @@ class TupleTree:
                 )
 
     def __len__(self) -> int:
-        """Return how many anchored ids of inputs are not acknowledged yet."""
+        """Return the number of anchored ids of inputs that are not acknowledged yet."""
         return len(self._emitted)
 
     def _send(self, message: Message) -> None:
@@ -319,7 +319,7 @@ def _monotonic_ms() -> int:
 
 
 def _parse_id(name: str, tuple_id: object) -> _Id | None:
-    """Return what an encoded id names, None for an unanchored one; refuse what no `TupleTree` has made."""
+    """Return root id and tuple id of an encoded id, None for an unanchored one; refuse what no `TupleTree` makes."""
     if not isinstance(tuple_id, str):
         hint = ": call it once for each of the ids that a tuple carries" if isinstance(tuple_id, (list, tuple)) else ""
         raise ArgumentTypeError(f"{name}: expected one encoded id, a str, got {type(tuple_id).__name__}{hint}")
@@ -339,7 +339,7 @@ def _settled_error(each: _Id) -> TupleStateError:
 
 
 def _parse_ids(tuple_ids: object) -> list[_Id]:
-    """Return what encoded ids name, without the unanchored ones."""
+    """Return root ids and tuple ids of encoded ids, without the unanchored ones."""
     if isinstance(tuple_ids, (str, bytes)) or not isinstance(tuple_ids, Iterable):
         raise ArgumentTypeError(f"tuple_ids: expected a sequence of encoded ids, got {type(tuple_ids).__name__}")
     named = [_parse_id(f"tuple_ids[{place}]", tuple_id) for place, tuple_id in enumerate(tuple_ids)]
@@ -349,7 +349,7 @@ def _parse_ids(tuple_ids: object) -> list[_Id]:
 class Tracking:
     """One tree that a spout begins; see `TupleTree.track`. Calling it returns the ids of one delivery.
 
-    Left by an exception, the tree is failed: some deliveries may be under way, and the spout has to hear of it.
+    If the ``with`` block raises, the tree is failed: some deliveries may have been sent, and the spout must know.
     """
 
     def __init__(self, tree: TupleTree, task_id: int, message_id: int | None) -> None:
@@ -381,7 +381,7 @@ class Tracking:
         return [encode_tuple_id(self._root_id, tuple_id)]
 
     def close(self) -> None:
-        """Send what the acker has to know after the last delivery. A second call does nothing."""
+        """Send the last message of the spout, after the last delivery. A second call does nothing."""
         if self._closed or self._message_id is None:
             return
         self._closed = True
@@ -390,13 +390,13 @@ class Tracking:
             track = Message(Kind.TRACK, self._root_id, self._emitted, self._task_id, self._message_id)
             self._tree._send(track)
         elif self._deliveries == 0:
-            # Nobody reads the stream. TRACK alone never finishes here, and OK finishes a tree whose ack val is 0.
+            # No bolt reads the stream. A TRACK alone never finishes a tree here, and OK does if the ack val is 0.
             self._tree._send(Message(Kind.OK, self._root_id, 0))
 
     def _fail(self) -> None:
         if self._closed:
             return
-        # One more edge, which nobody will ever ack: without it the tree may read 0, and ACKED wins over FAILED.
+        # One more edge that is never acked: without it the ack val may be 0, and ACKED wins over FAILED.
         self()
         self.close()
         self._tree._send(Message(Kind.FAIL, self._root_id, 0))
@@ -427,7 +427,7 @@ class Tracking:
 
 
 class Anchoring:
-    """The trees that a bolt's outputs join; see `TupleTree.anchor`. Calling it returns the ids of one delivery."""
+    """The trees that a bolt's outputs belong to; see `TupleTree.anchor`. Calling it returns the ids of one delivery."""
 
     def __init__(self, tree: TupleTree, tuple_ids: Sequence[str]) -> None:
         self._tree = tree
@@ -435,8 +435,8 @@ class Anchoring:
         for each in self._inputs:
             if each in tree._acknowledged:
                 raise _settled_error(each)
-        # Root id -> the input's id that answers for what is emitted. One is enough where a root comes with several
-        # inputs: the acker sees the xor of all of them.
+        # Root id -> the input whose OK carries the emitted ids. One is enough if several inputs share a root: the acker
+        # sees the xor of all.
         self._anchors: dict[int, _Id] = {}
         for each in self._inputs:
             self._anchors.setdefault(each[0], each)

@@ -1,4 +1,4 @@
-"""XXH64 in plain Python: what checksums and ranks are, for whoever does without the native core, or checks it.
+"""XXH64 in plain Python, the hash of checksums and ranks: without the native core, and to check it.
 
 The hash is Yann Collet's: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
 """

@@ -1,4 +1,4 @@
-"""The `acker` command. Importing it needs click only; what a command needs besides is imported when it runs."""
+"""The `acker` command. It imports click alone; each command imports what else it needs when it runs."""
 
 from __future__ import annotations
 

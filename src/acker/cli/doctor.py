@@ -1,4 +1,4 @@
-"""`acker doctor`: what is installed, and whether it works together. Prints plainly: rich may be what is missing."""
+"""`acker doctor`: a check of the installation, of Spark and of its executors. Needs no rich, which may be missing."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from acker.cli.environment import SetupError, announce, find_jdk, last_line, req
 from acker.cli.probe import probe, prober
 
 _PACKAGES: Final = ("numpy", "pyarrow", "pandas", "pyspark", "protobuf", "click", "rich", "matplotlib")
-# What a process says of its acker, in the order in which it is shown.
+# The facts that a process reports about its acker, in the order of the output.
 _FIELDS: Final = ("acker", "implementation", "kernel", "abi")
 _WAYS: Final = "docs/shipping.md has the ways to do so"
 
 
 class _Sheet:
-    """Prints one line a finding, and remembers whether all were fine."""
+    """Prints one line for each finding, and remembers whether all were fine."""
 
     def __init__(self) -> None:
         self.fine = True
@@ -41,7 +41,7 @@ class _Sheet:
 def main(
     master: str, conf: Mapping[str, str] | None = None, *, py_files: Sequence[str] = (), ship: bool = False
 ) -> int:
-    """Look at everything; return 0 only when all of it is fine.
+    """Check everything; return 0 only if all of it works.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ def main(
     conf : mapping, optional
         Settings of Spark for the session, such as spark.archives.
     py_files : sequence of str
-        What is to come onto the path of the Python workers, as with `SparkContext.addPyFile`.
+        Files for the path of the Python workers, as with `SparkContext.addPyFile`.
     ship : bool
-        Look at executors to which acker was sent with `acker.spark.ship`.
+        Send acker to the executors first, with `acker.spark.ship`.
     """
     sheet = _Sheet()
     sheet.line("machine", f"{platform.machine()}, {platform.system()} {platform.release()}")
@@ -59,7 +59,7 @@ def main(
         _package(sheet, package)
     driver = prober()()
     sheet.line("driver", _text(driver), driver["fault"] is None)
-    # What --python names is looked at below, and a cluster has a PATH of its own.
+    # The interpreter that --python names is checked below, and a cluster has its own PATH.
     if master.startswith("local") and "spark.pyspark.python" not in (conf or {}):
         _workers(sheet)
     try:
@@ -73,7 +73,7 @@ def main(
 
 
 def _text(found: Mapping[str, Any]) -> str:
-    """Say in one line what a process found."""
+    """Return the findings of a process as one line."""
     python = f"python {found['python']} at {found['executable']}"
     if found["acker"] is None:
         return f"{python}; {found['fault']}"
@@ -82,7 +82,7 @@ def _text(found: Mapping[str, Any]) -> str:
 
 
 def _fix(driver: Mapping[str, Any], worker: Mapping[str, Any]) -> str | None:
-    """Return what mends a worker that does not fit the driver; None where it does.
+    """Return the fix for a worker that does not fit the driver; None if it fits.
 
     Another kernel, and an ABI that differs by the processor, give the same results.
     """
@@ -99,7 +99,7 @@ def _fix(driver: Mapping[str, Any], worker: Mapping[str, Any]) -> str | None:
 
 
 def _workers(sheet: _Sheet) -> None:
-    """Look at the Python that Spark's workers run on this machine where nothing names one: the first on PATH."""
+    """Check the Python that Spark's workers would run on this machine: the first on PATH, if no setting names one."""
     if "PYSPARK_PYTHON" in os.environ:
         return
     found = shutil.which("python3")
@@ -136,7 +136,7 @@ def _spark(
     require("pyspark", "pyarrow", "pandas", extra="spark")
     from pyspark.errors import PySparkException
 
-    # Stays where Spark does not start, since the error names it.
+    # Stays if Spark does not start, since the error names it.
     scratch = Path(tempfile.mkdtemp(prefix="acker-doctor-"))
     log = scratch / "spark.log"
     announce(f"starting Spark at {master}")
@@ -164,7 +164,7 @@ def _spark(
 
 
 def _executors(sheet: _Sheet, driver: Mapping[str, Any], found: list[dict[str, Any]]) -> None:
-    """Print a line for each executor: its Python workers see the same, but for their process ids."""
+    """Print a line for each executor: its Python workers report the same, except for their process ids."""
     alike = Counter(json.dumps({**worker, "pid": 0}, sort_keys=True) for worker in found)
     for text, count in sorted(alike.items()):
         worker = json.loads(text)
@@ -175,7 +175,7 @@ def _executors(sheet: _Sheet, driver: Mapping[str, Any], found: list[dict[str, A
 
 
 def _what_failed(fault: BaseException) -> str:
-    """Return the line of an error that tells what to do, or its last one."""
+    """Return the most useful line of an error, or its last one."""
     lines = [line.strip() for line in str(fault).splitlines()]
     telling = [line for line in lines if "PYTHON_VERSION_MISMATCH" in line or "ModuleNotFoundError" in line]
     return telling[0] if telling else last_line(fault)

@@ -1,4 +1,4 @@
-"""What a command needs from the machine: optional packages, a JDK, a Spark session. Imports nothing optional itself."""
+"""The needs of a command: optional packages, a JDK, a Spark session. Imports nothing optional itself."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ logger.gateway.level = error
 
 
 class SetupError(AckerError):
-    """The machine lacks something. The text is one sentence that says what to do."""
+    """A package, a JDK or Spark is missing. The text is one sentence that says what to do."""
 
 
 def announce(text: str) -> None:
-    """Say on the standard error what is waited for, before the wait."""
+    """Print on the standard error what the command waits for, before the wait."""
     print(f"{text} ...", file=sys.stderr, flush=True)
 
 
@@ -48,7 +48,7 @@ def require(*modules: str, extra: str) -> None:
     Raises
     ------
     SetupError
-        They are not; it says which extra brings them.
+        They are not; the text names the extra to install.
     """
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
@@ -84,22 +84,22 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     start_conf: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """Start Spark for one command, and stop it whatever happens.
+    """Start Spark for one command, and stop it in any case.
 
-    The workers run the interpreter that runs now, unless spark.pyspark.python or, for a cluster, PYSPARK_PYTHON names
-    theirs: Spark would otherwise start the first `python3` of PATH.
+    The workers run this interpreter, unless spark.pyspark.python or, for a cluster, PYSPARK_PYTHON names another:
+    by default Spark would start the first `python3` of PATH.
 
     Parameters
     ----------
     name, master : str
     driver_memory : str
-        Of the JVM that is started here, such as "2g".
+        Memory of the driver's JVM, such as "2g".
     log : Path, optional
-        What that JVM and the Python workers write to the standard error goes to this file.
+        File for the standard error of that JVM and of the Python workers.
     conf : mapping, optional
         Settings of the session that the command needs.
     start_conf : mapping, optional
-        Settings with which Spark is started; they win over those that stand here.
+        Settings with which Spark is started; they override the ones set here.
 
     Raises
     ------
@@ -160,13 +160,13 @@ def spark_session(
 
 
 def last_line(fault: BaseException) -> str:
-    """Return the line of a Python or Java trace that says what went wrong."""
+    """Return the line of a Python or Java traceback that holds the error."""
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
     return lines[-1] if lines else type(fault).__name__
 
 
 def was_interrupted(fault: BaseException | None) -> bool:
-    """Tell whether a failure followed from Ctrl-C: Spark's jobs are cancelled, and PySpark may raise that instead."""
+    """Return whether Ctrl-C caused a failure: it cancels Spark's jobs, and PySpark may raise that error instead."""
     while fault is not None:
         if isinstance(fault, KeyboardInterrupt):
             return True
@@ -176,7 +176,7 @@ def was_interrupted(fault: BaseException | None) -> bool:
 
 @contextlib.contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Let processes that are started in this context write their standard error to a file, for all of their life."""
+    """Redirect the standard error of processes that are started in this context to a file, for their whole life."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

@@ -1,4 +1,4 @@
-"""Finds the topology that a command line names as MODULE:TOPOLOGY."""
+"""The import of the topology that a command line names as MODULE:TOPOLOGY."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class UsageError(AckerError):
-    """A command line that cannot be followed. The text is one sentence that says how to mend it."""
+    """The command line is wrong. The text is one sentence that says how to fix it."""
 
 
 def load(name: str) -> type[Topology] | Graph:
@@ -34,7 +34,7 @@ def load(name: str) -> type[Topology] | Graph:
     Raises
     ------
     UsageError
-        No such module, it cannot be imported, no such topology, or that is none.
+        The module is missing or cannot be imported, or has no topology of that name.
     TopologyError
         The module defines one wrongly.
     """
@@ -85,12 +85,12 @@ def _import(name: str, attribute: str) -> ModuleType:
         file, line = (fault.filename, fault.lineno) if isinstance(fault, SyntaxError) else (at.filename, at.lineno)
         text = fault.msg if isinstance(fault, SyntaxError) else fault
         raise UsageError(
-            f"{name} cannot be imported: {type(fault).__name__}: {text} ({file}, line {line}): mend it there"
+            f"{name} cannot be imported: {type(fault).__name__}: {text} ({file}, line {line}): fix it there"
         ) from fault
 
 
 def _of_file(name: str, attribute: str) -> UsageError:
-    """Return what to say to who names a file."""
+    """Return the error for a command line that names a file."""
     path = Path(name)
     if path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
@@ -103,7 +103,7 @@ def _of_file(name: str, attribute: str) -> UsageError:
 
 
 def _instead(module: ModuleType, attribute: str) -> str:
-    """Return what could have been meant."""
+    """Return a suggestion: a topology of a similar name, or the names of all."""
     names = [name for name, value in vars(module).items() if _is_topology(value)]
     if not names:
         return "it defines no topology"

@@ -1,4 +1,4 @@
-"""What Python and which acker a process has: this one, and the workers of Spark, which need no acker to be asked."""
+"""The check of a process for its Python and its acker: this process, and Spark's workers, even if they lack acker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def prober() -> Callable[[], dict[str, Any]]:
-    """Return the function that looks at its process; being a local one it travels by value, so it needs no acker."""
+    """Return a function that inspects its process; as a local one it is pickled by value, so workers need no acker."""
 
     def look() -> dict[str, Any]:
         import os
@@ -58,7 +58,7 @@ def prober() -> Callable[[], dict[str, Any]]:
 
 
 def probe(spark: SparkSession, tasks: int) -> list[dict[str, Any]]:
-    """Return what `tasks` tasks find that run at once: one on each core, if there are so many."""
+    """Return the findings of `tasks` tasks that run at once, one on each core."""
     look = prober()
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""`acker state inspect`: a table or JSON of what a checkpoint says of the ackers in it."""
+"""`acker state inspect`: the ackers in a checkpoint, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEADINGS = ("shard", "pending", "open", "oldest", "log", "chunks", "acked", "fa
 
 
 def inspect(checkpoint: str, *, operator: int | None, as_json: bool, master: str, driver_memory: str) -> int:
-    """Show the ackers of a checkpoint, and return the exit code: 1 where the state of a shard is not fine."""
+    """Show the ackers of a checkpoint, and return the exit code: 1 if the state of a shard is damaged."""
     if not as_json:
         require("rich", extra="cli")
     announce(f"starting Spark at {master}")
@@ -39,7 +39,7 @@ def inspect(checkpoint: str, *, operator: int | None, as_json: bool, master: str
     ):
         from acker.spark.streams.checkpoint import inspect_checkpoint
 
-        spark.sparkContext.setLogLevel("OFF")  # what fails is told in one sentence
+        spark.sparkContext.setLogLevel("OFF")  # failures are reported in one sentence
         announce(f"reading {checkpoint}")
         try:
             found = inspect_checkpoint(spark, checkpoint, operator)
@@ -70,7 +70,7 @@ def to_json(acker: AckerState) -> dict[str, Any]:
 def _show(checkpoint: str, acker: AckerState) -> None:
     from rich.console import Console
 
-    # Where nobody looks at a window there is no need to fold lines at 80.
+    # In a file or a pipe, lines need not be folded at 80.
     console = Console(width=None if sys.stdout.isatty() else 120)
     by = "the watermark" if acker.event_time else "the clock"
     click.echo(f"{checkpoint}, operator {acker.operator}, after micro-batch {acker.batch_id}")
@@ -130,7 +130,7 @@ def age(ms: int) -> str:
 
 
 def ages(acker: AckerState) -> list[tuple[str, int]]:
-    """Return how many entries are of which age, groups without any left out."""
+    """Return the number of entries in each age group that has any."""
     between = (f"{low} to {high}" for low, high in pairwise(_BOUNDS))
     texts = (f"under {_BOUNDS[0]}", *between, f"{_BOUNDS[-1]} and more")
     counts = (sum(column) for column in zip(*(state.ages for state in acker.states), strict=True))

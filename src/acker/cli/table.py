@@ -1,4 +1,4 @@
-"""The figures of a topology as rows that people read, as in Storm's UI: for the terminal and for reports."""
+"""The figures of a topology as rows of a table, as in Storm's UI, for the terminal and for reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A component, or the whole topology. Empty: it has no such figure."""
+    """The figures of a component or of the whole topology, as text; empty if it has none."""
 
     component: str
     tasks: str
@@ -29,12 +29,12 @@ class Row(NamedTuple):
 
 HEADINGS = Row(*(name.replace("_", " ") for name in Row._fields))._replace(latency="p50 / p99")
 
-# What is no good news, and in which colour.
+# The colours of figures that should be 0.
 _ALARMS: Final = {"failed": "red", "timed_out": "yellow"}
-# Columns that a narrow terminal does without, in this order. What is pending tells most when a topology stands still.
+# Columns that a narrow terminal drops, in this order. The pending trees say most when a topology hangs.
 _DROPPED: Final = ("tasks", "emitted", "executed", "timed_out", "pending")
 
-# Ends of trees that are no good news, and what was given up: the field, and how one and many of them are called.
+# Trees that were not acked, and dead letters: the field, and its name for one and for many.
 _LOSSES: Final = (
     ("failed", "failed", "failed"),
     ("timed_out", "timed out", "timed out"),
@@ -90,7 +90,7 @@ def _latency(histogram: Histogram) -> str:
 
 
 def duration(ns: float | None) -> str:
-    """Return a time with the unit that suits it, and about two digits that count."""
+    """Return a time in a suitable unit, with about two significant digits."""
     if ns is None:
         return ""
     for unit, scale in (("s", 1e9), ("ms", 1e6)):
@@ -117,18 +117,18 @@ def line(stats: RuntimeStats, before: RuntimeStats | None = None) -> str:
 
 
 def losses(totals: ComponentStats) -> list[str]:
-    """Return how many trees ended otherwise than acked, by why; and dead letters. What there is none of is left out."""
+    """Return the counts of trees that were not acked, by reason, and of dead letters; without the zeros."""
     found = ((getattr(totals, field), one, many) for field, one, many in _LOSSES)
     return [quantity(count, one, many) for count, one, many in found if count]
 
 
 def quantity(count: int, one: str, many: str | None = None) -> str:
-    """Return a count with what is counted, in the singular or in the plural."""
+    """Return a count with its noun, in the singular or the plural."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def terminal_table(stats: RuntimeStats, title: str, caption: str | None = None, *, width: int = 120) -> Table:
-    """Return the table for a terminal of some width. A narrow one does without some columns."""
+    """Return the table for a terminal of this width; a narrow one drops columns."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
@@ -154,7 +154,7 @@ def terminal_table(stats: RuntimeStats, title: str, caption: str | None = None, 
 
 
 def _heading(name: str) -> str:
-    """Return a heading; one that is wider than what stands below it in two lines."""
+    """Return a heading, in two lines if it is wider than its column."""
     heading: str = getattr(HEADINGS, name)
     return heading.replace("timed ", "timed\n")
 

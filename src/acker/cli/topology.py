@@ -1,4 +1,4 @@
-"""`acker run MODULE:TOPOLOGY` and `acker graph`: options in; a live table, a report and an exit code out."""
+"""`acker run` and `acker graph`: the live table, the reports, the drawings and the exit code."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from acker.local.observe.metrics import RunReport, RuntimeStats
     from acker.topology import Graph
 
-# How often a terminal's table is drawn anew, and how often a line is printed where there is none.
+# How often the table of a terminal is redrawn, and how often a line is printed elsewhere.
 _DRAWN_A_SECOND: Final = 4
 _LINE_SECONDS: Final = 5.0
 
-# How many traces of timed-out trees are shown: the last ones.
+# The number of traces of timed-out trees to show, the last ones.
 _TRACES_SHOWN: Final = 3
 
 _REPORTS: Final = (".html", ".json")
@@ -58,7 +58,7 @@ def main(
     from acker.local.run import stop_on_signals
 
     topology = load(name)
-    # Where nobody looks at a window there is no need to fold lines at 80.
+    # In a file or a pipe, lines need not be folded at 80.
     console = Console(width=None if sys.stdout.isatty() else 120)
     _log_to(console)
     if trace is not None:
@@ -72,7 +72,7 @@ def main(
         stack.enter_context(stop_on_signals(runtime))
         _run(runtime, until, console)
     result = runtime.report()
-    # The exception after which a restart was waited for when the end came: it is no error of the report.
+    # The exception whose restart was still pending at the end; the report does not count it as an error.
     waited = result.error is None and any(each.crash for each in runtime.lifecycle.executors or ())
     crash = result.last_crash if waited else None
     if result.restarts and crash is None:
@@ -96,7 +96,7 @@ def _run(runtime: LocalRuntime, until: str | None, console: Console) -> None:
             )
             runtime.run(until)
         except Exception:
-            # What the topology ended with: it is in the report. What is not is a fault of the runtime's own.
+            # The error of the topology is in the report; any other one is a bug of the runtime.
             if runtime.error is None:
                 raise
         finally:
@@ -104,7 +104,7 @@ def _run(runtime: LocalRuntime, until: str | None, console: Console) -> None:
 
 
 def exit_code(report: RunReport) -> int:
-    """Return what the shell is told; what the user did goes before what the topology did."""
+    """Return the exit code; an interrupt by the user takes precedence over an error."""
     if report.outcome == "aborted":
         return 130
     if report.error is not None:
@@ -113,7 +113,7 @@ def exit_code(report: RunReport) -> int:
 
 
 def write_report(report: RunReport, graph: Graph, path: Path, crash: str | None = None) -> None:
-    """Write a report as what the file's name says: .html or .json."""
+    """Write a report in the format of the file's name, .html or .json."""
     if path.suffix == ".json":
         text = json.dumps(report.to_json(), indent=2) + "\n"
     else:
@@ -158,7 +158,7 @@ def _serve_metrics(runtime: LocalRuntime, port: int, console: Console) -> Iterat
 
 
 def _show_figures(runtime: LocalRuntime, console: Console) -> AbstractContextManager[object]:
-    """Show the figures while they change: a live table on a terminal, a line now and then elsewhere."""
+    """Show the figures while they change: a live table on a terminal, a line every few seconds elsewhere."""
     if not console.is_terminal:
         return _lines(runtime, console)
     from rich.live import Live
@@ -198,7 +198,7 @@ def _lines(runtime: LocalRuntime, console: Console) -> Iterator[None]:
 
 
 def _show(report: RunReport, console: Console, crash: str | None) -> None:
-    """Print how it went: the table, what is wrong, and the verdict as the last word."""
+    """Print the table, the problems, and the verdict as the last line."""
     from acker.cli.topology_report import verdict
 
     tone, text = verdict(report, crash)
@@ -223,7 +223,7 @@ def _say(console: Console, text: str, style: str | None = None) -> None:
 
 
 def _log_to(console: Console) -> None:
-    """Show what the runtime and the components log, unless the program has set up logging itself.
+    """Show the log of the runtime and the components, unless the program has configured logging itself.
 
     On a terminal through the console, which keeps the live table below the lines; elsewhere on the standard error.
     """
@@ -240,7 +240,7 @@ def _log_to(console: Console) -> None:
 
 
 def parse_conf(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Return NAME=VALUE pairs as options: the value as JSON if it is that, else as text."""
+    """Return NAME=VALUE pairs as options: the value as JSON if it parses, otherwise as text."""
     conf: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")

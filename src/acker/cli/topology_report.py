@@ -1,9 +1,10 @@
-"""How a topology's run went as one HTML file: figures, the drawn topology, latencies, and whatever went wrong."""
+"""The report of a topology's run as one HTML file: figures, drawing, latencies and problems."""
 
 from __future__ import annotations
 
 import dataclasses
 import html
+import math
 import platform
 from typing import TYPE_CHECKING, Final
 
@@ -24,10 +25,10 @@ OUTCOMES: Final = {
     "failed": "ended with an error",
 }
 
-# The latency figure, one bar an octave: its size, the room that the axes take of it, and the width of a digit.
+# The latency figure, one bar an octave: its size, the margins for the axes, and the width of a digit.
 _WIDTH, _HEIGHT = 860, 190
 _RIGHT, _TOP, _FOOT, _DIGIT = 30, 14, 36, 8
-# How many bars there are at least, empty ones too, and how many can be named without running together.
+# The least number of bars, empty ones included, and the most labels that fit side by side.
 _BARS_MIN, _NAMES_MAX = 5, 16
 
 
@@ -57,13 +58,13 @@ def to_html(report: RunReport, graph: Graph, crash: str | None = None) -> str:
 
 
 def verdict(report: RunReport, crash: str | None = None) -> tuple[str, str]:
-    """Return the tone, good, fair or bad, and the sentence that is read first.
+    """Return the tone, good, fair or bad, and the first sentence of the report.
 
     Parameters
     ----------
     report : RunReport
     crash : str, optional
-        The exception after which the topology waited for its restart when it was stopped.
+        The exception whose restart was still pending when the topology was stopped.
     """
     totals = report.stats.totals
     told = [OUTCOMES[report.outcome]]
@@ -192,7 +193,7 @@ def _bars(name: str, histogram: Histogram, what: str) -> str:
         y = floor - high * tick / ticks[-1]
         parts.append(f'<path d="M{left} {y:.1f}H{_WIDTH - _RIGHT}" stroke="var(--faint)"/>')
         parts.append(f'<text class="y" x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:,}</text>')
-    every = -(-len(octaves) // _NAMES_MAX)
+    every = math.ceil(len(octaves) / _NAMES_MAX)
     for place, (bound, count) in enumerate(octaves):
         x, height = left + place * wide, max(1.0, high * count / ticks[-1]) if count else 0
         told = html.escape(f"{count:,} in up to {duration(bound)}")

@@ -1,1 +1,1 @@
-"""Pages to look at: what HTML reports have in common."""
+"""The HTML pages of reports."""

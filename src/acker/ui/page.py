@@ -1,4 +1,4 @@
-"""HTML reports: one file that needs nothing else, in light and in dark."""
+"""The building blocks of HTML reports, which are one file each, in light and in dark."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ _DOCUMENT: Final = """<!doctype html>
 
 
 def document(title: str, *parts: str) -> str:
-    """Return a page of parts that are HTML already; one that is empty is left out."""
+    """Return a page of HTML parts, without the empty ones."""
     return _DOCUMENT.format(title=html.escape(title), style=_STYLE, body="\n".join(part for part in parts if part))
 
 
 def verdict(tone: str, text: str) -> str:
-    """Return the line that is read first; its tone is good, fair or bad."""
+    """Return the verdict of a report; its tone is good, fair or bad."""
     return f'<p class="verdict {tone}">{html.escape(text)}</p>'
 
 
@@ -84,33 +84,33 @@ def tiles(values: Iterable[tuple[str, str]]) -> str:
 
 
 def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """Return a table that scrolls where it is too wide for the page."""
+    """Return a table, which scrolls if it is wider than the page."""
     names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
     return f'<div class="table"><table><tr>{names}</tr>{rows}</table></div>'
 
 
 def drawing(svg: str) -> str:
-    """Return a drawing in its own size; where the page is narrower, it scrolls."""
+    """Return a drawing in its own size, which scrolls if it is wider than the page."""
     return f'<div class="drawing">{svg}</div>'
 
 
 def figure(svg: str) -> str:
-    """Return a chart as wide as the page; where that is too narrow to read it, it scrolls."""
+    """Return a chart as wide as the page, which scrolls if the page is too narrow to read it."""
     return f'<div class="plot">{svg}</div>'
 
 
 def plot(name: str, size: tuple[float, float], draw: Callable[[Any], None], *, line: str = "faint") -> str:
-    """Draw with Matplotlib, and return SVG that takes its colours from variables.
+    """Draw with Matplotlib, and return SVG that takes its colours from CSS variables.
 
     Parameters
     ----------
     name : str
-        Goes before the ids in the SVG, which have to differ where several plots stand in one page.
+        Prefix of the ids in the SVG, which must differ between the plots of a page.
     size : (width, height)
         In inches.
     draw : callable
-        Draws into the axes that it is given, with `COLOURS`.
+        Draws into the axes that it gets, with `COLOURS`.
     line : str
         The variable for axes and grid.
     """
@@ -149,5 +149,5 @@ def plot(name: str, size: tuple[float, float], draw: Callable[[Any], None], *, l
 
 
 def section(heading: str, *parts: str) -> str:
-    """Return parts, HTML already, under a heading."""
+    """Return HTML parts under a heading."""
     return f"<section><h2>{html.escape(heading)}</h2>{''.join(parts)}</section>"
