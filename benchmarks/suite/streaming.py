@@ -95,7 +95,7 @@ def _empty(spark: SparkSession, path: str) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-    from acker.spark.blocks import place_of
+    from acker.spark.placement import place_of
 
     class Nothing(StatefulProcessor):
         """Reads and writes no state."""

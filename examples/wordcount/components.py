@@ -6,7 +6,6 @@ a new chance.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,13 +17,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from acker._engine.ids import draw
+from acker.spark.pipelines.tracked import Tracked, spout
+from acker.spark.pipelines.transforms import Flow
 from acker.spark.pipelines.user_functions import Outputs
 from examples.wordcount.corpus import Corpus, read_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from acker.spark.pipelines.tracked import Tracked
+    from acker.spark.pipelines.collector import MessageCollector
 
 # The lines as the spout sends them. `lose` is where in the line a word gets lost, from 0 to below 1; null for nowhere.
 LINES: Final = "file int, line long, attempt int, text string, fault boolean, lose double"
@@ -113,10 +114,15 @@ def split(line: Any) -> list[tuple[str, bool]]:
     return [(word, place != lost) for place, word in enumerate(words)]
 
 
-def arrives(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Tell the words that arrive from those that the network between split and count loses."""
-    mask: NDArray[np.bool_] = batch.column("kept").to_numpy(zero_copy_only=False)
-    return mask
+class LossyNetwork:
+    """Loses the words that do not arrive at the count bolt: no message is sent for them, so their trees stay open."""
+
+    def run(self, flows: Iterator[Flow], collector: MessageCollector) -> Iterator[Flow]:
+        """Drop the rows that are not kept."""
+        for rows, anchors in flows:
+            arrives = rows.column("kept").to_numpy(zero_copy_only=False)
+            if arrives.any():
+                yield Flow(rows.filter(pa.array(arrives)), anchors.take(np.flatnonzero(arrives)))
 
 
 def count(batch: pa.RecordBatch) -> Outputs:
@@ -139,20 +145,18 @@ def pipeline(
     spark: SparkSession, corpus: Corpus, faults: Faults, attempt: int, replays: Replays | None, partitions: int
 ) -> Tracked:
     """Build one round: spout -> split -> fields grouping on the word -> count."""
-    from acker.spark.pipelines.tracked import spout
-
     if replays is None:
         chunks = corpus.chunks(partitions)
     else:
         files = sorted(replays)
         size = math.ceil(len(files) / partitions)
         chunks = [files[start : start + size] for start in range(0, len(files), size)]
-    reader = functools.partial(read, corpus, chunks, faults, attempt, replays)
+
+    def read_lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return read(corpus, chunks, faults, attempt, replays, batches)
 
     spouted = spout(
-        spark.range(0, len(chunks), 1, numPartitions=len(chunks)),
-        reader=reader,
-        schema=LINES,
+        spark.range(0, len(chunks), 1, numPartitions=len(chunks)).mapInArrow(read_lines, LINES),
         message_id="line",
         source="file",
         task_id="file",
@@ -165,5 +169,6 @@ def pipeline(
 
 def count_words(lines: Tracked) -> Tracked:
     """Build what follows the spout: split -> fields grouping on the word -> count."""
-    words = lines.bolt(split, schema="word string, kept boolean").lossy(arrives).select("word")
+    sent = lines.bolt(split, schema="word string, kept boolean")
+    words = Tracked(sent.plan.transform(LossyNetwork())).select("word")
     return words.grouped("word").bolt(count, schema="word string", by="batch", sink=True)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from acker.spark.pipelines.tracked import Counters, Tracked
+    from acker.spark.pipelines.counters import PipelineCounters
+    from acker.spark.pipelines.tracked import Tracked
 
 TIMED_OUT: Final = "timed out: still open at the end of the round"
 
@@ -115,7 +116,7 @@ class Totals:
         values = {name: value for name, value in asdict(self).items() if name != "dead_letters"}
         return {**values, "exit_code": self.exit_code}
 
-    def add_counters(self, counters: Counters) -> None:
+    def add_counters(self, counters: PipelineCounters) -> None:
         """Add the counters of one evaluation of the pipeline."""
         self.messages += counters.messages
         self.acker_seconds += counters.native_ns / 1e9
@@ -251,7 +252,7 @@ class WordCount:
             with self._phase("settle", f"round {attempt + 1}: the acker settles the trees"):
                 settled = self._settle(tracked)
             with self._phase("add up", f"round {attempt + 1}: adding up the words of acked trees"):
-                counted = self._add_up(tracked.data(settled.root_id, through=tally, schema=COUNTS).toArrow())
+                counted = self._add_up(tracked.data(settled.root_id).mapInArrow(tally, COUNTS).toArrow())
         finally:
             tracked.unpersist()
         self._account(attempt, counters, settled, counted, time.perf_counter() - start)
@@ -280,7 +281,7 @@ class WordCount:
     def _account(
         self,
         attempt: int,
-        counters: Counters,
+        counters: PipelineCounters,
         settled: _RoundOutcome,
         counted: int,
         wall_seconds: float,

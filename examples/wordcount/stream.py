@@ -21,13 +21,15 @@ import numpy as np
 import pyarrow as pa
 
 from acker._engine.protocol import Outcome
+from acker.spark import completions_from_blocks
 from acker.spark.blocks import BLOCKS_DDL
+from acker.spark.parcel import pack_function
 from acker.spark.pipelines import anchors as trees
-from acker.spark.pipelines.stages import ANCHORS, BLOCK, COUNTERS_SHARD, FAILURES_SHARD, SHARD, decode_failures
+from acker.spark.pipelines.collector import COUNTERS_SHARD, FAILURES_SHARD
+from acker.spark.pipelines.stages import ANCHORS, BLOCK, SHARD, decode_failures
 from acker.spark.pipelines.tracked import spout
-from acker.spark.session_checks import PARTITIONS_CONF, PROVIDER, PROVIDER_CONF, carried
+from acker.spark.session_checks import PARTITIONS_CONF, PROVIDER, PROVIDER_CONF
 from acker.spark.streams.file_source import BINARY_FILES_DDL
-from acker.spark.streams.plan import completions_from_block_stream
 from acker.spark.streams.sinks import for_each_completion
 from examples.wordcount.components import BATCH_ROWS, LINES, Faults, count_words, draw_faults, join_batches
 from examples.wordcount.corpus import read_lines
@@ -161,10 +163,12 @@ def completions(spark: SparkSession, folder: Folder, settings: Settings) -> Data
         .option("maxBytesPerTrigger", _BATCH_BYTES)
         .load(str(folder.drop))
     ).select("path")
+
+    def read_lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return read(folder, faults, batches)
+
     spouted = spout(
-        dropped,
-        reader=functools.partial(read, folder, faults),
-        schema=f"{LINES}, {_MESSAGE} long",
+        dropped.mapInArrow(read_lines, f"{LINES}, {_MESSAGE} long"),
         message_id=_MESSAGE,
         source="file",
         task_id="file",
@@ -172,8 +176,8 @@ def completions(spark: SparkSession, folder: Folder, settings: Settings) -> Data
         shards=settings.partitions,
         component="lines",
     )
-    blocks = count_words(spouted).dataframe.mapInArrow(carried(functools.partial(store, folder)), BLOCKS_DDL)
-    return completions_from_block_stream(blocks, shards=settings.partitions, timeout=settings.timeout_seconds)
+    blocks = count_words(spouted).dataframe.mapInArrow(pack_function(functools.partial(store, folder)), BLOCKS_DDL)
+    return completions_from_blocks(blocks, shards=settings.partitions, timeout=settings.timeout_seconds)
 
 
 def start(spark: SparkSession, root: Path) -> StreamingQuery:

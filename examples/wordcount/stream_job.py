@@ -339,7 +339,7 @@ class StreamWordCount:
         """Count the words of acked trees, given in order; return the reasons of failed ones."""
         import json
 
-        from acker.spark.pipelines.tracked import sum_counters
+        from acker.spark.pipelines.counters import sum_counters
 
         reasons: dict[int, str] = {}
         reports: list[dict[str, Any]] = []

@@ -17,7 +17,8 @@ import pytest
 from acker import Completions, Outcome
 from acker._engine.ids import root_ids
 from acker.spark.pipelines import anchors as trees
-from acker.spark.pipelines.stages import BLOCK, COUNTERS_SHARD, FAILURES_SHARD, SHARD, Collector, hidden_schema
+from acker.spark.pipelines.collector import COUNTERS_SHARD, FAILURES_SHARD, MessageCollector
+from acker.spark.pipelines.stages import BLOCK, SHARD, hidden_schema
 from examples.wordcount import stream
 from examples.wordcount.components import INJECTED, Faults, draw_faults, split
 from examples.wordcount.corpus import find, read_lines
@@ -333,7 +334,7 @@ def test_store_keeps_words_and_lets_messages_pass(folder, monkeypatch) -> None:
     schema = hidden_schema(pa.schema({"word": pa.string()}))
     anchors = trees.single(np.array([5, 6, 5]), np.zeros(3, np.int64))
     data = [pa.array(["a", "b", "a"]), trees.to_arrow(anchors), pa.nulls(3, pa.int32()), pa.nulls(3, pa.binary())]
-    collector = Collector(2)
+    collector = MessageCollector(2)
     collector.add(np.array([0], np.int8), np.array([5]), np.array([1]), np.array([0], np.int32), np.array([9]))
     collector.add_failures("split", np.array([6]), np.array([1]), ["no"])
     collector.counters("lines").emitted = 4

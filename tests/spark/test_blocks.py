@@ -3,20 +3,17 @@
 import struct
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F  # noqa: N812
 
-from acker import AckerError, _core
+from acker import _core
 from acker._engine.columns import check_columns
 from acker._engine.combiner import Cohorts, Combiner, Partials, shard_of
 from acker._engine.protocol import INT64_MAX, INT64_MIN, Kind
-from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.errors import ArgumentValueError
 from acker.spark import blocks
 from acker.spark.blocks import (
     BlockHeader,
-    completions_from_blocks,
     decode_block,
     encode_block,
     encode_blocks,
@@ -160,47 +157,6 @@ def test_a_combiner_becomes_blocks_that_count_its_messages_once(monkeypatch):
     assert list(encode_blocks(Combiner(), 4)) == []
 
 
-@pytest.fixture(scope="module")
-def block_rows():
-    """Blocks of messages that were combined in five places, and what they come to."""
-    messages = columns(2000)
-    rows = []
-    for part in np.array_split(np.random.default_rng(1).permutation(2000), 5):
-        combiner = combiner_of([column[part] for column in messages])
-        rows += [(shard, bytearray(block)) for shard, block in encode_blocks(combiner, 6)]
-    return rows, messages
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("shards", [6, None])
-@pytest.mark.parametrize("include_pending", [False, True])
-def test_blocks_are_settled_on_spark(spark, block_rows, shards, include_pending):
-    rows, messages = block_rows
-    frame = spark.createDataFrame(rows, "`the.``number%s` bigint, `the ``block` binary").repartition(3)
-    done = completions_from_blocks(
-        frame, column="the `block", shard="the.`number%s", shards=shards, include_pending=include_pending
-    )
-    found = sorted(map(tuple, done.collect()))
-    assert found == settle_as_sets(*messages, include_pending=include_pending).rows()
-    assert done.dtypes == [
-        ("root_id", "bigint"),
-        ("message_id", "bigint"),
-        ("task_id", "int"),
-        ("outcome", "tinyint"),
-        ("elapsed_ms", "bigint"),
-    ]
-
-
-@pytest.mark.spark
-def test_each_shard_has_a_partition_of_its_own(spark):
-    for shards in (1, 2, 5, 64):
-        places = blocks.placements(shards)
-        rows = [(int(place), shard) for shard, place in enumerate(places)]
-        frame = spark.createDataFrame(rows, "place int, shard int").repartition(shards, "place")
-        placed = frame.select(F.spark_partition_id(), "shard").collect()
-        assert sorted(map(tuple, placed)) == [(shard, shard) for shard in range(shards)]
-
-
 @pytest.mark.spark
 def test_spark_reads_the_latest_event_time_of_blocks(spark):
     times = [0, 1, -1, 255, 256, 1_700_000_000_123, -62_135_596_800_000, 253_402_300_799_999, -(2**61), 2**61]
@@ -211,47 +167,3 @@ def test_spark_reads_the_latest_event_time_of_blocks(spark):
     frame = spark.createDataFrame(rows, "at long, block binary")
     found = frame.select("at", blocks.latest_event_ms(F.col("block")).alias("found")).collect()
     assert [row.found for row in found] == [row.at for row in found] == times
-
-
-@pytest.mark.spark
-def test_blocks_that_are_wrong_fail_the_job_and_say_why(spark, block_rows):
-    rows, _ = block_rows
-    shard, block = rows[0]
-    damaged = bytearray(block)
-    damaged[80] ^= 1
-    for bad, shards, text in (
-        ([(shard, damaged)], None, "block: the checksum does not fit the bytes"),
-        ([(shard, None)], None, "expected a shard and a block in each row, got null"),
-        ([(None, block)], 6, "expected a shard and a block in each row, got null"),
-        ([((shard + 1) % 6, block)], 6, "of 6 holds other trees"),
-        ([(5, block)], 5, "expected a shard from 0 to 4 in column 'shard', since shards is 5, got 5: give the number"),
-        ([(-1, block)], 6, "expected a shard from 0 to 5 in column 'shard', since shards is 6, got -1"),
-        ([(2**40, block)], 6, f"since shards is 6, got {2**40}: give the number of shards into which"),
-    ):
-        frame = spark.createDataFrame(bad, "shard long, block binary")
-        with pytest.raises((PythonException, SparkRuntimeException), match=text):
-            completions_from_blocks(frame, shards=shards).collect()
-
-
-@pytest.mark.spark
-def test_frames_without_blocks_are_refused(spark):
-    frame = spark.createDataFrame([(1, "x")], "shard int, block string")
-    with pytest.raises(ArgumentTypeError, match="expected column 'block' of type binary, got string"):
-        completions_from_blocks(frame)
-    with pytest.raises(ArgumentValueError, match="there is no column 'carrier'; there are shard, block"):
-        completions_from_blocks(frame, column="carrier")
-    good = spark.createDataFrame([(1, bytearray())], "shard int, block binary")
-    with pytest.raises(ArgumentValueError, match="shards: expected an integer from 1 to 1024, got 0"):
-        completions_from_blocks(good, shards=0)
-    with pytest.raises(ArgumentTypeError, match="event_time: expected none but timeout, protocol, buckets, high_water"):
-        completions_from_blocks(good, shards=1, event_time="at")
-    assert issubclass(ArgumentValueError, AckerError)
-
-
-def test_completions_leave_in_batches_that_spark_takes_well(monkeypatch):
-    monkeypatch.setattr(blocks, "_COMPLETION_BATCH_ROWS", 100)
-    combiner = Combiner()
-    combiner.add(0, np.arange(250), np.zeros(250, np.int64), np.zeros(250, np.int32))
-    batches = list(blocks.completion_batches(combiner.settle()))
-    assert [batch.num_rows for batch in batches] == [100, 100, 50]
-    assert pa.Table.from_batches(batches).column("root_id").to_pylist() == list(range(250))

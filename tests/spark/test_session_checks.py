@@ -9,7 +9,7 @@ from google.protobuf import runtime_version
 
 from acker.errors import AckerError, SessionError
 from acker.spark import session_checks
-from acker.spark.session_checks import check_streaming_session, check_worker, versions
+from acker.spark.session_checks import check_streaming_session
 
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
@@ -68,20 +68,6 @@ def test_workers_with_another_python_are_told_of_before_the_query_starts(spark, 
         check_streaming_session(spark)
 
 
-@pytest.mark.spark
-def test_a_worker_with_another_acker_fails_the_job_in_one_sentence(spark):
-    def look(batches):
-        check_worker(("0.0.1",))
-        yield from batches
-
-    with pytest.raises(Exception, match=r"SessionError: the driver has acker 0\.0\.1 and the worker at .* has acker"):
-        spark.range(1).mapInArrow(look, "id long").collect()
-
-
-def test_a_worker_with_the_same_acker_is_fine():
-    check_worker(versions())
-
-
 @pytest.mark.parametrize(("module", "package"), [("pandas", "pandas"), ("google.protobuf.runtime_version", "protobuf")])
 def test_a_missing_package_is_named(monkeypatch, module, package):
     monkeypatch.setitem(sys.modules, module, None)
@@ -101,7 +87,7 @@ def test_the_errors_are_what_callers_expect():
     assert issubclass(SessionError, AckerError) and issubclass(SessionError, RuntimeError)
 
 
-def test_guards_do_not_import_what_they_ask_for():
+def test_the_checks_do_not_import_what_they_ask_for():
     """So that a missing package is answered by them, and not by an import."""
     code = "import sys, acker.spark.session_checks; print({'pandas', 'google.protobuf'} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

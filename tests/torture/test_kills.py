@@ -84,14 +84,14 @@ def test_a_table_of_a_batch_that_is_run_again_is_not_taken(rocks, tmp_path):
     with pytest.raises(StreamingQueryException, match="the disk is full"):
         query.awaitTermination()
     before = [batch_report(progress) for progress in query.recentProgress]
-    assert [(report.batch_id, report.resident) for report in before] == [(0, 0), (1, SHARDS)]
+    assert [(report.batch_id, report.cached) for report in before] == [(0, 0), (1, SHARDS)]
     stale = tables_left(rocks, query.id)
     assert len(stale) == SHARDS
     again = start()
     again.awaitTermination()
     assert again.id == query.id and again.runId != query.runId
     after = [batch_report(progress) for progress in again.recentProgress]
-    tables = [(report.batch_id, report.resident, report.rebuilt) for report in after]
+    tables = [(report.batch_id, report.cached, report.rebuilt) for report in after]
     assert tables[:2] == [(fails_at, 0, SHARDS), (fails_at + 1, SHARDS, 0)]
     assert len(tables_left(rocks, query.id)) == SHARDS and not tables_left(rocks, query.id) & stale
     tries = run.tries_of(kept)

@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 
 import acker
 from acker.errors import ArgumentTypeError, ArgumentValueError, SessionError
-from acker.spark.session_checks import Parcel, carried
+from acker.spark.parcel import Parcel, pack_function
 from acker.spark.shipping import archives
 from tests.torture.shipping import (
     CLUSTER,
@@ -65,7 +65,7 @@ def opened_by(python, parcel, path=""):
 
 def test_a_parcel_is_its_content_where_it_is_opened(lacking):
     assert pickle.loads(cloudpickle.dumps(Parcel([acker.Kind.OK]))) == [acker.Kind.OK]
-    assert list(pickle.loads(cloudpickle.dumps(carried(iter)))([1, 2])) == [1, 2]
+    assert list(pickle.loads(cloudpickle.dumps(pack_function(iter)))([1, 2])) == [1, 2]
     assert opened_by(lacking, Parcel(acker.Kind.OK), Path(acker.__file__).parents[1]) == "2"
 
 
@@ -92,7 +92,7 @@ def test_a_parcel_may_hold_broadcast_variables(spark):
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"id": numbers.value})
 
-    assert [row.id for row in spark.range(1).coalesce(1).mapInArrow(carried(run), "id long").collect()] == [3, 4]
+    assert [row.id for row in spark.range(1).coalesce(1).mapInArrow(pack_function(run), "id long").collect()] == [3, 4]
 
 
 # ---- archives -------------------------------------------------------------------------------------------------------

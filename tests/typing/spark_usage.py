@@ -1,6 +1,6 @@
 """acker on Spark as typed code writes it. Never run: mypy checks it, unneeded ignores included."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, assert_type
 
 import pyarrow as pa
@@ -13,7 +13,8 @@ import acker.spark as aspark
 
 def batches(spark: SparkSession, messages: DataFrame) -> None:
     assert_type(acker.MESSAGE_SCHEMA, pa.Schema)
-    assert_type(aspark.completions(messages, shards=8, timeout="90 seconds", include_pending=True), DataFrame)
+    assert_type(aspark.completions(messages, shards=8, timeout="90 seconds", buckets=4), DataFrame)
+    assert_type(aspark.completions(messages, include_pending=True), DataFrame)
     assert_type(aspark.completions_from_files(spark, ["a.parquet", "b.arrow"], protocol="storm-0.9"), DataFrame)
     assert_type(aspark.completions_from_blocks(messages, column="packed", shard="part", shards=4), DataFrame)
 
@@ -32,12 +33,8 @@ def lengths(batch: pa.RecordBatch) -> aspark.Outputs:
     return aspark.Outputs(pa.table({"length": [1, 2]}), parent=[0, [0, 1]], failed={2: "too long"})
 
 
-def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from batches
-
-
 def pipelines(lines: DataFrame) -> None:
-    first = aspark.spout(lines, message_id="line", source="file", reader=read, schema="line long, text string")
+    first = aspark.spout(lines, message_id="line", source="file")
     assert_type(first, aspark.Tracked)
     words = first.bolt(split, schema="word string").grouped("word")
     assert_type(words.bolt(lengths, schema="length long", by="batch", sink=True), aspark.Tracked)

@@ -1,6 +1,6 @@
-"""The acker on Spark: completions of DataFrames and files of messages, and tracked pipelines.
+"""The acker on Spark: completions of DataFrames, files and streams of messages, and tracked pipelines.
 
-Needs pyspark and pyarrow (``pip install acker[spark]``); nothing else of the package imports them.
+Needs pyspark and pyarrow (``pip install acker[spark]``).
 """
 
 from __future__ import annotations
@@ -13,20 +13,33 @@ _missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
 if _missing:
     raise ImportError(f"acker.spark needs {' and '.join(_missing)}: pip install acker[spark]")
 
-from acker.spark.aggregate import completions  # noqa: E402  After the check, which says what is missing.
-from acker.spark.blocks import completions_from_blocks  # noqa: E402
-from acker.spark.files import completions_from_files  # noqa: E402
-from acker.spark.pipelines.user_functions import Outputs  # noqa: E402
-
 if TYPE_CHECKING:
-    from acker.spark.pipelines.tracked import Tracked, completions_of, spout
+    from acker.spark.entries import completions, completions_from_blocks, completions_from_files, completions_of
+    from acker.spark.options import SOURCE_OPTIONS
+    from acker.spark.pipelines.counters import ComponentCounters, PipelineCounters
+    from acker.spark.pipelines.tracked import Tracked, spout
+    from acker.spark.pipelines.user_functions import Outputs
     from acker.spark.shipping import ship
-    from acker.spark.streams.listener import AckerListener, batch_report, skipped_files
+    from acker.spark.streams.checkpoint import AckerState, ShardState, inspect_checkpoint
+    from acker.spark.streams.listener import (
+        AckerListener,
+        batch_report,
+        shard_reports,
+        skipped_files,
+        sum_reports,
+    )
+    from acker.spark.streams.reports import MicroBatchReport
     from acker.spark.streams.sinks import for_each_completion
 
 __all__ = [
+    "SOURCE_OPTIONS",
     "AckerListener",
+    "AckerState",
+    "ComponentCounters",
+    "MicroBatchReport",
     "Outputs",
+    "PipelineCounters",
+    "ShardState",
     "Tracked",
     "batch_report",
     "completions",
@@ -34,26 +47,45 @@ __all__ = [
     "completions_from_files",
     "completions_of",
     "for_each_completion",
+    "inspect_checkpoint",
+    "shard_reports",
     "ship",
     "skipped_files",
     "spout",
+    "sum_reports",
 ]
 
-
-_LAZY = {
+# Imported on first use: workers import this package too, and need little of it.
+_MODULES = {
+    "SOURCE_OPTIONS": "options",
     "AckerListener": "streams.listener",
+    "AckerState": "streams.checkpoint",
+    "ComponentCounters": "pipelines.counters",
+    "MicroBatchReport": "streams.reports",
+    "Outputs": "pipelines.user_functions",
+    "PipelineCounters": "pipelines.counters",
+    "ShardState": "streams.checkpoint",
     "Tracked": "pipelines.tracked",
     "batch_report": "streams.listener",
-    "completions_of": "pipelines.tracked",
+    "completions": "entries",
+    "completions_from_blocks": "entries",
+    "completions_from_files": "entries",
+    "completions_of": "entries",
     "for_each_completion": "streams.sinks",
+    "inspect_checkpoint": "streams.checkpoint",
+    "shard_reports": "streams.listener",
     "ship": "shipping",
     "skipped_files": "streams.listener",
     "spout": "pipelines.tracked",
+    "sum_reports": "streams.listener",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # Workers import this package too; what only drivers need costs them nothing.
-    if name in _LAZY:
-        return getattr(import_module(f"acker.spark.{_LAZY[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"acker.spark.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'acker.spark' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

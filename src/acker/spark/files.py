@@ -1,15 +1,14 @@
-"""Completions of messages at rest: Spark's Python workers read the files, combine by root and send blocks.
+"""Files of messages: Spark's Python workers read them, combine the messages by root and send blocks.
 
-Message rows never enter the JVM. The driver looks at the footers, so that a file of the wrong shape is refused before
-a job starts, and cuts the files into units (row groups, record batches) that it deals out in order: neighbours in a
-file are often of the same trees, and what one task combines needs no shuffle.
+No message row enters the JVM. The driver reads the footers, so that a file of the wrong shape is refused before a job
+starts, and cuts the files into units (row groups, record batches) that it deals out in order: neighbours in a file are
+often of the same trees, and what one task combines needs no shuffle.
 """
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,12 +18,13 @@ from pyarrow import fs
 from pyspark.errors import PySparkException
 
 from acker._engine.combiner import SHARDS_MAX, Cohorts, Combiner
+from acker._engine.protocol import divide_up
 from acker._engine.schemas import MESSAGE_COLUMNS
 from acker.errors import ArgumentValueError, ColumnTypeError, ColumnValueError
-from acker.spark.blocks import BLOCKS_DDL, block_row, completions_from_blocks, encode_blocks
-from acker.spark.messages import check_options, columns_of, event_times_of, latest_of
+from acker.spark.blocks import BLOCKS_DDL, block_row, encode_blocks
+from acker.spark.messages import columns_of, event_times_of, latest_of
+from acker.spark.parcel import pack_function
 from acker.spark.paths import list_files
-from acker.spark.session_checks import carried
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _BATCH_ROWS: Final = 131_072
-# A task of more messages than this would need more memory than a worker should take; more tasks than cores do no harm.
+# Bounds the memory of a worker; more tasks than cores do no harm.
 _TASK_MESSAGES_MAX: Final = 16_000_000
-# What a combiner may hold before it leaves as blocks.
+# A combiner with more roots than this is written out as blocks.
 _TASK_ROOTS_MAX: Final = 4_000_000
 _FOOTER_THREADS: Final = 8
-# What a message takes in Arrow's memory, to guess the messages of a file that does not say.
+# Bytes of a message in Arrow's memory, to estimate the messages of a file that does not tell.
 _MESSAGE_BYTES: Final = 29
-# Spark's own way of reading all that lies in the directory of a file sink.
+# Makes Spark read all files in the directory of a file sink.
 _IGNORE_LOGS_CONF: Final = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
 
 PARQUET: Final = "parquet"
@@ -59,11 +59,11 @@ class Unit(NamedTuple):
     number : int
         Of the row group or record batch; 0 for a stream, which is read whole.
     pieces : int
-        How many of them the file had when it was looked at.
+        The number of pieces in the file when it was inspected.
     first_row : int
-        Row of the file at which the piece begins; 0 where the footer does not say.
+        Row of the file at which the piece begins; 0 if the footer does not tell.
     messages : int
-        How many rows it has, or about how many.
+        The number of rows, exact or estimated.
     """
 
     filesystem: fs.FileSystem
@@ -75,116 +75,28 @@ class Unit(NamedTuple):
     messages: int
 
 
-def completions_from_files(
-    spark: SparkSession,
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    *,
-    shards: int | None = None,
-    timeout: str | float | None = None,
-    protocol: str = "storm",
-    include_pending: bool = False,
-    streaming: bool = False,
-    max_files_per_trigger: int | None = None,
-    source_options: Mapping[str, Any] | None = None,
-    skip_foreign_files: bool = False,
-    buckets: int | None = None,
-    high_water: int | None = None,
-    event_time: str | None = None,
-    watermark_delay: str | None = None,
-    name: str | None = None,
-) -> DataFrame:
-    """Settle the messages in Parquet and Arrow IPC files, all of them taken as one set; or those that keep coming.
-
-    The workers read the files themselves, so these must be reachable from every executor. This is the fast way: no
-    message becomes a row of Spark's.
-
-    With ``streaming=True`` the files are those of one directory, present and future, and the DataFrame is a streaming
-    one: the messages of the files of each micro-batch are one set, and trees stay open from one to the next. A file
-    must appear whole, as one that is moved in does, and must not change. Its format and columns are looked at when it
-    comes: one that is not as expected fails the query.
+def blocks_of_files(
+    spark: SparkSession, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], shards: int | None
+) -> tuple[DataFrame, int]:
+    """Return a DataFrame of the blocks of files, and the number of shards into which they are split.
 
     Parameters
     ----------
     spark : SparkSession
     paths : path or paths
-        Files, directories (searched to the bottom; what Spark takes for hidden, such as ``_SUCCESS``, is left out) and
-        patterns with ``*``, ``?``, ``[...]`` and ``**``; local, or URIs of a filesystem that pyarrow knows. What exists
-        under its very name is no pattern. Where a file sink of Structured Streaming wrote, only what its log holds
-        counts; a file that is named itself is read all the same, with a warning. The first bytes of a file tell its
-        format. With `streaming` one directory that exists. Columns as in `acker.MESSAGE_SCHEMA`, found by name, further
-        ones ignored; integers of another width are converted when no value changes; task_id and message_id may be null
-        where no row is a TRACK.
-    shards : int, 1 to 1024, optional
-        Into how many parts the trees are split before they are settled. By default the larger of the session's
-        parallelism and one shard for 16 million messages, each by one task; with `streaming` as many as Spark's shuffle
-        partitions, at most 1024.
-    timeout : str or number, optional
-        "90 seconds", or seconds above 0. In a batch checked and of no effect: there nothing times out.
-    protocol : {"storm", "storm-0.9"}
-        The same for a set of messages. "fsshelter" needs an order.
-    include_pending : bool
-        Report the trees that are still open too, with outcome PENDING. Not with `streaming`.
-    streaming : bool
-        Watch one directory. The options that follow are refused without it.
-    max_files_per_trigger : int, optional
-        The most files that one micro-batch takes. By default all that are there.
-    source_options : mapping of str to object, optional
-        Options of Spark's source of files by Spark's own names: `acker.spark.streams.file_source.SOURCE_OPTIONS`.
-        `maxFileAge`
-        stands for any age unless given: files that are old are taken like others.
-    skip_foreign_files : bool
-        A file of another format, that lacks columns or is damaged where its footer stands does not end the query: it is
-        passed over, logged as a warning by the worker, counted by `AckerListener` and told by `skipped_files`.
-    event_time : str, optional
-        A column of the files, of timestamps or of integers in milliseconds since 1970, by which trees time out.
-    buckets, high_water, watermark_delay, name : optional
-        As in `completions` of a streaming DataFrame.
-
-    Returns
-    -------
-    DataFrame
-        Columns of `acker.COMPLETION_SCHEMA`, one row a tree that had a TRACK and is finished; `elapsed_ms` is 0 in a
-        batch. Evaluating a batch again reads the files again.
+    shards : int, optional
+        By default the larger of the session's parallelism and one shard for 16 million messages.
 
     Raises
     ------
-    ArgumentTypeError, ArgumentValueError
-        What is wrong with an argument; paths that match nothing; a file of another format.
-    ColumnTypeError, ColumnValueError
-        The file, the column, what was expected and what the footer says. A bad value inside a file fails the job with
-        an error that names the file, the row, the column and the root id.
-
-    Examples
-    --------
-    >>> import acker.spark as aspark
-    >>> aspark.completions_from_files(spark, "messages/*.parquet").groupBy("outcome").count().show()    # doctest: +SKIP
+    ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
+        See `acker.spark.completions_from_files`.
     """
-    shards = check_options(protocol, timeout, shards)
-    options = {
-        "max_files_per_trigger": max_files_per_trigger,
-        "source_options": source_options,
-        "skip_foreign_files": skip_foreign_files or None,
-        "buckets": buckets,
-        "high_water": high_water,
-        "event_time": event_time,
-        "watermark_delay": watermark_delay,
-        "name": name,
-    }
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    if streaming:
-        from acker.spark.streams.file_source import completions_from_directory
-
-        if include_pending:
-            raise ArgumentValueError("include_pending: expected False with streaming=True: what is open stays so")
-        return completions_from_directory(spark, paths, shards=shards, timeout=timeout, protocol=protocol, **given)
-    if given:
-        raise ArgumentValueError(f"{next(iter(given))}: expected nothing without streaming=True")
     files = list_files(paths, logs=follows_logs(spark))
     with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
         units = [unit for found in pool.map(lambda file: inspect_file(*file), files) for unit in found]
     messages = sum(unit.messages for unit in units)
-    parallelism = parallelism_of(spark)
-    needed = max(parallelism, math.ceil(messages / _TASK_MESSAGES_MAX))
+    needed = max(parallelism_of(spark), divide_up(messages, _TASK_MESSAGES_MAX))
     split = shards or min(needed, SHARDS_MAX)
     work = deal(units, needed)
 
@@ -193,12 +105,11 @@ def completions_from_files(
             for task in batch.column(0).to_numpy():
                 yield from combine_units(work[task], split)
 
-    blocks = spark.range(0, len(work), 1, len(work)).mapInArrow(carried(run), BLOCKS_DDL)
-    return completions_from_blocks(blocks, shards=split, include_pending=include_pending)
+    return spark.range(0, len(work), 1, len(work)).mapInArrow(pack_function(run), BLOCKS_DDL), split
 
 
 def inspect_file(filesystem: fs.FileSystem, path: str, event_time: str | None = None) -> list[Unit]:
-    """Look at a file's footer: check its columns, and that of event times if there is to be one; return its units.
+    """Read a file's footer, check its columns and that of event times if one is asked for, and return its units.
 
     Raises
     ------
@@ -278,11 +189,18 @@ def combine_units(units: list[Unit], shards: int) -> Iterator[pa.RecordBatch]:
 def gather_units(
     units: Iterable[Unit], *, resets: bool = False, event_time: str | None = None, cohorts: Cohorts | None = None
 ) -> Iterator[tuple[Combiner, int | None]]:
-    """Read some units and yield what was gathered, with the latest event time so far: once in the end, or oftener.
+    """Read some units; yield their messages combined, with the latest event time so far, once or in several parts.
 
-    A column of event times is read together with how they are parted.
+    Only the number of roots decides on the parts, so that a task with many files stays within its memory.
 
-    Nothing but the number of roots says when, so that a task that is dealt many files stays within its memory.
+    Parameters
+    ----------
+    units : iterable of Unit
+    resets : bool
+        Keep RESET_TIMEOUTs, as streams do.
+    event_time : str, optional
+        The column of event times; `cohorts` says how these are split.
+    cohorts : Cohorts, optional
     """
     combiner = Combiner(resets=resets, cohorts=cohorts)
     latest_ms: int | None = None
@@ -300,7 +218,7 @@ def gather_units(
 
 
 def read_unit(unit: Unit, event_time: str | None = None) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:
-    """Yield the batches of a unit, each with a function that says where one of its rows stands."""
+    """Yield the batches of a unit, each with a function that returns where one of its rows is."""
     names = [column.name for column in MESSAGE_COLUMNS]
     if event_time is not None and event_time not in names:
         names.append(event_time)
@@ -317,7 +235,7 @@ def read_unit(unit: Unit, event_time: str | None = None) -> Iterator[tuple[pa.Re
 
 
 def _parquet_batches(unit: Unit, source: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
-    # One core a task: threads would take those of other tasks. Only reads from afar gain from being bundled.
+    # Threads would take the cores of other tasks. Only remote reads gain from pre-buffering.
     is_local = isinstance(unit.filesystem, fs.LocalFileSystem)
     with pq.ParquetFile(source, pre_buffer=not is_local) as file:
         _check_pieces(unit, file.num_row_groups)
@@ -358,13 +276,13 @@ def _check_pieces(unit: Unit, pieces: int) -> None:
 
 
 def follows_logs(spark: SparkSession) -> bool:
-    """Tell whether the logs of file sinks are to be followed; Spark has an option to ignore them."""
+    """Return whether to follow the logs of file sinks, which an option of Spark turns off."""
     return spark.conf.get(_IGNORE_LOGS_CONF, "false") != "true"
 
 
 def parallelism_of(spark: SparkSession) -> int:
-    """Return how many tasks run at once."""
+    """Return the number of tasks that run at once."""
     try:
         return max(int(spark.sparkContext.defaultParallelism), 1)
-    except PySparkException:  # Spark Connect has no context.
+    except PySparkException:  # A session of Spark Connect has no context.
         return max(int(spark.conf.get("spark.sql.shuffle.partitions") or 1), 1)

@@ -1,19 +1,16 @@
-"""What both ways into Spark ask of messages: the columns, their types, and the options of a call."""
+"""Columns of messages on Spark: their types, legal values and event times."""
 
 from __future__ import annotations
 
-import math
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from acker._engine.columns import Columns
-from acker._engine.combiner import check_shards
-from acker._engine.protocol import PROTOCOLS, Kind
+from acker._engine.protocol import Kind
 from acker._engine.schemas import MESSAGE_COLUMNS, MessageColumn
-from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnValueError
+from acker.errors import ColumnValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,61 +22,26 @@ if TYPE_CHECKING:
 SPARK_TYPES: Final = {"int8": "tinyint", "int32": "int", "int64": "bigint"}
 NULLABLE: Final = ("task_id", "message_id")
 
-# What an event time may be: what Spark and Python can write as a date.
+# The range of event times: what Spark and Python can write as a date.
 EVENT_MS_MIN: Final = -62_135_596_800_000
 EVENT_MS_MAX: Final = 253_402_300_799_999
 # Units of Arrow's timestamps in a millisecond; seconds have to be multiplied.
 _UNITS: Final = {"s": 1, "ms": 1, "us": 1_000, "ns": 1_000_000}
 
-_UNIT_SECONDS: Final = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
-_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s+(" + "|".join(_UNIT_SECONDS) + r")s?\s*", re.IGNORECASE)
 
-
-def check_options(protocol: object, timeout: object, shards: object) -> int | None:
-    """Check the options that both ways share; return `shards`."""
-    if protocol == "fsshelter":
-        raise ArgumentValueError(
-            "protocol: 'fsshelter' needs the order of messages, which a DataFrame does not have; expected 'storm' or"
-            " 'storm-0.9'"
-        )
-    if not isinstance(protocol, str) or protocol not in PROTOCOLS:
-        raise ArgumentValueError(f"protocol: expected 'storm' or 'storm-0.9', got {protocol!r}")
-    check_timeout(timeout)
-    return None if shards is None else check_shards(shards)
-
-
-def check_timeout(timeout: object) -> float | None:
-    """Return a timeout in seconds; None stays None.
-
-    Parameters
-    ----------
-    timeout : str, number or None
-        A text as Spark writes durations, such as "90 seconds" or "1.5 minutes"; or a number of seconds above 0.
-    """
-    expected = "expected a duration such as '90 seconds' or a number of seconds above 0"
-    if timeout is None:
-        return None
-    if isinstance(timeout, str):
-        match = _DURATION.fullmatch(timeout)
-        if match is None:
-            raise ArgumentValueError(f"timeout: {expected}, got {timeout!r}")
-        seconds = float(match[1]) * _UNIT_SECONDS[match[2].lower()]
-    elif isinstance(timeout, (int, float, np.integer, np.floating)) and not isinstance(timeout, bool):
-        seconds = float(timeout)
-    else:
-        raise ArgumentTypeError(f"timeout: {expected}, got {type(timeout).__name__}")
-    if not 0 < seconds < math.inf:
-        raise ArgumentValueError(f"timeout: {expected}, got {timeout!r}")
-    return seconds
-
-
-def quoted(name: str) -> str:
-    """Return a column's name as Spark's expressions want it, whatever is in it: a dot would lead into a struct."""
+def quote_column(name: str) -> str:
+    """Return a column's name quoted for Spark's expressions, where a dot would select a field of a struct."""
     return "`" + name.replace("`", "``") + "`"
 
 
-def shared_ids(tracks: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]) -> str:
-    """Say which message ids several rows of a pipeline have, given root ids and message ids of all its TRACKs."""
+def describe_shared_ids(tracks: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]) -> str:
+    """Return the text of an error that names message ids which several rows of a pipeline have.
+
+    Parameters
+    ----------
+    tracks : list of (root ids, message ids)
+        Of all TRACKs.
+    """
     root_id, message_id = (np.concatenate(column) for column in zip(*tracks, strict=True))
     _, group, counts = np.unique(root_id, return_inverse=True, return_counts=True)
     rows = counts[group]
@@ -95,14 +57,14 @@ def shared_ids(tracks: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 def columns_of(batch: pa.RecordBatch, place: Callable[[int], str]) -> Columns:
     """Check one Arrow batch that holds the columns of messages and return them, without a copy where types are exact.
 
-    Values under nulls are left as they lie: they are in columns that only TRACK rows read, where null is an error.
+    Values under nulls stay as they are: such columns are read on TRACK rows only, where null is an error.
 
     Parameters
     ----------
     batch : RecordBatch
-        Its columns have integer types (`acker.spark.files` has seen to that) but not yet legal values.
+        Its columns have integer types, which `acker.spark.files` checks, but not yet legal values.
     place : callable
-        Says where a row of the batch comes from, for errors.
+        Returns where a row of the batch comes from, for errors.
 
     Raises
     ------
@@ -170,7 +132,7 @@ def event_times_of(array: pa.Array[Any], name: str, place: Callable[[int], str])
 
 
 def latest_of(latest_ms: int | None, event_ms: npt.NDArray[np.int64]) -> int | None:
-    """Return the latest of some event times and the one so far; None where there is none."""
+    """Return the later of `latest_ms` and the latest event time; None if there is neither."""
     if not len(event_ms):
         return latest_ms
     latest = int(np.max(event_ms))
@@ -178,7 +140,7 @@ def latest_of(latest_ms: int | None, event_ms: npt.NDArray[np.int64]) -> int | N
 
 
 def _outside(numbers: npt.NDArray[Any], field: MessageColumn) -> npt.NDArray[np.bool_] | None:
-    """Return which numbers are out of range, or None when none is: two quick passes are the common case."""
+    """Return which numbers are out of range, or None if none is. In the common case two fast passes find none."""
     least = max(field.least, int(np.iinfo(numbers.dtype).min))
     most = min(field.most, int(np.iinfo(numbers.dtype).max))
     if len(numbers) == 0 or (numbers.min() >= least and numbers.max() <= most):

@@ -18,6 +18,7 @@ from pyarrow import fs
 
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.sink_log import LOG, read_log
+from acker.spark.user_frames import user_stacklevel
 
 _MAGIC: Final = re.compile(r"[*?\[]")
 # Hadoop's names of what pyarrow calls s3.
@@ -135,7 +136,7 @@ class Directories:
                     f"paths: {base} is named, and so is read, but is not in {self._governed(base)}/{LOG}, the log of"
                     " the file sink that wrote there; name the directory to read what was committed",
                     UserWarning,
-                    stacklevel=4,
+                    stacklevel=user_stacklevel(),
                 )
             yield base
             return

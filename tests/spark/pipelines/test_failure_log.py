@@ -11,9 +11,11 @@ from pyspark import cloudpickle
 from pyspark.errors import PythonException
 
 from acker.errors import StrictError
-from acker.spark.pipelines.failure_log import FailedRows, _Merge, _Tell
-from acker.spark.pipelines.stages import BoltStep, SpoutStep, Stage
-from acker.spark.pipelines.tracked import completions_of, spout
+from acker.spark import completions_of
+from acker.spark.pipelines.failure_log import FailedRows, _FailedRowsParam, _LoggedFailedRowsParam
+from acker.spark.pipelines.stages import Stage
+from acker.spark.pipelines.tracked import spout
+from acker.spark.pipelines.transforms import BoltTransform, SpoutTransform
 
 # The workers cannot import the tests; functions of this module travel as code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -33,8 +35,11 @@ def fail_all(row):
 
 
 def stage(function, *, strict=False, shards=2):
-    steps = (SpoutStep("numbers", 1, "number", None, 0, 0), BoltStep("halve", 1, function, "row", SCHEMA, True, strict))
-    return Stage(steps, SCHEMA, shards, 0, False)
+    transforms = (
+        SpoutTransform("numbers", 1, "number", None, 0, 0),
+        BoltTransform("halve", 1, function, "row", SCHEMA, True, strict),
+    )
+    return Stage(transforms, SCHEMA, shards, 0, False)
 
 
 def test_the_worker_logs_the_first_row_of_a_task_that_fails(caplog):
@@ -55,10 +60,10 @@ def test_a_strict_bolt_raises_what_its_first_row_raised():
 
 
 def test_the_driver_logs_the_first_row_and_each_tenfold(caplog):
-    tell = _Tell()
-    value = tell.zero({})
+    log = _LoggedFailedRowsParam()
+    value = log.zero({})
     for _ in range(100):
-        value = tell.addInPlace(value, {"split": FailedRows(1, "ValueError: a"), "count": FailedRows(3, "b")})
+        value = log.addInPlace(value, {"split": FailedRows(1, "ValueError: a"), "count": FailedRows(3, "b")})
     assert value == {"split": (100, "ValueError: a"), "count": (300, "b")}
     texts = [record.getMessage() for record in caplog.records]
     assert [text.partition(" failed")[0] for text in texts if text.startswith("split")] == [
@@ -72,8 +77,8 @@ def test_the_driver_logs_the_first_row_and_each_tenfold(caplog):
 
 
 def test_in_a_worker_nothing_is_told_twice(caplog):
-    merge = pickle.loads(pickle.dumps(_Tell()))
-    assert type(merge) is _Merge
+    merge = pickle.loads(pickle.dumps(_LoggedFailedRowsParam()))
+    assert type(merge) is _FailedRowsParam
     merge.addInPlace({}, {"split": FailedRows(1, "a")})
     assert not caplog.records
 
@@ -98,7 +103,7 @@ def test_when_every_row_fails_the_driver_hears_of_it(pipeline, caplog):
 @pytest.mark.parametrize("where", ["spout", "bolt"])
 def test_strict_ends_the_job_with_the_component_and_the_text(pipeline, where):
     if where == "spout":
-        pipeline = spout(pipeline._frame, message_id="number", component="numbers", strict=True)
+        pipeline = spout(pipeline.plan.frame, message_id="number", component="numbers", strict=True)
     options = {"strict": True} if where == "bolt" else {}
     done = pipeline.bolt(fail, schema="word string", component="halve", sink=True, **options)
     with pytest.raises(PythonException, match=r"halve: \d+ of \d+ rows failed, row \d+ with ValueError: odd: \d+"):
@@ -118,7 +123,7 @@ def test_a_pipeline_whose_end_nobody_reads_warns(pipeline):
         (open_end.branches(2)[1], "'branches'"),
     ):
         with pytest.warns(
-            UserWarning, match=f"nobody reads what {names} emits, so the trees of rows .* sink=True"
+            UserWarning, match=f"no bolt reads what {names} emits, so the trees of those rows .* sink=True"
         ) as warned:
             end.completions()
         assert warned[0].filename == __file__
@@ -130,6 +135,6 @@ def test_a_pipeline_whose_end_nobody_reads_warns(pipeline):
         part.bolt(fail, schema="word string", component=name, sink=name == "a")
         for part, name in ((one, "a"), (other, "b"))
     ]
-    with pytest.warns(UserWarning, match="nobody reads what 'b' emits") as warned:
+    with pytest.warns(UserWarning, match="no bolt reads what 'b' emits") as warned:
         completions_of(*ended)
     assert warned[0].filename == __file__

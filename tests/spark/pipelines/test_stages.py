@@ -14,18 +14,12 @@ from acker._engine.codes import TRACKED
 from acker._engine.combiner import Combiner
 from acker.errors import ColumnValueError
 from acker.spark.blocks import decode_block, read_header
+from acker.spark.pipelines import collector as collectors
 from acker.spark.pipelines import stages
-from acker.spark.pipelines.stages import (
-    ANCHORS,
-    BLOCK,
-    SHARD,
-    BoltStep,
-    BranchStep,
-    LossyStep,
-    ReadStep,
-    SpoutStep,
-    Stage,
-)
+from acker.spark.pipelines.collector import COUNTERS_SHARD, FAILURES_SHARD, MessageCollector
+from acker.spark.pipelines.stages import ANCHORS, BLOCK, SHARD, Stage
+from acker.spark.pipelines.transforms import BoltTransform, BranchTransform, SpoutTransform
+from tests.spark.lossy import LossyLink
 
 LINES = pa.schema([("line", pa.int64()), ("part", pa.int32()), ("task", pa.int64()), ("word", pa.string())])
 WORD = pa.schema([("word", pa.string())])
@@ -35,9 +29,9 @@ def batch_of(*rows) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([dict(zip(LINES.names, row, strict=True)) for row in rows], LINES)
 
 
-def spout_step(**options) -> SpoutStep:
+def spout_transform(**options) -> SpoutTransform:
     values = {"message_id": "line", "source": "part", "task_id": "task", "attempt": 0}
-    return SpoutStep("lines", 1, **(values | options))
+    return SpoutTransform("lines", 1, **(values | options))
 
 
 def run(stage: Stage, *batches: pa.RecordBatch) -> pa.Table:
@@ -45,11 +39,11 @@ def run(stage: Stage, *batches: pa.RecordBatch) -> pa.Table:
 
 
 def spouted(*rows) -> list[pa.RecordBatch]:
-    return run(Stage((spout_step(),), LINES, 2, tracked=False), batch_of(*rows)).to_batches()
+    return run(Stage((spout_transform(),), LINES, 2, tracked=False), batch_of(*rows)).to_batches()
 
 
-def bolt(function, by="row", schema=WORD, sink=False) -> BoltStep:
-    return BoltStep("bolt", 1, function, by, schema, sink)
+def bolt(function, by="row", schema=WORD, sink=False) -> BoltTransform:
+    return BoltTransform("bolt", 1, function, by, schema, sink)
 
 
 def parts_of(table: pa.Table, shard_from: int = 0) -> tuple[pa.Table, list[tuple[int, bytes]]]:
@@ -78,7 +72,7 @@ def test_a_tracked_row_needs_its_columns(row, text) -> None:
 
 
 def test_rows_of_a_task_that_share_a_message_id_are_named() -> None:
-    stage = Stage((spout_step(attempt=0),), LINES, 2, tracked=False)
+    stage = Stage((spout_transform(attempt=0),), LINES, 2, tracked=False)
     text = r"lines: line: 3 rows of one batch have the message id 7\. They would share a tree"
     with pytest.raises(ColumnValueError, match=text):
         run(stage, batch_of((7, 0, 0, "a"), (8, 0, 0, "b"), (7, 0, 0, "c"), (7, 0, 0, "d")))
@@ -106,7 +100,7 @@ def test_all_messages_of_a_tree_stand_at_the_time_of_its_row() -> None:
     second = 1000
     times = {1: 5 * second, 2: -7 * second, 3: 5 * second}
     rows = [(line, 0, at, "a b") for line, at in times.items()] + [(None, 0, None, "x")]
-    spouts = (spout_step(task_id=0, event_time="task"),)
+    spouts = (spout_transform(task_id=0, event_time="task"),)
     first = run(Stage(spouts, LINES, 2, tracked=False, timed=True), batch_of(*rows))
     sent = timed_messages(first)
     assert sorted(at for _, at, is_track in sent.values() if is_track) == sorted(times.values())
@@ -117,7 +111,7 @@ def test_all_messages_of_a_tree_stand_at_the_time_of_its_row() -> None:
 
     # Another stage, behind a shuffle, has only what the rows carry.
     data = first.filter(first.column(SHARD).is_null()).to_batches()
-    seconds = (bolt(split), BranchStep("fork", 1, 0, 2), LossyStep(lambda batch: [True] * batch.num_rows))
+    seconds = (bolt(split), BranchTransform("fork", 1, 0, 2), LossyLink("word", None))
     second_stage = run(Stage(seconds, WORD, 2, timed=True), *data)
     said = timed_messages(second_stage)
     assert {root: at for root, (_, at, _) in said.items()} == {root: at for root, (_, at, _) in sent.items()}
@@ -130,48 +124,23 @@ def test_all_messages_of_a_tree_stand_at_the_time_of_its_row() -> None:
 
 @pytest.mark.parametrize("at", [None, 2**62])
 def test_a_tracked_row_needs_an_event_time(at) -> None:
-    stage = Stage((spout_step(task_id=0, event_time="task"),), LINES, 2, tracked=False, timed=True)
+    stage = Stage((spout_transform(task_id=0, event_time="task"),), LINES, 2, tracked=False, timed=True)
     text = r"^lines: the row whose line is 8: task: expected a time in each row, in milliseconds .* got (null|4611.*)$"
     with pytest.raises(ColumnValueError, match=text):
         run(stage, batch_of((7, 0, 5, "a"), (None, 0, None, "x"), (8, 0, at, "b")))
 
 
 def test_rows_of_a_task_that_share_a_message_id_are_named_whatever_their_times() -> None:
-    stage = Stage((spout_step(task_id=0, event_time="task"),), LINES, 2, tracked=False, timed=True)
+    stage = Stage((spout_transform(task_id=0, event_time="task"),), LINES, 2, tracked=False, timed=True)
     with pytest.raises(ColumnValueError, match=r"2 rows of one batch have the message id 7\."):
         run(stage, batch_of((7, 0, 0, "a"), (7, 0, 10**12, "b")))
-
-
-@pytest.mark.parametrize("mask", [[True], 7, "x", [1, 0]], ids=["short", "number", "text", "integers"])
-def test_a_mask_has_a_boolean_for_each_row(mask) -> None:
-    stage = Stage((LossyStep(lambda batch: np.asarray(mask)),), LINES, 2)
-    with pytest.raises(TypeError, match=r"lossy: expected a boolean for each of 2 rows"):
-        run(stage, *spouted((0, 0, 0, "a"), (1, 0, 0, "b")))
-
-
-def test_a_mask_of_arrow_loses_the_nulls() -> None:
-    stage = Stage((LossyStep(lambda batch: pa.array([True, None, False])),), LINES, 2)
-    data, _ = parts_of(run(stage, *spouted((0, 0, 0, "a"), (1, 0, 0, "b"), (2, 0, 0, "c"))))
-    assert data.column("word").to_pylist() == ["a"]
-
-
-def test_a_reader_keeps_to_its_schema() -> None:
-    def reader(batches):
-        for batch in batches:
-            yield batch.select(["word"])
-
-    stage = Stage((ReadStep(reader, WORD),), WORD, 1, tracked=False)
-    assert run(stage, batch_of((0, 0, 0, "a"))).column("word").to_pylist() == ["a"]
-    stage = Stage((ReadStep(reader, LINES),), LINES, 1, tracked=False)
-    with pytest.raises(ValueError, match="reader: expected the columns line, part, task, word, got word"):
-        run(stage, batch_of((0, 0, 0, "a")))
 
 
 def test_carriers_pass_through_and_end_in_a_mute_stage() -> None:
     batches = spouted((0, 0, 0, "a"), (1, 0, 0, "b"))
     _, sent = parts_of(pa.Table.from_batches(batches))
     assert sum(read_header(block).messages for shard, block in sent if shard >= 0) == 2
-    _, passed = parts_of(run(Stage((LossyStep(lambda batch: np.array([True] * batch.num_rows)),), LINES, 2), *batches))
+    _, passed = parts_of(run(Stage((LossyLink("word", None),), LINES, 2), *batches))
     assert sorted(passed) == sorted(sent)
     echo = bolt(lambda row: [row.word])
     _, out = parts_of(run(Stage((echo,), WORD, 2), *batches))
@@ -186,19 +155,19 @@ def test_failures_of_many_batches_share_one_block() -> None:
 
     batches = [batch for number in range(5) for batch in spouted((number, 0, 0, "é" * number))]
     _, out = parts_of(run(Stage((bolt(boom),), WORD, 2), *batches))
-    (block,) = [block for shard, block in out if shard == stages.FAILURES_SHARD]
+    (block,) = [block for shard, block in out if shard == FAILURES_SHARD]
     carrier = pa.RecordBatch.from_pydict({BLOCK: pa.array([block], pa.binary())})
     rows = pa.Table.from_batches(stages.decode_failures(iter([carrier]))).to_pylist()
     assert [row["reason"] for row in rows] == ["ValueError", *(f"ValueError: {'é' * n}" for n in range(1, 5))]
     assert {row["component"] for row in rows} == {"bolt"} and len({row["root_id"] for row in rows}) == 5
-    (report,) = [json.loads(block) for shard, block in out[-1:] if shard == stages.COUNTERS_SHARD]
+    (report,) = [json.loads(block) for shard, block in out[-1:] if shard == COUNTERS_SHARD]
     assert report["messages"] == 5 and report["components"]["bolt"]["failed"] == 5
 
 
 def test_a_task_with_too_many_trees_sends_early_and_says_the_same(monkeypatch) -> None:
     def gather(roots_per_flush: int) -> tuple[int, list[tuple[int, ...]]]:
-        monkeypatch.setattr(stages, "ROOTS_PER_FLUSH", roots_per_flush)
-        collector = stages.Collector(2)
+        monkeypatch.setattr(collectors, "ROOTS_PER_FLUSH", roots_per_flush)
+        collector = MessageCollector(2)
         for start in range(1, 101, 4):
             ids = np.arange(start, start + 4)
             collector.add(np.full(4, Kind.TRACK, np.int8), ids, ids * 3, ids.astype(np.int32), ids)
@@ -224,7 +193,7 @@ def test_a_row_of_no_tree_that_fails_leaves_its_text(by) -> None:
 
     rows = [(1, 0, 0, "a"), (None, 0, 0, "b"), (None, 0, 0, "c")]
     _, carriers = parts_of(run(Stage((bolt(boom, by),), WORD, 2), *spouted(*rows)))
-    (texts,) = (block for shard, block in carriers if shard == stages.FAILURES_SHARD)
+    (texts,) = (block for shard, block in carriers if shard == FAILURES_SHARD)
     batch = pa.RecordBatch.from_pydict({BLOCK: [texts]})
     found = [row for part in stages.decode_failures(iter([batch])) for row in part.to_pylist()]
     assert (

@@ -6,7 +6,6 @@ import datetime
 import os
 import signal
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +17,11 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from acker import Outcome
 from acker._engine.combiner import Combiner
+from acker.spark import completions_of
 from acker.spark.blocks import decode_block
-from acker.spark.pipelines import tracked as pipelines
 from acker.spark.pipelines.tracked import spout
 from acker.spark.pipelines.user_functions import REASON_CHARS_MAX, Outputs
+from tests.spark.lossy import lose
 
 # The workers cannot import the tests; functions of this module travel as code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -64,7 +64,7 @@ def counted(frame, **options):
 
 
 def outcomes(*pipeline) -> dict[int, Outcome]:
-    rows = pipelines.completions_of(*pipeline, include_pending=True).collect()
+    rows = completions_of(*pipeline, include_pending=True).collect()
     found = {row.message_id: Outcome(row.outcome) for row in rows}
     assert len(found) == len(rows)
     return found
@@ -117,19 +117,8 @@ def test_task_ids_and_message_ids_come_back(spark) -> None:
     assert len({row.root_id for row in done}) == 3
 
 
-@pytest.mark.parametrize(
-    "keep_words",
-    [
-        lambda batch: [word != "x" for word in batch.column("word").to_pylist()],
-        "word <> 'x'",
-        lambda: F.lit("x") != F.col("word"),
-    ],
-    ids=["function", "text", "Column"],
-)
-def test_a_lost_tuple_leaves_its_tree_open(lines, keep_words, request) -> None:
-    if request.node.callspec.id == "Column":
-        keep_words = keep_words()  # A column can be made where Spark runs only.
-    tracked = words_of(lines).lossy(keep_words).bolt(keep, schema="word string", component="count", sink=True)
+def test_a_lost_tuple_leaves_its_tree_open(lines) -> None:
+    tracked = lose(words_of(lines), "word", "x").bolt(keep, schema="word string", component="count", sink=True)
     found = outcomes(tracked)
     assert found.pop(6) == Outcome.PENDING
     assert found.pop(2) == Outcome.FAILED
@@ -137,7 +126,7 @@ def test_a_lost_tuple_leaves_its_tree_open(lines, keep_words, request) -> None:
 
 
 def test_a_tuple_that_nobody_consumes_leaves_its_tree_open(lines) -> None:
-    with pytest.warns(UserWarning, match="nobody reads what 'split' emits"):
+    with pytest.warns(UserWarning, match="no bolt reads what 'split' emits"):
         found = outcomes(words_of(lines))
     assert found[1] == Outcome.ACKED  # No words: acked at once.
     assert found[2] == Outcome.FAILED
@@ -226,7 +215,7 @@ def test_a_joined_row_belongs_to_the_trees_of_all_its_parents(keyed) -> None:
     tracked = keyed.bolt(keep, schema="key string, size int", component="end", sink=True)
     assert set(outcomes(tracked).values()) == {Outcome.ACKED}
     assert sorted(map(tuple, tracked.data().collect())) == [("p", 2), ("q", 1), ("r", 2), ("s", 1)]
-    lossy = keyed.lossy("key <> 'p'").bolt(keep, schema="key string, size int", component="end", sink=True)
+    lossy = lose(keyed, "key", "p").bolt(keep, schema="key string, size int", component="end", sink=True)
     lost = {0: Outcome.PENDING, 1: Outcome.PENDING}
     assert outcomes(lossy) == dict.fromkeys(range(6), Outcome.ACKED) | lost
 
@@ -260,7 +249,7 @@ def test_a_tree_that_forks_and_meets_again_finishes(spark) -> None:
 def test_branches_are_awaited_all(lines) -> None:
     left, right = words_of(lines).branches(2)
     left = left.grouped("word").bolt(keep, schema="word string", component="left", sink=True)
-    right = right.lossy("word <> 'c'").bolt(keep, schema="word string", component="right", sink=True)
+    right = lose(right, "word", "c").bolt(keep, schema="word string", component="right", sink=True)
     found = outcomes(left, right)
     assert found.pop(2) == Outcome.FAILED and found.pop(3) == Outcome.PENDING
     assert set(found.values()) == {Outcome.ACKED}
@@ -274,7 +263,7 @@ def test_messages_are_not_counted_twice(lines) -> None:
     words = words_of(lines)
     one = words.bolt(keep, schema="word string", component="one", sink=True)
     other = words.bolt(keep, schema="word string", component="other", sink=True)
-    for together in (lambda: one.union(other), lambda: pipelines.completions_of(one, other)):
+    for together in (lambda: one.union(other), lambda: completions_of(one, other)):
         with pytest.raises(ValueError, match=r"both pipelines carry the messages of 'lines'.*branches"):
             together()
     again = spout(lines, message_id="line", component="lines")
@@ -375,25 +364,6 @@ def test_columns_of_all_sorts_go_through(spark) -> None:
     tracked.unpersist()
 
 
-@pytest.mark.parametrize("condition", ["column", "registered"])
-def test_a_udf_of_python_is_not_asked_about_what_is_no_row(condition, spark, lines) -> None:
-    def is_kept(text):
-        return "lost" not in text  # raises for None
-
-    if condition == "column":
-        keep_it = F.udf(is_kept, "boolean")("word")
-    else:
-        spark.udf.register("is_kept", is_kept, "boolean")
-        keep_it = "length(word) > 0 and is_kept(word)"
-    tracked = words_of(lines).lossy(keep_it).bolt(keep, schema="word string", component="count", sink=True)
-    expected = dict.fromkeys(range(len(TEXTS)), Outcome.ACKED) | {2: Outcome.FAILED, 6: Outcome.PENDING}
-    assert outcomes(tracked) == expected
-    assert sorted(row.word for row in tracked.data().collect()) == sorted(
-        word for text in TEXTS if not text.startswith("boom") for word in text.split() if word != "lost"
-    )
-    assert texts_of(tracked) == [("split", "ValueError: no: boom here")]
-
-
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_rows_that_share_a_message_id_are_named(partitions, spark) -> None:
     """In one task, and in two."""
@@ -419,7 +389,6 @@ def test_columns_may_have_any_name(spark) -> None:
     schema = StructType([StructField(name, StringType()) for name in odd[1:]])
     tracked = (
         first.grouped(*odd)
-        .lossy("`to````xt` = 'a'")
         .bolt(lambda row: [tuple(row)[1:]], schema=schema, component="same")
         .select(*odd[1:])
         .grouped(odd[1], odd[3])
@@ -430,25 +399,6 @@ def test_columns_may_have_any_name(spark) -> None:
     assert tracked.data().columns == tracked.acked().columns == odd[1:]
     assert [tuple(row) for row in tracked.acked().collect()] == [tuple("abcde")] * 4
     tracked.unpersist()
-
-
-def test_rows_come_from_a_reader(spark) -> None:
-    def reader(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column("id").to_pylist():
-                yield pa.RecordBatch.from_pydict(
-                    {"line": pa.array([10 * number, 10 * number + 1]), "text": pa.array(["a", "boom"])}
-                )
-
-    frame = spark.range(0, 3, 1, 3)
-    assert outcomes(counted(frame, reader=reader, schema="line long, text string")) == {
-        0: Outcome.ACKED,
-        1: Outcome.FAILED,
-        10: Outcome.ACKED,
-        11: Outcome.FAILED,
-        20: Outcome.ACKED,
-        21: Outcome.FAILED,
-    }
 
 
 def test_what_a_worker_refuses_ends_the_job_with_its_text(spark) -> None:
@@ -477,7 +427,6 @@ def test_arguments_are_checked_where_the_pipeline_is_written(spark, lines) -> No
         (lambda: spout(lines, message_id="line", run_seed="x"), TypeError, r"run_seed: expected an integer"),
         (lambda: spout(lines, message_id="line", shards=0), ValueError, r"shards: expected an integer from 1"),
         (lambda: spout(lines, message_id="line", component=""), TypeError, r"component: expected a name, got ''"),
-        (lambda: spout(lines, message_id="line", schema="x int"), ValueError, r"reader and schema"),
         (
             lambda: spout(lines.withColumn("acker_Block", F.lit(1)), message_id="line"),
             ValueError,
@@ -513,10 +462,8 @@ def test_arguments_are_checked_where_the_pipeline_is_written(spark, lines) -> No
         (lambda: words.shuffled(0), ValueError, r"partitions: expected an integer from 1"),
         (lambda: words.select("line"), ValueError, r"columns: there is no 'line'"),
         (words.select, ValueError, r"columns: expected at least one"),
-        (lambda: words.lossy(5), TypeError, r"keep: expected a callable, a Column or a str, got int"),
-        (pipelines.completions_of, ValueError, r"expected at least one pipeline"),
+        (completions_of, ValueError, r"expected at least one pipeline"),
         (lambda: words.union(spout(lines, message_id="line")), ValueError, r"union: the columns differ"),
-        (lambda: words.lossy(F.udf(len, "boolean")), TypeError, r"keep: expected .*, got a UDF that was not"),
         (
             lambda: words.union(spout(lines, message_id="line", shards=5)),
             ValueError,

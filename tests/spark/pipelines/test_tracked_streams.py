@@ -17,9 +17,10 @@ from pyspark.sql.streaming import StreamingQuery
 from acker import Outcome
 from acker._engine.combiner import Combiner
 from acker.errors import AckerError
-from acker.spark import batch_report
+from acker.spark import batch_report, completions_of
 from acker.spark.blocks import decode_block
-from acker.spark.pipelines.tracked import completions_of, spout
+from acker.spark.pipelines.tracked import spout
+from tests.spark.lossy import lose
 
 # The workers cannot import the tests; functions of this module travel as code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -46,7 +47,7 @@ def keep(row):
 
 def counted(frame, run_seed=1):
     words = spout(frame, message_id="line", component="lines", run_seed=run_seed, shards=2)
-    words = words.bolt(split, schema="word string").lossy("word <> 'lost'")
+    words = lose(words.bolt(split, schema="word string"), "word", "lost")
     return words.grouped("word").bolt(keep, schema="word string", component="count", sink=True)
 
 
@@ -218,7 +219,7 @@ def test_two_pipelines_settle_by_event_time_in_one_query(stream, tmp_path) -> No
     words = words.bolt(split, schema="word string")
     left, right = words.branches(2)
     left = left.grouped("word").bolt(keep, schema="word string", component="left", sink=True)
-    right = right.lossy("word <> 'lost'").bolt(keep, schema="word string", component="right", sink=True)
+    right = lose(right, "word", "lost").bolt(keep, schema="word string", component="right", sink=True)
     one = completions_of(left, right, timeout="1 minute", event_time="at_ms", name="one")
     others = spout(source, message_id="line", component="others", run_seed=5, shards=1)
     others = others.bolt(lambda row: None, schema="x int", component="end", sink=True)
@@ -251,10 +252,10 @@ def test_a_column_of_event_times_must_be_there_and_hold_times(spark, stream, tmp
         with pytest.raises(AckerError, match=text):
             make()
     batch = counted(timed(spark.createDataFrame(LOTS[2], SCHEMA), "at"))
-    with pytest.raises(AckerError, match=f"{expected} 'lines', got the columns"):
-        batch.completions(event_time="when")
-    done = batch.completions(timeout="1 minute", event_time="at")  # Checked, and of no effect.
-    assert sorted((row.message_id, row.outcome) for row in done.collect()) == [(6, 0), (7, 1), (8, 0)]
+    with pytest.raises(AckerError, match=r"^event_time: only a stream has this option"):
+        batch.completions(event_time="at")
+    done = batch.completions(include_pending=True)
+    assert sorted((row.message_id, row.outcome) for row in done.collect()) == [(5, 4), (6, 0), (7, 1), (8, 0)]
     holed = counted(stream.withColumn("at", F.when(F.col("line") != 2, F.current_timestamp())))
     with pytest.raises(
         StreamingQueryException, match="lines: the row whose line is 2: at: expected a time in each row"
@@ -271,11 +272,11 @@ def test_what_needs_the_end_of_the_data_is_refused(spark, stream) -> None:
         (pipeline.persist, r"persist: expected a pipeline on a batch DataFrame, got a streaming one; .*micro_batch"),
         (pipeline.acked, r"acked: expected a pipeline on a batch DataFrame"),
         (pipeline.counters, r"counters: expected a pipeline on a batch DataFrame"),
-        (lambda: pipeline.completions(include_pending=True), r"include_pending: expected False for a streaming"),
+        (lambda: pipeline.completions(include_pending=True), r"include_pending: only a batch has this option"),
         (lambda: pipeline.completions(timeout=5), r"RocksDB"),
         (lambda: pipeline.completions(timeout=0), r"timeout: expected a duration"),
         (lambda: pipeline.completions(protocol="fsshelter"), r"protocol: 'fsshelter' needs the order of messages"),
-        (lambda: pipeline.micro_batch(pipeline.dataframe), r"frame: expected what foreachBatch hands over"),
+        (lambda: pipeline.micro_batch(pipeline.dataframe), r"frame: expected the argument of a foreachBatch function"),
         (lambda: pipeline.micro_batch(batch.dataframe), r"frame: .* word, acker_anchors, .*, got the columns line"),
         (lambda: streaming.union(batch), r"expected pipelines that are all streaming or all batch, got both"),
         (lambda: completions_of(pipeline, batch), r"all streaming or all batch, got both"),
@@ -283,5 +284,5 @@ def test_what_needs_the_end_of_the_data_is_refused(spark, stream) -> None:
     for make, text in bad:
         with pytest.raises(AckerError, match=text):
             make()
-    with pytest.warns(UserWarning, match="nobody reads what 'others' emits"):
-        assert batch.completions(timeout="5 seconds").count() == 0  # Checked, and of no effect.
+    with pytest.warns(UserWarning, match="no bolt reads what 'others' emits"):
+        assert batch.completions().count() == 0

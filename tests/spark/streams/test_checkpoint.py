@@ -20,7 +20,7 @@ from acker.cli import state as cli_state
 from acker.cli.commands import cli
 from acker.errors import ArgumentValueError
 from acker.spark import batch_report, completions, session_checks
-from acker.spark.streams.checkpoint import AGE_BOUNDS_MS, _metadata, _summary, inspect_checkpoint
+from acker.spark.streams.checkpoint import AGE_BOUNDS_MS, _metadata, _summarise, inspect_checkpoint
 from acker.spark.streams.state_format import ChunkSize, Head, encode_chunk, encode_head
 
 SHARDS = 4
@@ -235,7 +235,7 @@ def test_ages_are_counted_up_to_their_bounds():
     bounds = [*AGE_BOUNDS_MS]
     starts = [10**9 - age for age in (0, bounds[0] - 1, bounds[0], bounds[-1] - 1, bounds[-1], 10**9)]
     chunks = {1: encode_chunk(entries(*starts), np.empty((2, 0), np.int64))}
-    found = _summary(7, chunks, head(time_ms=10**9, entries=6, open=6, chunks=ONE))
+    found = _summarise(7, chunks, head(time_ms=10**9, entries=6, open=6, chunks=ONE))
     assert (found.fault, found.place, found.oldest_ms) == ("", 7, 0)
     assert found.ages == [2, 1, 0, 0, 0, 1, 2]
 
@@ -247,11 +247,11 @@ def test_a_log_is_read_as_the_operator_reads_it():
         5: encode_chunk(entries(35), np.array([[2, 9], [30, 0]])),
     }
     known = head(time_ms=100, entries=2, open=2, first_chunk=4, chunks=2 * ONE, expired_ms=25)
-    assert _summary(0, chunks, known)[1:] == (35, [2, 0, 0, 0, 0, 0, 0], "")
-    fault = _summary(0, {4: chunks[4]}, known).fault
+    assert _summarise(0, chunks, known)[1:] == (35, [2, 0, 0, 0, 0, 0, 0], "")
+    fault = _summarise(0, {4: chunks[4]}, known).fault
     assert fault == "the log should have the chunks 4 to 5 and has 1: the checkpoint is damaged"
     chunks[5] = chunks[5][:-1] + b"?"
-    assert _summary(0, chunks, known).fault == "chunk: the checksum does not fit the bytes: the checkpoint is damaged"
+    assert _summarise(0, chunks, known).fault == "chunk: the checksum does not fit the bytes: the checkpoint is damaged"
 
 
 @pytest.mark.parametrize(

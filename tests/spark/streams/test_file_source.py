@@ -13,10 +13,11 @@ from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError,
 from acker.spark import completions_from_files, files
 from acker.spark.blocks import decode_block
 from acker.spark.files import gather_units, inspect_file
+from acker.spark.options import CompletionOptions, check_options, check_source_options
 from acker.spark.paths import list_files
 from acker.spark.session_checks import PROVIDER, PROVIDER_CONF
 from acker.spark.streams import file_source
-from acker.spark.streams.file_source import blocks_from_directory
+from acker.spark.streams.file_source import blocks_of_directory
 from acker.spark.streams.listener import skipped_files
 from tests.oracles import settle_as_sets
 from tests.spark.test_files import table_of, write
@@ -116,37 +117,22 @@ def test_a_stream_watches_one_directory(tmp_path, monkeypatch, given, error):
     with pytest.raises(
         error, match=r"^paths: with streaming=True expected one directory that exists, without patterns"
     ):
-        blocks_from_directory(None, given, 2)
-
-
-def test_options_of_streams_are_refused_without_one(tmp_path):
-    for name, value in (
-        ("max_files_per_trigger", 1),
-        ("source_options", {}),
-        ("skip_foreign_files", True),
-        ("buckets", 3),
-        ("high_water", 5),
-        ("event_time", "at"),
-        ("watermark_delay", "1 second"),
-        ("name", "acker"),
-    ):
-        with pytest.raises(ArgumentValueError, match=rf"^{name}: expected nothing without streaming=True"):
-            completions_from_files(None, tmp_path, **{name: value})
-    with pytest.raises(ArgumentValueError, match=r"^include_pending: expected False with streaming=True"):
-        completions_from_files(None, tmp_path, streaming=True, include_pending=True)
+        blocks_of_directory(None, given, 2, check_source_options(), CompletionOptions())
 
 
 @pytest.fixture
 def gathered(spark, tmp_path):
     """A function that runs a stream of blocks over a directory and returns, by micro-batch, what came of it."""
 
-    def gather(directory, **options):
+    def gather(directory, event_time=None, **source):
         batches = {}
 
         def take(frame, number):
             batches[number] = [tuple(row) for row in frame.collect()]
 
-        stream = blocks_from_directory(spark, directory, 3, **options)
+        timeout = None if event_time is None else COHORTS.timeout_ms / 1000
+        options = check_options(event_time=event_time, timeout=timeout, buckets=COHORTS.buckets)
+        stream = blocks_of_directory(spark, directory, 3, check_source_options(**source), options)
         query = (
             stream.writeStream.foreachBatch(take)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -173,15 +159,14 @@ def test_files_become_blocks_once_however_they_are_cut(gathered, tmp_path, monke
     for name, kind, table in zip(names[:2], kinds, tables, strict=False):
         drop(table, directory / name, kind)
     (directory / "_nothing").write_text("of ours")
-    cohorts = COHORTS if event_time else None
-    seen, query = gathered(directory, event_time=event_time, cohorts=cohorts, max_files_per_trigger=1)
+    seen, query = gathered(directory, event_time=event_time, max_files_per_trigger=1)
     plan = query._jsq.explainInternal(False)
     # No content is read in the JVM: the paths are all it is asked for.
     assert "ReadSchema: struct<path:string,length:bigint>" in plan and "content" not in plan
     assert len(seen) == 2
     for name, kind, table in zip(names[2:], kinds[2:], tables[2:], strict=True):
         drop(table, directory / name, kind)
-    later, _ = gathered(directory, event_time=event_time, cohorts=cohorts)
+    later, _ = gathered(directory, event_time=event_time)
     assert len(later) == 1
     batches = [*seen, *later]
     order = sorted(range(2), key=lambda place: (directory / names[place]).stat().st_mtime)
@@ -262,7 +247,7 @@ def test_options_of_sparks_source_reach_it(gathered, tmp_path):
     assert {path.name for path in directory.iterdir()} & {"0.other", "2.parquet", "3.parquet"} == {"0.other"}
 
 
-def test_what_is_no_option_of_the_source_is_refused(tmp_path):
+def test_what_is_no_option_of_the_source_is_refused():
     for given, error, text in (
         (
             {"maxfilesage": 1},
@@ -274,7 +259,7 @@ def test_what_is_no_option_of_the_source_is_refused(tmp_path):
         ({"maxFilesPerTrigger": 1}, ArgumentValueError, "max_files_per_trigger: expected it once"),
     ):
         with pytest.raises(error, match=text):
-            blocks_from_directory(None, tmp_path, 2, source_options=given, max_files_per_trigger=3)
+            check_source_options(source_options=given, max_files_per_trigger=3)
 
 
 @pytest.mark.spark
@@ -286,8 +271,7 @@ def test_a_foreign_file_is_skipped_and_counted(gathered, tmp_path, monkeypatch, 
     drop(messages(900, 1).drop_columns("value"), directory / "2.parquet")  # of several slices, and told of once
     (directory / "3.csv").write_text("kind,root_id\n")
     (directory / "4.parquet").write_bytes(b"PAR1")
-    cohorts = None if event_time is None else COHORTS
-    seen, query = gathered(directory, skip_foreign_files=True, event_time=event_time, cohorts=cohorts)
+    seen, query = gathered(directory, skip_foreign_files=True, event_time=event_time)
     assert roots_of(seen) == [[1]]
     texts = skipped_files(query.lastProgress)
     assert [text.partition(": ")[0] for text in texts] == [
@@ -321,7 +305,7 @@ def test_a_log_that_spark_would_not_follow_is_refused(spark, gathered, tmp_path)
     (tmp_path / "in/day=1").mkdir()
     for directory, mend in (("in/day=1", f"watch {tmp_path}/in itself"), ("[in]", "give it a name without any of")):
         with pytest.raises(ArgumentValueError, match=mend):
-            blocks_from_directory(spark, tmp_path / directory, 2)
+            blocks_of_directory(spark, tmp_path / directory, 2, check_source_options(), CompletionOptions())
     with pytest.raises(StreamingQueryException, match=f"does not follow its log .* watch {above}/in itself"):
         gathered(above)
 

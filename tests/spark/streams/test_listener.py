@@ -10,13 +10,13 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from acker._engine.protocol import COUNTERS
 from acker.spark import AckerListener, batch_report
-from acker.spark.streams.listener import METRICS, shard_reports, total
-from acker.spark.streams.reports import SHARDS, Report
+from acker.spark.streams.listener import METRICS, shard_reports, sum_reports
+from acker.spark.streams.reports import SHARDS, MicroBatchReport
 
 
 def report(shard, batch_id=0, **fields):
-    whole = dict.fromkeys(Report._fields, 0) | {"batch_id": batch_id, "shard": shard, "shards": 4}
-    return Report(**(whole | fields))
+    whole = dict.fromkeys(MicroBatchReport._fields, 0) | {"batch_id": batch_id, "shard": shard, "shards": 4}
+    return MicroBatchReport(**(whole | fields))
 
 
 class Told(AckerListener):
@@ -49,10 +49,10 @@ class Watched:
         table = pa.Table.from_pylist([each._asdict() for each in reports])
         pq.write_table(table, self._files / f"{self._written:03d}.parquet")
         self._written += 1
-        schema = ", ".join(f"{field} long" for field in Report._fields)
+        schema = ", ".join(f"{field} long" for field in MicroBatchReport._fields)
         frame = self._spark.readStream.schema(schema).parquet(str(self._files))
         observed = frame.observe(
-            "acker", F.collect_list(F.struct(*Report._fields)).alias(SHARDS), F.count("*").alias("n")
+            "acker", F.collect_list(F.struct(*MicroBatchReport._fields)).alias(SHARDS), F.count("*").alias("n")
         )
         observed = observed.observe("other", F.count("*").alias("rows"))
         writer = observed.writeStream.format("noop").queryName(name)
@@ -84,7 +84,7 @@ def test_a_real_query_tells_listeners_and_last_progress_the_same(watched, caplog
     ]
     query = watched.run(first)
     assert shard_reports(query.lastProgress) == {"acker": first}
-    assert batch_report(query.lastProgress) == total(first)
+    assert batch_report(query.lastProgress) == sum_reports(first)
     assert batch_report(query.lastProgress, "other") is None
     (line,) = [record.getMessage() for record in caplog.records if record.name == "acker.spark"]
     assert line.startswith(
@@ -195,12 +195,15 @@ def test_a_micro_batch_that_was_observed_twice_counts_once():
 
 def test_totals_are_sums_but_for_ages_and_clocks():
     reports = [report(0, 3, acked=1, oldest_age_ms=5, time_ms=80), report(1, 4, acked=2, oldest_age_ms=9, time_ms=70)]
-    whole = total(reports)
+    whole = sum_reports(reports)
     assert (whole.acked, whole.oldest_age_ms, whole.time_ms) == (3, 9, 70)
     assert (whole.batch_id, whole.shard, whole.shards) == (4, -1, 4)
 
 
 def test_the_table_of_metrics_is_of_fields_that_there_are():
     names = [metric.name for metric in METRICS]
-    assert len(names) == len(set(names)) and {metric.field for metric in METRICS} <= {*Report._fields, "skipped"}
+    assert len(names) == len(set(names)) and {metric.field for metric in METRICS} <= {
+        *MicroBatchReport._fields,
+        "skipped",
+    }
     assert {f"acker.trees.{field}" for field in COUNTERS} <= set(names)

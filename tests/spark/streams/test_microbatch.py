@@ -13,10 +13,13 @@ from acker._engine.combiner import Combiner, shard_of
 from acker._engine.protocol import Kind, Outcome
 from acker.errors import ArgumentValueError, CheckpointError
 from acker.spark.blocks import encode_blocks, read_header
-from acker.spark.pipelines.stages import BLOCK, SHARD, BoltStep, LossyStep, SpoutStep, Stage
-from acker.spark.streams.microbatch import Batch, Options, update
+from acker.spark.pipelines.stages import BLOCK, SHARD, Stage
+from acker.spark.pipelines.transforms import BoltTransform, SpoutTransform
+from acker.spark.streams.microbatch import ShardBatch, update
+from acker.spark.streams.shard_rules import ShardRules
 from acker.spark.streams.state_format import CHUNK_ROWS_MAX, ChunkSize, decode_chunk, decode_head, encode_head
-from acker.spark.streams.table_cache import Residents
+from acker.spark.streams.table_cache import TableCache
+from tests.spark.lossy import LossyLink
 from tests.torture.microbatches import Message, MicroBatches, settle_by_event_time
 
 # All of it with the compiled tables and with their twins.
@@ -78,33 +81,33 @@ def rows_of(done):
 
 
 @pytest.fixture(params=["shared", "private"])
-def residents(request, tmp_path):
-    return Residents(tmp_path / "residents" if request.param == "shared" else None)
+def cache(request, tmp_path):
+    return TableCache(tmp_path / "cache" if request.param == "shared" else None)
 
 
 @pytest.mark.parametrize("high_water", [None, 3])
 @pytest.mark.parametrize("protocol", ["storm", "storm-0.9"])
 @pytest.mark.parametrize("seed", range(4))
-def test_any_stream_that_is_cut_off_anywhere_ends_as_the_rules_say(seed, protocol, high_water, residents, tmp_path):
+def test_any_stream_that_is_cut_off_anywhere_ends_as_the_rules_say(seed, protocol, high_water, cache, tmp_path):
     rng = random.Random(f"{seed} {protocol} {high_water}")
     refreshes = protocol == "storm-0.9"
     timeout_ms, buckets = Fraction(rng.randrange(50, 500), rng.choice((1, 3, 7))), rng.randrange(2, 6)
     model = MicroBatches(
         timeout_ms=timeout_ms, buckets=buckets, high_water=high_water, every_message_refreshes=refreshes
     )
-    options = Options(1, 2, timeout_ms, buckets, high_water, refreshes)
+    rules = ShardRules(1, 2, timeout_ms, buckets, high_water, refreshes)
     store = Store()
-    time_ms, rebuilt, resident = 1000, 0, 0
+    time_ms, rebuilt, cached = 1000, 0, 0
     for batch_id in range(150):
         messages = random_messages(rng)
         time_ms += rng.choice((0, 1, 10, 30, 300))
-        batch = Batch(batch_id, blocks_of(messages, rng.randrange(1, 4)), time_ms)
+        batch = ShardBatch(batch_id, blocks_of(messages, rng.randrange(1, 4)), time_ms)
         for _ in range(rng.choice((0, 0, 0, 1, 2))):  # attempts whose writes are lost, as when a task dies late
-            update(store, residents, "key", 0, batch, options)
+            update(store, cache, "key", 0, batch, rules)
             store.roll_back()
         if rng.random() < 0.1:
-            residents = Residents(tmp_path / f"worker {batch_id}")
-        done, report = update(store, residents, "key", 0, batch, options)
+            cache = TableCache(tmp_path / f"worker {batch_id}")
+        done, report = update(store, cache, "key", 0, batch, rules)
         store.commit()
         assert rows_of(done) == sorted(model.update(messages, time_ms))
         assert (report.pending, report.open) == (len(model.entries), model.open)
@@ -112,54 +115,54 @@ def test_any_stream_that_is_cut_off_anywhere_ends_as_the_rules_say(seed, protoco
         head = decode_head(store.head())
         assert head.counts._asdict() == model.counts
         assert head.next_chunk - head.first_chunk == len(store.committed) - 1
-        rebuilt, resident = rebuilt + report.rebuilt, resident + report.resident
+        rebuilt, cached = rebuilt + report.rebuilt, cached + report.cached
     assert rebuilt > 20
-    assert resident > 20
+    assert cached > 20
     assert model.counts["timed_out"] > 20
     assert model.counts["rejected"] > 5 or high_water is None
 
 
-def test_a_table_that_is_of_another_version_of_the_state_is_not_used(residents):
-    store, options = Store(), Options(1, 2)
-    batch = Batch(0, blocks_of([Message(Kind.TRACK, 7, 5, 1, 42)]), 0)
-    update(store, residents, "key", 0, batch, options)
+def test_a_table_that_is_of_another_version_of_the_state_is_not_used(cache):
+    store, rules = Store(), ShardRules(1, 2)
+    batch = ShardBatch(0, blocks_of([Message(Kind.TRACK, 7, 5, 1, 42)]), 0)
+    update(store, cache, "key", 0, batch, rules)
     store.commit()
     # The micro-batch runs twice; the table of the first time knows what the state does not.
-    finish = Batch(1, blocks_of([Message(Kind.OK, 7, 5)]), 1)
+    finish = ShardBatch(1, blocks_of([Message(Kind.OK, 7, 5)]), 1)
     for _ in range(2):
         store.roll_back()
-        done, report = update(store, residents, "key", 0, finish, options)
+        done, report = update(store, cache, "key", 0, finish, rules)
         assert done.message_id.tolist() == [42]
-    assert (report.resident, report.rebuilt) == (0, 1)
+    assert (report.cached, report.rebuilt) == (0, 1)
 
 
-def test_an_error_on_the_way_gives_the_table_up(residents):
-    store, options = Store(), Options(1, 2)
-    update(store, residents, "key", 0, Batch(0, blocks_of([Message(Kind.TRACK, 7, 5, 1, 42)]), 0), options)
+def test_an_error_on_the_way_gives_the_table_up(cache):
+    store, rules = Store(), ShardRules(1, 2)
+    update(store, cache, "key", 0, ShardBatch(0, blocks_of([Message(Kind.TRACK, 7, 5, 1, 42)]), 0), rules)
     store.commit()
 
     def refuse(_):
         raise OSError("the store is gone")
 
     store.put_head = refuse
-    finish = Batch(1, blocks_of([Message(Kind.OK, 7, 5)]), 1)
+    finish = ShardBatch(1, blocks_of([Message(Kind.OK, 7, 5)]), 1)
     with pytest.raises(OSError, match="the store is gone"):
-        update(store, residents, "key", 0, finish, options)
+        update(store, cache, "key", 0, finish, rules)
     del store.put_head
     store.roll_back()
-    done, report = update(store, residents, "key", 0, finish, options)
+    done, report = update(store, cache, "key", 0, finish, rules)
     assert done.message_id.tolist() == [42]
     assert report.rebuilt == 1
 
 
-def test_the_clock(residents):
+def test_the_clock(cache):
     """Downtime, a clock that jumps back, and no message at all: in (T, T * B / (B - 1)] plus a trigger."""
     timeout_ms, buckets = 1000, 3
-    options = Options(1, 2, Fraction(timeout_ms), buckets)
+    rules = ShardRules(1, 2, Fraction(timeout_ms), buckets)
     store = Store()
 
     def at(batch_id, clock_ms, *messages):
-        done, report = update(store, residents, "key", 0, Batch(batch_id, blocks_of(list(messages)), clock_ms), options)
+        done, report = update(store, cache, "key", 0, ShardBatch(batch_id, blocks_of(list(messages)), clock_ms), rules)
         return done, report
 
     at(0, 10_000, Message(Kind.TRACK, 1, 5, 0, 1))
@@ -185,17 +188,17 @@ def test_the_clock(residents):
 
 
 @pytest.mark.parametrize("core", [_core], indirect=True, ids=["compiled"])  # the twin takes 30 times as long
-def test_the_log_is_as_long_as_what_is_held_and_its_work_is_bounded(residents):
+def test_the_log_is_as_long_as_what_is_held_and_its_work_is_bounded(cache):
     """Trees that stay below ones that come and go: what a micro-batch writes and cleans depends on its own size."""
-    options, store = Options(1, 2), Store()
+    rules, store = ShardRules(1, 2), Store()
     rng = np.random.default_rng(7)
     stay, each = 200_000, 3000
 
     def run(batch_id, kind, roots, value):
         combiner = Combiner()
         combiner.add(np.full(len(roots), kind, np.int8), roots, np.full(len(roots), value), np.zeros(len(roots), int))
-        batch = Batch(batch_id, [block for _, block in encode_blocks(combiner, 1)], batch_id)
-        return update(store, residents, "key", 0, batch, options)
+        batch = ShardBatch(batch_id, [block for _, block in encode_blocks(combiner, 1)], batch_id)
+        return update(store, cache, "key", 0, batch, rules)
 
     _, first = run(0, Kind.TRACK, np.arange(stay), 5)
     assert first.pending == stay
@@ -214,15 +217,15 @@ def test_the_log_is_as_long_as_what_is_held_and_its_work_is_bounded(residents):
     assert max(bytes_written) < 44 * (5 * each + CHUNK_ROWS_MAX) + 1000
     assert max(bytes_written[100:]) <= 1.5 * max(bytes_written[:100])
     # And the log still tells all.
-    _, report = update(store, Residents(None), "key", 0, Batch(401, [], 401), options)
+    _, report = update(store, TableCache(None), "key", 0, ShardBatch(401, [], 401), rules)
     assert (report.rebuilt, report.pending) == (1, stay + each)
 
 
-def test_small_micro_batches_do_not_leave_small_chunks(residents):
-    options, store = Options(1, 2), Store()
+def test_small_micro_batches_do_not_leave_small_chunks(cache):
+    rules, store = ShardRules(1, 2), Store()
     for batch_id in range(600):
         messages = [Message(Kind.TRACK, batch_id * 10 + i, 5, 0, 0) for i in range(10)]
-        _, report = update(store, residents, "key", 0, Batch(batch_id, blocks_of(messages), batch_id), options)
+        _, report = update(store, cache, "key", 0, ShardBatch(batch_id, blocks_of(messages), batch_id), rules)
     assert report.pending == 6000
     assert report.chunks < 70
     assert (
@@ -241,22 +244,22 @@ def test_small_micro_batches_do_not_leave_small_chunks(residents):
         ),
     ],
 )
-def test_what_the_checkpoint_fixes_cannot_be_changed(change, text, residents):
+def test_what_the_checkpoint_fixes_cannot_be_changed(change, text, cache):
     store = Store()
-    update(store, residents, "key", 0, Batch(0, [], 0), Options(1, 2))
+    update(store, cache, "key", 0, ShardBatch(0, [], 0), ShardRules(1, 2))
     with pytest.raises(CheckpointError, match=text):
-        update(store, residents, "key", 0, Batch(1, [], 1), Options(**{"shards": 1, "partitions": 2} | change))
+        update(store, cache, "key", 0, ShardBatch(1, [], 1), ShardRules(**{"shards": 1, "partitions": 2} | change))
 
 
 def test_damage_is_refused():
-    options, store = Options(1, 2), Store()
-    update(store, Residents(None), "key", 0, Batch(0, blocks_of([Message(Kind.TRACK, 7, 5, 1, 42)]), 0), options)
+    rules, store = ShardRules(1, 2), Store()
+    update(store, TableCache(None), "key", 0, ShardBatch(0, blocks_of([Message(Kind.TRACK, 7, 5, 1, 42)]), 0), rules)
     good = dict(store.written)
     head = decode_head(good["head"])
 
     def expect(text):
         with pytest.raises(CheckpointError, match=text):
-            update(store, Residents(None), "key", 0, Batch(1, [], 1), options)
+            update(store, TableCache(None), "key", 0, ShardBatch(1, [], 1), rules)
         store.written = dict(good)
 
     for name in ("head", 1):
@@ -278,38 +281,38 @@ def test_damage_is_refused():
     expect("expected the state of shard 0, got that of shard 3")
 
 
-def test_a_block_of_another_shard_is_refused(residents):
+def test_a_block_of_another_shard_is_refused(cache):
     roots = np.arange(100)
     other = int(roots[shard_of(roots, 2) == 1][0])
     combiner = Combiner()
     combiner.add([Kind.OK], [other], [5])
     block = next(encode_blocks(combiner, 1))[1]
     with pytest.raises(ArgumentValueError, match="a block of shard 0 holds trees of others"):
-        update(Store(), residents, "key", 0, Batch(0, [block], 0), Options(2, 2))
+        update(Store(), cache, "key", 0, ShardBatch(0, [block], 0), ShardRules(2, 2))
 
 
-def test_rows_of_a_pipeline_that_share_a_message_id_are_named_and_nothing_is_written(residents):
-    store, options = Store(), Options(1, 2, Fraction(1000), unique_ids=True)
-    update(store, residents, "key", 0, Batch(0, blocks_of([Message(Kind.TRACK, 7, 5, 0, 42)]), 0), options)
+def test_rows_of_a_pipeline_that_share_a_message_id_are_named_and_nothing_is_written(cache):
+    store, rules = Store(), ShardRules(1, 2, Fraction(1000), unique_ids=True)
+    update(store, cache, "key", 0, ShardBatch(0, blocks_of([Message(Kind.TRACK, 7, 5, 0, 42)]), 0), rules)
     store.commit()
     twice = [Message(Kind.TRACK, 8, 5, 0, 43), Message(Kind.TRACK, 8, 5, 0, 43), Message(Kind.TRACK, 9, 5, 0, 44)]
     with pytest.raises(
         ArgumentValueError, match="message_id: 2 rows of one batch have the message id 43\\. They would"
     ):
-        update(store, residents, "key", 0, Batch(1, blocks_of(twice, tasks=2), 10), options)
+        update(store, cache, "key", 0, ShardBatch(1, blocks_of(twice, tasks=2), 10), rules)
     assert store.written == store.committed
     # A replay of what is still open comes in another micro-batch: it is counted, as everywhere.
     again = blocks_of([Message(Kind.TRACK, 7, 5, 0, 42)])
-    assert update(store, residents, "key", 0, Batch(1, again, 10), options)[1].duplicates == 1
+    assert update(store, cache, "key", 0, ShardBatch(1, again, 10), rules)[1].duplicates == 1
 
 
-def test_rows_of_a_pipeline_that_share_a_message_id_are_named_whatever_their_times(residents):
-    options = Options(1, 2, Fraction(1000), event_time=True, unique_ids=True)
+def test_rows_of_a_pipeline_that_share_a_message_id_are_named_whatever_their_times(cache):
+    rules = ShardRules(1, 2, Fraction(1000), event_time=True, unique_ids=True)
     twice = [(Message(Kind.TRACK, 8, 5, 0, 43), 0), (Message(Kind.TRACK, 8, 5, 0, 43), 10**6)]
     with pytest.raises(
         ArgumentValueError, match="message_id: 2 rows of one batch have the message id 43\\. They would"
     ):
-        update(Store(), residents, "key", 0, Batch(0, timed_blocks(twice, 2, options), 0), options)
+        update(Store(), cache, "key", 0, ShardBatch(0, timed_blocks(twice, 2, rules), 0), rules)
 
 
 def pipeline_blocks(rows, tasks):
@@ -323,16 +326,16 @@ def pipeline_blocks(rows, tasks):
 
     first = Stage(
         (
-            SpoutStep("rows", 1, "id", None, 0, 0, event_time="at"),
-            BoltStep("split", 1, lambda row: row.text.split(), "row", word, sink=False),
-            LossyStep(lambda batch: np.array([text != "lost" for text in batch.column("word").to_pylist()])),
+            SpoutTransform("rows", 1, "id", None, 0, 0, event_time="at"),
+            BoltTransform("split", 1, lambda row: row.text.split(), "row", word, sink=False),
+            LossyLink("word", "lost"),
         ),
         word,
         1,
         tracked=False,
         timed=True,
     )
-    second = Stage((BoltStep("check", 1, check, "row", word, sink=True),), word, 1, timed=True)
+    second = Stage((BoltTransform("check", 1, check, "row", word, sink=True),), word, 1, timed=True)
     batches = [
         pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows[n::tasks]], schema)
         for n in range(tasks)
@@ -350,14 +353,14 @@ def pipeline_blocks(rows, tasks):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_trees_of_a_pipeline_expire_by_event_time_however_the_stream_is_cut(seed, residents):
+def test_trees_of_a_pipeline_expire_by_event_time_however_the_stream_is_cut(seed, cache):
     rng = random.Random(seed)
     timeout_ms, delay_ms = 1000, rng.choice((0, 2500))
     words = ("a", "b", "boom", "lost")
     rows = sorted((rng.randrange(60_000), " ".join(rng.choices(words, (9, 9, 1, 1), k=3))) for _ in range(120))
     rows = [(number, at, text) for number, (at, text) in enumerate(rows)]
     rows.sort(key=lambda row: row[1] + rng.uniform(0, delay_ms))
-    options = Options(1, 2, Fraction(timeout_ms), 3, event_time=True, unique_ids=True)
+    rules = ShardRules(1, 2, Fraction(timeout_ms), 3, event_time=True, unique_ids=True)
     # Of a tree with a FAIL nothing more is waited for; lost words keep a tree open until the watermark has come by.
     expected = {}
     over = max(at for _, at, _ in rows) - delay_ms
@@ -374,7 +377,7 @@ def test_trees_of_a_pipeline_expire_by_event_time_however_the_stream_is_cut(seed
         store, found, watermark_ms, latest_ms = Store(), [], 0, 0
         for batch_id, (first, end) in enumerate(zip([0, *cuts, len(rows)], [*cuts, len(rows), len(rows)], strict=True)):
             blocks = pipeline_blocks(rows[first:end], rng.randrange(1, 4)) if end > first else []
-            done, _ = update(store, residents, "key", 0, Batch(batch_id, blocks, watermark_ms), options)
+            done, _ = update(store, cache, "key", 0, ShardBatch(batch_id, blocks, watermark_ms), rules)
             found += [(message_id, outcome) for _, message_id, _, outcome, _ in done.rows()]
             latest_ms = max([latest_ms, *(read_header(block).event_ms for block in blocks)])
             assert latest_ms == max([0, *(at for _, at, _ in rows[:end])]), "blocks say how far the rows are"
@@ -382,11 +385,11 @@ def test_trees_of_a_pipeline_expire_by_event_time_however_the_stream_is_cut(seed
         assert sorted(found) == sorted(expected.items())
 
 
-def test_a_table_gives_memory_back_after_a_peak(residents):
-    store, options = Store(), Options(1, 2, Fraction(10**6))
+def test_a_table_gives_memory_back_after_a_peak(cache):
+    store, rules = Store(), ShardRules(1, 2, Fraction(10**6))
 
     def bytes_after(batch_id, messages):
-        _, report = update(store, residents, "key", 0, Batch(batch_id, blocks_of(messages), batch_id), options)
+        _, report = update(store, cache, "key", 0, ShardBatch(batch_id, blocks_of(messages), batch_id), rules)
         store.commit()
         return report.table_bytes, report.pending
 
@@ -395,7 +398,7 @@ def test_a_table_gives_memory_back_after_a_peak(residents):
     whole = [Message(kind, root, 5, 0, root) for root in roots for kind in (Kind.TRACK, Kind.OK)]
     assert bytes_after(1, whole) == (small, 1), "what ends at once takes no room"
     large, pending = bytes_after(2, whole[::2])
-    assert (large > 10 * small, pending) == (residents.new().nbytes != 4096, 20_001)  # in plain Python no bytes count
+    assert (large > 10 * small, pending) == (cache.new().nbytes != 4096, 20_001)  # in plain Python no bytes count
     assert bytes_after(3, whole[1::2]) == (small, 1)
 
 
@@ -424,11 +427,11 @@ def timed_stream(rng, trees, timeout_ms, span_ms):
     return sorted(stream, key=lambda pair: pair[1])
 
 
-def timed_blocks(stream, tasks, options):
+def timed_blocks(stream, tasks, rules):
     found = []
     for task in range(tasks):
         part = stream[task::tasks]
-        combiner = Combiner(resets=True, cohorts=options.cohorts)
+        combiner = Combiner(resets=True, cohorts=rules.cohorts)
         if part:
             columns = check_columns(*map(np.array, zip(*(message for message, _ in part), strict=True)))
             combiner.add_unchecked(columns, np.array([at for _, at in part]))
@@ -436,16 +439,16 @@ def timed_blocks(stream, tasks, options):
     return found
 
 
-def settled_in(batches, delay_ms, options, rng, residents):
+def settled_in(batches, delay_ms, rules, rng, cache):
     """Run a stream in these micro-batches, and one without data in the end, as Spark does; some attempts fail."""
     store, done = Store(), []
     latest_ms, watermark_ms = 0, 0
     for batch_id, stream in enumerate([*batches, []]):
-        batch = Batch(batch_id, timed_blocks(stream, rng.randrange(1, 4), options), watermark_ms)
+        batch = ShardBatch(batch_id, timed_blocks(stream, rng.randrange(1, 4), rules), watermark_ms)
         if rng.random() < 0.2:
-            update(store, residents, "key", 0, batch, options)
+            update(store, cache, "key", 0, batch, rules)
             store.roll_back()
-        completions, report = update(store, residents, "key", 0, batch, options)
+        completions, report = update(store, cache, "key", 0, batch, rules)
         store.commit()
         done += [(root, message, outcome) for root, message, _, outcome, _ in completions.rows()]
         latest_ms = max([latest_ms, *(at for _, at in stream)])
@@ -457,11 +460,11 @@ def settled_in(batches, delay_ms, options, rng, residents):
 
 @pytest.mark.parametrize("protocol", ["storm", "storm-0.9"])
 @pytest.mark.parametrize("seed", range(6))
-def test_by_event_time_the_outcome_does_not_depend_on_how_the_stream_is_cut(seed, protocol, residents):
+def test_by_event_time_the_outcome_does_not_depend_on_how_the_stream_is_cut(seed, protocol, cache):
     rng = random.Random(f"{seed} {protocol}")
     timeout_ms, buckets = rng.choice((1000, 777, 10_000)), rng.randrange(2, 6)
     delay_ms = rng.choice((0, timeout_ms // 3, 3 * timeout_ms))
-    options = Options(1, 2, Fraction(timeout_ms), buckets, None, protocol == "storm-0.9", event_time=True)
+    rules = ShardRules(1, 2, Fraction(timeout_ms), buckets, None, protocol == "storm-0.9", event_time=True)
     stream = timed_stream(rng, 80, timeout_ms, 20 * timeout_ms)
     # No message comes later than the watermark waits for it.
     stream.sort(key=lambda pair: pair[1] + rng.uniform(0, delay_ms))
@@ -470,16 +473,16 @@ def test_by_event_time_the_outcome_does_not_depend_on_how_the_stream_is_cut(seed
         timeout_ms=timeout_ms,
         buckets=buckets,
         watermark_ms=max(at for _, at in stream) - delay_ms,
-        every_message_refreshes=options.every_message_refreshes,
+        every_message_refreshes=rules.every_message_refreshes,
     )
     assert {outcome for _, _, outcome in expected} == {Outcome.ACKED, Outcome.FAILED, Outcome.TIMED_OUT}
     for micro_batches in (1, 2, 7, 30, len(stream) if seed == 0 else 60):
         cuts = sorted(rng.choices(range(len(stream)), k=micro_batches - 1))
         batches = [stream[first:end] for first, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-        assert settled_in(batches, delay_ms, options, rng, residents) == sorted(expected)
+        assert settled_in(batches, delay_ms, rules, rng, cache) == sorted(expected)
 
 
-def test_by_event_time_a_tree_that_is_finished_too_late_timed_out_in_one_micro_batch_and_in_four(residents):
+def test_by_event_time_a_tree_that_is_finished_too_late_timed_out_in_one_micro_batch_and_in_four(cache):
     second = 1000
     stream = [
         (Message(Kind.TRACK, 1, 5, 0, 101), 0),
@@ -487,6 +490,6 @@ def test_by_event_time_a_tree_that_is_finished_too_late_timed_out_in_one_micro_b
         (Message(Kind.TRACK, 3, 7, 0, 103), 1001 * second),
         (Message(Kind.OK, 1, 5), 1005 * second),
     ]
-    options = Options(1, 2, Fraction(10 * second), event_time=True)
+    rules = ShardRules(1, 2, Fraction(10 * second), event_time=True)
     for batches in ([stream], [[pair] for pair in stream], [stream[:2], stream[2:]]):
-        assert settled_in(batches, 0, options, random.Random(0), residents) == [(1, 101, Outcome.TIMED_OUT)]
+        assert settled_in(batches, 0, rules, random.Random(0), cache) == [(1, 101, Outcome.TIMED_OUT)]

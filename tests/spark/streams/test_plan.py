@@ -15,9 +15,11 @@ from acker._engine.combiner import Combiner, shard_of
 from acker.errors import ArgumentValueError, SessionError
 from acker.spark import batch_report, completions, completions_from_blocks, completions_from_files, spout
 from acker.spark.blocks import encode_blocks
+from acker.spark.options import check_options
 from acker.spark.session_checks import PROVIDER, PROVIDER_CONF
+from acker.spark.streams import plan
 from acker.spark.streams.listener import shard_reports
-from acker.spark.streams.plan import default_shards, stream_options
+from acker.spark.streams.plan import default_shards, make_rules
 from acker.spark.streams.reports import SHARDS
 from tests.torture.microbatches import Message, MicroBatches
 
@@ -159,7 +161,7 @@ def test_any_stream_cut_anywhere_ends_as_the_rules_say(kind, session, tmp_path):
     assert {name: totals(reports, name) for name in model.counts} == model.counts
     assert sum(report["pending"] for report in reports[max(reports)]) == len(model.entries)
     assert totals(reports, "messages") == len(messages)
-    assert totals(reports, "resident") > 0
+    assert totals(reports, "cached") > 0
 
 
 def test_protocol_and_capacity(session, tmp_path):
@@ -427,7 +429,7 @@ def test_what_cannot_be_is_refused_when_the_plan_is_made(session):
         completions(stream, event_time="task_id", timeout=1)
     with pytest.raises(ArgumentValueError, match="buckets: expected an integer from 2 to 15"):
         completions(stream, buckets=1, timeout=1)
-    with pytest.raises(ArgumentValueError, match="the number of shards"):
+    with pytest.raises(ArgumentValueError, match="shards: expected the number of shards for a stream of blocks"):
         completions_from_blocks(stream.selectExpr("task_id shard", "binary(null) block"))
     session.conf.unset(PROVIDER_CONF)
     with pytest.raises(SessionError, match="RocksDBStateStoreProvider"):
@@ -457,12 +459,16 @@ def test_the_column_of_event_times_may_have_any_name(name, session):
     assert done.columns[0] == "root_id"
 
 
-def test_options_warn_of_no_timeout_once():
-    options = {"shards": 2, "partitions": 2, "protocol": "storm", "buckets": 3, "high_water": 5, "event_time": False}
+def test_each_shard_has_an_equal_part_of_high_water():
+    options = check_options(high_water=5)
+    assert make_rules(options, shards=2, partitions=2).high_water == 3
+
+
+def test_a_missing_timeout_is_warned_of_once():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            assert stream_options(timeout=None, **options).high_water == 3
+            plan._warn_of_no_timeout()
     assert [str(warning.message)[:7] for warning in caught] in (["timeout"], [])
 
 

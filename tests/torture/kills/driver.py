@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> None:
     for progress in query.recentProgress:
         report = aspark.batch_report(progress)
         if report is not None:
-            tell(port, {"batch": report.batch_id, "resident": report.resident, "rebuilt": report.rebuilt})
+            tell(port, {"batch": report.batch_id, "cached": report.cached, "rebuilt": report.rebuilt})
     spark.stop()
 
 

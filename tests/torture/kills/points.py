@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-    from acker.spark.streams.microbatch import Options, Store
+    from acker.spark.streams.microbatch import Store
+    from acker.spark.streams.shard_rules import ShardRules
 
 # Points of the driver; all others are of workers.
 SINK, KEPT = "sink", "kept"
@@ -86,8 +87,8 @@ class WatchedStore:
 class WatchedProcessor(AckerProcessor):
     """The operator with points in it."""
 
-    def __init__(self, port: int, options: Options, name: str, versions: tuple[str, ...]) -> None:
-        super().__init__(options, name, versions)
+    def __init__(self, port: int, rules: ShardRules, name: str) -> None:
+        super().__init__(rules, name)
         self._port = port
 
     def init(self, handle: StatefulProcessorHandle) -> None:

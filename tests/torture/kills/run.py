@@ -52,7 +52,7 @@ class Survived(NamedTuple):
         How many of them ended by themselves with an error.
     batches, again : int
         Micro-batches that reached the sink, and how many of these reached it more than once.
-    resident, rebuilt : int
+    cached, rebuilt : int
         Tables found in memory, and built from the state, by drivers that lived to tell.
     outcomes : dict
         How many trees ended in which way.
@@ -63,7 +63,7 @@ class Survived(NamedTuple):
     failures: int
     batches: int
     again: int
-    resident: int
+    cached: int
     rebuilt: int
     outcomes: dict[str, int]
 
@@ -102,7 +102,7 @@ def survive(
         raise KillsError(f"seed {plan.seed}: {'; '.join(faults)}; killed were: {'; '.join(killer.done)}")
     outcomes = {outcome.name: int((done.outcome == outcome).sum()) for outcome in Outcome}
     again = sum(len(each) > 1 for each in tries.values())
-    tables = killer.resident, killer.rebuilt
+    tables = killer.cached, killer.rebuilt
     return Survived(killer.done, len(killer.drivers), failures, len(tries), again, *tables, outcomes)
 
 
@@ -115,7 +115,7 @@ class _Killer:
     def __init__(self, kills: tuple[Kill, ...], say: Callable[[str], None]) -> None:
         self.port = 0
         self.done: list[str] = []
-        self.resident = self.rebuilt = 0
+        self.cached = self.rebuilt = 0
         self.drivers: list[int] = []
         self._driver_taken = False
         self._kills = list(kills)
@@ -144,7 +144,7 @@ class _Killer:
         """Take note of what a process says, which stands still until `go` is called, or for ever if it is killed."""
         if "point" not in what:
             with self._lock:
-                self.resident += what["resident"]
+                self.cached += what["cached"]
                 self.rebuilt += what["rebuilt"]
         elif (kill := self._due(what)) is not None:
             if kill.late_s:

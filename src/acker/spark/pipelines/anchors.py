@@ -1,9 +1,9 @@
-"""The trees of each row, as one binary column; and what a bolt's outputs do to them.
+"""Anchors: the trees of each row as one binary column, and the ids that a bolt gives to its outputs.
 
 A row of a tracked DataFrame carries a map root id -> tuple id (Storm's MessageId): 16 bytes an anchor, both ids
 little-endian int64. One binary column crosses between the JVM and Python for about the price of one long, whatever the
-number of trees; two list columns cost three times as much. Where trees expire by event time the anchor has the time of
-its tree besides, in ms: 24 bytes.
+number of trees; two list columns cost three times as much. Where trees expire by event time an anchor also has the time
+of its tree in ms: 24 bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Anchors(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self.starts.size - 1
 
     def row_of_each(self) -> Int64s:
@@ -75,7 +75,7 @@ def _at(column: Int64s | None, places: NDArray[Any]) -> Int64s | None:
 
 
 def unanchored(rows: int, *, timed: bool = False) -> Anchors:
-    """Return no anchors for so many rows."""
+    """Return the anchors of rows without any."""
     none = np.empty(0, np.int64)
     return Anchors(np.zeros(rows + 1, np.int64), none, none, none if timed else None)
 
@@ -92,7 +92,7 @@ def single(
 
 
 def concat(parts: list[Anchors]) -> Anchors:
-    """Return the anchors of several lots of rows, one after the other."""
+    """Return the anchors of several batches of rows, one after the other."""
     counts = [np.diff(part.starts) for part in parts]
     roots, tuples = [part.root_id for part in parts], [part.tuple_id for part in parts]
     times = [part.event_ms for part in parts if part.event_ms is not None]
@@ -179,7 +179,7 @@ def emit(inputs: Anchors, parents: Parents, outputs: int, run_seed: int, compone
     inputs : Anchors of n rows, m in all
     parents : Parents
     outputs : int
-        How many output rows there are.
+        Number of output rows.
     run_seed, component
         See `acker._engine.ids.tuple_ids`.
 

@@ -1,8 +1,8 @@
-"""What the driver hears at once of rows that fail: how many of each component, and what one of them raised.
+"""The driver's log of failed rows: how many of each component failed, and the error of one of them.
 
-A task adds this to an accumulator of Spark's, which arrives with the task's end, before the action returns. A row that
-runs again, as with each action on a pipeline that is not persisted, counts again. `failures` and `counters` of a
-pipeline say it all, to whoever asks; this is for those who do not.
+A task adds them to an accumulator of Spark's, which arrives with the end of the task, before the action returns. A row
+that runs again, as with each action on a pipeline that is not persisted, counts again. `failures` and `counters` of a
+pipeline have all of them; the log is for programs that call neither.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pyspark.accumulators import AccumulatorParam
 
 from acker.spark.session_checks import is_classic
 
-# So many times more rows must have failed before the driver's log says so again.
+# The factor by which failed rows must grow before the driver logs them again.
 _TENFOLD: Final = 10
 
 _log: Final = logging.getLogger("acker.spark")
 
 
 class FailedRows(NamedTuple):
-    """How many rows of a component failed, and the reason of the first that was heard of."""
+    """The number of failed rows of a component, and the reason of the first."""
 
     rows: int
     reason: str
 
 
-class _Merge(AccumulatorParam[dict[str, FailedRows]]):
-    """Adds up what tasks say; in a worker."""
+class _FailedRowsParam(AccumulatorParam[dict[str, FailedRows]]):
+    """Adds up the failed rows of tasks, in a worker."""
 
     def zero(self, value: dict[str, FailedRows]) -> dict[str, FailedRows]:  # noqa: ARG002
         return {}
@@ -42,14 +42,14 @@ class _Merge(AccumulatorParam[dict[str, FailedRows]]):
         return value1
 
 
-class _Tell(_Merge):
-    """Adds up what tasks say, and logs it in the driver: the first row, and each tenfold of what was logged."""
+class _LoggedFailedRowsParam(_FailedRowsParam):
+    """Adds up the failed rows of tasks and logs them in the driver: the first row, then each tenfold number."""
 
     def __init__(self) -> None:
         self._due: dict[str, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Merge, ()
+        return _FailedRowsParam, ()
 
     def addInPlace(  # noqa: N802  Spark's name.
         self, value1: dict[str, FailedRows], value2: dict[str, FailedRows]
@@ -66,6 +66,6 @@ class _Tell(_Merge):
         return value
 
 
-def accumulator(session: Any) -> Any:
+def make_accumulator(session: Any) -> Any:
     """Return an accumulator of `FailedRows` by component; None for a session of Spark Connect, which has none."""
-    return session.sparkContext.accumulator({}, _Tell()) if is_classic(session) else None
+    return session.sparkContext.accumulator({}, _LoggedFailedRowsParam()) if is_classic(session) else None

@@ -1,7 +1,7 @@
-"""Calls a user's bolt function over rows or Arrow batches, and finds out which input row each output came from.
+"""Calls of a user's bolt function with rows or Arrow batches: its outputs, their input rows, and the rows that failed.
 
-What a function raises is the failure of the rows it was called for, never of the job; so is a result that does not fit
-the schema. Only MemoryError ends the task: it says nothing about the row.
+An error of the function fails the rows of the call, never the job; so does a result that does not fit the schema. Only
+MemoryError ends the task, since the row is not its cause.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import pyarrow as pa
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.pipelines.anchors import Int64s, Parents
 
-# A text this long names the fault; more would move whole documents through the plan for every failed row.
+# Long enough to name the error; whole documents should not travel with every failed row.
 REASON_CHARS_MAX: Final = 1000
 
-# So many rows are tried alone before a function is taken to raise for every row.
+# The number of rows that are tried alone before a function counts as raising for every row.
 _ALONE_MAX: Final = 32
 
 RowFunction = Callable[[Any], "Iterable[Any] | None"]
 
 
 class Outputs(NamedTuple):
-    """What a batch function returns.
+    """The result of a batch function.
 
     Attributes
     ----------
     rows : RecordBatch, Table, or mapping of column name to array-like
         The k output rows, with the columns of the bolt's schema.
     parent : (k,) integers, or k lists of integers
-        The input row (0-based, in the batch that the function was given) that each output row came from; a list anchors
-        it to several. The outputs of one input row must come in the same order whenever they are computed.
+        The input row (0-based, in the batch of the call) of each output row; a list anchors it to several. The outputs
+        of one input row must come in the same order whenever they are computed.
     failed : mapping of input row to exception or text, optional
         Input rows that failed. None of them may be a parent.
     """
@@ -46,7 +46,7 @@ class Outputs(NamedTuple):
 
 
 class Produced(NamedTuple):
-    """The outputs of a lot of input rows: their columns, where they came from, and the reason for each failed row."""
+    """The outputs of some input rows: their columns, their input rows, and the reason for each failed row."""
 
     rows: pa.RecordBatch
     parents: Parents
@@ -54,29 +54,29 @@ class Produced(NamedTuple):
 
 
 def reason_of(fault: BaseException | str) -> str:
-    """Return the text of a fault: the exception's type and message, cut at `REASON_CHARS_MAX`."""
+    """Return the text of an error: the exception's type and message, cut at `REASON_CHARS_MAX`."""
     if isinstance(fault, BaseException):
         try:
             text = str(fault)
         except Exception as broken:  # noqa: BLE001  A user's __str__ may raise anything.
             text = f"(no text: its __str__ raised {type(broken).__name__})"
         fault = f"{type(fault).__name__}: {text}" if text else type(fault).__name__
-    # Arrow holds UTF-8, which cannot say a lone surrogate.
+    # Arrow holds UTF-8, which has no lone surrogates.
     text = fault.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= REASON_CHARS_MAX else text[: REASON_CHARS_MAX - 1] + "…"
 
 
 def run_rows(function: RowFunction, batch: pa.RecordBatch, schema: pa.Schema) -> Produced:
-    """Call `function` once for each row, as a named tuple; what it returned or yielded are the rows to emit."""
+    """Call `function` once for each row, as a named tuple; it returns or yields the rows to emit."""
     make = _row_type(batch.schema.names)._make
     outputs: list[Any] = []
     counts = np.zeros(batch.num_rows, np.int64)
     failed: dict[int, str] = {}
-    shape = _SHAPES[min(len(schema), 2)]
+    read_rows = _read_single_column if len(schema) == 1 else _read_columns
     for row, values in enumerate(_tuples(batch)):
         try:
             result = function(make(values))
-            produced = [] if result is None else shape(result, schema)
+            produced = [] if result is None else read_rows(result, schema)
         except MemoryError:
             raise
         except Exception as fault:  # noqa: BLE001  Whatever a user's function raises fails its row.
@@ -87,7 +87,7 @@ def run_rows(function: RowFunction, batch: pa.RecordBatch, schema: pa.Schema) ->
     try:
         rows = _record_batch(outputs, schema)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        rows, counts = _without_misfits(outputs, counts, schema, failed)
+        rows, counts = _drop_misfits(outputs, counts, schema, failed)
     parent = np.repeat(np.arange(batch.num_rows), counts)
     return Produced(rows, Parents(np.arange(parent.size), parent), failed)
 
@@ -95,91 +95,93 @@ def run_rows(function: RowFunction, batch: pa.RecordBatch, schema: pa.Schema) ->
 def run_batch(
     function: Callable[[pa.RecordBatch], Outputs | None], batch: pa.RecordBatch, schema: pa.Schema, *, divide: bool
 ) -> Produced:
-    """Call `function` for the batch; when it raises and `divide`, for parts of it, until the culprits are found.
+    """Call `function` for the batch. If it raises and `divide` is true, call it for parts until the bad rows are found.
 
     Without `divide` every row of the batch fails.
 
     Notes
     -----
-    The first half is tried, its first half, and so on, until one does not raise or one row is left; then each second
-    half, as a batch of its own. So b culprits among n rows are found with about 2 b log2(n / b) calls.
+    It tries the first half, its first half, and so on, until one does not raise or one row is left; then each second
+    half, as a batch of its own. This finds b bad rows among n with about 2 b log2(n / b) calls.
 
-    A function that raises whatever it is given would be called twice for each row. So when all first halves raised the
-    same error, `_ALONE_MAX` rows from all over the batch are tried alone; when those raise it too, all rows fail with
-    the error of the batch. So a row that is no culprit can fail with the others, but only where nearly all are
-    culprits: where every second row is one, that happens to one batch in 2**33.
+    A function that always raises would be called twice for each row. So if all first halves raise the same error,
+    `_ALONE_MAX` rows from all over the batch are tried alone; if those raise it too, all rows fail with the error of
+    the batch. A good row can thus fail with the others, but only where nearly all are bad: if every second row is bad,
+    this happens to one batch in 2**33.
     """
     whole = _attempt(function, batch, schema)
     if isinstance(whole, Produced):
         return whole
     if batch.num_rows == 1 or not divide:
-        return _all_failed(dict.fromkeys(range(batch.num_rows), whole.reason), schema)
+        return _fail_all(dict.fromkeys(range(batch.num_rows), whole.reason), schema)
     ends = [batch.num_rows]
-    part: Produced | _Fault = whole
+    part: Produced | _FunctionFault = whole
     are_alike = True
-    while isinstance(part, _Fault) and ends[-1] > 1:
+    while isinstance(part, _FunctionFault) and ends[-1] > 1:
         ends.append(ends[-1] // 2)
         part = _attempt(function, batch.slice(0, ends[-1]), schema)
         are_alike = are_alike and whole.is_like(part)
     if are_alike:
-        reasons = _reasons_of_all(function, batch, schema, whole)
+        reasons = _reasons_if_all_fail(function, batch, schema, whole)
         if reasons is not None:
-            return _all_failed(reasons, schema)
-    parts = [_all_failed({0: part.reason}, schema) if isinstance(part, _Fault) else part]
+            return _fail_all(reasons, schema)
+    parts = [_fail_all({0: part.reason}, schema) if isinstance(part, _FunctionFault) else part]
     for end, start in zip(ends[-2::-1], ends[:0:-1], strict=True):
         parts.append(run_batch(function, batch.slice(start, end - start), schema, divide=True))
-    return _joined(parts, ends[::-1], schema)
+    return _join_parts(parts, ends[::-1], schema)
 
 
-class _Fault(NamedTuple):
-    """What a batch function raised: its text, its type, and the file and the line that raised it."""
+class _FunctionFault(NamedTuple):
+    """An error of a batch function: its text, its type, and the file and line that raised it."""
 
     reason: str
     kind: type[Exception]
     origin: tuple[str, int]
 
-    def is_like(self, other: Produced | _Fault) -> bool:
-        """Tell whether this is the same error; texts may differ, since many name a row."""
-        return isinstance(other, _Fault) and (self.kind, self.origin) == (other.kind, other.origin)
+    def is_like(self, other: Produced | _FunctionFault) -> bool:
+        """Return whether this is the same error; texts may differ, since many name a row."""
+        return isinstance(other, _FunctionFault) and (self.kind, self.origin) == (other.kind, other.origin)
 
 
-def _attempt(function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, schema: pa.Schema) -> Produced | _Fault:
-    """Call a batch function."""
+def _attempt(
+    function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, schema: pa.Schema
+) -> Produced | _FunctionFault:
+    """Call a batch function; return its outputs or its error."""
     try:
-        return _checked(function(batch), batch.num_rows, schema)
+        return _check_outputs(function(batch), batch.num_rows, schema)
     except MemoryError:
         raise
     except Exception as fault:  # noqa: BLE001  Whatever a user's function raises fails its rows.
         *_, (frame, line) = traceback.walk_tb(fault.__traceback__)
-        return _Fault(reason_of(fault), type(fault), (frame.f_code.co_filename, line))
+        return _FunctionFault(reason_of(fault), type(fault), (frame.f_code.co_filename, line))
 
 
-def _reasons_of_all(
-    function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, schema: pa.Schema, whole: _Fault
+def _reasons_if_all_fail(
+    function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, schema: pa.Schema, whole: _FunctionFault
 ) -> dict[int, str] | None:
-    """Try some rows alone. Where the function raises the same error for all of them, return a text for every row."""
-    if batch.num_rows <= 2 * _ALONE_MAX:  # to try all of them costs little
+    """Try some rows alone; if the function raises the same error for all of them, return a text for every row."""
+    if batch.num_rows <= 2 * _ALONE_MAX:  # Dividing it to the end costs little.
         return None
     alone: dict[int, str] = {}
-    # The same ones each time, as what is computed twice must come out the same; at random, as culprits may be regular.
+    # At random, as bad rows may be regular; seeded, as what is computed twice must come out the same.
     for row in np.random.default_rng(batch.num_rows).choice(batch.num_rows, _ALONE_MAX, replace=False).tolist():
         found = _attempt(function, batch.slice(row, 1), schema)
         if isinstance(found, Produced) or not whole.is_like(found):
             return None
         alone[row] = found.reason
     reason = whole.reason
-    if set(alone.values()) != {reason}:  # it names a row, or how many there are
+    if set(alone.values()) != {reason}:  # It names a row, or the number of rows.
         reason = f"{reason[: REASON_CHARS_MAX // 2]} (raised for the batch of {batch.num_rows} rows)"
     return dict.fromkeys(range(batch.num_rows), reason) | alone
 
 
-def _all_failed(failed: dict[int, str], schema: pa.Schema) -> Produced:
+def _fail_all(failed: dict[int, str], schema: pa.Schema) -> Produced:
     nothing = np.empty(0, np.int64)
     return Produced(_empty(schema), Parents(nothing, nothing), failed)
 
 
-def _joined(parts: list[Produced], ends: list[int], schema: pa.Schema) -> Produced:
-    """Return what the parts of a batch produced as one; part i ends before row ends[i]."""
+def _join_parts(parts: list[Produced], ends: list[int], schema: pa.Schema) -> Produced:
+    """Join the outputs of the parts of a batch; part i ends before row ends[i]."""
     starts = [0, *ends[:-1]]
     outputs = np.cumsum([0, *(part.rows.num_rows for part in parts)])
     rows = pa.Table.from_batches([part.rows for part in parts]).combine_chunks().to_batches()
@@ -209,29 +211,26 @@ def _values(column: pa.Array[Any]) -> list[Any]:
     return column.to_pylist()
 
 
-def _listed(result: Any) -> list[Any]:
+def _list_rows(result: Any) -> list[Any]:
     if isinstance(result, (str, bytes, dict)) or not isinstance(result, Iterable):
         raise ArgumentTypeError(f"a bolt function returns None or an iterable of rows, not {type(result).__name__}")
     return list(result)
 
 
-def _bare(result: Any, schema: pa.Schema) -> list[Any]:
-    """Read the rows of a one-column schema, where the value alone will do."""
-    rows = result if type(result) is list else _listed(result)
+def _read_single_column(result: Any, schema: pa.Schema) -> list[Any]:
+    """Read the rows of a one-column schema, where the value alone is enough."""
+    rows = result if type(result) is list else _list_rows(result)
     if {tuple, dict}.isdisjoint(map(type, rows)):
         return rows
     return [_row(row, schema)[0] if isinstance(row, (tuple, dict)) else row for row in rows]
 
 
-def _several(result: Any, schema: pa.Schema) -> list[Any]:
-    rows = result if type(result) is list else _listed(result)
+def _read_columns(result: Any, schema: pa.Schema) -> list[Any]:
+    rows = result if type(result) is list else _list_rows(result)
     # Two passes in C, as this runs for every output row.
     if set(map(type, rows)) <= {tuple} and set(map(len, rows)) <= {len(schema)}:
         return rows
     return [_row(row, schema) for row in rows]
-
-
-_SHAPES: Final = (_several, _bare, _several)  # By the number of columns, 2 standing for more.
 
 
 def _row(row: Any, schema: pa.Schema) -> tuple[Any, ...]:
@@ -261,7 +260,7 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], entry.type) for entry in schema], schema=schema)
 
 
-def _without_misfits(
+def _drop_misfits(
     outputs: list[Any], counts: Int64s, schema: pa.Schema, failed: dict[int, str]
 ) -> tuple[pa.RecordBatch, Int64s]:
     """Fail each input row with an output that does not fit the schema, and keep the outputs of the others."""
@@ -280,8 +279,8 @@ def _without_misfits(
     return _record_batch(kept, schema), kept_counts
 
 
-def _checked(result: Any, inputs: int, schema: pa.Schema) -> Produced:
-    """Check what a batch function returned, and bring it into the bolt's schema."""
+def _check_outputs(result: Any, inputs: int, schema: pa.Schema) -> Produced:
+    """Check the result of a batch function, and convert it to the bolt's schema."""
     if result is None:
         result = Outputs({name: [] for name in schema.names}, [])
     if not isinstance(result, Outputs):

@@ -1,4 +1,4 @@
-"""What a checkpoint says of an acker, read back with Spark's state data source while its query runs or rests."""
+"""The state of ackers in a checkpoint, read with Spark's state data source; their query may run meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from acker._engine.codes import UNTRACKED_FAILED
 from acker._engine.open_trees import TreeCounts
 from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentValueError, CheckpointError
-from acker.spark.session_checks import carried
+from acker.spark.parcel import pack_function
 from acker.spark.streams.state_format import HEAD_KEY, VARIABLE, VERSION, Head, decode_chunk, decode_head
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# Upper ends of the groups in which ages are counted, exclusive; behind the last one is a group without end.
+# Exclusive upper ends of the groups in which ages are counted; the last group has none.
 AGE_BOUNDS_MS: Final = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 
 _VARIABLES: Final = {VARIABLE: "MapState"}
-# Stands for the task id of an entry that is gone; entries have greater ones.
+# The task id of an entry that is gone; entries have greater ones.
 _GONE: Final = UNTRACKED_FAILED - 1
 _LOG_DDL: Final = "place int, oldest_ms long, ages array<long>, fault string"
 _LOG_SCHEMA: Final = pa.schema(
@@ -40,29 +40,28 @@ _LOG_SCHEMA: Final = pa.schema(
 
 
 class ShardState(NamedTuple):
-    """What a checkpoint says of one shard.
+    """The state of one shard in a checkpoint.
 
     Attributes
     ----------
     shard, partition : int
-        -1 as the shard where the state cannot be read.
+        The shard is -1 if the state cannot be read.
     batch_id : int
-        The last micro-batch in which something came to it.
+        The last micro-batch in which it received anything.
     pending, open : int
-        Entries held, and those of them that have a TRACK.
+        Entries held, and how many of them have a TRACK.
     oldest_age_ms : int
-        Age of the oldest entry, exactly; 0 when nothing is held.
+        Exact age of the oldest entry; 0 if nothing is held.
     ages : tuple of int
-        How many entries are younger than each of `AGE_BOUNDS_MS` and not counted before; the last number is of older
-        ones.
+        Entries by age, one number for each group of `AGE_BOUNDS_MS`; the last number is of older ones.
     log_bytes, log_rows, chunks : int
-        The live log.
+        Size of the log.
     time_ms, clock_ms : int
-        The shard's clock, which does not go back, and what the clock of Spark or the watermark last said.
+        The shard's clock, which does not go back, and the last time of Spark's clock or watermark.
     counts : TreeCounts
         Since the beginning.
     fault : str
-        Why its state cannot be read, or in what it contradicts itself. Empty: it is fine.
+        Why its state cannot be read, or how it contradicts itself. Empty if it is sound.
     """
 
     shard: int
@@ -82,7 +81,7 @@ class ShardState(NamedTuple):
 
 
 class AckerState(NamedTuple):
-    """What a checkpoint says of one acker.
+    """The state of one acker in a checkpoint.
 
     Attributes
     ----------
@@ -93,7 +92,7 @@ class AckerState(NamedTuple):
     version : int
         Of the format.
     shards, partitions : int
-        Into how many the trees are split, and their state. A shard without any state yet is not in `states`.
+        Number of shards and of state partitions. A shard without any state yet is not in `states`.
     event_time : bool
         Whether trees expire by the watermark.
     states : tuple of ShardState
@@ -115,9 +114,9 @@ def inspect_checkpoint(spark: SparkSession, path: str, operator: int | None = No
     ----------
     spark : SparkSession
     path : str
-        The query's checkpointLocation, where the query wrote it: Spark keeps absolute paths in it.
+        The query's checkpointLocation, at its original place: Spark keeps absolute paths in it.
     operator : int, optional
-        Of this stateful operator only.
+        Number of the only stateful operator to read.
 
     Returns
     -------
@@ -127,7 +126,7 @@ def inspect_checkpoint(spark: SparkSession, path: str, operator: int | None = No
     Raises
     ------
     ArgumentValueError
-        There is no checkpoint, or no acker in it; what there is instead.
+        There is no checkpoint, or no acker in it; the text names what was found.
     """
     found = _metadata(spark, path)
     if not found:
@@ -136,28 +135,28 @@ def inspect_checkpoint(spark: SparkSession, path: str, operator: int | None = No
     if operator is not None:
         if operator not in ackers:
             raise ArgumentValueError(
-                f"operator: expected one of an acker ({_listed(ackers) or 'there is none'}), got {operator}"
+                f"operator: expected one of an acker ({_describe(ackers) or 'there is none'}), got {operator}"
             )
         ackers = {operator: ackers[operator]}
     if not ackers:
-        raise ArgumentValueError(f"{path}: there is no acker in this checkpoint, but {_listed(found)}")
+        raise ArgumentValueError(f"{path}: there is no acker in this checkpoint, but {_describe(found)}")
     return [_read(spark, path, number, row) for number, row in sorted(ackers.items())]
 
 
 def _metadata(spark: SparkSession, path: str) -> dict[int, Any]:
-    """Return what Spark knows of each stateful operator, by its number."""
-    rows = _collected(spark.read.format("state-metadata").load, path)
+    """Return Spark's metadata of each stateful operator, by its number."""
+    rows = _collect(spark.read.format("state-metadata").load, path)
     return {row.operatorId: row for row in rows}
 
 
 def _is_acker(row: Any) -> bool:
-    """Tell an acker by the variables in its state."""
+    """Return whether an operator is an acker, which its state variables tell."""
     properties = json.loads(row.operatorProperties or "{}")
     named = {each.get("stateName"): each.get("stateVariableType") for each in properties.get("stateVariables", ())}
     return named == _VARIABLES
 
 
-def _listed(rows: Mapping[int, Any]) -> str:
+def _describe(rows: Mapping[int, Any]) -> str:
     return ", ".join(f"{number}: {row.operatorName}" for number, row in sorted(rows.items()))
 
 
@@ -173,15 +172,15 @@ def _read(spark: SparkSession, path: str, operator: int, row: Any) -> AckerState
     states: list[ShardState] = []
     columns = ("key.place", "partition_id", "user_map_value.bytes")
     partition_of: dict[int, int] = {}
-    for place, partition, data in _collected(lambda _: load(number == HEAD_KEY).select(*columns), path):
+    for place, partition, data in _collect(lambda _: load(number == HEAD_KEY).select(*columns), path):
         partition_of[place] = partition
         try:
             heads[place] = decode_head(bytes(data))
         except CheckpointError as unreadable:
             states.append(ShardState(shard=-1, partition=partition, fault=str(unreadable)))
-    logs = _collected(lambda _: _read_logs(load(number != HEAD_KEY), heads), path)
+    logs = _collect(lambda _: _read_logs(load(number != HEAD_KEY), heads), path)
     found = {log.place: log for log in logs}
-    empty = _summary(-1, {}, None)
+    empty = _summarise(-1, {}, None)
     for place, head in heads.items():
         log = found.get(place)
         fault = log.fault if log else "" if not head.entries else "its log is missing: the checkpoint is damaged"
@@ -218,7 +217,7 @@ def _shard(head: Head, partition: int, log: Any, fault: str) -> ShardState:
 
 
 def _read_logs(log: DataFrame, heads: Mapping[int, Head]) -> DataFrame:
-    """Return a row for each shard that has a log; the workers read it, and keep it to themselves."""
+    """Return a row for each shard that has a log. The workers read the logs and send summaries only."""
     known = dict(heads)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -227,15 +226,15 @@ def _read_logs(log: DataFrame, heads: Mapping[int, Head]) -> DataFrame:
             columns = (batch.column(name).to_pylist() for name in ("place", "chunk", "bytes"))
             for place, number, data in zip(*columns, strict=True):
                 chunks.setdefault(place, {})[number] = data
-        rows = [_summary(place, chunks[place], known.get(place)) for place in sorted(chunks)]
+        rows = [_summarise(place, chunks[place], known.get(place)) for place in sorted(chunks)]
         yield pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=_LOG_SCHEMA)
 
     columns = ("key.place", "user_map_key.chunk", "user_map_value.bytes")
-    return log.select(*columns).mapInArrow(carried(run), _LOG_DDL)
+    return log.select(*columns).mapInArrow(pack_function(run), _LOG_DDL)
 
 
-class _Summary(NamedTuple):
-    """A log: the start of its oldest entry, how many entries are of which age, and what is wrong with it."""
+class _LogSummary(NamedTuple):
+    """A log: the start of its oldest entry, the entries by age, and what is wrong with it."""
 
     place: int
     oldest_ms: int
@@ -243,9 +242,9 @@ class _Summary(NamedTuple):
     fault: str
 
 
-def _summary(place: int, chunks: Mapping[int, bytes], head: Head | None) -> _Summary:
-    """Read a log as the operator does when it has lost its table."""
-    nothing = _Summary(place, 0, [0] * (len(AGE_BOUNDS_MS) + 1), "")
+def _summarise(place: int, chunks: Mapping[int, bytes], head: Head | None) -> _LogSummary:
+    """Read a log as the operator does that lost its table."""
+    nothing = _LogSummary(place, 0, [0] * (len(AGE_BOUNDS_MS) + 1), "")
     if head is None or not chunks:
         return nothing
     try:
@@ -256,11 +255,11 @@ def _summary(place: int, chunks: Mapping[int, bytes], head: Head | None) -> _Sum
         return nothing
     group = np.searchsorted(AGE_BOUNDS_MS, head.time_ms - start_ms, side="right")
     ages = np.bincount(group, minlength=len(AGE_BOUNDS_MS) + 1)
-    return _Summary(place, int(start_ms[0]), ages.tolist(), "")
+    return _LogSummary(place, int(start_ms[0]), ages.tolist(), "")
 
 
 def _starts(chunks: Mapping[int, bytes], head: Head) -> npt.NDArray[np.int64]:
-    """Return when each entry that a log holds was made, in ascending order.
+    """Return the start of each entry that a log holds, in ascending order.
 
     Raises
     ------
@@ -273,8 +272,8 @@ def _starts(chunks: Mapping[int, bytes], head: Head) -> npt.NDArray[np.int64]:
             f"the log should have the chunks {numbers.start} to {numbers.stop - 1} and has {len(chunks)}: the"
             " checkpoint is damaged"
         )
-    # In the order in which it was written, within a chunk first what is gone. The last word on an entry counts; root id
-    # and start say which entry it is.
+    # In the order of writing, which in a chunk begins with what is gone. Of the rows with one root id and start, which
+    # identify an entry, the last one counts.
     root_id, start_ms, since_ms, task_id = [], [], [], []
     for number in numbers:
         entries, gone = decode_chunk(chunks[number])
@@ -283,7 +282,7 @@ def _starts(chunks: Mapping[int, bytes], head: Head) -> npt.NDArray[np.int64]:
         since_ms += [np.full_like(gone[0], INT64_MIN), entries.since_ms]
         task_id += [np.full_like(gone[0], _GONE), entries.task_id]
     root, start, since, task = (np.concatenate(column) for column in (root_id, start_ms, since_ms, task_id))
-    # A stable order: of the rows of one entry the last word is the last.
+    # Stable, so that the last row of an entry stays the last one.
     order = np.lexsort((start, root))
     is_last = np.ones(len(order), bool)
     is_last[:-1] = (np.diff(root[order]) != 0) | (np.diff(start[order]) != 0)
@@ -300,8 +299,8 @@ def _starts(chunks: Mapping[int, bytes], head: Head) -> npt.NDArray[np.int64]:
     return oldest_first
 
 
-def _collected(load: Any, path: str) -> list[Any]:
-    """Run a query on a checkpoint, and say in one sentence why it cannot be read."""
+def _collect(load: Any, path: str) -> list[Any]:
+    """Run a query on a checkpoint; an error says in one sentence why it cannot be read."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -309,9 +308,12 @@ def _collected(load: Any, path: str) -> list[Any]:
         rows: list[Any] = load(path).collect()
     except (Py4JError, PySparkException) as fault:
         lines = [line.strip(": ") for line in str(fault).splitlines() if line.strip()] or [type(fault).__name__]
-        # Py4J's first line tells which call failed, the second one why; a Python worker's last one does.
-        place = min(1, len(lines) - 1) if isinstance(fault, Py4JError) else -1 if "Traceback" in str(fault) else 0
-        why = lines[place]
+        if isinstance(fault, Py4JError):  # The first line tells which call failed, the second one why.
+            why = lines[min(1, len(lines) - 1)]
+        elif "Traceback" in str(fault):  # Of a Python worker.
+            why = lines[-1]
+        else:
+            why = lines[0]
         moved = "; a checkpoint that was moved or copied cannot be read" if "FileNotFound" in why else ""
         raise ArgumentValueError(f"{path}: Spark cannot read it as a checkpoint: {why}{moved}") from fault
     return rows

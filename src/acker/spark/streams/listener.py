@@ -1,4 +1,4 @@
-"""What a streaming acker reports of each micro-batch, read from Spark: totals, metrics by name, a line in the log."""
+"""Readers of the reports of streaming ackers: totals of a micro-batch, and a listener with metrics and a log line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from acker._engine.protocol import COUNTERS
-from acker.spark.streams.reports import DEFAULT_NAME, SHARDS, SKIPPED, SKIPPED_SUFFIX, Report
+from acker.spark.options import DEFAULT_NAME
+from acker.spark.streams.reports import SHARDS, SKIPPED, SKIPPED_SUFFIX, MicroBatchReport
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("acker.spark")
 
-# Fields of a Report that are no counts, and so have no sum.
+# Fields that are no counts, and so are not summed.
 _ALIKE: Final = ("batch_id", "shard", "shards")
 _GREATEST: Final = ("oldest_age_ms",)
 _LEAST: Final = ("time_ms",)
 
 
-def batch_report(progress: StreamingQueryProgress | None, name: str = "acker") -> Report | None:
-    """Return what an acker did in a micro-batch, all shards to which something came together, without a listener.
+def batch_report(progress: StreamingQueryProgress | None, name: str = DEFAULT_NAME) -> MicroBatchReport | None:
+    """Return the report of an acker for one micro-batch: the sum over the shards that received anything.
 
     Parameters
     ----------
@@ -41,8 +42,8 @@ def batch_report(progress: StreamingQueryProgress | None, name: str = "acker") -
 
     Returns
     -------
-    Report or None
-        As `total` has it. None where the progress is of no micro-batch, or of no such acker.
+    MicroBatchReport or None
+        See `sum_reports`. None if the progress is of no micro-batch, or of no such acker.
 
     Examples
     --------
@@ -51,56 +52,59 @@ def batch_report(progress: StreamingQueryProgress | None, name: str = "acker") -
     1200
     """
     reports = shard_reports(progress).get(name)
-    return total(reports) if reports else None
+    return sum_reports(reports) if reports else None
 
 
-def shard_reports(progress: StreamingQueryProgress | None) -> dict[str, list[Report]]:
-    """Return what the ackers of a query did in a micro-batch.
+def shard_reports(progress: StreamingQueryProgress | None) -> dict[str, list[MicroBatchReport]]:
+    """Return the reports of all shards of all ackers of a query for one micro-batch.
 
     Parameters
     ----------
     progress : StreamingQueryProgress or None
-        `query.lastProgress`, an item of `query.recentProgress`, or what a listener is given.
+        `query.lastProgress`, an item of `query.recentProgress`, or the progress of a listener's event.
 
     Returns
     -------
-    dict of str to list of Report
-        By the name of the acker's observation ("acker", unless the plan was given another), in the order of the shards.
-        A shard to which nothing came is not in it. Empty where the progress is of no micro-batch, or of no acker.
+    dict of str to list of MicroBatchReport
+        By the name of the observation ("acker" unless `name` was given), in the order of the shards, without those that
+        received nothing. Empty if the progress is of no micro-batch, or of no acker.
     """
-    found: dict[str, list[Report]] = {}
+    found: dict[str, list[MicroBatchReport]] = {}
     for name, value in ((progress and progress["observedMetrics"]) or {}).items():
         rows = _fields_of(value).get(SHARDS)
         if isinstance(rows, list):
             fields = [_fields_of(row) for row in rows]
-            if all(set(Report._fields) <= set(each) for each in fields):
+            if all(set(MicroBatchReport._fields) <= set(each) for each in fields):
                 # By shard: an action that evaluates a micro-batch twice makes Spark observe it twice.
-                reports = {each["shard"]: Report(*(each[field] for field in Report._fields)) for each in fields}
+                reports = {
+                    each["shard"]: MicroBatchReport(*(each[field] for field in MicroBatchReport._fields))
+                    for each in fields
+                }
                 found[name] = [reports[shard] for shard in sorted(reports)]
     return found
 
 
 def skipped_files(progress: StreamingQueryProgress | None, name: str = DEFAULT_NAME) -> list[str]:
-    """Return which files a micro-batch skipped: `completions_from_files` with ``skip_foreign_files=True``.
+    """Return the files that a micro-batch skipped: see ``skip_foreign_files`` of `completions_from_files`.
 
     Parameters
     ----------
     progress : StreamingQueryProgress or None
-        `query.lastProgress`, an item of `query.recentProgress`, or what a listener is given.
+        `query.lastProgress`, an item of `query.recentProgress`, or the progress of a listener's event.
     name : str
         The name of the acker's observation.
 
     Returns
     -------
     list of str
-        What is wrong with each, a text that begins with its path.
+        One text for each file, its path first, then what is wrong with it.
     """
     observed = (progress and progress["observedMetrics"]) or {}
     return sorted(_fields_of(observed.get(f"{name}{SKIPPED_SUFFIX}")).get(SKIPPED) or [])
 
 
 def _fields_of(row: Any) -> Mapping[str, Any]:
-    """Return a row as a mapping: a Row from listeners, a dict from `lastProgress`, names apart with Spark Connect."""
+    """Return a row as a mapping: listeners have a Row, `lastProgress` a dict, and Spark Connect two lists."""
     fields: Any = row.asDict() if hasattr(row, "asDict") else row
     if not isinstance(fields, Mapping):
         return {}
@@ -109,38 +113,38 @@ def _fields_of(row: Any) -> Mapping[str, Any]:
     return fields
 
 
-def total(reports: list[Report]) -> Report:
-    """Return the reports of shards as one.
+def sum_reports(reports: list[MicroBatchReport]) -> MicroBatchReport:
+    """Return the reports of several shards as one.
 
     Returns
     -------
-    Report
-        Everything is the sum, but: `oldest_age_ms` is the greatest, `time_ms` the least; `shard` is -1, `batch_id` and
-        `shards` are those of the latest.
+    MicroBatchReport
+        Sums of all fields, except: the greatest `oldest_age_ms`, the least `time_ms`, the `batch_id` and `shards` of
+        the latest report, and -1 as `shard`.
 
     Raises
     ------
     ValueError
-        There are none.
+        `reports` is empty.
     """
     latest = max(reports, key=lambda report: report.batch_id)
     whole = {"batch_id": latest.batch_id, "shard": -1, "shards": latest.shards}
-    for field in Report._fields:
+    for field in MicroBatchReport._fields:
         if field not in _ALIKE:
             join = max if field in _GREATEST else min if field in _LEAST else sum
             whole[field] = join(getattr(report, field) for report in reports)
-    return Report(**whole)
+    return MicroBatchReport(**whole)
 
 
-class Metric(NamedTuple):
-    """A row of the table: what a metric is called, and which field of a `Report` it is."""
+class StreamMetric(NamedTuple):
+    """A metric: its name, kind, unit and meaning, and the field of `MicroBatchReport` that it shows."""
 
     name: str
     kind: Literal["counter", "gauge"]
     unit: str
     text: str
     field: str
-    per: int = 1  # how many of the field's units are one of the metric's
+    per: int = 1  # units of the field in one unit of the metric
 
 
 _TREES: Final = {
@@ -157,42 +161,42 @@ _TREES: Final = {
     "empty": "trees acked at once, because the spout's tuple had no receiver",
 }
 
-# Where the local runtime has the same figure it has the same name: see docs/observability.md.
-METRICS: Final[tuple[Metric, ...]] = (
-    Metric("acker.messages.received", "counter", "{message}", "messages that came in", "messages"),
-    Metric("acker.messages.acked", "counter", "{message}", "trees acked", "acked"),
-    Metric("acker.messages.failed", "counter", "{message}", "trees failed", "failed"),
-    Metric("acker.messages.timed_out", "counter", "{message}", "trees timed out", "timed_out"),
-    Metric("acker.messages.rejected", "counter", "{message}", "trees refused because of high_water", "rejected"),
-    Metric("acker.messages.late", "counter", "{message}", "messages about unknown trees", "unknown"),
-    Metric("acker.messages.duplicates", "counter", "{message}", "trees begun again while open", "duplicates"),
-    Metric("acker.messages.pending", "gauge", "{message}", "trees open", "open"),
-    Metric("acker.messages.oldest_age", "gauge", "s", "age of the oldest entry", "oldest_age_ms", 1_000),
-    *(Metric(f"acker.trees.{field}", "counter", "{tree}", _TREES[field], field) for field in COUNTERS),
-    Metric("acker.trees.open", "gauge", "{tree}", "open trees", "open"),
-    Metric("acker.trees.pending", "gauge", "{tree}", "entries, including those without a TRACK", "pending"),
-    Metric("acker.state.size", "gauge", "By", "live bytes of the log in Spark's state store", "state_bytes"),
-    Metric("acker.state.chunks", "gauge", "{chunk}", "chunks of that log", "chunks"),
-    Metric("acker.state.written", "counter", "By", "bytes added to the log", "bytes_written"),
-    Metric("acker.state.cleaned", "counter", "{chunk}", "old chunks removed", "chunks_cleaned"),
-    Metric("acker.table.size", "gauge", "By", "memory of the native tables", "table_bytes"),
-    Metric("acker.table.resident", "counter", "{table}", "native tables found in a worker's memory", "resident"),
-    Metric("acker.table.rebuilt", "counter", "{table}", "native tables rebuilt from the state", "rebuilt"),
-    Metric("acker.files.skipped", "counter", "{file}", "files of another format that were skipped", SKIPPED),
-    Metric("acker.native.duration", "counter", "s", "time in native code", "native_ns", 10**9),
+# The local runtime has the same names for the same figures: see docs/observability.md.
+METRICS: Final[tuple[StreamMetric, ...]] = (
+    StreamMetric("acker.messages.received", "counter", "{message}", "messages that came in", "messages"),
+    StreamMetric("acker.messages.acked", "counter", "{message}", "trees acked", "acked"),
+    StreamMetric("acker.messages.failed", "counter", "{message}", "trees failed", "failed"),
+    StreamMetric("acker.messages.timed_out", "counter", "{message}", "trees timed out", "timed_out"),
+    StreamMetric("acker.messages.rejected", "counter", "{message}", "trees refused because of high_water", "rejected"),
+    StreamMetric("acker.messages.late", "counter", "{message}", "messages about unknown trees", "unknown"),
+    StreamMetric("acker.messages.duplicates", "counter", "{message}", "trees begun again while open", "duplicates"),
+    StreamMetric("acker.messages.pending", "gauge", "{message}", "trees open", "open"),
+    StreamMetric("acker.messages.oldest_age", "gauge", "s", "age of the oldest entry", "oldest_age_ms", 1_000),
+    *(StreamMetric(f"acker.trees.{field}", "counter", "{tree}", _TREES[field], field) for field in COUNTERS),
+    StreamMetric("acker.trees.open", "gauge", "{tree}", "open trees", "open"),
+    StreamMetric("acker.trees.pending", "gauge", "{tree}", "entries, including those without a TRACK", "pending"),
+    StreamMetric("acker.state.size", "gauge", "By", "live bytes of the log in Spark's state store", "state_bytes"),
+    StreamMetric("acker.state.chunks", "gauge", "{chunk}", "chunks of that log", "chunks"),
+    StreamMetric("acker.state.written", "counter", "By", "bytes added to the log", "bytes_written"),
+    StreamMetric("acker.state.cleaned", "counter", "{chunk}", "old chunks removed", "chunks_cleaned"),
+    StreamMetric("acker.table.size", "gauge", "By", "memory of the native tables", "table_bytes"),
+    StreamMetric("acker.table.cached", "counter", "{table}", "native tables found in the cache", "cached"),
+    StreamMetric("acker.table.rebuilt", "counter", "{table}", "native tables rebuilt from the state", "rebuilt"),
+    StreamMetric("acker.files.skipped", "counter", "{file}", "files of another format that were skipped", SKIPPED),
+    StreamMetric("acker.native.duration", "counter", "s", "time in native code", "native_ns", 10**9),
 )
 
 
-class _Acker:
-    """What is known of one acker of one query."""
+class _AckerTotals:
+    """The counts of one acker of one query."""
 
     def __init__(self) -> None:
         self.batch: tuple[str, int] = ("", -1)  # run and batch id of the latest
-        self.sums = dict.fromkeys((*Report._fields, SKIPPED), 0)
-        self.latest: dict[int, Report] = {}  # by shard: one to which nothing came holds what it held
+        self.sums = dict.fromkeys((*MicroBatchReport._fields, SKIPPED), 0)
+        self.latest: dict[int, MicroBatchReport] = {}  # by shard: one that receives nothing keeps its state
 
-    def take(self, run_id: str, batch_id: int, reports: list[Report], skipped: int) -> bool:
-        """Count a micro-batch in, unless it was told before."""
+    def take(self, run_id: str, batch_id: int, reports: list[MicroBatchReport], skipped: int) -> bool:
+        """Add a micro-batch, unless it was added before; return whether it was."""
         if self.batch[0] == run_id and batch_id <= self.batch[1]:
             return False
         self.batch = (run_id, batch_id)
@@ -205,11 +209,11 @@ class _Acker:
 
 
 class AckerListener(StreamingQueryListener):
-    """Counts what the ackers of all streaming queries of a session do, and logs a line at INFO for each micro-batch.
+    """Counts the work of the ackers in all streaming queries of a session, and logs each micro-batch at INFO.
 
-    Counters are of the micro-batches that this listener was told of, and go on when a query is started again under the
-    same name. Gauges end with the query. Spark tells listeners a moment after the micro-batch, from a thread of its
-    own; nothing is raised into it.
+    Counters include the micro-batches since this listener was added, and continue when a query of the same name starts
+    again. Gauges end with the query. Spark calls listeners a moment after the micro-batch, from a thread of its own;
+    no error is raised into it.
 
     Examples
     --------
@@ -222,17 +226,17 @@ class AckerListener(StreamingQueryListener):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ackers: dict[tuple[str, str], _Acker] = {}
+        self._ackers: dict[tuple[str, str], _AckerTotals] = {}
 
     def metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
-        """Return every point of every metric by name, as (attributes, value); `METRICS` says what each one is.
+        """Return the points of all metrics by name, as (attributes, value); `METRICS` describes each metric.
 
-        Attributes are query (its name, or its id where it has none) and acker (the name of the observation).
+        Attributes are query (its name, or its id if it has none) and acker (the name of the observation).
         """
         with self._lock:
             found: dict[str, list[tuple[dict[str, str], float]]] = {metric.name: [] for metric in METRICS}
             for (query, name), acker in self._ackers.items():
-                held = total(list(acker.latest.values())) if acker.latest else None
+                held = sum_reports(list(acker.latest.values())) if acker.latest else None
                 for metric in METRICS:
                     value = _value(metric, acker, held)
                     if value is not None:
@@ -240,27 +244,27 @@ class AckerListener(StreamingQueryListener):
         return found
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  Spark's name.
-        """Do nothing: the first micro-batch says all."""
+        """Do nothing: progress comes with the first micro-batch."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  Spark's name.
-        """Do nothing: figures stay as they are."""
+        """Do nothing: figures do not change."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  Spark's name.
         """Count and log a micro-batch."""
         try:
             for line in self._take(event.progress):
                 _log.info("%s", line)
-        except Exception:  # noqa: BLE001  What watches a query must not end it.
+        except Exception:  # noqa: BLE001  A listener must not end a query.
             _log.exception("a micro-batch was not counted")
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  Spark's name.
-        """Forget what the query held; its counters stay."""
+        """Drop the gauges of the query; its counters stay."""
         try:
             with self._lock:
                 for acker in self._ackers.values():
                     if acker.batch[0] == str(event.runId):
                         acker.latest.clear()
-        except Exception:  # noqa: BLE001  What watches a query must not end it.
+        except Exception:  # noqa: BLE001  A listener must not end a query.
             _log.exception("the end of a query was not noted")
 
     def _take(self, progress: StreamingQueryProgress) -> Iterator[str]:
@@ -270,23 +274,23 @@ class AckerListener(StreamingQueryListener):
                 continue
             skipped = skipped_files(progress, name)
             with self._lock:
-                acker = self._ackers.setdefault((query, name), _Acker())
+                acker = self._ackers.setdefault((query, name), _AckerTotals())
                 if not acker.take(progress["runId"], progress["batchId"], reports, len(skipped)):
                     continue
-                held = total(list(acker.latest.values()))
+                held = sum_reports(list(acker.latest.values()))
             for text in skipped:
                 _log.warning("query=%s acker=%s batch=%s skipped a file: %s", query, name, progress["batchId"], text)
-            now = total(reports)
+            now = sum_reports(reports)
             yield (
                 f"query={query} acker={name} batch={progress['batchId']} messages={now.messages} acked={now.acked}"
                 f" failed={now.failed} timed_out={now.timed_out} rejected={now.rejected} pending={held.pending}"
                 f" oldest_age_ms={held.oldest_age_ms} state_bytes={held.state_bytes} shards={len(reports)}/{now.shards}"
-                f" resident={now.resident} rebuilt={now.rebuilt} chunks_cleaned={now.chunks_cleaned}"
+                f" cached={now.cached} rebuilt={now.rebuilt} chunks_cleaned={now.chunks_cleaned}"
                 f" duration_ms={progress['batchDuration']}"
             )
 
 
-def _value(metric: Metric, acker: _Acker, held: Report | None) -> float | None:
+def _value(metric: StreamMetric, acker: _AckerTotals, held: MicroBatchReport | None) -> float | None:
     if metric.kind == "counter":
         value = acker.sums[metric.field]
     elif held is None:

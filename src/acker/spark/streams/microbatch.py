@@ -1,4 +1,4 @@
-"""One shard, one micro-batch: take the table up, apply the blocks, let trees time out, write the log, leave the table.
+"""One micro-batch of one shard: blocks are applied to its table, trees time out, and the changes go to the log.
 
 Nothing here knows Spark: the store is Spark's state in the operator, and a dictionary in tests.
 """
@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from acker._engine.combiner import Cohorts, Combiner, Partials, shard_of
+from acker._engine.combiner import Combiner, Partials, shard_of
 from acker._engine.completions import Completions
 from acker._engine.open_trees import TOKEN_BYTES, OpenTrees, TreeCounts
 from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentValueError, CheckpointError
 from acker.spark.blocks import decode_block, tracks_of
-from acker.spark.messages import shared_ids
-from acker.spark.streams.reports import Report
+from acker.spark.messages import describe_shared_ids
+from acker.spark.streams.reports import MicroBatchReport
+from acker.spark.streams.shard_rules import ShardRules
 from acker.spark.streams.state_format import (
     CHUNK_ROWS_MAX,
     ChunkSize,
@@ -30,31 +29,29 @@ from acker.spark.streams.state_format import (
     encode_chunk,
     encode_head,
 )
-from acker.spark.streams.table_cache import Residents, borrowed
+from acker.spark.streams.table_cache import TableCache, close_on_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import numpy.typing as npt
 
-# An old chunk is done away with once the log has more rows than this many times the entries held, and some ...
+# An old chunk is removed once the log has more rows than this many times the entries held, plus some spare ones ...
 _LOG_ROWS_PER_ENTRY: Final = 2
 _LOG_ROWS_SPARE: Final = CHUNK_ROWS_MAX
-# ... or more chunks than full ones would need, and some.
+# ... or more chunks than full ones would need, plus some spare ones.
 _CHUNKS_SPARE: Final = 64
-# A table that is built from the log has room for so many times the rows that were read.
+# Room in a table that is rebuilt, for each row that was read.
 _ROOM_TIMES: Final = 8
-# For each row written so many old ones may be looked at, and this many a micro-batch besides: the work of a micro-batch
-# is bounded by its own size, and still the cleaning outruns the writing.
+# Old rows that may be cleaned for each row written, and for each micro-batch: this bounds the work of a micro-batch by
+# its own size, and still cleaning outruns writing.
 _CREDIT_PER_ROW: Final = 2
 _CREDIT_PER_BATCH: Final = 1024
 _CREDIT_MAX: Final = 4 * CHUNK_ROWS_MAX
-# Without a timeout there are no rotations, and the oldest tree is looked for this often.
-_LOOK_MS: Final = 60_000
 
 
 class Store(Protocol):
-    """Where a shard's state is."""
+    """The store of a shard's state."""
 
     def head(self) -> bytes | None:
         """Return the head, None when there is no state yet."""
@@ -72,77 +69,8 @@ class Store(Protocol):
         """Remove a chunk."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a streaming acker was asked for.
-
-    Attributes
-    ----------
-    shards, partitions : int
-    timeout_ms : Fraction or None
-    buckets : int
-    high_water : int or None
-        Of one shard.
-    every_message_refreshes : bool
-        The rule of protocol "storm-0.9".
-    event_time : bool
-        The clock is the watermark.
-    unique_ids : bool
-        Two TRACKs of one tree in a micro-batch are an error: the messages come from a pipeline.
-    """
-
-    shards: int
-    partitions: int
-    timeout_ms: Fraction | None = None
-    buckets: int = 3
-    high_water: int | None = None
-    every_message_refreshes: bool = False
-    event_time: bool = False
-    unique_ids: bool = False
-
-    @property
-    def cohorts(self) -> Cohorts | None:
-        """How event times are parted; None where there are none."""
-        if not self.event_time:
-            return None
-        return Cohorts(0 if self.timeout_ms is None else int(self.timeout_ms), self.buckets)
-
-    @property
-    def cohorts_of_blocks(self) -> Cohorts | None:
-        """How event times are parted while the blocks of a micro-batch are put together.
-
-        Those of a pipeline are not: all that it says of a tree is in one micro-batch and has the time of the row that
-        began it. So two rows that share a tree are told, whatever their times.
-        """
-        cohorts = self.cohorts
-        return cohorts._replace(timeout_ms=0) if cohorts is not None and self.unique_ids else cohorts
-
-    def rotation_at(self, time_ms: int) -> int:
-        """Return how many rotations there were up to a moment: one each timeout / (buckets - 1), never rounded."""
-        if self.timeout_ms is None:
-            return time_ms // _LOOK_MS
-        return int(time_ms * (self.buckets - 1) // self.timeout_ms)
-
-    def expired_at(self, rotation: int) -> int:
-        """Return the moment before which an entry must have been placed to be gone after a rotation."""
-        if self.timeout_ms is None:
-            return INT64_MIN
-        # Placed in cohort c, gone with rotation c + buckets; so gone are those before cohort rotation - buckets + 1.
-        return self._begin_ms(rotation - self.buckets + 1, self.timeout_ms)
-
-    def next_rotation_ms(self, time_ms: int) -> int | None:
-        """Return the moment of the first rotation after `time_ms`; None where there are none."""
-        if self.timeout_ms is None:
-            return None
-        return self._begin_ms(self.rotation_at(time_ms) + 1, self.timeout_ms)
-
-    def _begin_ms(self, rotation: int, timeout_ms: Fraction) -> int:
-        """Return the first whole millisecond of a cohort, which is that of the rotation with its number."""
-        return -int(-rotation * timeout_ms // (self.buckets - 1))
-
-
-class Batch(NamedTuple):
-    """One shard's part of a micro-batch.
+class ShardBatch(NamedTuple):
+    """The part of a micro-batch for one shard.
 
     Attributes
     ----------
@@ -159,24 +87,24 @@ class Batch(NamedTuple):
 
 
 def update(
-    store: Store, residents: Residents, key: str, shard: int, batch: Batch, options: Options
-) -> tuple[Completions, Report]:
+    store: Store, cache: TableCache, key: str, shard: int, batch: ShardBatch, rules: ShardRules
+) -> tuple[Completions, MicroBatchReport]:
     """Apply one micro-batch to one shard and write its state.
 
     Parameters
     ----------
     store : Store
-    residents : Residents
-        Where the shard's table may still be.
+    cache : TableCache
+        May still have the shard's table.
     key : str
         Names the shard among all shards of all queries.
     shard : int
-    batch : Batch
-    options : Options
+    batch : ShardBatch
+    rules : ShardRules
 
     Returns
     -------
-    (Completions, Report)
+    (Completions, MicroBatchReport)
 
     Raises
     ------
@@ -185,38 +113,38 @@ def update(
     """
     data = store.head()
     if data is None:
-        head = _first_head(shard, batch, options)
-        ledger, resident, rebuilt = residents.new(), False, False
+        head = _first_head(shard, batch, rules)
+        table, cached, rebuilt = cache.new(), False, False
     else:
         head = decode_head(data)
-        _check_same_query(head, shard, options)
-        found = residents.take(key, head.token)
-        resident, rebuilt = found is not None, found is None
-        ledger = found if found is not None else _rebuild(store, residents, head)
-    with borrowed(ledger):
-        work = _Work(store, ledger, head, options)
+        _check_same_query(head, shard, rules)
+        found = cache.take(key, head.token)
+        cached, rebuilt = found is not None, found is None
+        table = found if found is not None else _rebuild(store, cache, head)
+    with close_on_error(table):
+        work = _MicroBatch(store, table, head, rules)
         completions = work.run(batch)
         store.put_head(encode_head(work.head))
-        report = work.report(resident=resident, rebuilt=rebuilt)
-    residents.leave(key, work.head.token, ledger)
+        report = work.report(cached=cached, rebuilt=rebuilt)
+    cache.put(key, work.head.token, table)
     return completions, report
 
 
-def _first_head(shard: int, batch: Batch, options: Options) -> Head:
+def _first_head(shard: int, batch: ShardBatch, rules: ShardRules) -> Head:
     return Head(
         token=bytes(TOKEN_BYTES),
         batch_id=batch.batch_id,
         shard=shard,
-        shards=options.shards,
-        partitions=options.partitions,
-        event_time=int(options.event_time),
+        shards=rules.shards,
+        partitions=rules.partitions,
+        event_time=int(rules.event_time),
         clock_ms=batch.clock_ms,
         time_ms=batch.clock_ms,
         expired_ms=INT64_MIN,
-        rotation=options.rotation_at(batch.clock_ms),
+        rotation=rules.rotation_at(batch.clock_ms),
         oldest_ms=batch.clock_ms,
-        # Shards that get as much each would all clean in the same micro-batch.
-        credit_rows=shard * CHUNK_ROWS_MAX // options.shards,
+        # With equal credit, shards of equal load would all clean in the same micro-batch.
+        credit_rows=shard * CHUNK_ROWS_MAX // rules.shards,
         entries=0,
         open=0,
         first_chunk=1,
@@ -225,27 +153,27 @@ def _first_head(shard: int, batch: Batch, options: Options) -> Head:
     )
 
 
-def _check_same_query(head: Head, shard: int, options: Options) -> None:
-    way_out = "; Spark cannot move state, so set it back, or begin with a new checkpoint"
+def _check_same_query(head: Head, shard: int, rules: ShardRules) -> None:
+    remedy = "; Spark cannot move state, so set it back, or begin with a new checkpoint"
     for name, found, asked in (
-        ("shards", head.shards, options.shards),
-        ("spark.sql.shuffle.partitions", head.partitions, options.partitions),
+        ("shards", head.shards, rules.shards),
+        ("spark.sql.shuffle.partitions", head.partitions, rules.partitions),
     ):
         if found != asked:
-            raise CheckpointError(f"{name}: the checkpoint was made with {found}, the query asks for {asked}{way_out}")
-    if head.event_time != options.event_time:
-        made, asks = ("the watermark" if flag else "the clock" for flag in (head.event_time, options.event_time))
+            raise CheckpointError(f"{name}: the checkpoint was made with {found}, the query asks for {asked}{remedy}")
+    if head.event_time != rules.event_time:
+        made, asks = ("the watermark" if flag else "the clock" for flag in (head.event_time, rules.event_time))
         raise CheckpointError(
-            f"event_time: trees of the checkpoint expire by {made}, the query asks for {asks}{way_out}"
+            f"event_time: trees of the checkpoint expire by {made}, the query asks for {asks}{remedy}"
         )
     if head.shard != shard:
         raise CheckpointError(f"head: expected the state of shard {shard}, got that of shard {head.shard}")
 
 
-def _rebuild(store: Store, residents: Residents, head: Head) -> OpenTrees:
-    """Make the table that the log describes."""
-    ledger = residents.new()
-    with borrowed(ledger):
+def _rebuild(store: Store, cache: TableCache, head: Head) -> OpenTrees:
+    """Build the table that the log describes."""
+    table = cache.new()
+    with close_on_error(table):
         read = 0
         for number in range(head.first_chunk, head.next_chunk):
             data = store.chunk(number)
@@ -253,67 +181,67 @@ def _rebuild(store: Store, residents: Residents, head: Head) -> OpenTrees:
                 raise CheckpointError(f"chunk {number} of the log is missing: the checkpoint is damaged")
             entries, gone = decode_chunk(data)
             read += len(entries.root_id)
-            # Room at once, but for what was read: a head may claim any number of entries.
-            ledger.reserve(min(head.entries + CHUNK_ROWS_MAX, _ROOM_TIMES * read) - len(ledger))
-            ledger.erase(gone)
-            ledger.put(entries, number)
-        ledger.expire(head.expired_ms, head.time_ms)
-        if (len(ledger), ledger.open) != (head.entries, head.open):
+            # Bounded by the rows that were read, as a damaged head may claim any number of entries.
+            table.reserve(min(head.entries + CHUNK_ROWS_MAX, _ROOM_TIMES * read) - len(table))
+            table.erase(gone)
+            table.put(entries, number)
+        table.expire(head.expired_ms, head.time_ms)
+        if (len(table), table.open) != (head.entries, head.open):
             raise CheckpointError(
-                f"shard {head.shard}: the log holds {len(ledger)} entries, {ledger.open} of them tracked, and the head"
+                f"shard {head.shard}: the log holds {len(table)} entries, {table.open} of them tracked, and the head"
                 f" says {head.entries} and {head.open}: the checkpoint is damaged"
             )
-    return ledger
+    return table
 
 
-class _Work:
-    """What one micro-batch does to a shard; `head` is the new head in the end."""
+class _MicroBatch:
+    """One micro-batch of one shard; after `run` `head` is the new head."""
 
-    def __init__(self, store: Store, ledger: OpenTrees, head: Head, options: Options) -> None:
+    def __init__(self, store: Store, table: OpenTrees, head: Head, rules: ShardRules) -> None:
         self.head = head
         self._store = store
-        self._ledger = ledger
-        self._options = options
+        self._table = table
+        self._rules = rules
         self._counts = TreeCounts()
         self._messages = 0
         self._native_ns = 0
         self._bytes_written = 0
         self._chunks_cleaned = 0
 
-    def run(self, batch: Batch) -> Completions:
-        """Apply the micro-batch; messages first, then what is due expires."""
-        head, options = self.head, self._options
-        partials = self._combined(batch.blocks)
-        # A clock that was set back stands still for one micro-batch, and then goes on from where it was.
-        clock_ms = max(batch.clock_ms, head.clock_ms) if options.event_time else batch.clock_ms
+    def run(self, batch: ShardBatch) -> Completions:
+        """Apply the messages, then let trees time out."""
+        head, rules = self.head, self._rules
+        partials = self._combine(batch.blocks)
+        # A clock that was set back stands still for one micro-batch, and then continues.
+        clock_ms = max(batch.clock_ms, head.clock_ms) if rules.event_time else batch.clock_ms
         time_ms = head.time_ms + max(0, clock_ms - head.clock_ms)
         started_ns = time.perf_counter_ns()
-        merged = self._ledger.merge(
+        merged = self._table.merge(
             partials,
             time_ms=time_ms,
-            high_water=options.high_water,
-            every_message_refreshes=options.every_message_refreshes,
-            cohorts=options.cohorts,
+            high_water=rules.high_water,
+            every_message_refreshes=rules.every_message_refreshes,
+            cohorts=rules.cohorts,
         )
         self._native_ns += time.perf_counter_ns() - started_ns
         self._counts = self._counts.plus(merged.counts)
         self.head = head._replace(clock_ms=clock_ms, time_ms=time_ms, batch_id=batch.batch_id)
-        # Before anything expires: positions are good until the ledger changes again.
+        # Before anything expires, as positions are valid until the table changes.
         self._write(merged.changed, merged.gone)
-        self._earn(len(merged.changed), merged.gone.shape[1])
+        self._add_credit(len(merged.changed), merged.gone.shape[1])
         completions = self._expire(merged.completions)
         self._clean()
-        self._ledger.shrink()
+        self._table.shrink()
         self.head = self.head._replace(
             token=os.urandom(TOKEN_BYTES),
-            entries=len(self._ledger),
-            open=self._ledger.open,
+            entries=len(self._table),
+            open=self._table.open,
             counts=head.counts.plus(self._counts),
         )
         return completions
 
-    def _combined(self, blocks: Iterable[Any]) -> Partials:
-        """Return the whole of the micro-batch by root, or by root and cohort."""
+    def _combine(self, blocks: Iterable[Any]) -> Partials:
+        """Return the messages of the micro-batch combined by root, or by root and cohort."""
         parts = []
         duplicates = 0
         for block in blocks:
@@ -323,65 +251,75 @@ class _Work:
             parts.append(partials)
             self._messages += header.messages
             duplicates += header.duplicates
-            if self._options.event_time and not header.timed:
-                raise ArgumentValueError("blocks: trees expire by event time, and a block has none")
+            if self._rules.event_time and not header.timed:
+                raise ArgumentValueError("blocks: trees expire by event time, and a block has no event times")
         if len(parts) != 1:
-            combiner = Combiner(resets=True, cohorts=self._options.cohorts_of_blocks)
+            combiner = Combiner(resets=True, cohorts=self._rules.cohorts_of_blocks)
             for partials in parts:
                 combiner.merge(partials)
-            if combiner.duplicates and self._options.unique_ids:
-                raise ArgumentValueError(f"message_id: {shared_ids([tracks_of(partials) for partials in parts])}")
+            if combiner.duplicates and self._rules.unique_ids:
+                raise ArgumentValueError(
+                    f"message_id: {describe_shared_ids([tracks_of(partials) for partials in parts])}"
+                )
             duplicates += combiner.duplicates
             self._native_ns += combiner.native_ns
             parts = combiner.partials()
         self._counts = self._counts.plus(TreeCounts(duplicates=duplicates))
         partials = parts[0]
-        if self._options.high_water is not None and not self._options.event_time:
-            # Who is refused depends on the order, and that of blocks is another one when the micro-batch is run again.
-            order = np.argsort(partials.root_id)
-            partials = partials.at(order)
+        if self._rules.high_water is not None and not self._rules.event_time:
+            # The order decides which trees are rejected, and blocks may come in another one when it runs again.
+            partials = partials.at(np.argsort(partials.root_id))
         return partials
 
     def _expire(self, completions: Completions) -> Completions:
-        """Remove what is due, where there was a rotation since the last time."""
+        """Remove the entries whose time is over, if there was a rotation since the last micro-batch."""
         head = self.head
-        rotation = self._options.rotation_at(head.time_ms)
+        rotation = self._rules.rotation_at(head.time_ms)
         if rotation == head.rotation:
             return completions
-        expired_ms = max(self._options.expired_at(rotation), head.expired_ms)
-        expired = self._ledger.expire(expired_ms, head.time_ms)
+        expired_ms = max(self._rules.expired_at(rotation), head.expired_ms)
+        expired = self._table.expire(expired_ms, head.time_ms)
         self._counts = self._counts.plus(expired.counts)
         self.head = head._replace(rotation=rotation, expired_ms=expired_ms, oldest_ms=expired.oldest_ms)
         return Completions.concat([completions, expired.completions])
 
     def _write(self, changed: npt.NDArray[np.uint32], gone: npt.NDArray[np.int64]) -> None:
-        """Append what changed to the log."""
-        # What is gone comes first, since an entry may be gone and begin anew.
-        ahead = max(-(-gone.shape[1] // CHUNK_ROWS_MAX) - 1, 0)
-        behind = -(-len(changed) // CHUNK_ROWS_MAX)
-        for place in range(ahead + max(behind, gone.shape[1] > 0)):
-            number = self.head.next_chunk
-            first = max(place - ahead, 0) * CHUNK_ROWS_MAX
-            entries = self._ledger.take(changed[first : first + (CHUNK_ROWS_MAX if place >= ahead else 0)], number)
-            part = gone[:, place * CHUNK_ROWS_MAX : (place + 1) * CHUNK_ROWS_MAX]
-            data = encode_chunk(entries, part)
-            self._store.put_chunk(number, data)
-            self._bytes_written += len(data)
-            size = ChunkSize(len(entries.root_id) + part.shape[1], len(data))
-            self.head = self.head._replace(chunks=(*self.head.chunks, size))
+        """Append changed entries, and those that are gone, to the log."""
+        gone_parts = [gone[:, first : first + CHUNK_ROWS_MAX] for first in range(0, gone.shape[1], CHUNK_ROWS_MAX)]
+        changed_parts = [changed[first : first + CHUNK_ROWS_MAX] for first in range(0, len(changed), CHUNK_ROWS_MAX)]
+        # Entries that are gone come first, since one may begin anew; the last of them share a chunk with the first
+        # changed ones.
+        for part in gone_parts[:-1]:
+            self._write_chunk(changed[:0], part)
+        last_gone = gone_parts[-1] if gone_parts else gone
+        if changed_parts:
+            self._write_chunk(changed_parts[0], last_gone)
+        elif gone_parts:
+            self._write_chunk(changed, last_gone)
+        for rows in changed_parts[1:]:
+            self._write_chunk(rows, gone[:, :0])
 
-    def _earn(self, changed: int, gone: int) -> None:
-        """Allow so much cleaning as suits what was written."""
+    def _write_chunk(self, changed: npt.NDArray[np.uint32], gone: npt.NDArray[np.int64]) -> None:
+        number = self.head.next_chunk
+        entries = self._table.take(changed, number)
+        data = encode_chunk(entries, gone)
+        self._store.put_chunk(number, data)
+        self._bytes_written += len(data)
+        size = ChunkSize(len(entries.root_id) + gone.shape[1], len(data))
+        self.head = self.head._replace(chunks=(*self.head.chunks, size))
+
+    def _add_credit(self, changed: int, gone: int) -> None:
+        """Allow cleaning in proportion to what was written."""
         credit = self.head.credit_rows + _CREDIT_PER_ROW * (changed + gone) + _CREDIT_PER_BATCH
         self.head = self.head._replace(credit_rows=min(credit, max(_CREDIT_MAX, _CREDIT_PER_ROW * max(changed, gone))))
 
     def _clean(self) -> None:
-        """Do away with the oldest chunks while the log is too long; what only they show is written once more."""
+        """Remove the oldest chunks while the log is too long; entries that only they show are written again."""
         head = self.head
         chunks, credit_rows = list(head.chunks), head.credit_rows
         rows = head.log_rows
         cleaned = 0
-        # What this micro-batch wrote stays.
+        # The chunk of this micro-batch stays.
         while len(chunks) > 1 and self._is_log_long(len(chunks), rows) and chunks[0].rows <= credit_rows:
             size = chunks.pop(0)
             rows -= size.rows
@@ -392,20 +330,20 @@ class _Work:
             return
         first_chunk = head.first_chunk + cleaned
         self.head = head._replace(first_chunk=first_chunk, chunks=tuple(chunks), credit_rows=credit_rows)
-        self._write(self._ledger.logged_before(first_chunk, head.log_rows - rows), np.empty((2, 0), np.int64))
+        self._write(self._table.logged_before(first_chunk, head.log_rows - rows), np.empty((2, 0), np.int64))
         self._chunks_cleaned = cleaned
 
     def _is_log_long(self, chunks: int, rows: int) -> bool:
-        entries = len(self._ledger)
+        entries = len(self._table)
         return (
             rows > _LOG_ROWS_PER_ENTRY * entries + _LOG_ROWS_SPARE
             or chunks > 2 * _LOG_ROWS_PER_ENTRY * entries // CHUNK_ROWS_MAX + _CHUNKS_SPARE
         )
 
-    def report(self, *, resident: bool, rebuilt: bool) -> Report:
-        """Return what this micro-batch did, once the head is written."""
+    def report(self, *, cached: bool, rebuilt: bool) -> MicroBatchReport:
+        """Return the report of this micro-batch, once the head is written."""
         head = self.head
-        return Report(
+        return MicroBatchReport(
             batch_id=head.batch_id,
             shard=head.shard,
             shards=head.shards,
@@ -418,9 +356,9 @@ class _Work:
             chunks=len(head.chunks),
             bytes_written=self._bytes_written,
             chunks_cleaned=self._chunks_cleaned,
-            resident=int(resident),
+            cached=int(cached),
             rebuilt=int(rebuilt),
             native_ns=self._native_ns,
-            table_bytes=self._ledger.nbytes,
+            table_bytes=self._table.nbytes,
             time_ms=head.time_ms,
         )

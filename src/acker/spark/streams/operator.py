@@ -1,4 +1,4 @@
-"""The stateful operator as Spark calls it: rows of blocks in, completions and a report out, a shard at a time."""
+"""The stateful operator that Spark calls for each shard: rows of blocks in, completions and a report out."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from acker._engine.completions import Completions
 from acker._engine.schemas import COMPLETION_SCHEMA
 from acker.errors import CheckpointError
-from acker.spark.session_checks import Parcel, check_worker
-from acker.spark.streams.microbatch import Batch, Options, update
+from acker.spark.parcel import Parcel
+from acker.spark.streams.microbatch import ShardBatch, update
 from acker.spark.streams.state_format import HEAD_KEY, KEY_DDL, VALUE_DDL, VARIABLE, decode_head
-from acker.spark.streams.table_cache import residents
+from acker.spark.streams.table_cache import worker_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from acker.spark.streams.reports import Report
+    from acker.spark.streams.reports import MicroBatchReport
+    from acker.spark.streams.shard_rules import ShardRules
 
-# What goes out: completions, the last column null; and reports, the others 0.
+# The output: completions, whose last column is null, and reports, whose other columns are 0.
 OUTPUT_DDL: Final = "root_id long, message_id long, task_id int, outcome tinyint, elapsed_ms long, report string"
-# What stands beside a report.
+# The other columns of a report.
 _NO_COMPLETION: Final = Completions.from_rows([(0, 0, 0, 0, 0)])
 
 
 class SparkStore:
-    """A shard's state in Spark's state store; good while its key is being handled."""
+    """A shard's state in Spark's state store; valid while Spark handles the shard's key."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._log = handle.getMapState(VARIABLE, KEY_DDL, VALUE_DDL)
@@ -64,28 +65,24 @@ class AckerProcessor(StatefulProcessor):
 
     Parameters
     ----------
-    options : Options
+    rules : ShardRules
     name : str
-        Of the observation; tells the ackers of one query apart.
-    versions : tuple
-        Of the driver, which the workers must match.
+        Name of the observation, which distinguishes the ackers of one query.
     """
 
-    def __init__(self, options: Options, name: str, versions: tuple[str, ...]) -> None:
-        self._options = options
-        # Goes into the names of files, and users may call an observation anything.
+    def __init__(self, rules: ShardRules, name: str) -> None:
+        self._rules = rules
+        # Part of file names, while an observation may have any name.
         self._name = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
-        self._versions = versions
-        # Instead of the query's id, which workers are not told where the query was started through Spark Connect.
+        # Used in place of the query's id, which workers do not know if the query was started through Spark Connect.
         self._plan = os.urandom(8).hex()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as a parcel: the driver's helper process and the workers open it."""
-        return Parcel(_Bare(self)).__reduce__()
+        """Pickle as a parcel, which the driver's helper process and the workers open."""
+        return Parcel(_PickledProcessor(self)).__reduce__()
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state variable; on the driver too, which wants to know its name and type."""
-        check_worker(self._versions)
+        """Open the state variable; on the driver too, which asks for its name and type."""
         self._handle = handle
         self._store = SparkStore(handle)
 
@@ -105,7 +102,7 @@ class AckerProcessor(StatefulProcessor):
             clock_ms = int(frame["clock_ms"].iloc[0])
         if len(shards) != 1 or clock_ms is None:
             raise CheckpointError(f"shard: expected one shard at place {key[0]}, got {sorted(shards)}")
-        if self._options.event_time:
+        if self._rules.event_time:
             clock_ms = max(timerValues.getCurrentWatermarkInMs(), 0)
         yield from self._update(int(shards.pop()), blocks, clock_ms)
 
@@ -115,32 +112,32 @@ class AckerProcessor(StatefulProcessor):
         timerValues: TimerValues,  # noqa: N803
         expiredTimerInfo: Any,  # noqa: N803, ARG002
     ) -> Iterator[pd.DataFrame]:
-        """Let trees time out by the watermark where no message came."""
+        """Let trees time out by the watermark if no message came."""
         data = self._store.head()
         if data is None:
             return
         head, watermark_ms = decode_head(data), timerValues.getCurrentWatermarkInMs()
-        # Spark calls for timers after it brought the rows, with which this watermark came: a second update of the same
-        # micro-batch would find nothing to do, and its report would stand in the place of the first one's.
+        # Spark calls for timers after the rows. If the rows came with this watermark a second update of the micro-batch
+        # would find nothing to do, and its report would replace the first one.
         if head.clock_ms < watermark_ms:
             yield from self._update(head.shard, [], watermark_ms)
 
     def _update(self, shard: int, blocks: list[Any], clock_ms: int) -> Iterator[pd.DataFrame]:
         context = TaskContext.get()
         assert context is not None
-        batch = Batch(int(context.getLocalProperty("streaming.sql.batchId") or -1), blocks, clock_ms)
+        batch = ShardBatch(int(context.getLocalProperty("streaming.sql.batchId") or -1), blocks, clock_ms)
         query = context.getLocalProperty("sql.streaming.queryId") or self._plan
         key = f"{query}-{self._name}-{shard}"
-        completions, report = update(self._store, residents(), key, shard, batch, self._options)
-        if self._options.event_time:
+        completions, report = update(self._store, worker_cache(), key, shard, batch, self._rules)
+        if self._rules.event_time:
             self._set_timer(report)
         if len(completions):
             yield frame_of(completions)
         yield frame_of(_NO_COMPLETION, json.dumps(report._asdict()))
 
-    def _set_timer(self, report: Report) -> None:
-        """Ask to be woken when the watermark reaches the next rotation if anything is held by then, and else not."""
-        due_ms = self._options.next_rotation_ms(report.time_ms) if report.pending else None
+    def _set_timer(self, report: MicroBatchReport) -> None:
+        """Set a timer for the next rotation while entries are held, and remove all others."""
+        due_ms = self._rules.next_rotation_ms(report.time_ms) if report.pending else None
         is_set = False
         for timer in list(self._handle.listTimers()):
             if timer == due_ms:
@@ -151,20 +148,20 @@ class AckerProcessor(StatefulProcessor):
             self._handle.registerTimer(due_ms)
 
     def close(self) -> None:
-        """Nothing is left to close: tables stay for the next micro-batch."""
+        """Do nothing: tables stay for the next micro-batch."""
 
 
-class _Bare:
-    """A processor as it is pickled within its parcel."""
+class _PickledProcessor:
+    """A processor as its parcel pickles it: without the parcel."""
 
     def __init__(self, processor: AckerProcessor) -> None:
         self._processor = processor
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _revived, (type(self._processor), vars(self._processor))
+        return _restore_processor, (type(self._processor), vars(self._processor))
 
 
-def _revived(kind: type[AckerProcessor], fields: dict[str, Any]) -> AckerProcessor:
+def _restore_processor(kind: type[AckerProcessor], fields: dict[str, Any]) -> AckerProcessor:
     processor = kind.__new__(kind)
     vars(processor).update(fields)
     return processor

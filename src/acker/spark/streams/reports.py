@@ -1,41 +1,39 @@
-"""Report: what the acker of one shard did in one micro-batch, and what it holds after it."""
+"""Reports of a streaming acker: the counts of one micro-batch, and the state after it."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-# The name of an acker's observation, unless it is given another.
-DEFAULT_NAME: Final = "acker"
 # The field of an observation that holds the reports, one row a shard.
 SHARDS: Final = "shards"
-# Of files that were skipped there is an observation of its own: its name is the acker's with this behind it.
+# Skipped files have an observation of their own, with the acker's name and this suffix.
 SKIPPED_SUFFIX: Final = ".files"
 SKIPPED: Final = "skipped"
 
 
-class Report(NamedTuple):
-    """One shard, one micro-batch. What is counted is counted in this micro-batch alone.
+class MicroBatchReport(NamedTuple):
+    """The work of an acker in one micro-batch, of one shard or of all together. Counts are of this micro-batch only.
 
     Attributes
     ----------
     batch_id, shard, shards : int
-        Through Spark Connect the batch id is -1: workers are not told it.
+        The shard is -1 for all shards together. With Spark Connect the batch id is -1, as workers do not know it.
     messages : int
-        Acker messages that came in, RESET_TIMEOUTs included.
+        Messages received, including RESET_TIMEOUTs.
     tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets, empty : int
         As in `acker.Stats`.
     pending, open : int
-        Entries held after it, and those of them that have a TRACK.
+        Entries held after it, and how many of them have a TRACK.
     oldest_age_ms : int
-        Age of the oldest entry that there was at the last rotation; 0 when nothing is held.
+        Age of the oldest entry at the last rotation; 0 if nothing is held.
     state_bytes, chunks : int
-        The live part of the log in Spark's state store, and in how many values it lies.
+        Bytes of the log in Spark's state store, and the number of its chunks.
     bytes_written, chunks_cleaned : int
-        What this micro-batch added to the log, and how many old chunks it did away with.
-    resident, rebuilt : int
-        1 where the native table was found in the worker's memory, or built from the state. 0 and 0: a shard's first.
+        Bytes added to the log, and old chunks removed from it.
+    cached, rebuilt : int
+        Native tables found in the cache, and tables rebuilt from the state. Both 0: a shard's first micro-batch.
     native_ns : int
-        Nanoseconds in native code, those of the map side left out.
+        Nanoseconds in native code, without those of the tasks that combined the messages.
     table_bytes : int
         Memory of the native table.
     time_ms : int
@@ -64,7 +62,7 @@ class Report(NamedTuple):
     chunks: int
     bytes_written: int
     chunks_cleaned: int
-    resident: int
+    cached: int
     rebuilt: int
     native_ns: int
     table_bytes: int

@@ -1,7 +1,7 @@
-"""The map side for rows: messages of any DataFrame cross into Python, are combined there, and leave as blocks.
+"""Blocks of the rows of a streaming DataFrame: messages cross into Python and are combined there.
 
-In a stream an aggregation in the JVM would be a second stateful operator, so the rows must cross. What that costs
-depends on how many columns they have and whether these are alike, so four longs cross: kind and task id share one.
+In a stream an aggregation in the JVM would be a second stateful operator, so the rows must cross. The cost depends on
+the number of columns and on whether their types are alike, so four longs cross: kind and task id share one.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
 from acker._engine.combiner import Cohorts, Combiner
 from acker.spark.blocks import BLOCKS_DDL, block_row, encode_blocks
-from acker.spark.messages import columns_of, event_times_of, latest_of, quoted
-from acker.spark.session_checks import carried
+from acker.spark.event_columns import event_ms_of
+from acker.spark.messages import columns_of, event_times_of, latest_of
+from acker.spark.parcel import pack_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import Column, DataFrame
 
-# The shared long: the task id above these bits, which say what is null; below them the kind.
+# The shared long: the kind in the low bits, then flags for nulls, then the task id.
 _TASK_SHIFT: Final = 16
 _TASK_IS_NULL: Final = 1 << 9
 _KIND_IS_NULL: Final = 1 << 8
 _KIND_MASK: Final = 0xFF
 
-# Blocks with the latest event time in their task, for the watermark.
+# Blocks with the latest event time of their task, for the watermark.
 TIMED_BLOCKS_DDL: Final = f"{BLOCKS_DDL}, event_ms long"
 
 
@@ -46,32 +47,27 @@ def blocks_of_rows(
     event_time : str, optional
         A column of timestamps, or of milliseconds since 1970.
     cohorts : Cohorts or None
-        How event times are parted, where there are any.
+        How event times are split, if there are any.
     """
     kind, task = F.col("kind"), F.col("task_id")
     root, value, message = (F.col(name).cast("bigint") for name in ("root_id", "value", "message_id"))
     if (types["kind"], types["task_id"]) == ("tinyint", "int"):
-        columns = [root, value, _packed(kind, task).alias("packed"), message]
+        columns = [root, value, _pack_kind_and_task(kind, task).alias("packed"), message]
     else:
         columns = [root, value, kind.cast("bigint"), task.cast("bigint"), message]
     if event_time is not None:
-        columns.append(_event_ms(messages, event_time).alias("event_ms"))
+        columns.append(event_ms_of(messages, event_time).alias("event_ms"))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return combine_batches(batches, shards, cohorts)
 
-    return messages.select(*columns).mapInArrow(carried(run), TIMED_BLOCKS_DDL if event_time else BLOCKS_DDL)
+    return messages.select(*columns).mapInArrow(pack_function(run), TIMED_BLOCKS_DDL if event_time else BLOCKS_DDL)
 
 
-def _packed(kind: Column, task: Column) -> Column:
+def _pack_kind_and_task(kind: Column, task: Column) -> Column:
     flags = F.when(task.isNull(), F.lit(_TASK_IS_NULL)).otherwise(F.lit(0))
     number = F.coalesce(kind.cast("bigint").bitwiseAND(F.lit(_KIND_MASK)), F.lit(_KIND_IS_NULL))
     return F.shiftleft(F.coalesce(task, F.lit(0)).cast("bigint"), _TASK_SHIFT).bitwiseOR(number).bitwiseOR(flags)
-
-
-def _event_ms(messages: DataFrame, name: str) -> Column:
-    column = F.col(quoted(name))
-    return F.unix_millis(column) if dict(messages.dtypes)[name].startswith("timestamp") else column.cast("bigint")
 
 
 def combine_batches(
@@ -79,30 +75,30 @@ def combine_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Combine the messages of one task and yield one block a row; runs in Spark's Python workers.
 
-    With `cohorts` the batches have a column of event times, and so has what is yielded: the plan says so, since a task
-    without a batch has no other way to know.
+    With `cohorts` the input has a column of event times, and so has the output. The plan decides, since a task without
+    any batch could not know.
     """
     combiner = Combiner(resets=True, cohorts=cohorts)
     latest_ms: int | None = None
     for batch in batches:
         event_ms = None
         if cohorts is not None:
-            event_ms = event_times_of(batch.column("event_ms"), "event_time", _nowhere)
+            event_ms = event_times_of(batch.column("event_ms"), "event_time", _describe_row)
             latest_ms = latest_of(latest_ms, event_ms)
-        combiner.add_unchecked(columns_of(_unpacked(batch), _nowhere), event_ms)
+        combiner.add_unchecked(columns_of(_unpack(batch), _describe_row), event_ms)
     yield from block_batches(combiner, shards, timed=cohorts is not None, event_ms=latest_ms)
 
 
 def block_batches(
     combiner: Combiner, shards: int, *, timed: bool, event_ms: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what a combiner holds as blocks, one a row; where it is timed, with the latest event time, in ms."""
+    """Yield the content of a combiner as blocks, one a row; if `timed`, with the latest event time in ms."""
     for shard, block in encode_blocks(combiner, shards, event_ms):
         row = block_row(shard, block)
         yield row.append_column("event_ms", pa.array([event_ms], pa.int64())) if timed else row
 
 
-def _unpacked(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _unpack(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the five columns of messages."""
     if "packed" not in batch.schema.names:
         return batch
@@ -118,4 +114,4 @@ def _unpacked(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-_nowhere: Callable[[int], str] = "messages, row {} of an Arrow batch".format
+_describe_row: Callable[[int], str] = "messages, row {} of an Arrow batch".format

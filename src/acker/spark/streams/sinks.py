@@ -1,4 +1,4 @@
-"""for_each_completion: hands the trees that each micro-batch finished to a function of the user's, on the driver."""
+"""A sink that calls a function with the completions of each micro-batch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("acker.spark")
 
-# What stands before the Java side of an error, and how much may stand behind it: 1,000 characters are no danger to a
-# stack of 1 MB, 2,000 overflow it while the JVM has not yet compiled its regular expressions.
+# The text before the Java part of an error, and the longest text that may follow it: 1,000 characters are safe for a
+# stack of 1 MB, 2,000 overflow it before the JVM has compiled its regular expressions.
 _PROXY_ERROR: Final = "py4j.protocol.Py4JJavaError: An error occurred while calling"
 _REST_CHARS_MAX: Final = 800
 _CAUSE_CHARS_MAX: Final = 300
@@ -30,13 +30,13 @@ BatchFunction: TypeAlias = "Callable[[Completions, int], object]"
 
 
 def for_each_completion(batch_fn: BatchFunction, *, empty: bool = False) -> Callable[[DataFrame, int], None]:
-    """Return what `writeStream.foreachBatch` takes, which calls `batch_fn` with the completions of each micro-batch.
+    """Return a function for `writeStream.foreachBatch` that calls `batch_fn` with the completions of each micro-batch.
 
     Parameters
     ----------
     batch_fn : callable
         Called as ``batch_fn(completions, batch_id)`` with `acker.Completions` and an int, in the process that started
-        the query (with Spark Connect: in one of the server's), for one micro-batch after the other. What it returns is
+        the query (with Spark Connect: in one of the server's), for one micro-batch after the other. Its result is
         ignored. When it raises, the query ends with that error and the micro-batch counts as not done.
     empty : bool
         Call it for micro-batches without completions too.
@@ -44,7 +44,7 @@ def for_each_completion(batch_fn: BatchFunction, *, empty: bool = False) -> Call
     Returns
     -------
     callable
-        For `foreachBatch`, on a stream with the columns of `acker.COMPLETION_SCHEMA`; further ones are ignored.
+        For `foreachBatch` on a stream with the columns of `acker.COMPLETION_SCHEMA`; further ones are ignored.
 
     Raises
     ------
@@ -53,15 +53,15 @@ def for_each_completion(batch_fn: BatchFunction, *, empty: bool = False) -> Call
 
     Notes
     -----
-    **Exactly once.** `batch_fn` runs before Spark takes note that the micro-batch is done. After a crash in between, or
-    when `batch_fn` raised, the restarted query calls it again, with the same batch id and the same completions, in
-    whatever order. So keep the batch id with the effect, both in one transaction, and return when it is there already.
-    Ids grow by one and belong to the checkpoint: a new checkpoint begins at 0, so forget the id with the old one. Where
-    there is no transaction, effects that may be repeated do (acking a message of a queue twice).
+    **Exactly once.** Spark records a micro-batch as done after `batch_fn` returned. After a crash in between, or when
+    `batch_fn` raised, the restarted query calls it again with the same batch id and the same completions, in any order.
+    So store the batch id with the effect in one transaction, and do nothing if it is stored already. Ids grow by one
+    and belong to the checkpoint: a new checkpoint begins at 0, so delete the stored id with the old one. An effect that
+    may be repeated, such as acking a message of a queue, needs no transaction.
 
     All completions of a micro-batch are in memory at once, about 60 bytes each in Python and 30 in the driver's JVM
-    (`spark.driver.memory`). Where that is too much, bound the micro-batches (`maxFilesPerTrigger` and its like), or
-    write completions to a table instead.
+    (`spark.driver.memory`). If that is too much, bound the micro-batches (`maxFilesPerTrigger` and the like), or write
+    completions to a table instead.
 
     Examples
     --------
@@ -91,12 +91,12 @@ def for_each_completion(batch_fn: BatchFunction, *, empty: bool = False) -> Call
                 f" them, got {', '.join(frame.columns)}"
             )
         try:
-            # One action and no more: each further one would run the stateful operator again.
+            # Only one action: each further one would run the stateful operator again.
             done = _completions_of(frame.select(*COMPLETION_SCHEMA.names).toArrow())
             if empty or len(done):
                 batch_fn(done, batch_id)
         except Exception as fault:
-            short = _shortened(fault)
+            short = _shorten(fault)
             if short is None:
                 raise
             is_stop = any(name in short for name in _INTERRUPTIONS)
@@ -106,12 +106,12 @@ def for_each_completion(batch_fn: BatchFunction, *, empty: bool = False) -> Call
     return call
 
 
-def _shortened(fault: Exception) -> str | None:
-    """Return the causes that a long error of Spark's names, without its stack traces; None for any other error.
+def _shorten(fault: Exception) -> str | None:
+    """Return the causes in a long error of Spark's, without the stack traces; None for any other error.
 
-    When a query is stopped, Spark looks into the error that its function ended with for the stop's own interruption, by
-    a regular expression that needs a piece of stack for each character. A stack trace is too long for that: the stop
-    would end in a StackOverflowError. So what Spark looks for has to stand here too.
+    When a query is stopped, Spark searches the error of its function for the stop's own interruption, with a regular
+    expression that needs stack for each character. A stack trace is too long: the stop would end in a
+    StackOverflowError. So the short text must keep what Spark searches for.
     """
     _, is_sparks, rest = "".join(traceback.format_exception(fault)).partition(_PROXY_ERROR)
     if not is_sparks or len(rest) <= _REST_CHARS_MAX:
@@ -122,7 +122,7 @@ def _shortened(fault: Exception) -> str | None:
 
 
 def _completions_of(table: pa.Table) -> Completions:
-    """Return rows that came from Spark as columns that own their memory."""
+    """Return rows from Spark as columns that own their memory."""
     columns = table.cast(COMPLETION_SCHEMA)
     empties = {field.name: np.zeros(0, field.type.to_pandas_dtype()) for field in COMPLETION_SCHEMA}
     return Completions(

@@ -1,10 +1,10 @@
 """The state of a shard in Spark's state store: a head and a log of chunks (docs/streaming-reference.md has the bytes).
 
 The log alone tells which trees are open: a chunk holds entries as they were after some micro-batch, and names those
-that were gone then. An entry is known by its root id and its start, since with event times a root may have several.
-Read from the oldest chunk to the newest, each over what came before, and with the entries left out that were placed
-before the head's `expired_ms`, they give the ledger. A micro-batch adds a chunk, and so costs what it changed, whatever
-is held; the oldest chunks are done away with little by little (`acker.spark.streams.microbatch`).
+that were gone then. Root id and start identify an entry, since with event times a root may have several. Chunks are
+read from the oldest to the newest, later ones overriding earlier ones; without the entries that were placed before the
+head's `expired_ms` they give the table. A micro-batch adds a chunk, so its cost depends on what it changed and not on
+what is held. `acker.spark.streams.microbatch` removes the oldest chunks little by little.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from acker._engine.protocol import INT64_MIN
 from acker.errors import CheckpointError
 
 VERSION: Final = 3
-# The state variable, a map, and its types as Spark writes them. One for both: a second variable would make every commit
-# of Spark's about a tenth longer.
+# The state variable, a map, and its types as Spark writes them. One map for head and chunks: a second variable would
+# make each commit of Spark's about a tenth longer.
 VARIABLE: Final = "log"
 KEY_DDL: Final = "chunk int"
 VALUE_DDL: Final = "bytes binary"
-# Where the head stands in the map; chunks are numbered from 1.
+# Key of the head in the map; chunks are numbered from 1.
 HEAD_KEY: Final = 0
 
-# Of what a head holds, and of the times of entries: the sum or the difference of two is an int64.
+# Bound of the numbers in a head and of the times of entries: the sum or the difference of two is an int64.
 NUMBER_MAX: Final = 2**62 - 1
 
-# A chunk stays near 1.4 MB: it is written in one piece, and done away with in one.
+# Keeps a chunk near 1.4 MB: it is written in one piece, and removed in one.
 CHUNK_ROWS_MAX: Final = 32_768
 
 _PREFIX: Final = struct.Struct("<8sII")
@@ -44,45 +44,45 @@ _LENGTHS: Final = struct.Struct("<QQ")
 
 
 class ChunkSize(NamedTuple):
-    """How many rows a chunk has, those that name entries that are gone among them, and how many bytes."""
+    """The rows of a chunk, including those that name entries that are gone, and its bytes."""
 
     rows: int
     size_bytes: int
 
 
 class Head(NamedTuple):
-    """What is known of a shard beside its trees. All but the token are int64.
+    """The state of a shard without its trees. All fields but the token are int64.
 
     Attributes
     ----------
     token : bytes
-        16 random bytes, new in each version of the state: a native table with another token is not this state's.
+        16 random bytes, new in each version of the state: a native table with another token belongs to another state.
     batch_id : int
         The micro-batch that wrote it.
     shard, shards, partitions : int
-        Which of how many shards, and Spark's shuffle partitions; they cannot change.
+        Number of the shard, of all shards, and of Spark's shuffle partitions; they cannot change.
     event_time : int
-        1 where the clock is the watermark, 0 where it is the time of the micro-batch.
+        1 if the clock is the watermark, 0 if it is the time of the micro-batch.
     clock_ms : int
-        What that clock last said.
+        The last time of that clock.
     time_ms : int
         The shard's own clock, which does not go back.
     expired_ms : int
-        Entries placed before it are gone, whatever the log says.
+        Entries placed before it are gone, even if the log has them.
     rotation : int
         Number of the last rotation, ``time_ms`` divided by the time between two.
     oldest_ms : int
-        Start of the oldest entry when it was last looked for, which each rotation does.
+        Start of the oldest entry at the last rotation.
     credit_rows : int
-        So many rows of old chunks may be done away with.
+        How many rows of old chunks may be removed.
     entries, open : int
-        Entries held, and those of them with a TRACK.
+        Entries held, and how many of them have a TRACK.
     first_chunk : int
         Number of the oldest chunk of the log; the others follow without a gap.
     counts : TreeCounts
         Since the beginning.
     chunks : tuple of ChunkSize
-        Of each chunk of the log, the oldest first.
+        One for each chunk of the log, the oldest first.
     """
 
     token: bytes
@@ -105,7 +105,7 @@ class Head(NamedTuple):
 
     @property
     def next_chunk(self) -> int:
-        """Number of the chunk that comes next."""
+        """Number of the next chunk."""
         return self.first_chunk + len(self.chunks)
 
     @property
@@ -147,7 +147,7 @@ def decode_head(data: Any) -> Head:
     ------
     CheckpointError   the bytes are not an undamaged head of a version that this release reads.
     """
-    content = _checked(data, _HEAD_MAGIC, "head")
+    content = _verify(data, _HEAD_MAGIC, "head")
     sizes = len(content) - _PREFIX.size - _HEAD.size
     if sizes < 0 or sizes % (2 * _CHUNK_SIZE.itemsize):
         raise CheckpointError(f"head: {len(content)} bytes do not hold one")
@@ -183,7 +183,7 @@ def decode_chunk(data: Any) -> tuple[TreeEntries, npt.NDArray[np.int64]]:
     ------
     CheckpointError   the bytes are not an undamaged chunk of a version that this release reads.
     """
-    content = _checked(data, _CHUNK_MAGIC, "chunk")
+    content = _verify(data, _CHUNK_MAGIC, "chunk")
     rows, gone_rows = _LENGTHS.unpack_from(content, _PREFIX.size)
     offset = _PREFIX.size + _LENGTHS.size
     if len(content) != offset + rows * _ENTRY_BYTES + 2 * gone_rows * _GONE.itemsize:
@@ -200,13 +200,13 @@ def decode_chunk(data: Any) -> tuple[TreeEntries, npt.NDArray[np.int64]]:
     for name in ("start_ms", "since_ms"):
         if rows and not -NUMBER_MAX <= columns[name].min() <= columns[name].max() <= NUMBER_MAX:
             raise CheckpointError(f"chunk: a {name} that no shard writes")
-    # Copies, since the native table asks for aligned memory that may be written to.
+    # Copies, since the native table needs aligned and writable memory.
     native = {name: column.astype(column.dtype.newbyteorder("=")) for name, column in columns.items()}
     return TreeEntries(**native), gone.astype(np.int64)
 
 
-def _checked(data: Any, magic: bytes, what: str) -> memoryview:
-    """Return the bytes before the checksum, after a look at what they say they are."""
+def _verify(data: Any, magic: bytes, what: str) -> memoryview:
+    """Check magic, version and checksum, and return the bytes before the checksum."""
     view = memoryview(data).cast("B")
     if len(view) < _PREFIX.size + _LENGTHS.size + _CHECKSUM.size:
         raise CheckpointError(f"{what}: {len(view)} bytes are too few")

@@ -1,16 +1,16 @@
-"""Native tables that stay in memory between micro-batches, where any Python worker of the executor can take them up.
+"""A cache of native tables between micro-batches, from which any Python worker of the executor can take them.
 
-Which worker gets a shard is Spark's choice, anew in each micro-batch, so a table that belonged to one worker would be
-missed every other time. A table therefore lies in memory that has a file descriptor but no name (Linux, memfd): a
-worker that knows which process holds it, and under which number, opens it through ``/proc``. A small file, the shard's
-note, says that, and which token the table has; so nobody takes up a table who has not just read that token from Spark's
-state. Who takes it renames the note first, which only one can. The memory goes with the last process that holds it.
+Spark chooses the worker of a shard anew in each micro-batch, so a table that belonged to one worker would be missed
+every other time. A table therefore lies in memory that has a file descriptor but no name (Linux, memfd). A small file,
+the shard's address file, holds the process, its descriptor and the table's token: another worker opens the memory
+through ``/proc``. It takes a table only if it has just read the same token from Spark's state, and renames the address
+file first, which only one worker can. The memory is freed with the last process that holds it.
 
-Each such table costs its process a descriptor, and tables never take more than half of those that the system allows.
-A table beyond that, and every table on other systems, stays with the worker that made it.
+Each such table costs its process a descriptor, and tables use at most half of those that the system allows. Further
+tables, and all tables on other systems, stay in the worker that made them.
 
-Nobody tells a worker that a query has ended. So a table that no micro-batch took up for `UNUSED_S` is closed: by a
-thread, since a worker that lives on may never run an acker again. A query that comes back later builds its table again.
+No worker is told that a query has ended. So a thread closes tables that no micro-batch has taken for `UNUSED_S`; a
+query that comes back later builds its table again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from typing import Final, NamedTuple
 
 from acker._engine.open_trees import TOKEN_BYTES, Memory, OpenTrees, PrivateMemory
 
-# So long a table is kept for a micro-batch that may take it up. Longer than most micro-batches take; a worker that has
-# nothing to do Spark ends after a minute, with all its tables.
+# Longer than most micro-batches take. Spark ends an idle worker after a minute, with all its tables.
 UNUSED_S: Final = 300.0
 
 _NO_TOKEN: Final = bytes(TOKEN_BYTES)
 _NO_NUMBER: Final = -1
-# Tables looked at in each call of `take`, to see whether others have them now.
-_LOOKS: Final = 2
+# Tables that each call of `take` checks for whether other processes have them now.
+_CHECKS: Final = 2
 
 
 class SharedMemory:
-    """Memory that other processes of this user can open; `number` is its file descriptor here."""
+    """Memory that other processes of this user can open; `number` is its file descriptor in this one."""
 
     def __init__(self, size_bytes: int) -> None:
         self.number = os.memfd_create("acker", os.MFD_CLOEXEC)
@@ -53,7 +52,7 @@ class SharedMemory:
             raise
 
     @classmethod
-    def of(cls, process: int, number: int) -> SharedMemory:
+    def open(cls, process: int, number: int) -> SharedMemory:
         """Return the memory that another process holds.
 
         Raises
@@ -70,7 +69,7 @@ class SharedMemory:
         return memory
 
     def close(self) -> None:
-        """Let go of it."""
+        """Unmap it and close its descriptor."""
         self.view.close()
         os.close(self.number)
 
@@ -88,34 +87,34 @@ else:
         return mmap.mmap(number, size_bytes)
 
 
-class _Note(NamedTuple):
-    """What is written down of a shard's table: its token, the process that holds it, and its descriptor there."""
+class _Address(NamedTuple):
+    """Where a shard's table is: its token, the process that holds it, and its descriptor there."""
 
     token: str
     process: int
-    number: int  # _NO_NUMBER where nobody else can open it
+    number: int  # _NO_NUMBER if no other process can open it
 
 
-class _Held(NamedTuple):
-    """A table that was left, and when."""
+class _CachedTable(NamedTuple):
+    """A table in the cache, and when it was put there."""
 
-    ledger: OpenTrees
-    left_s: float
+    table: OpenTrees
+    since_s: float
 
 
-class Residents:
-    """The tables that this process can take up, and those that it holds for others. Threads may share it.
+class TableCache:
+    """The tables that this process can take, and those that it holds for other ones. Threads may share it.
 
     Parameters
     ----------
     folder : Path, optional
-        Where the processes leave notes for each other. None: tables stay in this process.
+        The folder of the address files. None: tables stay in this process.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        # By shard; first those that were not looked at for longest.
-        self._held: OrderedDict[str, _Held] = OrderedDict()
+        # By shard; those that were not checked for longest come first.
+        self._held: OrderedDict[str, _CachedTable] = OrderedDict()
         self._entered = threading.Lock()
         if folder is not None:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -130,82 +129,82 @@ class Residents:
         return SharedMemory(size_bytes)
 
     def _may_share(self) -> bool:
-        """Tell whether one more descriptor leaves half of all to the rest of the process."""
+        """Return whether one more descriptor leaves half of all to the rest of the process."""
         import resource
 
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return most == resource.RLIM_INFINITY or 2 * _DESCRIPTORS * (len(self._held) + 2) <= most
 
     def take(self, key: str, token: bytes) -> OpenTrees | None:
-        """Return the table of a shard that fits a token, or None. Nobody can take it again before it is left.
+        """Remove and return the table of a shard that has this token; None if there is none.
 
-        Whatever else is held of the shard is given up: it is of a version of the state that is no more. The time that
-        this takes does not depend on how many tables there are.
+        A table of the shard with another token is closed, as it belongs to an older version of the state. The time that
+        this takes does not depend on the number of tables.
         """
         with self._entered:
-            ledger = self._pop(key)
+            table = self._pop(key)
             if self._folder is not None:
-                ledger = self._claim(self._folder, key, ledger)
-            self._let_go()
-        if ledger is None or ledger.token != token:
-            if ledger is not None:
-                ledger.close()
+                table = self._claim(self._folder, key, table)
+            self._close_taken()
+        if table is None or table.token != token:
+            if table is not None:
+                table.close()
             return None
-        # From here on it is of no version, until it is left.
-        ledger.token = _NO_TOKEN
-        return ledger
+        # It belongs to no version of the state until it is put back.
+        table.token = _NO_TOKEN
+        return table
 
-    def leave(self, key: str, token: bytes, ledger: OpenTrees) -> None:
-        """Leave a table that is now what the state with this token says."""
-        ledger.token = token
+    def put(self, key: str, token: bytes, table: OpenTrees) -> None:
+        """Put a table into the cache that now agrees with the state of this token."""
+        table.token = token
         with self._entered:
             before = self._pop(key)
             if before is not None:
                 before.close()
-            self._held[key] = _Held(ledger, time.monotonic())
+            self._held[key] = _CachedTable(table, time.monotonic())
             if self._folder is not None:
                 mine = self._folder / f".{key}.{os.getpid()}"
-                # Where no note can be left the table is built again: what was done with it is in the state already.
+                # Without an address file the table is built again: its changes are in the state already.
                 with suppress(OSError):
-                    mine.write_text("{} {} {}".format(*_note_of(ledger)), "ascii")
+                    mine.write_text("{} {} {}".format(*_address_of(table)), "ascii")
                     mine.replace(self._folder / key)
 
     def release(self, unused_s: float = UNUSED_S) -> None:
-        """Close the tables that were left at least so many seconds ago and that nobody has taken up since."""
+        """Close the tables that have been in the cache for at least so many seconds."""
         with self._entered:
             before_s = time.monotonic() - unused_s
-            for key in [key for key, held in self._held.items() if held.left_s <= before_s]:
-                ledger = self._held.pop(key).ledger
+            for key in [key for key, held in self._held.items() if held.since_s <= before_s]:
+                table = self._held.pop(key).table
                 if self._folder is not None:
-                    note = self._folder / key
-                    # Another note leads to a table that others have left since.
-                    if _read_note(note) == _note_of(ledger):
-                        note.unlink(missing_ok=True)
-                ledger.close()
+                    file = self._folder / key
+                    # Another address leads to a table that another process has put there since.
+                    if _read_address(file) == _address_of(table):
+                        file.unlink(missing_ok=True)
+                table.close()
 
     def _pop(self, key: str) -> OpenTrees | None:
         held = self._held.pop(key, None)
-        return None if held is None else held.ledger
+        return None if held is None else held.table
 
     def _claim(self, folder: Path, key: str, held: OpenTrees | None) -> OpenTrees | None:
-        """Take a shard's note away, and return the table that it leads to; close the held one if that is another."""
+        """Remove a shard's address file and return the table at that address; close the held one if it is another."""
         mine = folder / f".{key}.{os.getpid()}"
         try:
             (folder / key).rename(mine)
-            note = _read_note(mine)
+            address = _read_address(mine)
             mine.unlink()
         except OSError:
-            note = None
+            address = None
         if held is not None:
-            if note == _note_of(held):
+            if address == _address_of(held):
                 return held
             held.close()
-        # There is nothing to open where the table is private, or would be one descriptor too many.
-        if note is None or note.number == _NO_NUMBER or not self._may_share():
+        # A private table cannot be opened, and a shared one only within the limit of descriptors.
+        if address is None or address.number == _NO_NUMBER or not self._may_share():
             return None
         try:
-            memory = SharedMemory.of(note.process, note.number)
-        except (OSError, ValueError):  # Its process is gone, and another may have the number.
+            memory = SharedMemory.open(address.process, address.number)
+        except (OSError, ValueError):  # Its process has ended, and another may have its number.
             return None
         try:
             return OpenTrees.attach(memory, self._allocate)
@@ -213,69 +212,71 @@ class Residents:
             memory.close()
             return None
 
-    def _let_go(self) -> None:
-        """Close tables that others have taken up. Two are looked at each time, so that none is forgotten for long."""
+    def _close_taken(self) -> None:
+        """Close tables that other processes have taken. Two are checked each time, so that none stays for long."""
         if self._folder is None:
             return
-        for key in list(islice(self._held, _LOOKS)):
-            if _read_note(self._folder / key) == _note_of(self._held[key].ledger):
+        for key in list(islice(self._held, _CHECKS)):
+            if _read_address(self._folder / key) == _address_of(self._held[key].table):
                 self._held.move_to_end(key)
             else:
-                self._held.pop(key).ledger.close()
+                self._held.pop(key).table.close()
 
 
-def _note_of(ledger: OpenTrees) -> _Note:
-    memory = ledger.memory
-    return _Note(ledger.token.hex(), os.getpid(), memory.number if isinstance(memory, SharedMemory) else _NO_NUMBER)
+def _address_of(table: OpenTrees) -> _Address:
+    memory = table.memory
+    return _Address(table.token.hex(), os.getpid(), memory.number if isinstance(memory, SharedMemory) else _NO_NUMBER)
 
 
-def _read_note(path: Path) -> _Note | None:
-    """Return what a note says; None where there is none, or one that nobody here wrote."""
+def _read_address(path: Path) -> _Address | None:
+    """Return the content of an address file; None if it is missing or was not written by this class."""
     try:
         token, process, number = path.read_text("ascii").split()
-        return _Note(token, int(process), int(number))
+        return _Address(token, int(process), int(number))
     except (OSError, ValueError):
         return None
 
 
 def folder_of_executor() -> Path | None:
-    """Return a folder that all Python workers of this executor know and that goes with it, or None."""
+    """Return a folder that all Python workers of this executor know and that is removed with it, or None."""
     if (
         not sys.platform.startswith("linux")
         or not hasattr(os, "memfd_create")
         or not os.access("/proc/self/fd", os.R_OK)
     ):
         return None
-    # Spark sets it for its workers, and removes what is in it at its end.
+    # Spark sets it for its workers, and removes its content at its end.
     local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
-    return Path(local) / f"acker-resident-{os.getuid()}"
+    return Path(local) / f"acker-tables-{os.getuid()}"
 
 
-_residents: dict[int, Residents] = {}
+_caches: dict[int, TableCache] = {}
 
 
-def residents() -> Residents:
-    """Return the tables of this worker process."""
-    # By process: a forked worker must not take what its parent held for its own.
+def worker_cache() -> TableCache:
+    """Return the cache of this worker process."""
+    # By process: a forked worker must not use its parent's descriptors.
     process = os.getpid()
-    if process not in _residents:
-        _residents.clear()
-        _residents[process] = Residents(folder_of_executor())
-        threading.Thread(target=_release, args=(_residents[process],), name="acker residents", daemon=True).start()
-    return _residents[process]
+    if process not in _caches:
+        _caches.clear()
+        _caches[process] = TableCache(folder_of_executor())
+        threading.Thread(
+            target=_release_unused, args=(_caches[process],), name="acker table cache", daemon=True
+        ).start()
+    return _caches[process]
 
 
-def _release(tables: Residents) -> None:
+def _release_unused(cache: TableCache) -> None:
     while True:
         time.sleep(UNUSED_S / 4)
-        tables.release()
+        cache.release()
 
 
 @contextmanager
-def borrowed(ledger: OpenTrees) -> Iterator[OpenTrees]:
-    """Close a table that is not left to anybody in the end: an error on the way makes it worthless."""
+def close_on_error(table: OpenTrees) -> Iterator[OpenTrees]:
+    """Close the table if an error ends the block, as it then agrees with no state."""
     try:
-        yield ledger
+        yield table
     except BaseException:
-        ledger.close()
+        table.close()
         raise

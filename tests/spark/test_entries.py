@@ -18,7 +18,15 @@ from pyspark.errors import PythonException, SparkRuntimeException
 from acker import COMPLETION_SCHEMA, MESSAGE_SCHEMA, Kind
 from acker._engine.protocol import INT64_MAX, INT64_MIN
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
-from acker.spark import completions, completions_from_files, files, paths
+from acker.spark import (
+    completions,
+    completions_from_blocks,
+    completions_from_files,
+    completions_of,
+    files,
+    paths,
+    spout,
+)
 from tests.oracles import settle_as_sets
 
 # The workers cannot import the tests; what they run of this module travels as code.
@@ -197,7 +205,64 @@ def test_bad_options_are_refused_both_ways(spark, tmp_path, options, error, text
         assert text in str(caught.value)
 
 
-def test_options_that_mean_nothing_in_a_batch_are_accepted(spark, tmp_path):
+STREAM_OPTIONS = {
+    "timeout": "1.5 minutes",
+    "buckets": 3,
+    "high_water": 5,
+    "event_time": "at",
+    "watermark_delay": "1 second",
+    "name": "acker",
+}
+SOURCE_OPTIONS = {"max_files_per_trigger": 1, "source_options": {}, "skip_foreign_files": True}
+
+
+@pytest.fixture(scope="module")
+def batches(spark):
+    """The four ways into a batch, each a function of the options."""
+    messages = frame_of(spark, [])
+    blocks = spark.createDataFrame([], "shard int, block binary")
+    rows = spark.createDataFrame([], "line long, at long")
+    pipeline = spout(rows, message_id="line").bolt(lambda row: None, schema="x int", component="end", sink=True)
+    return {
+        "rows": lambda **options: completions(messages, **options),
+        "files": lambda **options: completions_from_files(spark, "nowhere", **options),
+        "blocks": lambda **options: completions_from_blocks(blocks, shards=2, **options),
+        "pipelines": lambda **options: completions_of(pipeline, **options),
+        "pipeline": pipeline.completions,
+    }
+
+
+@pytest.mark.parametrize("way", ["rows", "files", "blocks", "pipelines", "pipeline"])
+@pytest.mark.parametrize("name", STREAM_OPTIONS)
+def test_an_option_of_streams_is_refused_for_a_batch_with_one_error(batches, way, name):
+    with pytest.raises(ArgumentValueError) as caught:
+        batches[way](**{name: STREAM_OPTIONS[name]})
+    expected = f"{name}: only a stream has this option, and this is a batch: leave it out"
+    assert str(caught.value) == expected + (", or give streaming=True" if way == "files" else "")
+
+
+@pytest.mark.parametrize("name", SOURCE_OPTIONS)
+def test_an_option_of_the_file_source_is_refused_for_a_batch(batches, name):
+    with pytest.raises(ArgumentValueError, match=rf"^{name}: only a stream has this option, .*, or give streaming="):
+        batches["files"](**{name: SOURCE_OPTIONS[name]})
+
+
+@pytest.mark.parametrize("way", ["rows", "files", "blocks", "pipelines"])
+def test_a_stream_has_nothing_pending(spark, tmp_path, way):
+    stream = spark.readStream.format("rate").load()
+    messages = stream.selectExpr("tinyint(0) kind", "value root_id", "value", "int(0) task_id", "value message_id")
+    blocks = stream.selectExpr("int(0) shard", "binary(null) block")
+    call = {
+        "rows": lambda: completions(messages, include_pending=True),
+        "files": lambda: completions_from_files(None, tmp_path, streaming=True, include_pending=True),
+        "blocks": lambda: completions_from_blocks(blocks, shards=2, include_pending=True),
+        "pipelines": lambda: completions_of(spout(stream, message_id="value", run_seed=1), include_pending=True),
+    }[way]
+    with pytest.raises(ArgumentValueError, match=r"^include_pending: only a batch has this option, and this is a str"):
+        call()
+
+
+def test_each_protocol_gives_a_batch_the_same_result(spark, tmp_path):
     rows = [(0, 7, 0, 1, 42), (3, 8, 0, None, None)]
     frame = frame_of(spark, rows)
     columns = list(zip(*rows, strict=True))
@@ -205,24 +270,9 @@ def test_options_that_mean_nothing_in_a_batch_are_accepted(spark, tmp_path):
         pa.table([pa.array(c, f.type) for c, f in zip(columns, MESSAGE_SCHEMA, strict=True)], MESSAGE_SCHEMA.names),
         tmp_path / "m.parquet",
     )
-    for options in (
-        {"timeout": "1.5 minutes"},
-        {"timeout": 90, "protocol": "storm-0.9"},
-        {"timeout": np.float64(0.5), "shards": 3},
-    ):
+    for options in ({}, {"protocol": "storm-0.9"}, {"protocol": "storm", "shards": 3}):
         assert rows_of(completions(frame, **options)) == [(7, 42, 1, 0, 0)]
-    assert rows_of(completions_from_files(spark, str(tmp_path), timeout="3 hours", protocol="storm-0.9")) == [
-        (7, 42, 1, 0, 0)
-    ]
-
-
-def test_the_plan_is_one_exchange_between_two_hash_aggregates(spark):
-    plan = completions(frame_of(spark, []))._jdf.queryExecution().executedPlan().toString()
-    aggregates = [line.strip("+-: ") for line in plan.splitlines() if "Aggregate" in line]
-    assert len(aggregates) == 2
-    assert all(line.startswith("HashAggregate") for line in aggregates)
-    assert plan.count("Exchange") == 1
-    assert "Python" not in plan and "Arrow" not in plan
+        assert rows_of(completions_from_files(spark, str(tmp_path), **options)) == [(7, 42, 1, 0, 0)]
 
 
 def killing_filesystem(marker, driver):

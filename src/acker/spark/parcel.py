@@ -1,0 +1,78 @@
+"""Parcel: a pickle that a Python worker opens only if it has the same acker as the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import acker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+# Errors of a worker without acker, and of one with another release. They travel with the parcel, since such a worker
+# may not know them.
+MISSING: Final = (
+    "acker cannot be imported by the Python of this worker, {version} at {python} on {host} ({fault}): call"
+    " acker.spark.ship(spark) before the job, or take another way of docs/shipping.md"
+)
+OTHER: Final = (
+    "the driver has acker {driver} and the worker at {python} on {host} has acker {worker}: install the same release in"
+    " both, see docs/shipping.md"
+)
+
+
+class Parcel:
+    """An object of acker's on its way to a Python worker.
+
+    Functions and objects are pickled by the names of their modules, so a worker without acker would end with the
+    traceback of an unpickler, and one with another release would run that release's code.
+
+    Parameters
+    ----------
+    content : object
+        What the worker gets in place of the parcel. It is pickled together with the parcel, so that Spark notices
+        broadcast variables in it.
+    """
+
+    def __init__(self, content: object) -> None:
+        self._content = content
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        from pyspark import cloudpickle
+
+        content = cloudpickle.dumps(self._content)  # type: ignore[no-untyped-call]
+        return _make_opener(), (content, acker.__version__, MISSING, OTHER)
+
+
+def pack_function(function: ArrowFunction) -> ArrowFunction:
+    """Return a function for `mapInArrow` that travels in a parcel."""
+    parcel: Any = Parcel(function)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return parcel(batches)  # type: ignore[no-any-return]
+
+    return run
+
+
+def _make_opener() -> Callable[..., Any]:
+    """Return the function that opens a parcel. As a local one it is pickled by value, so it may use no global name."""
+
+    def open_parcel(content: bytes, driver: str, missing: str, other: str) -> Any:
+        import pickle
+        import platform
+        import socket
+        import sys
+
+        place = {"python": sys.executable, "host": socket.gethostname()}
+        try:
+            import acker
+        except ImportError as fault:
+            raise ImportError(missing.format(version=platform.python_version(), fault=fault, **place)) from None
+        if acker.__version__ != driver:
+            raise RuntimeError(other.format(driver=driver, worker=acker.__version__, **place))
+        return pickle.loads(content)
+
+    return open_parcel

@@ -1,0 +1,140 @@
+"""The collector of a task: gathers the messages, failure texts and counters that leave at its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from acker._engine.columns import check_columns
+from acker._engine.combiner import Cohorts, Combiner
+from acker.spark.blocks import encode_blocks
+from acker.spark.messages import latest_of
+from acker.spark.pipelines.anchors import Int64s
+
+# The shard of what is no block of messages.
+FAILURES_SHARD: Final = -1  # failure texts, an Arrow stream of FAILURE_SCHEMA
+COUNTERS_SHARD: Final = -2  # the counters of one task's components, JSON
+
+FAILURE_SCHEMA: Final = pa.schema(
+    [
+        pa.field("root_id", pa.int64()),
+        pa.field("tuple_id", pa.int64()),
+        pa.field("component", pa.dictionary(pa.int32(), pa.string())),
+        pa.field("reason", pa.dictionary(pa.int32(), pa.string())),
+    ]
+)
+
+# Outputs of one input row are counted exactly up to here; the last bin means "or more".
+FANOUT_MAX: Final = 1024
+
+# Bounds the memory of a task to some 60 MB: with more trees than this it writes out blocks and begins anew.
+ROOTS_PER_FLUSH: Final = 1_000_000
+
+_log: Final = logging.getLogger("acker.spark")
+
+
+class TaskCounters:
+    """The counts of one component in one task."""
+
+    def __init__(self) -> None:
+        self.executed = 0
+        self.emitted = 0
+        self.failed = 0
+        self.messages = 0
+        self.function_ns = 0
+        self.fanout = np.zeros(FANOUT_MAX + 1, np.int64)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counters, with the fan-out as outputs of an input -> inputs, without failed inputs."""
+        occurred = np.flatnonzero(self.fanout).tolist()
+        values = {name: value for name, value in vars(self).items() if name != "fanout"}
+        return {**values, "fanout": {str(outputs): int(self.fanout[outputs]) for outputs in occurred}}
+
+
+class MessageCollector:
+    """Gathers the messages, failure texts and counters of one task; if `timed`, messages have event times."""
+
+    def __init__(self, shards: int, *, timed: bool = False) -> None:
+        self._shards = shards
+        # All messages of a tree have the time of the tree, so they need not be split into cohorts.
+        self._cohorts = Cohorts(0, 2) if timed else None
+        self._combiner = Combiner(cohorts=self._cohorts)
+        self._latest_ms: int | None = None
+        self._failures: list[pa.RecordBatch] = []
+        self._counters: dict[str, TaskCounters] = {}
+        self.first_failures: dict[str, str] = {}
+        self._ready: list[tuple[int, bytes]] = []
+        self._messages = 0
+        self._native_ns = 0
+
+    def counters(self, component: str) -> TaskCounters:
+        """Return the counters of a component."""
+        return self._counters.setdefault(component, TaskCounters())
+
+    def add(
+        self,
+        kind: NDArray[np.int8],
+        root_id: Int64s,
+        value: Int64s,
+        task_id: Any = None,
+        message_id: Any = None,
+        *,
+        event_ms: Int64s | None = None,
+    ) -> int:
+        """Add messages, columns as for `Combiner.add`; return the number of TRACKs of trees that had one."""
+        before = self._combiner.duplicates
+        self._combiner.add_unchecked(check_columns(kind, root_id, value, task_id, message_id), event_ms)
+        if event_ms is not None:
+            self._latest_ms = latest_of(self._latest_ms, event_ms)
+        duplicates = self._combiner.duplicates - before
+        if len(self._combiner) > ROOTS_PER_FLUSH:
+            self._flush()
+        return duplicates
+
+    def log_failed(self, component: str, failed: dict[int, str]) -> None:
+        """Log the first failed row of a component in this task."""
+        if component not in self.first_failures:
+            reason = self.first_failures[component] = next(iter(failed.values()))
+            _log.warning("%s: a row failed with %s; further ones of this task are not logged", component, reason)
+
+    def count_failed(self) -> dict[str, tuple[int, str]]:
+        """Return by component the number of failed rows and the reason of the first."""
+        return {name: (self.counters(name).failed, reason) for name, reason in self.first_failures.items()}
+
+    def add_failures(self, component: str, root_id: Int64s | None, tuple_id: Int64s | None, reason: list[str]) -> None:
+        """Add texts of failures, one for each row and tree; without ids for rows that belong to no tree."""
+        if not reason:
+            return
+        names = pa.DictionaryArray.from_arrays(np.zeros(len(reason), np.int32), pa.array([component]))
+        reasons = pa.array(reason, pa.string()).dictionary_encode()
+        ids = [pa.nulls(len(reason), pa.int64()) if each is None else pa.array(each) for each in (root_id, tuple_id)]
+        columns = [*ids, names, reasons]
+        self._failures.append(pa.RecordBatch.from_arrays(columns, schema=FAILURE_SCHEMA))
+
+    def _flush(self) -> None:
+        combiner, self._combiner = self._combiner, Combiner(cohorts=self._cohorts)
+        self._ready += encode_blocks(combiner, self._shards, self._latest_ms)
+        self._messages += combiner.messages
+        self._native_ns += combiner.native_ns
+
+    def finish(self) -> Iterator[tuple[int, bytes]]:
+        """Yield (shard, block) of everything that was gathered."""
+        self._flush()
+        yield from self._ready
+        if self._failures:
+            # Each batch has its own dictionary, which in the stream format replaces the previous one.
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, FAILURE_SCHEMA) as writer:
+                for batch in self._failures:
+                    writer.write_batch(batch)
+            yield FAILURES_SHARD, sink.getvalue().to_pybytes()
+        if self._counters:
+            components = {name: counters.to_json() for name, counters in self._counters.items()}
+            report = {"messages": self._messages, "native_ns": self._native_ns, "components": components}
+            yield COUNTERS_SHARD, json.dumps(report).encode()

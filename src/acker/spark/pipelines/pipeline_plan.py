@@ -1,0 +1,191 @@
+"""The plan of a tracked pipeline: a DataFrame, and the transforms that follow it until the next shuffle."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
+
+from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.spark.blocks import latest_event_ms
+from acker.spark.parcel import pack_function
+from acker.spark.pipelines.failure_log import make_accumulator
+from acker.spark.pipelines.row_schemas import arrow_schema_of, with_hidden_columns
+from acker.spark.pipelines.stages import BLOCK, SHARD, Stage
+from acker.spark.pipelines.transforms import SpoutTransform, Transform
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from acker.spark.parcel import ArrowFunction
+
+NO_COMPONENTS: Final[frozenset[str]] = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class PipelinePlan:
+    """The plan of a pipeline; each method returns a new one and computes nothing.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        The rows before the transforms.
+    timed_frame : callable
+        Returns the same with event times, given the column of the spouts' rows, which only the completions name.
+    spouts : dict of str to StructType
+        The schema of each spout's rows.
+    tracked : bool
+        Whether `frame` has the hidden columns.
+    transforms : tuple of Transform
+    mute : int
+        How many of the first transforms send no messages.
+    schema : StructType
+        The user's columns.
+    run_seed, shards : int
+    components : dict of str to object
+        A token for each name of a component.
+    origins : frozenset
+        The tokens of the components whose messages this pipeline carries.
+    strict : bool
+        The default of bolts.
+    unread : frozenset of str
+        The components whose outputs no bolt reads.
+    """
+
+    frame: DataFrame
+    timed_frame: Callable[[str], DataFrame]
+    spouts: dict[str, StructType]
+    tracked: bool
+    transforms: tuple[Transform, ...]
+    mute: int
+    schema: StructType
+    run_seed: int
+    shards: int
+    components: dict[str, object]
+    origins: frozenset[object]
+    strict: bool
+    unread: frozenset[str]
+
+    @functools.cached_property
+    def dataframe(self) -> DataFrame:
+        """The DataFrame with hidden columns: data rows and carriers."""
+        return self._evaluate(None)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the DataFrame is a streaming one."""
+        return bool(self.frame.isStreaming)
+
+    def _evaluate(self, event_time: str | None) -> DataFrame:
+        """Return the DataFrame; if a column of event times is named, with the time of its tree in each message."""
+        frame = self.frame if event_time is None else self.timed_frame(event_time)
+        if not self.transforms and self.tracked:
+            return frame
+        stage = Stage(
+            tuple(_add_event_time(transform, event_time) for transform in self.transforms),
+            arrow_schema_of(frame.sparkSession, self.schema),
+            self.shards,
+            self.mute,
+            self.tracked,
+            timed=event_time is not None,
+        )
+        failed = make_accumulator(frame.sparkSession)
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return stage.run(batches, None if failed is None else failed.add)
+
+        return map_batches(frame, run, with_hidden_columns(self.schema))
+
+    def blocks(self, event_time: str | None = None) -> DataFrame:
+        """Return the packed messages: shard int, block binary; with event times also event_ms, the latest in each."""
+        if event_time is None:
+            return _select_blocks(self.dataframe)
+        blocks = _select_blocks(self._evaluate(event_time))
+        return blocks.withColumn("event_ms", latest_event_ms(F.col("block")))
+
+    def add_component(self, component: str) -> PipelinePlan:
+        """Add the name of a component that sends messages."""
+        check_component(component)
+        if component in self.components:
+            raise ArgumentValueError(f"component: {component!r} is there already; its tuple ids would be given twice")
+        token = object()
+        return replace(
+            self, components={**self.components, component: token}, origins=self.origins | frozenset({token})
+        )
+
+    def transform(self, transform: Transform, schema: StructType | None = None) -> PipelinePlan:
+        """Add a transform; without a schema it keeps the columns."""
+        return replace(self, transforms=(*self.transforms, transform), schema=self.schema if schema is None else schema)
+
+    def shuffle(self, move: Callable[..., DataFrame], *others: PipelinePlan) -> PipelinePlan:
+        """Continue with the DataFrame that `move` makes of those of this pipeline and of others."""
+
+        def evaluate(event_time: str | None) -> DataFrame:
+            return move(*(plan._evaluate(event_time) for plan in (self, *others)))
+
+        frame = move(*(plan.dataframe for plan in (self, *others)))
+        # Cached, so that the branches of a pipeline share the frame before the fork.
+        return replace(self, frame=frame, timed_frame=functools.cache(evaluate), tracked=True, transforms=(), mute=0)
+
+    def replace_frame(self, frame: DataFrame) -> PipelinePlan:
+        """Continue with a batch DataFrame that has the hidden columns."""
+        return replace(self, frame=frame, timed_frame=lambda _: frame, tracked=True, transforms=(), mute=0)
+
+
+def check_component(component: object) -> None:
+    """Refuse what is no name of a component."""
+    if not isinstance(component, str) or not component:
+        raise ArgumentTypeError(f"component: expected a name, got {component!r}")
+
+
+def check_disjoint(plans: list[PipelinePlan]) -> None:
+    """Refuse pipelines that do not fit together, or of which two carry the messages of one component.
+
+    Raises
+    ------
+    ArgumentValueError
+    """
+    seen: set[object] = set()
+    names: dict[str, object] = {}
+    for plan in plans:
+        if plan.shards != plans[0].shards:
+            raise ArgumentValueError(f"shards: {plans[0].shards} in one pipeline, {plan.shards} in another")
+        if plan.is_streaming != plans[0].is_streaming:
+            raise ArgumentValueError("expected pipelines that are all streaming or all batch, got both")
+        for name, token in plan.components.items():
+            if names.setdefault(name, token) is not token:
+                raise ArgumentValueError(f"component: {name!r} names two components")
+            if token in seen and token in plan.origins:
+                raise ArgumentValueError(
+                    f"both pipelines carry the messages of {name!r}, which would count twice: part them with branches"
+                )
+        seen |= plan.origins
+
+
+def _add_event_time(transform: Transform, event_time: str | None) -> Transform:
+    return replace(transform, event_time=event_time) if isinstance(transform, SpoutTransform) else transform
+
+
+def _select_blocks(frame: DataFrame) -> DataFrame:
+    carriers = frame.where(F.col(SHARD) >= 0)
+    return carriers.select(F.col(SHARD).alias("shard"), F.col(BLOCK).alias("block"))
+
+
+def map_batches(frame: DataFrame, run: ArrowFunction, schema: StructType) -> DataFrame:
+    """Map a function over the Arrow batches of a DataFrame, whose columns may have any names."""
+    names = frame.columns
+    if not any(mark in name for name in names for mark in "`."):
+        return frame.mapInArrow(pack_function(run), schema)
+
+    def run_with_names(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run(batch.rename_columns(names) for batch in batches)
+
+    # PySpark looks columns up by name, and a dot in a name would select a field of a struct.
+    return frame.toDF(*(f"column{place}" for place in range(len(names)))).mapInArrow(
+        pack_function(run_with_names), schema
+    )

@@ -1,0 +1,66 @@
+"""Settlement of tracked pipelines: their messages, of one or of several together, become completions."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import LongType, TimestampNTZType, TimestampType
+
+from acker.errors import ArgumentValueError
+from acker.spark.pipelines.pipeline_plan import check_disjoint
+from acker.spark.settle import settle_rows
+from acker.spark.streams.plan import completions_of_block_stream
+from acker.spark.user_frames import user_stacklevel
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from acker.spark.options import CompletionOptions
+    from acker.spark.pipelines.pipeline_plan import PipelinePlan
+
+_TIMES: Final = (TimestampType, TimestampNTZType, LongType)
+
+
+def settle_pipelines(plans: list[PipelinePlan], options: CompletionOptions) -> DataFrame:
+    """Settle the messages of at least one pipeline; see `acker.spark.completions_of`."""
+    check_disjoint(plans)
+    shards = plans[0].shards
+    is_streaming = plans[0].is_streaming
+    if is_streaming:
+        options.refuse_batch_options()
+    else:
+        options.refuse_stream_options()
+    if options.event_time is not None:
+        _check_event_time(plans, options.event_time)
+    _warn_of_unread(plans)
+    rows = functools.reduce(lambda one, other: one.union(other), [plan.blocks(options.event_time) for plan in plans])
+    if is_streaming:
+        return completions_of_block_stream(rows, shards, options, unique_ids=True)
+    return settle_rows(rows, shards, include_pending=options.include_pending, unique_ids=True)
+
+
+def _check_event_time(plans: list[PipelinePlan], event_time: str) -> None:
+    """Check that the rows of each spout have a column of event times."""
+    expected = "event_time: expected a column of timestamps or of bigint milliseconds in rows of"
+    for plan in plans:
+        for component, schema in plan.spouts.items():
+            if event_time not in schema.names:
+                raise ArgumentValueError(f"{expected} {component!r}, got the columns {', '.join(schema.names)}")
+            found = schema[event_time].dataType
+            if not isinstance(found, _TIMES):
+                raise ArgumentValueError(
+                    f"{expected} {component!r}, got {event_time!r}, which is {found.simpleString()}"
+                )
+
+
+def _warn_of_unread(plans: list[PipelinePlan]) -> None:
+    unread = sorted(frozenset[str]().union(*(plan.unread for plan in plans)))
+    if unread:
+        warnings.warn(
+            f"no bolt reads what {', '.join(map(repr, unread))} emits, so the trees of those rows stay open:"
+            " give the last bolt sink=True, or add a bolt that reads them",
+            UserWarning,
+            stacklevel=user_stacklevel(),
+        )

@@ -1,0 +1,218 @@
+"""Transforms of rows in a task: each takes rows with their trees, sends messages to the collector, and yields rows."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from acker._engine.ids import root_ids, tuple_ids
+from acker._engine.protocol import Kind
+from acker.errors import ArgumentValueError, ColumnValueError, StrictError
+from acker.spark.messages import describe_shared_ids, event_times_of
+from acker.spark.pipelines import anchors as trees
+from acker.spark.pipelines.anchors import Anchors, Int64s
+from acker.spark.pipelines.collector import FANOUT_MAX, MessageCollector, TaskCounters
+from acker.spark.pipelines.user_functions import Produced, run_batch, run_rows
+
+
+class Flow(NamedTuple):
+    """A batch of rows on its way: the user's columns, and the anchors of each row."""
+
+    rows: pa.RecordBatch
+    anchors: Anchors
+
+
+class Transform(Protocol):
+    """A transform; it sees all rows of a partition."""
+
+    def run(self, flows: Iterator[Flow], collector: MessageCollector) -> Iterator[Flow]:
+        """Take rows, send messages to the collector, yield rows."""
+
+
+@dataclass(frozen=True)
+class SpoutTransform:
+    """Begins a tree with one tuple for each row, and sends its TRACK."""
+
+    component: str
+    run_seed: int
+    message_id: str
+    source: str | None
+    task_id: str | int
+    attempt: str | int
+    event_time: str | None = None
+
+    def run(self, flows: Iterator[Flow], collector: MessageCollector) -> Iterator[Flow]:
+        """Track the rows with a message id; those where it is null stay unanchored."""
+        tracks: list[tuple[Int64s, Int64s]] = []
+        for rows, _ in flows:
+            tracked = rows.column(self.message_id).is_valid()
+            part = rows.filter(tracked)
+            message_id = self._column(part, self.message_id)
+            task_id = self._column(part, self.task_id)
+            attempt = self._column(part, self.attempt)
+            source: str | Int64s = "" if self.source is None else self._column(part, self.source)
+            root_id = root_ids(self.run_seed, source, message_id, attempt, component=self.component)
+            tuple_id = tuple_ids(self.run_seed, root_id, 0, self.component, 0)
+            kind = np.full(root_id.size, Kind.TRACK, np.int8)
+            event_ms = None if self.event_time is None else self._event_ms(part, self.event_time)
+            duplicates = collector.add(kind, root_id, tuple_id, task_id.astype(np.int32), message_id, event_ms=event_ms)
+            tracks.append((root_id, message_id))
+            if duplicates:
+                raise ColumnValueError(f"{self.component}: {self.message_id}: {describe_shared_ids(tracks)}")
+            counters = collector.counters(self.component)
+            counters.emitted += rows.num_rows
+            counters.messages += root_id.size
+            anchored = tracked.to_numpy(zero_copy_only=False)
+            yield Flow(rows, trees.single(root_id, tuple_id, anchored, event_ms))
+
+    def _event_ms(self, rows: pa.RecordBatch, name: str) -> Int64s:
+        message_ids = rows.column(self.message_id)
+        return event_times_of(
+            rows.column(name),
+            name,
+            lambda row: f"{self.component}: the row whose {self.message_id} is {message_ids[row]}",
+        )
+
+    def _column(self, rows: pa.RecordBatch, name: str | int) -> Int64s:
+        if isinstance(name, int):
+            return np.full(rows.num_rows, name, np.int64)
+        column = rows.column(name)
+        if column.null_count:
+            raise ColumnValueError(f"{name}: null in a row whose {self.message_id} is not")
+        values = column.cast(pa.int64()).to_numpy()
+        if name == self.task_id and values.size and not 0 <= values.min() <= values.max() < 2**31:
+            raise ColumnValueError(f"{name}: expected int32 >= 0 in each row, got {values.min()} to {values.max()}")
+        return values
+
+
+@dataclass(frozen=True)
+class BoltTransform:
+    """Runs a bolt's function, gives its outputs tuple ids, and sends OK or FAIL for each input row and tree."""
+
+    component: str
+    run_seed: int
+    function: Callable[[Any], Any]
+    by: str
+    schema: pa.Schema
+    sink: bool
+    strict: bool = False
+
+    def run(self, flows: Iterator[Flow], collector: MessageCollector) -> Iterator[Flow]:
+        """Run the function over rows, over each batch, or over the partition as one batch."""
+        for flow in _join_flows(flows) if self.by == "partition" else flows:
+            start = time.perf_counter_ns()
+            produced = self._call(flow.rows)
+            function_ns = time.perf_counter_ns() - start
+            outputs = produced.rows.num_rows
+            if self.sink:
+                emitted = np.zeros(flow.anchors.root_id.size, np.int64)
+                anchors = trees.roots_only(flow.anchors, produced.parents, outputs)
+            else:
+                emitted, anchors = trees.emit(flow.anchors, produced.parents, outputs, self.run_seed, self.component)
+            self._count(flow, produced, function_ns, collector.counters(self.component))
+            self._send(flow, produced, emitted, collector)
+            if produced.failed:
+                if self.strict:
+                    row, reason = min(produced.failed.items())
+                    raise StrictError(
+                        f"{self.component}: {len(produced.failed)} of {flow.rows.num_rows} rows failed, row {row} with"
+                        f" {reason}; strict=True makes this end the job"
+                    )
+                collector.log_failed(self.component, produced.failed)
+            if outputs:
+                yield Flow(produced.rows, anchors)
+
+    def _call(self, rows: pa.RecordBatch) -> Produced:
+        if self.by == "row":
+            return run_rows(self.function, rows, self.schema)
+        return run_batch(self.function, rows, self.schema, divide=self.by == "batch")
+
+    def _count(self, flow: Flow, produced: Produced, function_ns: int, counters: TaskCounters) -> None:
+        fanout = np.bincount(produced.parents.row, minlength=flow.rows.num_rows)
+        fanout = np.delete(fanout, np.fromiter(produced.failed, np.int64))
+        counters.fanout += np.bincount(np.minimum(fanout, FANOUT_MAX), minlength=FANOUT_MAX + 1)
+        counters.executed += flow.rows.num_rows
+        counters.emitted += produced.rows.num_rows
+        counters.failed += len(produced.failed)
+        counters.messages += flow.anchors.root_id.size
+        counters.function_ns += function_ns
+
+    def _send(self, flow: Flow, produced: Produced, emitted: Int64s, collector: MessageCollector) -> None:
+        anchors = flow.anchors
+        kind = np.full(anchors.root_id.size, Kind.OK, np.int8)
+        value = anchors.tuple_id ^ emitted
+        if produced.failed:
+            rows = np.sort(np.fromiter(produced.failed, np.int64))
+            row = anchors.row_of_each()
+            fail = np.isin(row, rows)
+            kind[fail], value[fail] = Kind.FAIL, 0
+            reasons = [produced.failed[index] for index in row[fail].tolist()]
+            collector.add_failures(self.component, anchors.root_id[fail], anchors.tuple_id[fail], reasons)
+            of_no_tree = rows[~np.isin(rows, row)].tolist()
+            collector.add_failures(self.component, None, None, [produced.failed[index] for index in of_no_tree])
+        collector.add(kind, anchors.root_id, value, event_ms=anchors.event_ms)
+
+
+@dataclass(frozen=True)
+class SelectTransform:
+    """Keeps some columns of the rows."""
+
+    names: tuple[str, ...]
+
+    def run(self, flows: Iterator[Flow], collector: MessageCollector) -> Iterator[Flow]:  # noqa: ARG002
+        """Select the columns."""
+        for rows, anchors in flows:
+            yield Flow(rows.select(list(self.names)), anchors)
+
+
+@dataclass(frozen=True)
+class BranchTransform:
+    """Delivers each tuple to several readers, each with a tuple id of its own; this is the reader `branch`.
+
+    Branch 0 sends the message for the tuple, with the ids of all branches. The transforms before a later branch run
+    again for their rows only: with `Stage.mute` their messages are not sent twice.
+    """
+
+    component: str
+    run_seed: int
+    branch: int
+    branches: int
+
+    def run(self, flows: Iterator[Flow], collector: MessageCollector) -> Iterator[Flow]:
+        """Replace the tuple ids by those of this branch."""
+        for rows, anchors in flows:
+            ids = [
+                tuple_ids(self.run_seed, anchors.root_id, anchors.tuple_id, self.component, ordinal)
+                for ordinal in range(self.branches)
+            ]
+            if self.branch == 0:
+                value = functools.reduce(np.bitwise_xor, ids, anchors.tuple_id)
+                kind = np.full(value.size, Kind.OK, np.int8)
+                collector.add(kind, anchors.root_id, value, event_ms=anchors.event_ms)
+                counters = collector.counters(self.component)
+                counters.executed += rows.num_rows
+                counters.emitted += rows.num_rows * self.branches
+                counters.messages += value.size
+                counters.fanout[min(self.branches, FANOUT_MAX)] += rows.num_rows
+            yield Flow(rows, anchors._replace(tuple_id=ids[self.branch]))
+
+
+def _join_flows(flows: Iterator[Flow]) -> Iterator[Flow]:
+    """Yield all rows of the partition as one flow; nothing if there are none."""
+    parts = list(flows)
+    if parts:
+        table = pa.Table.from_batches([part.rows for part in parts]).combine_chunks()
+        yield Flow(_one_batch(table), trees.concat([part.anchors for part in parts]))
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.to_batches()
+    if len(batches) != 1:
+        raise ArgumentValueError(f"{table.num_rows} rows do not fit one Arrow batch: use more partitions")
+    return batches[0]

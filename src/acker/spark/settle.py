@@ -1,0 +1,114 @@
+"""Settlement of a batch of blocks: each shard's blocks are merged in one task, which yields the completions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from acker._engine.combiner import Combiner, shard_of
+from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.spark.blocks import decode_block, tracks_of
+from acker.spark.event_columns import check_event_column, event_ms_of
+from acker.spark.messages import describe_shared_ids, quote_column
+from acker.spark.parcel import pack_function
+from acker.spark.placement import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from acker._engine.completions import Completions
+    from acker.spark.options import CompletionOptions
+
+_COMPLETION_BATCH_ROWS: Final = 131_072
+
+# Without nulls, as Spark would test each value of each row.
+COMPLETIONS_DDL: Final = (
+    "root_id long not null, message_id long not null, task_id int not null, outcome tinyint not null,"
+    " elapsed_ms long not null"
+)
+
+
+def check_block_columns(blocks: DataFrame, column: str, shard: str) -> None:
+    """Refuse a DataFrame without a column of blocks and one of shards."""
+    types = dict(blocks.dtypes)
+    for name, expected in ((column, ("binary",)), (shard, ("tinyint", "smallint", "int", "bigint"))):
+        found = types.get(name)
+        if found is None:
+            raise ArgumentValueError(f"blocks: there is no column {name!r}; there are {', '.join(blocks.columns)}")
+        if found not in expected:
+            raise ArgumentTypeError(f"blocks: expected column {name!r} of type {' or '.join(expected)}, got {found}")
+
+
+def check_block_rows(blocks: DataFrame, column: str, shard: str, options: CompletionOptions) -> DataFrame:
+    """Return rows of (shard, block), with event_ms if event times are asked for.
+
+    A row that is not legal fails the job before Spark looks for its partition.
+    """
+    from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
+
+    number, block = F.col(quote_column(shard)), F.col(quote_column(column))
+    nothing = F.lit("blocks: expected a shard and a block in each row, got null")
+    fault = F.when(number.isNull() | block.isNull(), nothing)
+    shards = options.shards
+    if shards is not None:
+        expected = (
+            f"blocks: expected a shard from 0 to {shards - 1} in column {shard!r}, since shards is {shards}, got "
+        )
+        hint = ": give the number of shards into which the blocks were split"
+        text = F.concat(F.lit(expected), number.cast("string"), F.lit(hint))
+        fault = fault.when(~number.between(0, shards - 1), text)
+    checked = F.when(fault.isNull(), number.cast("int")).otherwise(F.raise_error(fault).cast("int"))
+    rows = [checked.alias("shard"), block.alias("block")]
+    if options.event_time is not None:
+        check_event_column(blocks, options.event_time)
+        rows.append(event_ms_of(blocks, options.event_time).alias("event_ms"))
+    return blocks.select(*rows)
+
+
+def settle_rows(rows: DataFrame, shards: int | None, *, include_pending: bool, unique_ids: bool = False) -> DataFrame:
+    """Settle a batch of rows (shard, block).
+
+    Parameters
+    ----------
+    unique_ids : bool
+        The messages are those of a pipeline: a tree with two TRACKs is an error, see `describe_shared_ids`.
+    """
+    if shards is None:
+        by_shard = rows.repartition("shard")
+    else:
+        by_shard = rows.repartition(shards, place_of(rows.shard, shards))
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return settle_blocks(batches, shards, include_pending, unique_ids=unique_ids)
+
+    return by_shard.mapInArrow(pack_function(run), COMPLETIONS_DDL)
+
+
+def settle_blocks(
+    batches: Iterator[pa.RecordBatch], shards: int | None, include_pending: bool, *, unique_ids: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Merge the blocks of one partition and yield its completions; runs in Spark's Python workers."""
+    combiner = Combiner()
+    tracks: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+    for batch in batches:
+        for number, block in zip(batch.column(0), batch.column(1), strict=True):
+            partials, _ = decode_block(block.as_buffer())
+            if shards is not None and (shard_of(partials.root_id, shards) != number.as_py()).any():
+                raise ArgumentValueError(f"blocks: a block of shard {number.as_py()} of {shards} holds other trees")
+            combiner.merge(partials)
+            if unique_ids:
+                tracks.append(tracks_of(partials))
+                if combiner.duplicates:
+                    raise ArgumentValueError(f"message_id: {describe_shared_ids(tracks)}")
+    yield from completion_batches(combiner.settle(include_pending))
+
+
+def completion_batches(done: Completions) -> Iterator[pa.RecordBatch]:
+    """Yield the completions as Arrow batches of a size that Spark takes well."""
+    batch = done.to_arrow()
+    for first in range(0, len(done), _COMPLETION_BATCH_ROWS):
+        yield batch.slice(first, _COMPLETION_BATCH_ROWS)
