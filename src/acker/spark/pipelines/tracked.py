@@ -159,15 +159,10 @@ class Tracked:
     On a streaming DataFrame `data`, `completions` and `failures` return streaming DataFrames, each for a query of its
     own. To have everything from one evaluation write `dataframe` with foreachBatch, and call `micro_batch` in its
     function.
-
-    Parameters
-    ----------
-    plan : PipelinePlan
-        Of acker's own; users call `spout`.
     """
 
     def __init__(self, plan: PipelinePlan) -> None:
-        self.plan = plan
+        self.plan = plan  # For acker itself.
 
     @property
     def columns(self) -> list[str]:
