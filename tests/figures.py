@@ -6,7 +6,7 @@ from acker._engine.protocol import COUNTERS, Stats
 from acker.local.observe.metrics import LatencyRecorder, RuntimeStats, TaskStats
 
 
-def recorded(*latencies_ns: int):
+def latency_snapshot(*latencies_ns: int):
     recorder = LatencyRecorder()
     for ns in latencies_ns:
         recorder.record(ns)
@@ -27,7 +27,7 @@ SPOUT = TaskStats(
     pending=1,
     oldest_age_ms=2_500,
     capacity=0.25,
-    complete_latency=recorded(5_000_000, 7_000_000),
+    complete_latency=latency_snapshot(5_000_000, 7_000_000),
     user={"files": 3},
 )
 BOLT = TaskStats(
@@ -42,7 +42,7 @@ BOLT = TaskStats(
     queue=4,
     queue_capacity=100,
     capacity=0.5,
-    execute_latency=recorded(1_000, 2_000),
+    execute_latency=latency_snapshot(1_000, 2_000),
 )
 ACKER = TaskStats(
     component="__acker", kind="acker", task=3, queue=2, queue_capacity=50, acker=Stats(*range(len(COUNTERS) + 2))

@@ -338,7 +338,7 @@ def test_a_restart_skips_what_was_done_above_the_commit():
     assert [offset for offset in range(1, 8) if again.emitted(0, offset)] == [1, 4, 6, 7]
 
 
-def damaged(**changes):
+def damage(**changes):
     tracker = tracker_of(5, 6, 9, 10)
     tracker.acked(0, 6)
     tracker.emitted(1, 3)
@@ -359,33 +359,33 @@ def damaged(**changes):
         None,
         {},
         [],
-        damaged(version=2),
-        damaged(partitions=None),
-        damaged(partitions={"x": {}}),
-        damaged(partitions={"65536": {}}),
-        damaged(revoked={"1": -1}),
-        damaged(stats={}),
-        damaged(stats__acked="many"),
-        damaged(partitions__zero__next=12),
-        damaged(partitions__zero__next=None),
-        damaged(partitions__zero__start=12),
-        damaged(partitions__zero__start=6),
-        damaged(partitions__zero__committed=None),
-        damaged(partitions__zero__runs=[[5, 7], [7, 11]]),
-        damaged(partitions__zero__runs=[[5, 7, 9], [11]]),
-        damaged(partitions__zero__runs=[[9, 11], [5, 7]]),
-        damaged(partitions__zero__runs=[[5.5, 11]]),
-        damaged(partitions__zero__open=[5, 8]),
-        damaged(partitions__zero__open=[4]),
-        damaged(partitions__zero__open=[9, 5]),
-        damaged(partitions__zero__open=[5, 5]),
-        damaged(partitions__zero__open=["5"]),
+        damage(version=2),
+        damage(partitions=None),
+        damage(partitions={"x": {}}),
+        damage(partitions={"65536": {}}),
+        damage(revoked={"1": -1}),
+        damage(stats={}),
+        damage(stats__acked="many"),
+        damage(partitions__zero__next=12),
+        damage(partitions__zero__next=None),
+        damage(partitions__zero__start=12),
+        damage(partitions__zero__start=6),
+        damage(partitions__zero__committed=None),
+        damage(partitions__zero__runs=[[5, 7], [7, 11]]),
+        damage(partitions__zero__runs=[[5, 7, 9], [11]]),
+        damage(partitions__zero__runs=[[9, 11], [5, 7]]),
+        damage(partitions__zero__runs=[[5.5, 11]]),
+        damage(partitions__zero__open=[5, 8]),
+        damage(partitions__zero__open=[4]),
+        damage(partitions__zero__open=[9, 5]),
+        damage(partitions__zero__open=[5, 5]),
+        damage(partitions__zero__open=["5"]),
     ],
 )
 def test_a_damaged_snapshot_is_refused(snapshot):
     with pytest.raises(SnapshotError):
         OffsetTracker.restore(snapshot)
-    OffsetTracker.restore(damaged())
+    OffsetTracker.restore(damage())
 
 
 class Naive:

@@ -162,7 +162,7 @@ def _page_faults() -> int:
 
 
 @contextmanager
-def freed_memory_kept() -> Iterator[bool]:
+def keep_freed_memory() -> Iterator[bool]:
     """Let this process keep memory that it frees, where the allocator can be told so (glibc's can); give whether.
 
     What one acker has touched is then there for the next one: the system need not find pages and clear them.
@@ -184,7 +184,7 @@ def growths(new_ingest: Callable[[], Callable[..., Sized]], trees: int, times: i
     """Let ackers grow, one after the other; when `touched`, in memory that others before them have touched."""
     if not touched:
         return [Growth.of(new_ingest(), trees) for _ in range(times)]
-    with freed_memory_kept():
+    with keep_freed_memory():
         for _ in range(_WARMING_GROWTHS):
             Growth.of(new_ingest(), trees)
         return [Growth.of(new_ingest(), trees) for _ in range(times)]

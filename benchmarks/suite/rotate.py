@@ -39,7 +39,7 @@ def bring_to_death_row(acker: AnyAcker, batches: list[Columns]) -> AnyAcker:
     return acker
 
 
-def expired(scale: Scale) -> Result:
+def expire_all(scale: Scale) -> Result:
     """Time a rotation that expires a million trees, the arrays of the result included; ReferenceAcker's with fewer."""
     native, reference = Acker(seed=SEED), ReferenceAcker(seed=SEED)
     many, few = tracks(scale.size(_TREES, 100)), tracks(scale.size(_REFERENCE_TREES, 100))
@@ -74,7 +74,7 @@ def expired(scale: Scale) -> Result:
     )
 
 
-def nothing_expired(scale: Scale) -> Result:
+def expire_none(scale: Scale) -> Result:
     """Time rotations with an empty death row: of an acker that holds a million trees, and of one that holds none."""
     batches, expected = tracks(scale.size(_TREES, 100))
     full, empty = Acker(buckets=BUCKETS_MAX, seed=SEED), Acker(buckets=BUCKETS_MAX, seed=SEED)
@@ -109,6 +109,6 @@ def nothing_expired(scale: Scale) -> Result:
 
 
 CASES: Final = [
-    Case("rotate/expired", "What does a rotation cost for each tree that it expires, results included?", expired),
-    Case("rotate/idle", "Does a rotation that expires nothing depend on how many trees are pending?", nothing_expired),
+    Case("rotate/expired", "What does a rotation cost for each tree that it expires, results included?", expire_all),
+    Case("rotate/idle", "Does a rotation that expires nothing depend on how many trees are pending?", expire_none),
 ]

@@ -243,7 +243,7 @@ def micro_batches(scale: Scale, *, messages: int, goals: dict[tuple[str, str], G
     return Result("ms/micro-batch", samples, ratios, parameters, expected._asdict())
 
 
-def held(scale: Scale) -> Result:
+def open_trees(scale: Scale) -> Result:
     """Time the same micro-batches where few trees are open and where many are."""
     rounds = Rounds.of(scale)
     rows, pending = scale.size(MESSAGES, 1000), scale.size(PENDING, 40)
@@ -321,5 +321,5 @@ CASES: Final = [
             goals={(FILES, EMPTY): Goal(at_most=1.3), (ROWS, EMPTY): Goal(at_most=1.3)},
         ),
     ),
-    Case("spark/streaming/held", "Does a micro-batch take longer where ten million trees are open?", held),
+    Case("spark/streaming/held", "Does a micro-batch take longer where ten million trees are open?", open_trees),
 ]

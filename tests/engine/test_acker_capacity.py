@@ -16,7 +16,7 @@ def track(a, roots, value=5, now=0):
     return a.ingest(Kind.TRACK, roots, [value] * n, [1] * n, roots, now_ms=now).rows()
 
 
-def rejected(root, message=None):
+def rejection(root, message=None):
     return (root, root if message is None else message, 1, Outcome.REJECTED, 0)
 
 
@@ -25,11 +25,11 @@ def rejected(root, message=None):
 def test_a_track_is_rejected_while_more_than_2h_trees_are_open(acker_type, protocol, high_water):
     a = acker_type(protocol=protocol, high_water=high_water)
     fits = 2 * high_water + 1
-    assert track(a, range(fits + 3), now=9) == [rejected(root) for root in range(fits, fits + 3)]
+    assert track(a, range(fits + 3), now=9) == [rejection(root) for root in range(fits, fits + 3)]
     assert (len(a), a.stats().open, a.stats().tracked, a.stats().rejected) == (fits, fits, fits, 3)
     # One leaves, one fits.
     a.ingest(Kind.FAIL, [0], [0])
-    assert track(a, [100, 101]) == [rejected(101)]
+    assert track(a, [100, 101]) == [rejection(101)]
 
 
 @every_protocol
@@ -44,7 +44,7 @@ def test_a_duplicate_is_ignored_and_not_rejected(acker_type, protocol):
 def test_a_track_with_value_0_is_rejected_too(acker_type, protocol):
     a = acker_type(protocol=protocol, high_water=0)
     track(a, [1])
-    assert track(a, [2], value=0) == [rejected(2)]
+    assert track(a, [2], value=0) == [rejection(2)]
 
 
 @any_order
@@ -54,7 +54,7 @@ def test_a_rejected_track_changes_nothing(acker_type, protocol):
     a.rotate()
     track(a, [1])
     # Root 7 is known and has no TRACK: it stays as it is, where it is.
-    assert track(a, [7]) == [rejected(7)]
+    assert track(a, [7]) == [rejection(7)]
     a.rotate()
     assert 7 not in a
     assert a.stats().orphans == 1
@@ -66,7 +66,7 @@ def test_entries_without_a_track_do_not_cause_rejections(acker_type, protocol):
     a.ingest(Kind.OK, range(100, 105), [1] * 5)
     assert (len(a), a.stats().open) == (5, 0)
     assert track(a, [1, 2, 3]) == []
-    assert track(a, [4]) == [rejected(4)]
+    assert track(a, [4]) == [rejection(4)]
 
 
 @any_order

@@ -176,7 +176,7 @@ def until_let_in(call, *arguments, **options):
             give_way()
 
 
-def watched(ask, *works):
+def watch(ask, *works):
     """Run the functions on threads while two others ask all the time; return what the functions return."""
     left = [len(works)]
     lock, over = threading.Lock(), threading.Event()
@@ -230,7 +230,7 @@ def test_of_many_threads_none_loses_anything(acker_type, protocol, frequent_swit
         return done
 
     workers = [lambda thread=thread: work(thread) for thread in range(THREADS)]
-    results = watched(lambda: ask_acker(a, trees, THREADS * trees), *workers)
+    results = watch(lambda: ask_acker(a, trees, THREADS * trees), *workers)
     for thread, done in enumerate(results):
         first = trees * batches * thread
         assert done == [
@@ -268,7 +268,7 @@ def test_rotations_and_snapshots_among_batches_report_every_tree_once(acker_type
         return []
 
     workers = [lambda thread=thread: work(thread) for thread in range(THREADS - 2)]
-    results = watched(lambda: ask_acker(a, trees, most), *workers, rotate, save)
+    results = watch(lambda: ask_acker(a, trees, most), *workers, rotate, save)
     ended = Counter(row[0] for rows in results for row in rows)
     ended.update(row[0] for _ in range(2) for row in a.rotate().rows())
     # An OK that came after its tree had timed out begins an entry of its own, which no TRACK ends.
@@ -370,7 +370,7 @@ def test_a_combiner_of_many_threads_loses_nothing(frequent_switches):
         assert combiner.nbytes >= 0 and combiner.native_ns >= 0
         assert combiner.messages % trees == 0
 
-    watched(ask, *(lambda thread=thread: work(thread) for thread in range(THREADS)))
+    watch(ask, *(lambda thread=thread: work(thread) for thread in range(THREADS)))
     assert combiner.messages == trees * batches * (2 * THREADS + 1)
     assert len(combiner) == trees * batches
     done = combiner.settle()

@@ -26,7 +26,7 @@ FINISHED = [(7, 42, 1, Outcome.ACKED, 0)]
 KIND, INT, TASK = "a kind from 0 to 4", "int64", "an int32 >= 0"
 
 
-def used(acker_type):
+def accepts(acker_type):
     """Return an acker that holds something, so that a change shows."""
     a = acker_type(buckets=3, seed=1)
     a.ingest([0, 2, 3], [1, 2, 3], [5, 6, 0], [0, 0, 0])
@@ -36,7 +36,7 @@ def used(acker_type):
 
 def assert_refused(acker_type, error, text, call):
     """Both `call(acker)` raises exactly this and the acker is exactly as before."""
-    a = used(acker_type)
+    a = accepts(acker_type)
     before, stats = a.snapshot(), a.stats()
     with pytest.raises(error) as caught:
         call(a)
@@ -337,7 +337,7 @@ def test_a_scalar_kind_applies_to_all_rows(acker_type, scalar):
     "nothing", [[], (), np.array([]), np.zeros(0, np.int64), pd.Series([], dtype=object), range(0)]
 )
 def test_nothing_is_an_empty_batch(acker_type, kind, nothing):
-    a = used(acker_type)
+    a = accepts(acker_type)
     before = a.snapshot()
     assert a.ingest(kind, nothing, nothing) == Completions.empty()
     assert a.ingest(kind, nothing, nothing, nothing, nothing) == Completions.empty()
@@ -488,7 +488,7 @@ def test_arrow_columns_that_may_be_left_out(acker_type):
 
 
 def test_an_empty_arrow_batch(acker_type):
-    a = used(acker_type)
+    a = accepts(acker_type)
     before = a.snapshot()
     empty = acker.MESSAGE_SCHEMA.empty_table()
     for batch in (empty, Stream(empty), pa.RecordBatch.from_pylist([], acker.MESSAGE_SCHEMA)):
@@ -577,7 +577,7 @@ def test_bad_arrow_batches(acker_type, batch, error, text):
     ids=["no struct", "stream of no struct", "null structs"],
 )
 def test_arrow_data_that_is_no_batch(acker_type, batch):
-    a = used(acker_type)
+    a = accepts(acker_type)
     before = a.snapshot()
     with pytest.raises(ColumnTypeError, match=re.escape("batch: expected the columns of MESSAGE_SCHEMA, got ")):
         a.ingest_arrow(batch)
@@ -593,7 +593,7 @@ def test_an_arrow_batch_without_nulls_is_not_copied():
 
 
 def test_a_bad_clock_with_an_arrow_batch(acker_type):
-    a = used(acker_type)
+    a = accepts(acker_type)
     before = a.snapshot()
     with pytest.raises(TypeError, match="now_ms: expected an integer"):
         a.ingest_arrow(good_batch(), now_ms=0.5)

@@ -48,14 +48,14 @@ def combiner_of(some, **options):
     return combiner
 
 
-def settled(combiner, **options):
+def settled_rows(combiner, **options):
     return sorted(combiner.settle(**options).rows())
 
 
 @given(st.lists(rows, max_size=60), st.booleans())
 def test_a_set_of_messages_is_judged_as_by_the_reference(some, include_pending):
     expected = settle_as_sets(*columns_of(some), include_pending=include_pending).rows()
-    assert settled(combiner_of(some), include_pending=include_pending) == expected
+    assert settled_rows(combiner_of(some), include_pending=include_pending) == expected
 
 
 @given(st.data(), st.lists(rows, max_size=60), st.integers(1, 5), st.sampled_from([1, 2, 7, 100]))
@@ -75,11 +75,11 @@ def test_neither_order_nor_partitions_nor_shards_have_a_say(data, some, parts, s
 
 def test_a_doubled_track_is_harmless():
     tree = [(0, 7, 5, 1, 42), (2, 7, 6, 0, 0), (2, 7, 3, 0, 0)]
-    assert settled(combiner_of(tree)) == [(7, 42, 1, 0, 0)]
-    assert settled(combiner_of([*tree, tree[0]])) == [(7, 42, 1, 0, 0)]
+    assert settled_rows(combiner_of(tree)) == [(7, 42, 1, 0, 0)]
+    assert settled_rows(combiner_of([*tree, tree[0]])) == [(7, 42, 1, 0, 0)]
     # With the OKs missing, two equal TRACKs must not cancel each other: Storm acks such a tree.
-    assert settled(combiner_of([tree[0], tree[0]])) == []
-    assert settled(combiner_of([tree[0], tree[0]]), include_pending=True) == [(7, 42, 1, 4, 0)]
+    assert settled_rows(combiner_of([tree[0], tree[0]])) == []
+    assert settled_rows(combiner_of([tree[0], tree[0]]), include_pending=True) == [(7, 42, 1, 4, 0)]
 
 
 def test_of_different_tracks_the_one_of_least_rank_counts_whole():
@@ -92,7 +92,7 @@ def test_of_different_tracks_the_one_of_least_rank_counts_whole():
 
 
 def test_acked_wins_over_failed_and_failed_over_pending():
-    done = settled(
+    done = settled_rows(
         combiner_of([(0, 1, 0, 0, 10), (3, 1, 0, 0, 0), (3, 2, 0, 0, 0), (0, 2, 9, 0, 20), (0, 3, 9, 0, 30)])
     )
     assert done == [(1, 10, 0, 0, 0), (2, 20, 0, 1, 0)]
@@ -111,7 +111,7 @@ def test_resets_are_gathered_on_request():
     # What a RESET_TIMEOUT carries is not read, and a tree that had one is more than finished.
     columns = (part.root_id, part.flags, part.value, part.track_value)
     assert [column.tolist() for column in columns] == [[7, 8, 9], [4, 5, 2], [0, 5, 0], [0, 5, 0]]
-    assert settled(combiner, include_pending=True) == [(8, 9, 1, 0, 0)]
+    assert settled_rows(combiner, include_pending=True) == [(8, 9, 1, 0, 0)]
     merged = Combiner()
     merged.merge(part)
     merged.merge(part)

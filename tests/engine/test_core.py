@@ -249,7 +249,7 @@ class Memory:
         self.view.close()
 
 
-def held_table():
+def make_table():
     """Return the bytes of a table with used, vacant and untouched positions."""
     size = _core.open_trees_bytes(64)
     memory = mmap.mmap(-1, size)
@@ -261,15 +261,15 @@ def held_table():
     return bytes(memory)
 
 
-WHOLE = held_table()
+WHOLE = make_table()
 FIELDS = {"capacity": 8, "slots": 16, "size": 32, "open": 40, "top": 48}
 
 
-def attached(data):
+def attach(data):
     return OpenTrees.attach(Memory(data), lambda size: Memory(bytes(size)))
 
 
-def used(trees):
+def count_used(trees):
     """Call everything that reads the memory; return whether it agrees with itself."""
     trees.expire(10, 10) if len(trees) % 2 else None
     more = np.arange(1000, 1000 + 30)
@@ -284,8 +284,8 @@ def used(trees):
 
 
 def test_whole_memory_is_attached_to():
-    trees = attached(WHOLE)
-    assert len(trees) == 26 and used(trees)
+    trees = attach(WHOLE)
+    assert len(trees) == 26 and count_used(trees)
 
 
 @pytest.mark.parametrize("value", [0, 1, 2, 39, 41, 63, 65, 2**31, 2**31 + 1, 2**32, 2**61, 2**63, 2**64 - 1])
@@ -296,7 +296,7 @@ def test_a_header_that_lies_is_refused(field, value):
         return
     struct.pack_into("<Q", data, FIELDS[field], value)
     with pytest.raises(ValueError, match="the memory holds no table"):
-        attached(data)
+        attach(data)
 
 
 def test_an_index_that_is_full_or_points_elsewhere_is_refused():
@@ -306,7 +306,7 @@ def test_an_index_that_is_full_or_points_elsewhere_is_refused():
         data = bytearray(WHOLE)
         struct.pack_into(f"<{slots}Q", data, start, *[word] * slots)
         with pytest.raises(ValueError, match="the memory holds no table"):
-            attached(data)
+            attach(data)
 
 
 @pytest.mark.parametrize("position", [0, 1, 40, 41, 2**31, 2**32 - 2, 2**32 - 1])
@@ -316,7 +316,7 @@ def test_a_chain_of_free_positions_that_ends_elsewhere_is_refused(position):
     if data == WHOLE:
         return
     with pytest.raises(ValueError, match="the memory holds no table"):
-        attached(data)
+        attach(data)
 
 
 def test_hostile_bytes_end_in_an_exception_or_in_a_table_that_agrees_with_itself():
@@ -328,11 +328,11 @@ def test_hostile_bytes_end_in_an_exception_or_in_a_table_that_agrees_with_itself
             place = rng.choice([rng.randrange(len(data)), rng.randrange(128), 128 + 64 * 48 + rng.randrange(1024)])
             data[min(place, len(data) - 1)] = rng.choice([0, 1, 255, rng.randrange(256)])
         try:
-            trees = attached(data)
+            trees = attach(data)
         except ValueError:
             refused += 1
         else:
-            assert used(trees)
+            assert count_used(trees)
     assert 500 < refused < 3000
 
 

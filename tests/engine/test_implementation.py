@@ -147,12 +147,12 @@ def test_all_names_can_be_imported_without_arrow():
 def test_importing_acker_loads_little_besides_itself():
     """What takes long to import is left to those who need it: an import that creeps in shows here, not on a clock."""
 
-    def loaded(code):
+    def modules_after(code):
         done = run(f"{code}; import sys; print(*sys.modules)")
         assert done.returncode == 0, done.stderr
         return set(done.stdout.split())
 
-    added = loaded("import numpy, acker") - loaded("import numpy")
+    added = modules_after("import numpy, acker") - modules_after("import numpy")
     others = {name for name in added if name.partition(".")[0] not in {"acker", "__future__", "cython_runtime"}}
     assert "acker._core" in added
     assert {name for name in others if not name.startswith("_")} <= {"copy", "dataclasses", "errno", "threading"}

@@ -17,7 +17,7 @@ def a(request):
     return request.param()
 
 
-def told(call):
+def warnings_of(call):
     """Return the texts of the warnings of a call."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -32,17 +32,17 @@ def begin(a, trees, now_ms):
 
 def test_trees_that_are_open_for_an_hour_are_told_once_with_numbers(a):
     begin(a, 1000, now_ms=10**12)
-    assert told(lambda: a.ingest([], [], [], now_ms=10**12 + HOUR_MS - 1)) == []
-    (text,) = told(lambda: a.ingest(OK, [0], [5], now_ms=10**12 + HOUR_MS))
+    assert warnings_of(lambda: a.ingest([], [], [], now_ms=10**12 + HOUR_MS - 1)) == []
+    (text,) = warnings_of(lambda: a.ingest(OK, [0], [5], now_ms=10**12 + HOUR_MS))
     assert "never rotated" in text and "rotate(now_ms=...)" in text
     assert "1,000 held, 1,000 of them open trees, the oldest for 3,600 s, and 0 trees have ended" in text
-    assert told(lambda: a.ingest([], [], [], now_ms=10**12 + 5 * HOUR_MS)) == []
+    assert warnings_of(lambda: a.ingest([], [], [], now_ms=10**12 + 5 * HOUR_MS)) == []
     assert a.stats().acked == 1
 
 
 def test_a_few_trees_are_told_when_many_batches_came(a):
     begin(a, 1, now_ms=0)
-    texts = told(lambda: [a.ingest([], [], [], now_ms=minute * 60_000) for minute in range(200)])
+    texts = warnings_of(lambda: [a.ingest([], [], [], now_ms=minute * 60_000) for minute in range(200)])
     assert len(texts) == 1 and "1 held, 1 of them open trees, the oldest for 5,940 s" in texts[0]
 
 
@@ -60,8 +60,8 @@ def test_young_trees_are_none_and_the_look_is_put_off(a):
     begin(a, 1000, now_ms=0)
     a.ingest(OK, range(1000), [5] * 1000, now_ms=1)
     a.ingest(TRACK, range(500), [5] * 500, [0] * 500, now_ms=HOUR_MS - 10)
-    assert told(lambda: a.ingest([], [], [], now_ms=2 * HOUR_MS - 11)) == []
-    assert len(told(lambda: a.ingest([], [], [], now_ms=2 * HOUR_MS - 10))) == 1
+    assert warnings_of(lambda: a.ingest([], [], [], now_ms=2 * HOUR_MS - 11)) == []
+    assert len(warnings_of(lambda: a.ingest([], [], [], now_ms=2 * HOUR_MS - 10))) == 1
 
 
 def test_who_rotates_or_tells_no_time_or_finishes_hears_nothing(a):
@@ -83,14 +83,14 @@ def test_very_many_open_trees_of_which_none_ends_are_told_at_any_age(monkeypatch
     a = Acker()
     rows = rotation.MANY
     begin(a, rows, now_ms=1000)
-    assert told(lambda: a.ingest([], [], [], now_ms=1000)) == [], "a clock that stands is no evidence"
-    (text,) = told(lambda: a.ingest([], [], [], now_ms=2000))
+    assert warnings_of(lambda: a.ingest([], [], [], now_ms=1000)) == [], "a clock that stands is no evidence"
+    (text,) = warnings_of(lambda: a.ingest([], [], [], now_ms=2000))
     assert "1,000,000 of them open trees, the oldest for 1 s, and 0 trees have ended" in text
     monkeypatch.setattr("acker._engine.reference.MANY", 10)
     monkeypatch.setattr("acker._engine.rotation.MANY", 10)
     reference = ReferenceAcker()
     begin(reference, 10, now_ms=1000)
-    assert len(told(lambda: reference.ingest([], [], [], now_ms=2000))) == 1
+    assert len(warnings_of(lambda: reference.ingest([], [], [], now_ms=2000))) == 1
 
 
 def test_the_end_of_the_clock_overflows_nothing(a):

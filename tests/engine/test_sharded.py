@@ -55,7 +55,7 @@ def random_columns(rows: int, seed: int, roots: int = 20_000) -> Columns:
     )
 
 
-def filled(shards: int = 3, threads: int = 2, rows: int = 5_000, **options: object) -> ShardedAcker:
+def fill(shards: int = 3, threads: int = 2, rows: int = 5_000, **options: object) -> ShardedAcker:
     held = ShardedAcker(shards, threads, seed=SEED, **options)  # type: ignore[arg-type]
     held.ingest(*random_columns(rows, seed=1), now_ms=1)
     return held
@@ -175,7 +175,7 @@ def test_threads_are_as_many_as_cores_unless_given(monkeypatch: pytest.MonkeyPat
 
 
 def test_bad_columns_are_refused_before_anything_is_applied() -> None:
-    held, twin = filled(), Acker()
+    held, twin = fill(), Acker()
     before = held.snapshot()
     for bad in (([9], [1], [1]), ([0], [1], [1]), ([2], [1.5], [1]), ([2, 2], [1], [1]), ([0], [1], [1], [-1])):
         with pytest.raises((TypeError, ValueError)) as expected:
@@ -196,7 +196,7 @@ def test_a_batch_without_memory_changes_nothing(rows: int, scarce_memory: None) 
     columns = random_columns(rows, seed=2, roots=150_000)
     failures = 0
     for successes in range(100):
-        held = filled()
+        held = fill()
         before = held.snapshot()
         _core.fail_allocations_after(successes)
         try:
@@ -230,7 +230,7 @@ def test_the_first_batch_may_find_no_memory_at_all(scarce_memory: None) -> None:
 
 
 def test_making_and_restoring_without_memory(scarce_memory: None) -> None:
-    blob = filled(rows=50_000).snapshot()
+    blob = fill(rows=50_000).snapshot()
     for successes in range(3):
         _core.fail_allocations_after(successes)
         with pytest.raises(MemoryError):
@@ -352,7 +352,7 @@ def test_seats_follow_what_a_restored_acker_holds() -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_snapshot_is_that_of_any_acker(protocol: str) -> None:
-    held = filled(3, 2, protocol=protocol, buckets=4)
+    held = fill(3, 2, protocol=protocol, buckets=4)
     held.rotate(now_ms=2)
     held.ingest(*random_columns(3_000, seed=4), now_ms=3)
     blob = held.snapshot()
@@ -374,7 +374,7 @@ def test_a_snapshot_is_that_of_any_acker(protocol: str) -> None:
 
 
 def test_a_snapshot_in_a_file(tmp_path) -> None:
-    held = filled()
+    held = fill()
     held.snapshot_to(tmp_path / "snapshot")
     restored = ShardedAcker.restore_from(tmp_path / "snapshot", 2, 1)
     assert (restored.shards, restored.threads, restored.stats()) == (2, 1, held.stats())
@@ -457,7 +457,7 @@ def _ingest_in_child(held: ShardedAcker, columns: Columns, results: object) -> N
 def test_a_forked_process_goes_on_with_helpers_of_its_own() -> None:
     if "fork" not in multiprocessing.get_all_start_methods():
         return  # nothing to go wrong
-    held, columns = filled(4, 3), random_columns(5_000, seed=9)
+    held, columns = fill(4, 3), random_columns(5_000, seed=9)
     expected = Acker.restore(held.snapshot())
     done = sorted(expected.ingest(*columns, now_ms=7).rows())
     context = multiprocessing.get_context("fork")

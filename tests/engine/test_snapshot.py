@@ -20,7 +20,7 @@ BOTH = (acker.Acker, acker.ReferenceAcker)
 EXTREMES = [0, -1, 1, INT64_MIN, INT64_MAX]
 
 
-def filled(acker_type, protocol="storm", buckets=3, high_water=40):
+def fill(acker_type, protocol="storm", buckets=3, high_water=40):
     """Return an acker with something of every sort in every bucket, the extreme root ids among them."""
     a = acker_type(protocol=protocol, buckets=buckets, high_water=high_water, seed=2**64 - 3)
     for turn in range(2 * buckets):
@@ -32,13 +32,13 @@ def filled(acker_type, protocol="storm", buckets=3, high_water=40):
     return a
 
 
-def drained(a):
+def drain(a):
     """Return everything an acker holds, as rotations tell it."""
     told = [sorted(a.rotate(now_ms=1000 + turn).rows()) for turn in range(a.buckets)]
     return told, a.stats()
 
 
-def sealed(blob):
+def seal(blob):
     """Return a snapshot with the right checksums, whatever its contents."""
     sealed_bytes, checksum = bytearray(blob), 0
     (left,) = struct.unpack_from("<Q", blob, HEADER_BYTES - 16)
@@ -53,12 +53,12 @@ def sealed(blob):
     return bytes(sealed_bytes)
 
 
-def restored_both_ways(acker_type, blob):
+def restore_both_ways(acker_type, blob):
     """Restore from bytes, and from a file that knows as little of itself as a pipe does."""
     return acker_type.restore(blob), acker_type.restore_from(io.BytesIO(blob))
 
 
-def refused_both_ways(acker_type, blob, match=None):
+def refuse_both_ways(acker_type, blob, match=None):
     """Return what the two ways to restore say about a snapshot that they refuse."""
     texts = []
     for restore in (acker_type.restore, lambda data: acker_type.restore_from(io.BytesIO(data))):
@@ -76,7 +76,7 @@ def refused_both_ways(acker_type, blob, match=None):
 @pytest.mark.parametrize("high_water", [None, 0, 7])
 @pytest.mark.parametrize("target", BOTH)
 def test_a_restored_acker_goes_on_where_the_other_stood(acker_type, target, protocol, buckets, high_water):
-    a = filled(acker_type, protocol, buckets, high_water)
+    a = fill(acker_type, protocol, buckets, high_water)
     b = target.restore(a.snapshot())
     assert (b.protocol, b.buckets, b.high_water) == (protocol, buckets, high_water)
     assert (b.stats(), len(b)) == (a.stats(), len(a))
@@ -88,11 +88,11 @@ def test_a_restored_acker_goes_on_where_the_other_stood(acker_type, target, prot
     if high_water is None and protocol != "fsshelter":
         assert failed_root in b
     assert b.ingest(*batch, now_ms=50) == a.ingest(*batch, now_ms=50)
-    assert drained(b) == drained(a)
+    assert drain(b) == drain(a)
 
 
 def test_a_snapshot_changes_nothing_and_is_the_same_again(acker_type):
-    a = filled(acker_type)
+    a = fill(acker_type)
     stats = a.stats()
     blob = a.snapshot()
     assert type(blob) is bytes
@@ -113,14 +113,14 @@ def test_an_empty_acker_comes_back(acker_type):
 
 
 def test_restore_takes_any_bytes(acker_type):
-    blob = filled(acker_type).snapshot()
+    blob = fill(acker_type).snapshot()
     doubled = np.repeat(np.frombuffer(blob, np.uint8), 2)
     for data in (bytearray(blob), memoryview(blob), memoryview(b"x" + blob)[1:], memoryview(doubled)[::2]):
-        assert drained(acker_type.restore(data)) == drained(acker_type.restore(blob))
+        assert drain(acker_type.restore(data)) == drain(acker_type.restore(blob))
 
 
 def test_a_restored_acker_does_not_hold_on_to_the_buffer(acker_type):
-    buffer = bytearray(filled(acker_type).snapshot())
+    buffer = bytearray(fill(acker_type).snapshot())
     a = acker_type.restore(buffer)
     before = a.snapshot()
     buffer[:] = bytes(len(buffer))
@@ -170,8 +170,8 @@ def test_blocks_of_any_number_come_back(acker_type, target, entries):
     blob = a.snapshot()
     blocks = -(-entries // BLOCK_ENTRIES)
     assert len(blob) == HEADER_BYTES + 34 * entries + 8 * blocks
-    assert sealed(blob) == blob
-    for b in restored_both_ways(target, blob):
+    assert seal(blob) == blob
+    for b in restore_both_ways(target, blob):
         assert b.stats() == a.stats()
         done = b.ingest(Kind.OK, roots, roots + 1, now_ms=8)
         assert (done.message_id == -roots).all()
@@ -180,7 +180,7 @@ def test_blocks_of_any_number_come_back(acker_type, target, entries):
 
 
 def test_a_snapshot_is_the_same_written_to_a_file(acker_type):
-    for a in (acker_type(seed=2), filled(acker_type)):
+    for a in (acker_type(seed=2), fill(acker_type)):
         file = io.BytesIO()
         assert a.snapshot_to(file) == len(a.snapshot())
         assert file.getvalue() == a.snapshot()
@@ -191,13 +191,13 @@ def test_a_snapshot_is_the_same_written_to_a_file(acker_type):
 
 @pytest.fixture(scope="module")
 def blob():
-    return filled(acker.Acker).snapshot()
+    return fill(acker.Acker).snapshot()
 
 
 def test_every_truncation_is_refused(acker_type, blob):
     assert len(blob) > 500
     for size in range(len(blob)):
-        refused_both_ways(acker_type, blob[:size], f"bytes.*, got {size}$")
+        refuse_both_ways(acker_type, blob[:size], f"bytes.*, got {size}$")
 
 
 def test_every_flipped_byte_is_refused(acker_type, blob):
@@ -205,12 +205,12 @@ def test_every_flipped_byte_is_refused(acker_type, blob):
         damaged = bytearray(blob)
         for flip in (0x01, 0x80, 0xFF):
             damaged[offset] = blob[offset] ^ flip
-            refused_both_ways(acker_type, bytes(damaged))
+            refuse_both_ways(acker_type, bytes(damaged))
 
 
 def test_trailing_bytes_are_refused(acker_type, blob):
     for tail in (b"\0", b"\n", blob, bytes(34)):
-        texts = refused_both_ways(acker_type, blob + tail, rf"expected {len(blob)} bytes for \d+ entries, got")
+        texts = refuse_both_ways(acker_type, blob + tail, rf"expected {len(blob)} bytes for \d+ entries, got")
         assert texts[0].endswith(f"got {len(blob + tail)}")
         assert texts[1].endswith("got more")
 
@@ -219,7 +219,7 @@ def test_swapped_entries_are_refused(acker_type, blob):
     damaged = bytearray(blob)
     a, b = HEADER_BYTES, HEADER_BYTES + 8
     damaged[a:b], damaged[b : b + 8] = blob[b : b + 8], blob[a:b]
-    refused_both_ways(acker_type, bytes(damaged), "entries 0 to .*checksum")
+    refuse_both_ways(acker_type, bytes(damaged), "entries 0 to .*checksum")
 
 
 def test_blocks_in_another_order_are_refused(acker_type):
@@ -233,16 +233,16 @@ def test_blocks_in_another_order_are_refused(acker_type):
     for order, bad in (([1, 0, 2], 0), ([0, 2, 1], 1), ([0, 0, 2], 1), ([0, 1, 1], 2)):
         damaged = b"".join([head, *(blocks[i] for i in order), last])
         first = bad * BLOCK_ENTRIES
-        for text in refused_both_ways(acker_type, damaged):
+        for text in refuse_both_ways(acker_type, damaged):
             assert text == (
                 f"snapshot: entries {first} to {first + BLOCK_ENTRIES - 1}: the checksum does not fit the bytes"
             )
     for missing in ([0, 1], [1, 2], []):
-        refused_both_ways(acker_type, b"".join([head, *(blocks[i] for i in missing), last]))
+        refuse_both_ways(acker_type, b"".join([head, *(blocks[i] for i in missing), last]))
     # The same entries under another header.
     other = acker.Acker(buckets=4)
     other.ingest(Kind.TRACK, np.arange(entries), np.full(entries, 5), np.zeros(entries, int))
-    refused_both_ways(acker_type, other.snapshot()[:HEADER_BYTES] + blob[HEADER_BYTES:], "entries 0 to .*checksum")
+    refuse_both_ways(acker_type, other.snapshot()[:HEADER_BYTES] + blob[HEADER_BYTES:], "entries 0 to .*checksum")
 
 
 @pytest.mark.parametrize("junk", [b"", b"ACKERSNP", bytes(136), b"\xff" * 136, b"PK\x03\x04" * 60])
@@ -278,11 +278,11 @@ DTYPES = (np.int64, np.int64, np.int64, np.int32, np.uint32, np.uint8, np.uint8)
 UNTRACKED = {"state": 0, "task_id": 0, "message_id": 0}
 
 
-def patched(offset, layout, *values, entries=({},)):
+def patch(offset, layout, *values, entries=({},)):
     """Return a sealed snapshot with some of its bytes replaced."""
     blob = bytearray(encode(state(entries)))
     struct.pack_into(layout, blob, offset, *values)
-    return sealed(bytes(blob))
+    return seal(bytes(blob))
 
 
 def test_the_helper_makes_legal_states():
@@ -294,23 +294,29 @@ def test_the_helper_makes_legal_states():
 @pytest.mark.parametrize(
     ("hostile", "text"),
     [
-        (patched(0, "<8s", b"ACKERSNQ"), "expected to begin with b'ACKERSNP', got b'ACKERSNQ'"),
-        (patched(8, "<I", 2), "expected version 3, got version 2"),
-        (patched(8, "<I", 0), "expected version 3, got version 0"),
-        (patched(12, "<B", 3), "expected a protocol below 3, got 3"),
-        (patched(13, "<B", 1), "expected 2 to 15 buckets, got 1"),
-        (patched(13, "<B", 16), "expected 2 to 15 buckets, got 16"),
-        (patched(14, "<H", 1), "expected 0 in the reserved bytes, got 1"),
-        (patched(16, "<q", -2), f"expected a high_water from -1 to {2**61 - 1}, got -2"),
-        (patched(16, "<q", 2**61), f"expected a high_water from -1 to {2**61 - 1}, got {2**61}"),
-        (patched(24, "<Q", 2), "expected 1 TRACKs by the other counters, got 2"),
-        (patched(24, "<Q", 0), "expected 1 TRACKs by the other counters, got 0"),
-        (patched(32, "<Q", 1), "expected 2 TRACKs by the other counters, got 1"),
-        (patched(24, "<2Q", 2**63, 2**63 - 1), f"expected a counter tracked of at most {2**62}, got {2**63}"),
-        (patched(24, "<2Q", 2**62 + 1, 2**62), f"expected a counter tracked of at most {2**62}, got {2**62 + 1}"),
-        (patched(96, "<Q", 2**63 - 1), f"expected a counter resets of at most {2**62}, got {2**63 - 1}"),
-        (patched(HEADER_BYTES - 24, "<Q", 2**64 - 1), f"expected a counter empty of at most {2**62}, got {2**64 - 1}"),
-        (patched(HEADER_BYTES - 24, "<Q", 1), "expected no more empty trees than acked ones, got 1"),
+        (patch(0, "<8s", b"ACKERSNQ"), "expected to begin with b'ACKERSNP', got b'ACKERSNQ'"),
+        (patch(8, "<I", 2), "expected version 3, got version 2"),
+        (patch(8, "<I", 0), "expected version 3, got version 0"),
+        (patch(12, "<B", 3), "expected a protocol below 3, got 3"),
+        (patch(13, "<B", 1), "expected 2 to 15 buckets, got 1"),
+        (patch(13, "<B", 16), "expected 2 to 15 buckets, got 16"),
+        (patch(14, "<H", 1), "expected 0 in the reserved bytes, got 1"),
+        (patch(16, "<q", -2), f"expected a high_water from -1 to {2**61 - 1}, got -2"),
+        (patch(16, "<q", 2**61), f"expected a high_water from -1 to {2**61 - 1}, got {2**61}"),
+        (patch(24, "<Q", 2), "expected 1 TRACKs by the other counters, got 2"),
+        (patch(24, "<Q", 0), "expected 1 TRACKs by the other counters, got 0"),
+        (patch(32, "<Q", 1), "expected 2 TRACKs by the other counters, got 1"),
+        (patch(24, "<2Q", 2**63, 2**63 - 1), f"expected a counter tracked of at most {2**62}, got {2**63}"),
+        (
+            patch(24, "<2Q", 2**62 + 1, 2**62),
+            f"expected a counter tracked of at most {2**62}, got {2**62 + 1}",
+        ),
+        (patch(96, "<Q", 2**63 - 1), f"expected a counter resets of at most {2**62}, got {2**63 - 1}"),
+        (
+            patch(HEADER_BYTES - 24, "<Q", 2**64 - 1),
+            f"expected a counter empty of at most {2**62}, got {2**64 - 1}",
+        ),
+        (patch(HEADER_BYTES - 24, "<Q", 1), "expected no more empty trees than acked ones, got 1"),
         (encode(state([{"state": 3}])), "entry 0: expected a state from 0 to 2, got 3"),
         (encode(state([{}, {"root_id": 8, "age": 3}])), "entry 1: expected an age below 3, got 3"),
         (encode(state([{"task_id": -1}])), "entry 0: expected a task id >= 0, got -1"),
@@ -338,7 +344,7 @@ def test_the_helper_makes_legal_states():
     ],
 )
 def test_well_formed_lies_are_refused(acker_type, hostile, text):
-    assert refused_both_ways(acker_type, hostile) == ["snapshot: " + text] * 2
+    assert refuse_both_ways(acker_type, hostile) == ["snapshot: " + text] * 2
 
 
 @pytest.mark.parametrize(("column", "size"), [("message_id", 8), ("task_id", 4)])
@@ -347,7 +353,7 @@ def test_ids_without_a_track_are_refused(acker_type, column, size):
     offset = HEADER_BYTES + (16 if column == "message_id" else 24)
     blob[offset : offset + size] = (1).to_bytes(size, "little")
     text = f"entry 0: expected {column.replace('_', ' ')} 0 without a TRACK, got 1"
-    refused_both_ways(acker_type, sealed(bytes(blob)), text)
+    refuse_both_ways(acker_type, seal(bytes(blob)), text)
 
 
 def test_an_fsshelter_entry_may_read_0(acker_type):
@@ -357,11 +363,11 @@ def test_an_fsshelter_entry_may_read_0(acker_type):
 
 @pytest.mark.parametrize("count", [2, 10**6, 2**31, 2**48, 2**60, 2**64 - 1])
 def test_a_huge_claimed_count_takes_no_memory(acker_type, count):
-    hostile = patched(HEADER_BYTES - 16, "<Q", count)
+    hostile = patch(HEADER_BYTES - 16, "<Q", count)
     size = HEADER_BYTES + 34 * count + 8 * -(-count // BLOCK_ENTRIES)
     tracemalloc.start()
     try:
-        for text in refused_both_ways(acker_type, hostile):
+        for text in refuse_both_ways(acker_type, hostile):
             assert text == f"snapshot: expected {size} bytes for {count} entries, got {HEADER_BYTES + 34 + 8}"
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -374,7 +380,7 @@ def sparse_file(path, start, entries):
     header = bytearray(start[:HEADER_BYTES])
     struct.pack_into("<Q", header, HEADER_BYTES - 16, entries)
     with path.open("wb") as file:
-        file.write(sealed(bytes(header) + start[HEADER_BYTES:]))
+        file.write(seal(bytes(header) + start[HEADER_BYTES:]))
         file.truncate(HEADER_BYTES + 34 * entries + 8 * -(-entries // BLOCK_ENTRIES))
     return path
 
@@ -409,11 +415,11 @@ def test_the_last_counts_are_counted_on(acker_type):
     """Counters are bounded where a restored acker can count as many events again."""
     most = 2**62
     for at, name in enumerate(COUNTERS[4:-1], 4):  # the others are bounded by sums
-        blob = patched(24 + 8 * at, "<Q", most)
-        for a in restored_both_ways(acker_type, blob):
+        blob = patch(24 + 8 * at, "<Q", most)
+        for a in restore_both_ways(acker_type, blob):
             assert getattr(a.stats(), name) == most
-    a = acker_type.restore(patched(24, "<2Q", most, most - 1))
-    b = acker.ShardedAcker.restore(patched(24, "<2Q", most, most - 1), 3)
+    a = acker_type.restore(patch(24, "<2Q", most, most - 1))
+    b = acker.ShardedAcker.restore(patch(24, "<2Q", most, most - 1), 3)
     for each in (a, b):
         done = each.ingest([2, 0, 2], [7, 8, 8], [5, 1, 1], [0, 0, 0])
         assert len(done) == 2
@@ -458,7 +464,7 @@ def test_a_file_is_not_believed_how_many_entries_it_has(scarce_memory):
     struct.pack_into("<Q", hostile, HEADER_BYTES - 16, 2**40)
     _core.fail_allocations_after(40)
     with pytest.raises(SnapshotError, match=rf"for {2**40} entries, got {len(hostile)}"):
-        acker.Acker.restore_from(io.BytesIO(sealed(bytes(hostile))))
+        acker.Acker.restore_from(io.BytesIO(seal(bytes(hostile))))
 
 
 def test_random_bytes_behind_a_right_checksum_never_crash(acker_type):
@@ -470,13 +476,13 @@ def test_random_bytes_behind_a_right_checksum_never_crash(acker_type):
         for offset in rng.integers(0, len(blob), 3):
             blob[offset] = rng.integers(0, 256)
         try:
-            a = acker_type.restore(sealed(bytes(blob)))
+            a = acker_type.restore(seal(bytes(blob)))
         except SnapshotError:
             refused += 1
         else:
             assert a.snapshot() == a.snapshot()
             assert acker_type.restore(a.snapshot()).stats() == a.stats()
-            drained(a)
+            drain(a)
             assert len(a) == 0
     assert 0 < refused < 500
 
@@ -509,7 +515,7 @@ def encode_as_is(given):
     n = len(given.entries.root_id)
     blob[HEADER_BYTES + 16 * n : HEADER_BYTES + 24 * n] = given.entries.message_id.astype("<i8").tobytes()
     blob[HEADER_BYTES + 24 * n : HEADER_BYTES + 28 * n] = given.entries.task_id.astype("<i4").tobytes()
-    return sealed(bytes(blob))
+    return seal(bytes(blob))
 
 
 @pytest.mark.parametrize("from_file", [False, True])

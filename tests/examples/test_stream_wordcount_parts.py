@@ -211,7 +211,7 @@ def test_kills_are_spread_over_the_lots_and_noted(corpus, folder) -> None:
     assert page.count("<svg") == 4 and "verified: equal to a plain count" in page and "next one ended after" in page
 
 
-def doubled(batch, ends, words) -> None:
+def double(batch, ends, words) -> None:
     if batch == 1 and ends:
         ends.append(ends[0])
 
@@ -229,7 +229,7 @@ def word_lost(batch, ends, words) -> None:
 @pytest.mark.parametrize(
     ("lose", "text"),
     [
-        (doubled, "trees that ended more than once: 1"),
+        (double, "trees that ended more than once: 1"),
         (word_lost, "counted"),
         (never_ended, "lines that ended: "),
     ],

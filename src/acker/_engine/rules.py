@@ -34,7 +34,7 @@ _COUNTER_OF_OUTCOME = {int(outcome): outcome.name.lower() for outcome in Outcome
 Row = tuple[int, int, int, int, int]
 
 
-class _Tree:
+class _TreeState:
     """What is known of one tree."""
 
     __slots__ = ("ack_val", "failed", "message_id", "start", "task_id")
@@ -52,8 +52,8 @@ class _Tree:
         return root_id, self.message_id, self.task_id, outcome, elapsed_ms(self.start, now_ms)
 
 
-_Bucket = dict[int, _Tree]
-_TREE_BYTES = sys.getsizeof(_Tree(0))
+_Bucket = dict[int, _TreeState]
+_TREE_BYTES = sys.getsizeof(_TreeState(0))
 
 
 class TreeTable:
@@ -164,7 +164,7 @@ class TreeTable:
         """Take over the trees of one block of a snapshot."""
         columns = (column.tolist() for column in entries)
         for root, ack_val, message, task, start, state, age in zip(*columns, strict=True):
-            tree = self.buckets[age][root] = _Tree(start)
+            tree = self.buckets[age][root] = _TreeState(start)
             tree.ack_val = ack_val
             tree.failed = state == FAILED
             if state == TRACKED:
@@ -193,7 +193,7 @@ class TreeTable:
 
         is_new = tree is None
         if tree is None:  # <storm 3>, and <storm 8> when the tree is finished already
-            bucket, tree = self.buckets[0], _Tree(start_tick(now_ms))
+            bucket, tree = self.buckets[0], _TreeState(start_tick(now_ms))
             bucket[root] = tree
         elif kind == _FAIL or self._every_message_refreshes:  # <storm 6>, <storm-0.9>
             bucket = self._move_to_nursery(root, bucket, tree)
@@ -231,7 +231,7 @@ class TreeTable:
                 return None
             if self._is_full():  # <capacity, first rule>
                 return self._reject(root, task, message)
-            self.buckets[0][root] = tree = _Tree(start_tick(now_ms))
+            self.buckets[0][root] = tree = _TreeState(start_tick(now_ms))
             self._accept(tree, task, message)
             return None
         if kind == _RESET_TIMEOUT:  # <fsshelter 4>
@@ -250,7 +250,7 @@ class TreeTable:
         del bucket[root]
         return self._finish(root, tree, outcome, now_ms)
 
-    def _find(self, root: int) -> tuple[_Bucket, _Tree | None]:
+    def _find(self, root: int) -> tuple[_Bucket, _TreeState | None]:
         """Return the bucket that holds a root and its tree; of an unknown root, the nursery and None."""
         for bucket in self.buckets:
             tree = bucket.get(root)
@@ -258,13 +258,13 @@ class TreeTable:
                 return bucket, tree
         return self.buckets[0], None
 
-    def _move_to_nursery(self, root: int, bucket: _Bucket, tree: _Tree) -> _Bucket:
+    def _move_to_nursery(self, root: int, bucket: _Bucket, tree: _TreeState) -> _Bucket:
         nursery = self.buckets[0]
         del bucket[root]
         nursery[root] = tree
         return nursery
 
-    def _reset_timeout(self, root: int, bucket: _Bucket, tree: _Tree | None) -> None:
+    def _reset_timeout(self, root: int, bucket: _Bucket, tree: _TreeState | None) -> None:
         if tree is None:
             self.counts["unknown"] += 1
             return
@@ -277,7 +277,7 @@ class TreeTable:
     def _is_crowded(self) -> bool:
         return self._high_water is not None and len(self) > 4 * self._high_water
 
-    def _accept(self, tree: _Tree, task: int, message: int) -> None:
+    def _accept(self, tree: _TreeState, task: int, message: int) -> None:
         tree.task_id, tree.message_id = task, message
         self.counts["tracked"] += 1
         self.open += 1
@@ -286,7 +286,7 @@ class TreeTable:
         self.counts["rejected"] += 1
         return root, message, task, _REJECTED, 0
 
-    def _finish(self, root: int, tree: _Tree, outcome: int, now_ms: int) -> Row:
+    def _finish(self, root: int, tree: _TreeState, outcome: int, now_ms: int) -> Row:
         self.counts[_COUNTER_OF_OUTCOME[outcome]] += 1
         self.open -= 1
         return tree.end(root, outcome, now_ms)
