@@ -409,12 +409,13 @@ TEST(an_arena_without_memory_for_chosen_root_ids_stays_as_it_was) {
 // Else two ackers of one seed would often differ in the order of what times out, and none be as fast as it should.
 TEST(root_ids_that_nobody_chose_stay_under_their_seed) {
     size_t moved = 0;
+    std::vector<Message> messages;
+    for (int64_t root = 0; root < 9000; ++root) messages.push_back({TRACK, root, 7, 3, root});
+    const Columns columns(messages);
     for (uint64_t seed = 0; seed < 300; ++seed) {
         AckerCore core(Protocol::storm, 3, -1, seed, true);
         Arena fresh(seed);
-        std::vector<Message> messages;
-        for (int64_t root = 0; root < 9000; ++root) messages.push_back({TRACK, root, 7, 3, root});
-        ingest(&core, Columns(messages), 0);
+        ingest(&core, columns, 0);
         moved += core.arena.hash(1) != fresh.hash(1);
         CHECK(core.arena.segments() == 2);
     }
@@ -896,11 +897,15 @@ TEST(columns_that_are_left_out_read_0) {
 }
 
 TEST(every_allocation_of_a_batch_may_fail) {
-    std::vector<Message> messages = stream(60000, 25000, 9);
+    const Columns columns(stream(60000, 25000, 9));
+    Checked expected;
+    const std::vector<Completion> finished = expected.ingest(stream(60000, 25000, 9));
     for (int64_t budget = 0; budget < 14; ++budget) {
         for (bool avx2 : {true, false}) {
-            Checked acker(Protocol::storm, 3, std::nullopt, avx2);
-            acker.ingest(messages, 0, budget);
+            AckerCore core(Protocol::storm, 3, -1, SEED, avx2);
+            CHECK(ingest(&core, columns, 0, budget) == finished);
+            check_numbers(core, expected.model);
+            check_entries(&core, expected.model);
         }
     }
 }
