@@ -61,7 +61,7 @@ class SingleEntry {
 };
 
 // The stats of an acker for any thread to read: always those that one call left, never half of the next call's. One
-// thread writes at a time. A fork could leave a lock taken, so there is none: new stats are written beside the last ones.
+// thread writes at a time. A fork could leave a lock taken, so there is none: a write goes beside the last one.
 class PublishedStats {
   public:
     void write(const Stats& stats) noexcept {
@@ -72,8 +72,8 @@ class PublishedStats {
         turn_.store(turn, std::memory_order_release);
     }
 
-    // Reads again if a write ended meanwhile: the next one may have begun to overwrite these numbers. The acquire of each
-    // number pairs with its release, so a reader that sees a number of the next write sees the new turn as well.
+    // Reads again if a write ended meanwhile: the next one may have begun to overwrite these numbers. The acquire of
+    // each number pairs with its release, so a reader that sees a number of the next write sees the new turn as well.
     Stats read() const noexcept {
         int64_t numbers[NUMBERS];
         uint64_t turn;

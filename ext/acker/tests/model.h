@@ -166,7 +166,9 @@ class Model {
 
     Completion end(int64_t root_id, const Tree& tree, Outcome outcome, int64_t now) {
         --open;
-        ++(outcome == OUTCOME_ACKED ? counters.acked : outcome == OUTCOME_TIMED_OUT ? counters.timed_out : counters.failed);
+        ++(outcome == OUTCOME_ACKED       ? counters.acked
+           : outcome == OUTCOME_TIMED_OUT ? counters.timed_out
+                                          : counters.failed);
         constexpr uint64_t DAY_MS = 24 * 3600 * 1000;
         uint64_t elapsed = (static_cast<uint64_t>(now) - tree.start) % (uint64_t{1} << 32);
         return {root_id, tree.message_id, tree.task_id, outcome,
