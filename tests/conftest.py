@@ -17,6 +17,7 @@ import acker
 import acker._engine.combiner
 import acker._engine.open_trees
 import acker._engine.plain
+from tests.torture.spark_home import make_spark_home
 
 # The machine is shared and may be slow, so no deadline. In CI the same examples every time; elsewhere new ones, and
 # what failed is kept in .hypothesis.
@@ -70,6 +71,13 @@ def pytest_collection_modifyitems(items):
     items.sort(key=start_order)  # stable: within a file the order stays
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group_of(item)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home_of_spark(tmp_path_factory):
+    """Whatever Spark the tests start, it is the one that is installed, in a home that is quick to start from."""
+    if find_spec("pyspark"):
+        os.environ["SPARK_HOME"] = str(make_spark_home(tmp_path_factory.mktemp("spark")))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import acker
-from tests.torture.shipping import CLUSTER, clean_environment, make_environment, spark_home
+from tests.torture.shipping import CLUSTER, clean_environment, make_environment
+from tests.torture.spark_home import make_spark_home
 
 HERE = Path(__file__).parent
 SERVER = "local[2,4]"  # tasks are retried, as on a cluster
@@ -93,7 +94,7 @@ def test_what_works_in_a_session_works_through_a_server() -> None:
 def test_acker_is_sent_to_the_executors_of_a_server(tmp_path) -> None:
     lacking = make_environment(tmp_path / "lacking", linked=True)
     code = SHIPPED.format(package=str(Path(acker.__file__).resolve().parents[1]), server=CLUSTER)
-    variables = {"PYSPARK_PYTHON": str(lacking), "SPARK_HOME": str(spark_home(tmp_path / "server"))}
+    variables = {"PYSPARK_PYTHON": str(lacking), "SPARK_HOME": str(make_spark_home(tmp_path / "server"))}
     variables["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     done = subprocess.run(
         [sys.executable, "-c", code],

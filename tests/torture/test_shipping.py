@@ -25,10 +25,10 @@ from tests.torture.shipping import (
     job,
     make_environment,
     pack,
-    spark_home,
     submit,
 )
 from tests.torture.shipping.run import PACKAGES, command_of
+from tests.torture.spark_home import make_spark_home
 
 pytestmark = pytest.mark.timeout(900)
 MESSAGES = 100_000
@@ -220,7 +220,7 @@ def doctor(folder, lacking, *arguments, master=CLUSTER):
     code = f"import sys; sys.path.insert(0, {str(package)!r}); from acker.cli import main; main()"
     command = [sys.executable, "-c", code, "doctor", "--master", master, "--python", lacking, *arguments]
     java = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    environment = {**clean_environment(), **java, "SPARK_HOME": str(spark_home(folder))}
+    environment = {**clean_environment(), **java, "SPARK_HOME": str(make_spark_home(folder / "spark"))}
     answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder)
     waits = answer.stderr.splitlines()
     assert waits[0] == f"starting Spark at {master} ..." and all(line.endswith(" ...") for line in waits)

@@ -26,6 +26,7 @@ from acker.testing.streams import Checksum
 from tests.torture.kills import processes
 from tests.torture.kills.plan import Expected, Kill, Plan, Victim, is_lost, write_files
 from tests.torture.kills.points import DRIVER_POINTS
+from tests.torture.spark_home import make_spark_home
 
 # Drivers that may end by themselves with an error. A kill of a worker or of an executor should not end the query.
 _FAILURES_MAX: Final = 3
@@ -266,17 +267,10 @@ def _drive(plan: Plan, folder: Path, killer: _Killer, seconds: float) -> int:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    import pyspark
-
     package = Path(acker.__file__).resolve().parents[1]
     python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
     path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
-    # Executors of a local cluster are started, and leave their logs, in SPARK_HOME.
-    home = folder / "spark"
-    home.mkdir(exist_ok=True)
-    for name in ("bin", "jars", "python"):
-        with contextlib.suppress(FileExistsError):
-            (home / name).symlink_to(Path(pyspark.__file__).parent / name)
+    home = make_spark_home(folder / "spark")
     # Whoever is killed does not clean up.
     scratch = folder / "tmp"
     scratch.mkdir(exist_ok=True)

@@ -15,7 +15,6 @@ from tests.torture.shipping.run import (
     copy_package,
     make_environment,
     pack,
-    spark_home,
     submit,
     write_zip,
 )
@@ -29,7 +28,6 @@ __all__ = [
     "copy_package",
     "make_environment",
     "pack",
-    "spark_home",
     "submit",
     "write_zip",
 ]

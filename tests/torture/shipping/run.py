@@ -26,6 +26,7 @@ from acker._engine.protocol import Kind, Outcome
 from acker._engine.schemas import MESSAGE_SCHEMA
 from acker.errors import AckerError
 from acker.testing.streams import TreeStream
+from tests.torture.spark_home import make_spark_home
 
 CLUSTER: Final = "local-cluster[2,1,1024]"
 EXECUTORS: Final = 2
@@ -198,7 +199,7 @@ def submit(recipe: Recipe, folder: Path, lacking: Path, *, messages: int, packed
 
 def command_of(recipe: Recipe, folder: Path, lacking: Path, packed: Path | None) -> tuple[list[str], dict[str, str]]:
     """Return the command that submits the job, and its environment variables."""
-    home = spark_home(folder)
+    home = make_spark_home(folder / "spark")
     # The driver's acker must not be on a path that executors get too, so the script itself says where it is. It runs
     # the job's file, since acker.testing cannot be imported in plain Python.
     script = folder / "job.py"
@@ -221,17 +222,6 @@ def command_of(recipe: Recipe, folder: Path, lacking: Path, packed: Path | None)
     script.write_text("\n".join([*lines, ""]))
     command = [str(home / "bin/spark-submit"), "--master", CLUSTER, *options, str(script), str(folder), str(recipe)]
     return command, {**clean_environment(), **variables}
-
-
-def spark_home(folder: Path) -> Path:
-    """Return a home for Spark: executors of a local cluster are started, and leave their logs, in it."""
-    import pyspark
-
-    home = folder / "spark"
-    home.mkdir(parents=True)
-    for name in ("bin", "jars", "python"):
-        (home / name).symlink_to(Path(pyspark.__file__).parent / name)
-    return home
 
 
 def _write_messages(folder: Path, messages: int) -> tuple[list[tuple[int, int, int, int]], int]:
