@@ -66,7 +66,7 @@ def test_what_was_deleted_and_directories_are_left_out(tmp_path):
         ("1", "v1\n" + entry(5), "_spark_metadata/1, line 2: expected a path, and the action 'add' or 'delete', got"),
         ("1", "v1\n" + entry("file:/x", "move"), "_spark_metadata/1, line 2: expected a path, and the action"),
         ("1", b"v1\n\xff", "_spark_metadata/1: damaged: "),
-        ("3", "v1", "_spark_metadata: damaged: micro-batch 1 is missing, and 3 is there"),
+        ("3", "v1", "_spark_metadata: damaged: micro-batch 1 is missing, but 3 exists"),
     ],
 )
 def test_a_damaged_log_is_an_error_that_names_the_file(tmp_path, name, content, text):

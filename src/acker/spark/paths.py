@@ -1,6 +1,6 @@
-"""Which files some paths name: files, directories and patterns, on any filesystem that pyarrow knows.
+"""Files that paths name: single files, directories and patterns, on any filesystem that pyarrow knows.
 
-Of a directory into which a file sink of Structured Streaming wrote, the sink's log says which files count.
+In a directory of a file sink of Structured Streaming only the files in the sink's log count.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from acker.spark.sink_log import LOG, read_log
 from acker.spark.user_frames import user_stacklevel
 
 _MAGIC: Final = re.compile(r"[*?\[]")
-# Hadoop's names of what pyarrow calls s3.
+# Hadoop's names of the filesystem that pyarrow calls s3.
 _HADOOP_S3: Final = re.compile(r"^s3[an]:")
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-# What pyarrow takes in a URI as it stands, but for what `_MAGIC` holds.
+# Characters that pyarrow accepts unquoted in a URI, without those of patterns.
 _URI_CHARACTERS: Final = "%/:@!$&'()+,;=~"
 
 
@@ -37,12 +37,12 @@ def list_files(
     ----------
     paths : path or paths
     logs : bool
-        Follow the logs of file sinks: of what is found in their directories only what they committed counts.
+        Follow the logs of file sinks: in their directories only committed files count.
 
     Raises
     ------
     ArgumentTypeError, ArgumentValueError
-        No path; a path that names no file; a log that is damaged, or that names a file which is not there.
+        No path; a path that names no file; a damaged log, or one with a file that is missing.
 
     Warns
     -----
@@ -75,7 +75,7 @@ def list_files(
 def resolve(path: str) -> tuple[fs.FileSystem, str, list[str]]:
     """Return a filesystem, a path on it, and the pattern's segments below that path.
 
-    What exists under its very name is no pattern, whatever characters the name has.
+    A path that exists as written is no pattern, whatever characters it has.
     """
     is_uri = _URI.match(path) is not None
     segments = path.split("/") if is_uri or os.sep == "/" else re.split(r"[\\/]", path)
@@ -84,14 +84,14 @@ def resolve(path: str) -> tuple[fs.FileSystem, str, list[str]]:
         plain = next((i for i in range(plain, len(segments)) if _MAGIC.search(segments[i])), len(segments))
         if plain == len(segments):
             break
-        filesystem, named = _whole(segments[: plain + 1], path, is_uri=is_uri)
+        filesystem, named = _locate_segments(segments[: plain + 1], path, is_uri=is_uri)
         if filesystem.get_file_info(named).type == fs.FileType.NotFound:
             break
         plain += 1
-    return *_whole(segments[:plain], path, is_uri=is_uri), segments[plain:]
+    return *_locate_segments(segments[:plain], path, is_uri=is_uri), segments[plain:]
 
 
-def _whole(segments: list[str], path: str, *, is_uri: bool) -> tuple[fs.FileSystem, str]:
+def _locate_segments(segments: list[str], path: str, *, is_uri: bool) -> tuple[fs.FileSystem, str]:
     base = "/".join(segments)
     if is_uri:
         return locate(quote(base, safe=_URI_CHARACTERS))
@@ -108,7 +108,7 @@ def locate(path: str) -> tuple[fs.FileSystem, str]:
 
 
 def is_hidden(name: str) -> bool:
-    """Tell whether Spark leaves out what has this name: a column's name may begin with "_", as in ``_day=1``."""
+    """Return whether Spark ignores files of this name; the column of a partition may begin with "_", as ``_day=1``."""
     return (name.startswith("_") and "=" not in name) or name.startswith(".") or name.endswith("._COPYING_")
 
 
@@ -119,14 +119,14 @@ class Directories:
     ----------
     filesystem : pyarrow.fs.FileSystem
     logs : bool
-        Whether to follow them.
+        Whether to follow the logs.
     """
 
     def __init__(self, filesystem: fs.FileSystem, *, logs: bool = True) -> None:
         self._filesystem = filesystem
         self._follow = logs
-        self._committed: dict[str, dict[str, None]] = {}  # by directory, of those that have a log
-        self._governing: dict[str, str | None] = {}  # by directory, the outermost one above it that has a log
+        self._committed: dict[str, dict[str, None]] = {}  # by directory with a log
+        self._governing: dict[str, str | None] = {}  # by directory, the outermost one with a log
 
     def expand(self, base: str, pattern: list[str]) -> Iterator[str]:
         """Yield the files that a path and a pattern below it name."""
@@ -145,19 +145,19 @@ class Directories:
                 yield file
 
     def hint(self, base: str) -> str:
-        """Return what to say of a path that names no file."""
+        """Return the hint in the error of a path that names no file."""
         root = self._governed(f"{base}/")
-        return "" if root is None else f"; of what lies below {root} only what {root}/{LOG} holds counts"
+        return "" if root is None else f"; below {root} only the files in {root}/{LOG} count"
 
     def governing(self, directory: str) -> str | None:
-        """Return the outermost directory with a log, of this one and those above it; None where there is none."""
+        """Return the outermost directory with a log among this one and those above it, or None."""
         if directory not in self._governing:
             above = directory.rpartition("/")[0]
             root = self.governing(above) if above and above != directory else None
             if root is None and directory:
                 try:
                     info = self._filesystem.get_file_info(f"{directory}/{LOG}")
-                except OSError:  # Directories far above may be closed to us, and then are none of ours.
+                except OSError:  # A directory far above may be closed to this user; it has no log that matters.
                     info = None
                 root = directory if info is not None and info.type == fs.FileType.Directory else None
             self._governing[directory] = root
@@ -192,7 +192,7 @@ class Directories:
                 yield from self._search(entry.path, rest)
 
     def _below(self, base: str) -> Iterator[str]:
-        """Yield all files below a directory; of one that has a log, those that it holds, wherever they lie."""
+        """Yield all files below a directory; of a directory with a log, those in the log, wherever they are."""
         base = base.rstrip("/")
         files, with_log = [], set()
         for entry in self._filesystem.get_file_info(fs.FileSelector(base or "/", recursive=True)):
@@ -202,7 +202,7 @@ class Directories:
                 files.append(entry.path)
             elif hidden is not None and parts[hidden] == LOG and self._follow:
                 with_log.add("/".join([base, *parts[:hidden]]))
-        # The log of a directory rules all below it. Logs above `base` are asked for each file, by `expand`.
+        # The log of a directory governs all below it. `expand` checks each file against logs above `base`.
         outermost = {self.governing(directory) for directory in with_log}
         roots = {root for root in outermost if root is not None and f"{root}/".startswith(f"{base}/")}
         yield from (file for file in files if self._governed(file) not in roots)
@@ -216,7 +216,7 @@ class Directories:
         for info in self._filesystem.get_file_info(paths):
             if not info.is_file:
                 raise ArgumentValueError(
-                    f"{root}/{LOG} holds {info.path}, which is not there: it was removed, or the directory was moved"
+                    f"{root}/{LOG} holds {info.path}, which is missing: it was removed, or the directory was moved"
                     " after it was written"
                 )
 
@@ -227,14 +227,14 @@ class Directories:
 
 
 def _paths_of(uris: list[str]) -> Iterator[str]:
-    """Yield the paths of URIs on their filesystem; of each host one is asked of pyarrow, which is slow from afar."""
+    """Yield the paths of URIs on their filesystem, with one call of pyarrow for each host, as remote calls are slow."""
     before: dict[tuple[str, str], str] = {}
     for uri in uris:
         parts = urlsplit(uri)
         path = unquote(parts.path).lstrip("/")
         host = (parts.scheme, parts.netloc)
         if host not in before:
-            # Java leaves letters as they are that pyarrow does not take.
+            # Java leaves characters unquoted that pyarrow does not accept.
             located = locate(quote(uri, safe=_URI_CHARACTERS))[1]
             before[host] = located[: len(located) - len(path)]
         yield before[host] + path

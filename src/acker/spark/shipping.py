@@ -1,8 +1,8 @@
-"""Sends the installed acker to the executors of a running session, as an archive.
+"""Shipping of the installed acker to the executors of a running session, as an archive.
 
-Spark unpacks an archive into the folder of the session's files, under the name behind the ``#``, and that folder stands
-on the path of every Python worker. So an archive of the package's content, unpacked as ``acker``, is the package: its
-compiled modules lie there as files, which they could not inside of a zip.
+Spark unpacks an archive into the folder of the session's files, under the name after the ``#``, and that folder is on
+the path of every Python worker. So an archive of the package's content, unpacked as ``acker``, is the package, with its
+compiled modules as files; Python cannot load them from a zip.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# What a wheel holds that workers import; the second one are libraries that were put into the wheel.
+# Folders of a wheel that workers import; the second one has shared libraries that were put into the wheel.
 _FOLDERS: Final = ("acker", "acker.libs")
-# The same bytes whenever it is made: Spark refuses another file of the same name.
+# Makes archives of the same content the same bytes: Spark refuses another file of the same name.
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def ship(spark: SparkSession, *, wheel: str | os.PathLike[str] | None = None) -> None:
-    """Send acker to the executors, those that come later too; for sessions whose executors lack it.
+    """Send acker to the executors of a session, including later ones, if they do not have it.
 
-    Call it before the first job that needs acker there. Calling it again does nothing more. numpy, pyarrow and, for
-    streams, pandas and protobuf must be on the executors, as PySpark itself needs them there.
+    Call it before the first job that needs acker there. Another call has no effect. numpy, pyarrow and, for streams,
+    pandas and protobuf must be on the executors, as PySpark itself needs them there.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def ship(spark: SparkSession, *, wheel: str | os.PathLike[str] | None = None) ->
         Classic or Connect. With Connect the server must have acker itself for a streaming acker, since Spark starts the
         first Python of one beside the server, without the session's files.
     wheel : path, optional
-        A wheel of this release for the executors' platform. Left out, the acker that is installed here is sent, which
+        A wheel of this release for the executors' platform. By default the acker that is installed here is sent, which
         fits executors with the same Python on the same operating system and processor family.
 
     Raises
@@ -52,7 +52,7 @@ def ship(spark: SparkSession, *, wheel: str | os.PathLike[str] | None = None) ->
     ArgumentTypeError, ArgumentValueError
         `wheel` is no path, no wheel of acker, or one of another release.
     SessionError
-        acker was imported from a zip, so there is nothing installed to be sent.
+        acker was imported from a zip, so no installed package can be sent.
 
     Examples
     --------
@@ -63,8 +63,8 @@ def ship(spark: SparkSession, *, wheel: str | os.PathLike[str] | None = None) ->
     for archive in archives(wheel):
         spark.addArtifacts(archive, archive=True)
     if is_classic(spark):
-        # For the worker of a streaming acker that Spark starts beside the driver, which is not told of archives. They
-        # are unpacked there too.
+        # For the worker of a streaming acker that Spark starts beside the driver, without the paths of archives, though
+        # they are unpacked there too.
         from pyspark.core.files import SparkFiles
 
         environment, root = spark.sparkContext.environment, SparkFiles.getRootDirectory()
@@ -73,7 +73,7 @@ def ship(spark: SparkSession, *, wheel: str | os.PathLike[str] | None = None) ->
 
 
 def archives(wheel: str | os.PathLike[str] | None = None) -> list[str]:
-    """Return what `ship` adds: paths of archives, each with the name that it is unpacked as.
+    """Return the archives that `ship` adds: their paths, each with the name under which Spark unpacks it.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def archives(wheel: str | os.PathLike[str] | None = None) -> list[str]:
 
 @functools.cache
 def _archives(wheel: Path | None) -> list[str]:
-    contents = dict(_installed() if wheel is None else _unpacked(wheel))
+    contents = dict(_installed_files() if wheel is None else _wheel_files(wheel))
     # Executors fetch the files from here for as long as the session lives.
     folder = Path(tempfile.mkdtemp(prefix="acker-ship-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -109,12 +109,12 @@ def _archives(wheel: Path | None) -> list[str]:
     return made
 
 
-def _installed() -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the package that is imported, and of the libraries that a wheel put beside it."""
+def _installed_files() -> Iterator[tuple[str, bytes]]:
+    """Yield the files of the imported package, and of the libraries that a wheel put beside it."""
     package = Path(acker.__file__).parent
     if not package.is_dir():
         raise SessionError(
-            f"acker was imported from {package.parent}, which is no folder: there is nothing installed to be sent; name"
+            f"acker was imported from {package.parent}, which is no folder, so no installed package can be sent; name"
             " a wheel for the executors, ship(spark, wheel=...)"
         )
     for name in _FOLDERS:
@@ -123,7 +123,7 @@ def _installed() -> Iterator[tuple[str, bytes]]:
                 yield path.relative_to(package.parent).as_posix(), path.read_bytes()
 
 
-def _unpacked(wheel: Path) -> Iterator[tuple[str, bytes]]:
+def _wheel_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a wheel, which must be of this release."""
     expected = f"wheel: expected a wheel of acker {acker.__version__}"
     name, version, *_ = [*wheel.name.split("-"), ""]

@@ -1,9 +1,9 @@
-"""The log that a file sink of Structured Streaming keeps of what it wrote: a file that is not in it is no output.
+"""The log of a file sink of Structured Streaming: the files that it committed.
 
-A task that failed, or a driver that died, leaves files behind that nobody committed. The sink writes down which files
-each micro-batch committed, in ``_spark_metadata`` below its directory: one file a micro-batch, named by its number; and
-from time to time one ``N.compact``, which holds all up to N. The first line of each is its version, the others are
-JSON, one file a line. Spark reads a directory that has such a log by the log, and so does acker.
+A task that failed, or a driver that died, leaves uncommitted files behind. So the sink records the files that each
+micro-batch committed, in ``_spark_metadata`` below its directory: one file for each micro-batch, named by its number,
+and from time to time one ``N.compact`` with all up to N. The first line of each is its version, the others are JSON,
+one line a file. Spark reads only the files in the log, and so does acker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION: Final = "v1"
 _NAME: Final = re.compile(r"(\d+)(\.compact)?")
 _ADD: Final = "add"
 _DELETE: Final = "delete"
-# A sink that goes on writing may compact its log, and do away with what we were about to read, so often in a row.
+# How often in a row a running sink may compact its log and remove files that were about to be read.
 _ATTEMPTS: Final = 5
 
 
@@ -33,7 +33,7 @@ def read_log(filesystem: fs.FileSystem, directory: str) -> list[str]:
     ----------
     filesystem : pyarrow.fs.FileSystem
     directory : str
-        The directory of the sink; it has a log.
+        The directory of the sink, with a log.
 
     Raises
     ------
@@ -42,13 +42,13 @@ def read_log(filesystem: fs.FileSystem, directory: str) -> list[str]:
     """
     for attempt in range(1, _ATTEMPTS + 1):
         lines: list[tuple[str, str]] = []
-        names = _valid(filesystem, directory)
+        names = _list_log_files(filesystem, directory)
         try:
             for name in names:
                 lines += _read(filesystem, f"{directory}/{LOG}/{name}")
         except FileNotFoundError as error:
-            # What is read here was compacted by the sink after it was listed, unless it is still wanted.
-            if attempt == _ATTEMPTS or _valid(filesystem, directory) == names:
+            # Compacted by the sink since the log was listed, unless the log still needs it.
+            if attempt == _ATTEMPTS or _list_log_files(filesystem, directory) == names:
                 raise ArgumentValueError(
                     f"{directory}/{LOG}: damaged: a file of the log is missing: {error}"
                 ) from error
@@ -58,8 +58,8 @@ def read_log(filesystem: fs.FileSystem, directory: str) -> list[str]:
     raise AssertionError
 
 
-def _valid(filesystem: fs.FileSystem, directory: str) -> list[str]:
-    """Return the names of the files that make up the log: the last compact one, and what came after it."""
+def _list_log_files(filesystem: fs.FileSystem, directory: str) -> list[str]:
+    """Return the names of the files that make up the log: the last compact one and those after it."""
     compact: dict[int, str] = {}
     plain: dict[int, str] = {}
     for entry in filesystem.get_file_info(fs.FileSelector(f"{directory}/{LOG}", allow_not_found=True)):
@@ -72,15 +72,13 @@ def _valid(filesystem: fs.FileSystem, directory: str) -> list[str]:
     begin = max(compact, default=-1)
     for number in range(begin + 1, last + 1):
         if number not in plain:
-            raise ArgumentValueError(
-                f"{directory}/{LOG}: damaged: micro-batch {number} is missing, and {last} is there"
-            )
+            raise ArgumentValueError(f"{directory}/{LOG}: damaged: micro-batch {number} is missing, but {last} exists")
     first = [compact[begin]] if compact else []
     return first + [plain[number] for number in range(begin + 1, last + 1)]
 
 
 def _read(filesystem: fs.FileSystem, path: str) -> list[tuple[str, str]]:
-    """Return (URI, action) of each line of one file of a log; directories are left out."""
+    """Return (URI, action) of each line in one file of a log, without directories."""
     with filesystem.open_input_stream(path) as source:
         content = source.read()
     try:

@@ -284,7 +284,7 @@ def test_a_timer_says_nothing_of_a_micro_batch_that_rows_came_with(session, tmp_
     assert {len(each) for each in told} == {1}
 
 
-@pytest.mark.filterwarnings("ignore:timeout. there is none")
+@pytest.mark.filterwarnings("ignore:timeout. without one")
 @pytest.mark.parametrize("first", [None, "1 hour"])
 def test_a_timeout_may_be_given_later_or_left_out(first, session, tmp_path):
     stream = Stream(session, tmp_path, shards=1, timeout=first)
