@@ -252,7 +252,7 @@ def test_an_environment_chooses_the_number_of_tasks(invoke, folder) -> None:
     assert answer.exit_code == 0 and "bolt, 1 task" in answer.output
     for command in ("run", "graph"):
         answer = invoke(command, "jobs:Scaled")
-        assert answer.exit_code == 2 and "say which one: run(..., environment='prod'), acker run" in answer.output
+        assert answer.exit_code == 2 and "choose one: run(..., environment='prod'), acker run" in answer.output
 
 
 def test_a_port_that_is_taken_is_a_usage_error(invoke, runtime) -> None:

@@ -70,7 +70,7 @@ def test_the_example_of_the_docstring_runs() -> None:
 def test_a_tree_that_nobody_holds_is_said_to_miss_a_message(traces, clock) -> None:
     traces.record_emit(7, 10, "split", 2, "lines")
     traces.record_ack(7, 10)
-    text = "tree 7, begun 0 ms ago: nobody holds a tuple of it, so a message to the acker is missing or late; "
+    text = "tree 7, begun 0 ms ago: no task holds a tuple of it, so a message to the acker is missing or late; "
     assert traces.describe(7) == text + "1 other tuple was settled"
     assert traces.held_tuples(7) == []
 
@@ -103,7 +103,7 @@ def test_the_oldest_tree_makes_room(clock) -> None:
         traces.forget(root)
     traces.record_emit(1, 1, "split", 2, "lines")
     assert len(traces) == 1, "what ended long ago is not remembered for ever"
-    with pytest.raises(ValueError, match="at least one tree"):
+    with pytest.raises(ValueError, match="limit: expected"):
         EdgeTraces(clock, limit=0)
 
 

@@ -51,7 +51,7 @@ def test_each_feeder_has_its_own_feed_and_tracker():
 def test_a_feeder_that_has_ended_takes_no_more():
     feeder = FeederSpout.with_outputs("word")
     feeder.end()
-    with pytest.raises(ArgumentValueError, match="end\\(\\) said"):
+    with pytest.raises(ArgumentValueError, match=r"feed\(\) after end\(\)"):
         feeder.feed(["a"])
 
 

@@ -38,7 +38,7 @@ def test_storms_names_mean_the_same_options():
 
 def test_an_alias_beside_its_option_is_refused():
     with pytest.raises(
-        ConfError, match=r"'topology.acker.executors' and 'topology.acker.tasks' are one; keep one of them"
+        ConfError, match=r"'topology.acker.executors' and 'topology.acker.tasks' are the same option; keep one of them"
     ):
         check({"topology.acker.tasks": 1, "topology.acker.executors": 1})
 
@@ -60,7 +60,7 @@ def test_an_unknown_option_is_an_error_that_names_the_nearest(name, near):
         resolve({name: 1})
     assert str(caught.value).startswith(f"option {name!r} is unknown; the nearest is '")
     assert near in str(caught.value)
-    assert "Options of your own begin with 'user.'" in str(caught.value)
+    assert "Your own options begin with 'user.'" in str(caught.value)
 
 
 def test_options_of_the_users_own_pass():

@@ -652,11 +652,11 @@ def test_an_environment_that_is_not_said_or_not_known():
     where = "topology T, component 'lines': par has a number for each of the environments 'prod', 'beta'"
     with pytest.raises(TopologyError) as refusal:
         topology.graph()
-    assert str(refusal.value) == f"{where}; say which one: run(..., environment='prod'), acker run --environment prod"
+    assert str(refusal.value) == f"{where}; choose one: run(..., environment='prod'), acker run --environment prod"
     with pytest.raises(TopologyError) as refusal:
         topology.graph("prd")
     assert str(refusal.value) == f"{where} and none for 'prd'; did you mean 'prod'?"
-    with pytest.raises(TopologyError, match="a Graph is of one environment; give the Topology class, or make it by"):
+    with pytest.raises(TopologyError, match="a Graph has one environment; pass the Topology class, or the result of"):
         graph_of(topology.graph("prod"), "beta")
 
 

@@ -1,4 +1,4 @@
-"""Shows a running topology to OpenTelemetry (`pip install 'acker[otel]'`; the program brings and sets up the SDK)."""
+"""The exporter for OpenTelemetry (`pip install 'acker[otel]'`; your program installs and sets up the SDK)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from acker import __version__
 from acker.local.observe.metric_names import METRICS, HasStats, MetricSpec, Point
 from acker.local.observe.metrics import Histogram, RuntimeStats
 
-# OpenTelemetry has no instrument that takes a whole histogram, so one is told as what can be read from it.
+# OpenTelemetry has no instrument that takes a whole histogram, so these quantiles are observed instead.
 QUANTILES: Final = (0.5, 0.9, 0.99)
 
 
 class _Snapshots:
-    """Gives all instruments of one collection the same figures, and asks the runtime once.
+    """The figures of one collection, which are the same for all instruments and read once.
 
-    OpenTelemetry calls the instruments one by one and does not say where a collection begins. It has begun when one
-    asks that has had these figures already.
+    OpenTelemetry calls the instruments one by one, without a sign that a new collection begins. So it begins when an
+    instrument asks that got these figures before.
     """
 
     def __init__(self, runtime: HasStats) -> None:
@@ -46,7 +46,7 @@ class _Snapshots:
 
 
 class Instruments:
-    """The instruments of one runtime. After close() they observe nothing: OpenTelemetry cannot take one back."""
+    """The instruments of one runtime. After close() they observe nothing, since OpenTelemetry cannot remove them."""
 
     def __init__(self, runtime: HasStats, meter: Meter) -> None:
         self._snapshots = _Snapshots(runtime)
@@ -74,8 +74,12 @@ class Instruments:
                         yield Point({**point.attributes, "quantile": str(q)}, ns / 1e9)
 
         name, text = metric.name, metric.text
-        self._add(meter, "counter", f"{name}.count", "{message}", f"{text}: how many", part(lambda all_: all_.total))
-        self._add(meter, "counter", f"{name}.sum", "s", f"{text}: all of it", part(lambda all_: all_.sum_ns / 1e9))
+        self._add(
+            meter, "counter", f"{name}.count", "{message}", f"{text}: how many", part(lambda histogram: histogram.total)
+        )
+        self._add(
+            meter, "counter", f"{name}.sum", "s", f"{text}: all of it", part(lambda histogram: histogram.sum_ns / 1e9)
+        )
         self._add(meter, "gauge", f"{name}.quantile", "s", f"{text}: by share", quantiles)
 
     def _add(
@@ -98,7 +102,7 @@ class Instruments:
         self.names.append(name)
 
     def close(self) -> None:
-        """Let go of the runtime."""
+        """Release the runtime."""
         self._snapshots.close()
 
     def __enter__(self) -> Self:
@@ -111,27 +115,27 @@ class Instruments:
 
 
 def _number(point: Point) -> float:
-    """Return the number of a point that is no histogram."""
+    """Return the value of a point that is not a histogram."""
     assert not isinstance(point.value, Histogram)
     return point.value
 
 
 def instrument(runtime: HasStats, meter_provider: MeterProvider | None = None) -> Instruments:
-    """Make the metrics of `acker.local.observe.metric_names` instruments of OpenTelemetry.
+    """Create instruments of OpenTelemetry for the metrics of a runtime.
 
-    Histograms become three: `.count` and `.sum` (counters), and `.quantile` (a gauge with the attribute `quantile`:
-    0.5, 0.9, 0.99), because the API has no observable histogram.
+    A histogram becomes three instruments, because the API has no observable histogram: the counters `.count` and
+    `.sum`, and the gauge `.quantile` with the attribute `quantile`: 0.5, 0.9, 0.99.
 
     Parameters
     ----------
     runtime : LocalRuntime
     meter_provider : MeterProvider, optional
-        The global one if left out.
+        By default the global one.
 
     Returns
     -------
     Instruments
-        Close it when the runtime has ended, so that it can be forgotten.
+        Close it when the runtime has ended, so that the runtime can be freed.
     """
     provider = get_meter_provider() if meter_provider is None else meter_provider
     return Instruments(runtime, provider.get_meter("acker", __version__))

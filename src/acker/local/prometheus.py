@@ -1,4 +1,4 @@
-"""Shows a running topology to Prometheus (`pip install 'acker[prometheus]'`).
+"""The exporter for Prometheus (`pip install 'acker[prometheus]'`).
 
 >>> from acker.local import LocalRuntime                                    # doctest: +SKIP
 >>> with LocalRuntime(WordCount) as runtime, serve(runtime, 9464):          # doctest: +SKIP
@@ -22,21 +22,21 @@ from acker.local.observe.metrics import Histogram
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
 
-# Of the latency buckets every fourth is told, an octave apart.
+# Every fourth latency bucket is exported; they are an octave apart.
 _BUCKETS_EVERY = 4
 
 
 class RuntimeCollector(Collector):
-    """Asks a runtime for its figures each time Prometheus asks for them.
+    """Collects the figures of a runtime each time Prometheus scrapes.
 
     Parameters
     ----------
     runtime : LocalRuntime
-        Or whatever has stats().
+        Or another object with stats().
 
     Examples
     --------
-    To show it beside a program's own metrics, register it where they are:
+    To export it together with your own metrics, add it to their registry:
 
     >>> import prometheus_client
     >>> prometheus_client.REGISTRY.register(RuntimeCollector(runtime))      # doctest: +SKIP
@@ -46,7 +46,7 @@ class RuntimeCollector(Collector):
         self._runtime = runtime
 
     def collect(self) -> Iterator[Family]:
-        """Yield the metrics of `acker.local.observe.metric_names`; those without any point are left out."""
+        """Yield the metrics that have at least one point."""
         stats = self._runtime.stats()
         for metric in METRICS:
             family = _family(metric)
@@ -56,7 +56,7 @@ class RuntimeCollector(Collector):
                 yield family
 
     def describe(self) -> list[Family]:
-        """Return the names only: registering must not ask a runtime that has not started."""
+        """Return the names alone, since registration must not read a runtime that has not started."""
         return [_family(metric) for metric in METRICS]
 
 
@@ -80,12 +80,12 @@ def _add(family: Any, metric: MetricSpec, point: Point) -> None:
 
 
 class MetricsServer:
-    """An HTTP server that is scraped; closed by close() or at the end of its `with`.
+    """An HTTP server for Prometheus; closed by close() or at the end of its `with`.
 
     Attributes
     ----------
     host, port : str, int
-        Where it listens.
+        The address on which it listens.
     """
 
     def __init__(self, runtime: HasStats, port: int, host: str) -> None:
@@ -97,7 +97,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """What to give Prometheus."""
+        """The URL to scrape."""
         return f"http://{self.host}:{self.port}/metrics"
 
     def close(self) -> None:
@@ -118,24 +118,24 @@ class MetricsServer:
 
 
 def serve(runtime: HasStats, port: int, host: str = "127.0.0.1") -> MetricsServer:
-    """Serve the figures of a runtime over HTTP.
+    """Serve the figures of a runtime to Prometheus over HTTP.
 
     Parameters
     ----------
     runtime : LocalRuntime
     port : int
-        0 takes a free one; see the result's `port`.
+        0: a free one; see the result's `port`.
     host : str
-        This machine only, unless it is said otherwise: the figures name components, and nobody has to log in.
+        By default only this machine, since the figures name components and there is no login.
 
     Returns
     -------
     MetricsServer
-        To be closed.
+        Close it when the runtime has ended.
 
     Raises
     ------
     OSError
-        The port is taken, or the host is none of this machine's.
+        The port is in use, or the host is not an address of this machine.
     """
     return MetricsServer(runtime, port, host)

@@ -1,4 +1,4 @@
-"""Shipped helpers for tests and benchmarks: a test kit for topologies, and seeded message streams."""
+"""Helpers for tests and benchmarks: a test kit for topologies, and seeded message streams."""
 
 from acker.errors import SchedulerError
 from acker.testing.bolts import BoltRun, Emitted, make_tuple, run_bolt

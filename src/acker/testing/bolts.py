@@ -1,4 +1,4 @@
-"""One bolt by itself: tuples that a test makes go in; what the bolt emitted, acked and failed comes out."""
+"""run_bolt: tests one bolt alone, with tuples that the test makes."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ def make_tuple(
     component: str = "spout",
     task: int = 1,
 ) -> Tuple:
-    """Return a tuple as a bolt receives it, for `run_bolt`, or to call methods with that do not emit, ack or fail.
+    """Return a tuple as a bolt receives it, for `run_bolt` or for methods that do not emit, ack or fail.
 
     Parameters
     ----------
     values : sequence, or dict of str to object
-        One value a field; or the fields with their values.
+        One value for each field; or the fields with their values.
     fields : sequence of str, optional
-        Names of the values. Left out, and where `values` is no dict: value0, value1 ...
+        Names of the values. By default the keys of a dict, or value0, value1 ...
     stream, component : str
-        Where it comes from.
+        Its source.
     task : int
-        The task that it comes from.
+        The task of its source.
 
     Returns
     -------
     Tuple
-        It belongs to a tree of its own.
+        It is the only tuple of its tree.
 
     Raises
     ------
     ArgumentTypeError, ArgumentValueError
-        The values are no row, or not as many as the fields.
+        The values are not a row, or their number is not that of the fields.
 
     Examples
     --------
@@ -78,14 +78,14 @@ def make_tuple(
 
 
 class Emitted(NamedTuple):
-    """What a bolt emitted.
+    """One tuple that a bolt emitted.
 
     Attributes
     ----------
     values : tuple
     stream : str
     anchors : tuple of Tuple
-        Those of the given tuples whose trees it joined.
+        The given tuples to which it was anchored.
     """
 
     values: tuple[Any, ...]
@@ -95,20 +95,20 @@ class Emitted(NamedTuple):
 
 @dataclass(frozen=True)
 class BoltRun:
-    """What a bolt did with the tuples that it was given.
+    """The result of `run_bolt`: what a bolt did with the given tuples.
 
     Attributes
     ----------
     bolt : Bolt
-        The instance, closed by now.
+        The instance, which is closed.
     emitted : list of Emitted
         In the order of emission.
     acked, failed, held : list of Tuple
-        Of the given ones: acked and failed in that order, and what was neither acked nor failed.
+        The given tuples that were acked and failed, in this order, and those that were neither.
     reasons : list of Reason
-        Why, one for each of `failed`.
+        The reasons, one for each of `failed`.
     report : RunReport
-        Of the run; ``report.stats`` has the bolt's own counters.
+        Its ``report.stats`` has the counters of the bolt.
     """
 
     bolt: Bolt
@@ -120,7 +120,7 @@ class BoltRun:
     report: RunReport
 
     def tuples(self, stream: str = "default") -> list[tuple[Any, ...]]:
-        """Return the values that were emitted to a stream.
+        """Return the values of the tuples emitted to a stream.
 
         Raises
         ------
@@ -134,7 +134,7 @@ class BoltRun:
 
 
 class _SettledRecorder(Hook):
-    """Notes which tuples the bolt acked and failed."""
+    """Records which tuples the bolt acked and failed."""
 
     def __init__(self) -> None:
         self.acked: list[Tuple] = []
@@ -154,22 +154,22 @@ class _SettledRecorder(Hook):
 def run_bolt(
     bolt: Bolt | type[Bolt], tuples: Iterable[Tuple], conf: Mapping[str, Any] | None = None, *, ticks: int = 0
 ) -> BoltRun:
-    """Let one task of a bolt process tuples: initialize, process, then ticks, then stop it in order.
+    """Run one task of a bolt on tuples: initialize, process, ticks, and an orderly stop.
 
-    The bolt runs in the local runtime, on one thread and a clock that stands still but for the ticks. What it holds in
-    batches is processed when it stops at the latest. Its component is named "tested"; one task of "reader" reads all
-    its streams, also direct ones.
+    The bolt runs in the local runtime, on one thread and a clock that only moves for ticks. Batches are processed at
+    the latest when it stops. Its component is named "tested"; one task of "reader" reads all its streams, also direct
+    ones.
 
     Parameters
     ----------
     bolt : Bolt, or class
-        An instance may have been prepared by the test; a class is called without arguments.
+        An instance that the test has prepared, or a class that is called without arguments.
     tuples : iterable of Tuple
-        Of `make_tuple`, each for one run.
+        From `make_tuple`, each for one run.
     conf : mapping, optional
-        Options, as a topology has them.
+        Options of the topology.
     ticks : int
-        How many tick tuples come after the tuples. A bolt that holds tuples gets more as it stops, as in any run.
+        Number of tick tuples after the tuples. A bolt that holds tuples gets more when it stops, as in any run.
 
     Returns
     -------
@@ -178,11 +178,11 @@ def run_bolt(
     Raises
     ------
     ArgumentTypeError, ArgumentValueError
-        What was given is no bolt, or no tuple of `make_tuple`, or was processed before.
+        An argument is no bolt, no tuple of `make_tuple`, or a tuple that was processed before.
     TopologyError
         The bolt cannot be part of a topology.
     Exception
-        What escaped from the bolt: from `initialize`, say, or from `process` where `auto_fail` is False.
+        The one that escaped from the bolt, from `initialize` for instance, or from `process` if `auto_fail` is False.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def run_bolt(
         Emitted(tuple(tup.values), tup.stream, tuple(roots[root_id] for root_id in tup._ids or () if root_id in roots))
         for tup in read
     ]
-    ours = {id(tup) for tup in given}  # a tick that pystorm's bolts ack is not
+    ours = {id(tup) for tup in given}  # which excludes ticks that pystorm's bolts ack
     acked = [tup for tup in settled.acked if id(tup) in ours]
     held = [tup for tup in given if not tup._is_settled]
     return BoltRun(task.bolt, emitted, acked, settled.failed, held, settled.reasons, report)
@@ -245,7 +245,7 @@ def _make_topology(
     if not issubclass(kind, Bolt):
         raise ArgumentTypeError(f"run_bolt: expected a Bolt, its class or an instance, got {bolt!r}")
     if not isinstance(bolt, type):
-        # A runtime makes its tasks itself; this one is there.
+        # A runtime instantiates a class for each task: this class returns the given instance.
         kind = type(kind.__name__, (kind,), {"__new__": lambda _: bolt, "__module__": kind.__module__})
     sources: dict[str, dict[str, Stream]] = {}
     for tup in given:
@@ -263,7 +263,8 @@ def _make_topology(
     specs["tested"] = kind.spec(_BOLT, inputs=inputs)
     outputs = [*(kind.outputs or ())]
     names = [each.name for each in outputs if isinstance(each, Stream)]
-    names += ["default"] * any(isinstance(each, str) for each in outputs)
+    if any(isinstance(each, str) for each in outputs):
+        names.append("default")
     if names:
         reader: Any = type("Reader", (Bolt,), {"process": lambda _, tup: read.append(tup)})
         specs["reader"] = reader.spec(_READER, inputs=[specs["tested"][name] for name in names])

@@ -1,4 +1,4 @@
-"""A clock that stands still until a test turns it."""
+"""ManualClock: a clock that moves only when a test turns it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _NS_A_MILLISECOND: Final = 1_000_000
 
 
 class ManualClock:
-    """A clock for tests: it shows what `advance` makes of it, and whoever waits for a time waits for the test.
+    """A clock for tests, which moves only by `advance`.
 
-    It stands where the runtime has its `SystemClock`. Any thread may read it, wait on it and turn it.
+    It replaces the `SystemClock` of a runtime. Any thread may read it, wait on it and turn it.
 
     Parameters
     ----------
     start_ns : int
-        What the clock shows at first, in nanoseconds.
+        The time at first, in nanoseconds.
     """
 
     def __init__(self, start_ns: int = 0) -> None:
@@ -39,23 +39,22 @@ class ManualClock:
 
     @property
     def sleepers(self) -> int:
-        """How many threads are inside `wait`."""
+        """Number of threads inside `wait`."""
         return len(self._sleepers)
 
     def wait(self, signal: Signal, until_ns: int | None) -> None:
-        """Wait until the signal is set, and at most until the clock has been turned.
+        """Wait until the signal is set or the clock is turned.
 
-        As with a condition, a caller looks again at what it waits for: the clock may have been turned by less than it
-        takes to reach `until_ns`.
+        As with a condition, a caller has to check again: the clock may have been turned by less than `until_ns` needs.
 
         Parameters
         ----------
         signal : Signal
-            What ends the wait; turning the clock sets it.
+            Ends the wait; turning the clock sets it.
         until_ns : int or None
-            A time that has come already ends the wait at once. None: there is no such time.
+            A time in the past ends the wait at once. None: no time.
         """
-        with self._lock:  # so that the clock is not turned between the look at it and the note that somebody sleeps
+        with self._lock:  # so that the clock is not turned between this check and the append
             if until_ns is not None and self._now_ns >= until_ns:
                 return
             self._sleepers.append(signal)
@@ -66,7 +65,7 @@ class ManualClock:
                 self._sleepers.remove(signal)
 
     def advance(self, seconds: float | Fraction) -> None:
-        """Turn the clock on and wake everybody who waits.
+        """Turn the clock on and wake all threads that wait.
 
         Parameters
         ----------
@@ -76,15 +75,15 @@ class ManualClock:
         Raises
         ------
         ArgumentValueError
-            The number is negative: the clock is a monotonic one.
+            The number is negative, and the clock is monotonic.
         """
         self.advance_to(self._now_ns + round(Fraction(seconds) * _NS_A_SECOND))
 
     def advance_to(self, now_ns: int) -> None:
-        """Turn the clock on until it shows a time in nanoseconds, as `advance` does."""
+        """Turn the clock on to a time in nanoseconds, as `advance` does."""
         with self._lock:
             if now_ns < self._now_ns:
-                raise ArgumentValueError(f"a monotonic clock does not turn back from {self._now_ns} ns to {now_ns} ns")
+                raise ArgumentValueError(f"cannot turn a monotonic clock back from {self._now_ns} ns to {now_ns} ns")
             self._now_ns = now_ns
             for signal in self._sleepers:
                 signal.set()

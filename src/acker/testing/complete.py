@@ -1,4 +1,4 @@
-"""Run a whole topology on given tuples, and see everything that every component emitted (Storm's completeTopology)."""
+"""complete_topology: runs a whole topology on given tuples and records all that it emits (Storm's completeTopology)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from acker.topology.suggestions import suggestion
 
 
 class _EmitRecorder(Hook):
-    """Notes what is emitted, whether or not anybody reads it."""
+    """Records what is emitted, also to streams that no bolt reads."""
 
     def __init__(self) -> None:
         self.emitted: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
@@ -34,14 +34,14 @@ class _EmitRecorder(Hook):
 
 @dataclass(frozen=True)
 class Completed:
-    """What a topology did with the tuples that it was given.
+    """The result of `complete_topology`: what a topology did with the given tuples.
 
     Attributes
     ----------
     emitted : dict
-        (component, stream) -> values of each emitted tuple, in the order of the run.
+        (component, stream) -> values of each tuple that was emitted, in the order of the run.
     trackers : dict
-        Name of a fed spout -> what it was told; the ids are the places in its feed.
+        Name of a fed spout -> the outcomes of its tuples; the ids are the places in its feed.
     report : RunReport
     streams : dict
         Component -> the names of its streams.
@@ -69,12 +69,12 @@ class Completed:
 
     @property
     def acked(self) -> int:
-        """How many of the fed tuples were acked."""
+        """Number of fed tuples that were acked."""
         return sum(len(tracker.acked) for tracker in self.trackers.values())
 
     @property
     def failed(self) -> int:
-        """How many of the fed tuples were failed; they are not fed again."""
+        """Number of fed tuples that failed; they are not fed again."""
         return sum(len(tracker.failed) for tracker in self.trackers.values())
 
 
@@ -88,23 +88,23 @@ def complete_topology(
     no_restart: bool = True,
     environment: str | None = None,
 ) -> Completed:
-    """Run a topology on given tuples until nothing is left to do, on a clock of its own and one thread.
+    """Run a topology on given tuples until nothing is left to do, on one thread and a manual clock.
 
-    Each spout that is named is replaced by one which emits what it is fed, tracked and once: a tuple that fails is
-    done. The others run as they are, and have to finish.
+    Each spout in `feed` is replaced by one that emits the given tuples, tracked and once: it does not replay a tuple
+    that failed. Other spouts run unchanged, and have to finish.
 
     Parameters
     ----------
     topology : Topology class or Graph
     feed : dict of str to sequences
-        Name of a spout -> the values of its tuples, as `FixedTuple` where they are for a stream that has a name.
+        Name of a spout -> the values of its tuples, or `FixedTuple` for streams other than the default one.
     conf : mapping, optional
-        Goes before the topology's own.
+        Options that override the topology's.
     seed : int
-        Another seed, another order of steps: what holds for one should hold for all.
+        Decides the order of steps; a correct topology passes with every seed.
     steps_max : int
     no_restart : bool
-        Stop with the first exception that escapes. False: restart as the options say, and fail what was open.
+        Stop at the first exception that escapes. False: restart as the options say, and fail open tuples.
     environment : str, optional
         As for `acker.local.LocalRuntime`.
 
@@ -115,11 +115,11 @@ def complete_topology(
     Raises
     ------
     ArgumentValueError
-        A name in `feed` is none of a spout, or a tuple does not fit the fields of its stream.
+        A name in `feed` is not that of a spout, or a tuple does not fit the fields of its stream.
     SchedulerError
-        It did not end within `steps_max`, or cannot end: a spout of the topology's own never finishes. Names the seed.
+        It did not end within `steps_max`, or cannot end because a spout never finishes. The text names the seed.
     Exception
-        What the topology stopped with.
+        The one with which the topology stopped.
     """
     graph = graph_of(topology, environment)
     fed = {name: _make_feeder(graph, name, tuples) for name, tuples in feed.items()}
@@ -132,7 +132,7 @@ def complete_topology(
 
 
 def _make_feeder(graph: Graph, name: str, tuples: Sequence[Sequence[Any]]) -> type[FeederSpout]:
-    """Return a spout that takes the place of the one with this name."""
+    """Return a spout that replaces the one with this name."""
     node = graph.nodes.get(name)
     if node is None or node.kind != "spout":
         spouts = ", ".join(repr(one.name) for one in graph.spouts)

@@ -1,8 +1,7 @@
-"""Spouts and bolts for tests: one that is fed from outside, one that keeps what reaches it, and who was acked.
+"""Spouts and bolts for tests: a spout that a test feeds, a bolt that keeps its tuples, a tracker of acks and fails.
 
-They are Apache Storm's test kit (FeederSpout, AckFailMapTracker, TupleCaptureBolt) on classes: a
-runtime makes the tasks of a component, so what a test holds in its hand is the class, and the state is the class's.
-Each class has its own, also when it was derived from another one.
+They follow Apache Storm's test kit (FeederSpout, AckFailMapTracker, TupleCaptureBolt). A test only has the class of a
+component, since the runtime makes its instances, so the state belongs to the class. Each subclass has its own state.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from acker.topology.streams import DEFAULT_STREAM
 from acker.topology.suggestions import suggestion
 from acker.topology.tuples import row_of
 
-_NO_FEED: Final = "no feed of its own; make one that has: Words = FeederSpout.with_outputs('word'), or a subclass"
-_NO_LIST: Final = "no list of its own; make one that has: Sink = CapturingBolt.fresh(), or a subclass"
+_NO_FEED: Final = "no feed; make a spout that has one: Words = FeederSpout.with_outputs('word'), or a subclass"
+_NO_LIST: Final = "no list; make a bolt that has one: Sink = CapturingBolt.fresh(), or a subclass"
 
 
 class FixedTuple(NamedTuple):
-    """A tuple as a test writes it down: its values, and the stream that it is for or from.
+    """A tuple in a test: its values and its stream.
 
     Attributes
     ----------
     values : sequence
-        One value a field.
+        One value for each field.
     stream : str
     """
 
@@ -37,12 +36,12 @@ class FixedTuple(NamedTuple):
 
 
 def as_fixed_tuple(values: Sequence[Any]) -> FixedTuple:
-    """Return what was given as a FixedTuple, for the default stream if it is not one yet."""
+    """Return values as a FixedTuple, by default of the default stream."""
     return values if isinstance(values, FixedTuple) else FixedTuple(values)
 
 
 def find_misfit(tup: FixedTuple, streams: Mapping[str, Sequence[str]]) -> str | None:
-    """Say what is wrong with a tuple that is to be emitted; None: nothing.
+    """Return why a tuple cannot be emitted; None if it can.
 
     Parameters
     ----------
@@ -61,14 +60,14 @@ def find_misfit(tup: FixedTuple, streams: Mapping[str, Sequence[str]]) -> str | 
 
 
 class AckFailTracker:
-    """What a spout was told of its tuples, in that order. Any thread may look while a topology runs.
+    """Records the outcomes of a spout's tuples, in their order. Any thread may read it while a topology runs.
 
     Attributes
     ----------
     acked, failed : list of hashable
-        The spout's ids. An id that was told twice stands there twice.
+        The ids of the spout. An id with two outcomes is there twice.
     reasons : list of Reason
-        Why, one for each of `failed`.
+        The reasons, one for each of `failed`.
     """
 
     def __init__(self) -> None:
@@ -77,35 +76,35 @@ class AckFailTracker:
         self.reasons: list[Reason | None] = []
 
     def ack(self, tup_id: Hashable) -> None:
-        """Note that the tree of a tuple was finished."""
+        """Record that a tuple was acked."""
         self.acked.append(tup_id)
 
     def fail(self, tup_id: Hashable, reason: Reason | None = None) -> None:
-        """Note that the tree of a tuple was not finished, and why."""
-        self.reasons.append(reason)  # first: a reader of another thread finds a reason for each id
+        """Record that a tuple failed, and why."""
+        self.reasons.append(reason)  # first, so that readers on other threads find a reason for each id
         self.failed.append(tup_id)
 
     def is_acked(self, tup_id: Hashable) -> bool:
-        """Say whether a tuple was acked."""
+        """Return whether a tuple was acked."""
         return tup_id in self.acked
 
     def is_failed(self, tup_id: Hashable) -> bool:
-        """Say whether a tuple was failed."""
+        """Return whether a tuple failed."""
         return tup_id in self.failed
 
     def reason_of(self, tup_id: Hashable) -> Reason | None:
-        """Return why a tuple failed first; None if it did not, or if nobody said."""
+        """Return the first reason of a tuple's failure; None if it did not fail, or without a reason."""
         return self.reasons[self.failed.index(tup_id)] if tup_id in self.failed else None
 
     def clear(self) -> None:
-        """Forget what was told so far."""
+        """Forget all outcomes."""
         self.acked.clear()
         self.failed.clear()
         self.reasons.clear()
 
 
 class FeederSpout(Spout):
-    """A spout that emits what a test feeds it, and tells a tracker how each tuple ended. It replays nothing.
+    """A spout that emits the tuples that a test feeds, and records their outcomes in a tracker. It replays nothing.
 
     Feed the class: ``Words = FeederSpout.with_outputs("word")``, ``Words.spec()`` in a topology, and
     ``Words.feed(["a"], 1)`` at any time, from any thread. The tasks of one class share the feed.
@@ -126,7 +125,7 @@ class FeederSpout(Spout):
 
     @classmethod
     def with_outputs(cls, *outputs: str | Stream) -> type[Self]:
-        """Return a new spout with these fields or streams, a feed and a tracker of its own."""
+        """Return a new spout class with these fields or streams, its own feed and its own tracker."""
         return type(cls.__name__, (cls,), {"outputs": list(outputs), "__module__": cls.__module__})
 
     @classmethod
@@ -146,28 +145,28 @@ class FeederSpout(Spout):
 
     @classmethod
     def feed(cls, values: Sequence[Any], tup_id: Hashable | None = None) -> None:
-        """Let one of the tasks emit a tuple.
+        """Add a tuple, which one of the tasks emits.
 
         Parameters
         ----------
         values : sequence or FixedTuple
-            One value a field of the default stream, or of the FixedTuple's.
+            One value for each field of the default stream, or of the FixedTuple's stream.
         tup_id : hashable, optional
-            What the tracker will be told; without it the tuple is not tracked.
+            The id for the tracker; without it the tuple is not tracked.
 
         Raises
         ------
         ArgumentValueError
-            There is no such stream, or it has another number of fields; `end` was called; or this is FeederSpout
-            itself, which has no feed.
+            The stream does not exist or has another number of fields; `end` was called; or this is FeederSpout itself,
+            which has no feed.
         """
         feed, tup = cls._own_feed(), as_fixed_tuple(values)
         if cls._ended:
-            raise ArgumentValueError(f"{cls.__name__}: end() said that there is no more to feed")
+            raise ArgumentValueError(f"{cls.__name__}: feed() after end()")
         wrong = find_misfit(tup, cls._streams())
         if wrong is not None:
             raise ArgumentValueError(f"{cls.__name__}.feed: {wrong}")
-        # A copy: the test may go on changing its list.
+        # A copy, since the test may change its list.
         feed.append((FixedTuple(copy.copy(tup.values), tup.stream), tup_id))
 
     @classmethod
@@ -178,13 +177,13 @@ class FeederSpout(Spout):
 
     @classmethod
     def end(cls) -> None:
-        """Say that nothing more will be fed, so that a run can end when all is done (``until="drained"``)."""
+        """Declare that nothing more will be fed, so that a run can end when all is done (``until="drained"``)."""
         cls._own_feed()
         cls._ended = True
 
     @classmethod
     def waiting_count(cls) -> int:
-        """Return how many tuples no task has emitted yet."""
+        """Return the number of tuples that no task has emitted yet."""
         return len(cls._own_feed())
 
     def next_tuple(self) -> None:
@@ -198,11 +197,11 @@ class FeederSpout(Spout):
         self.emit(values, tup_id=tup_id, stream=stream)
 
     def ack(self, tup_id: Hashable) -> None:
-        """Tell the tracker."""
+        """Record the outcome in the tracker."""
         self.tracker.ack(tup_id)
 
     def fail(self, tup_id: Hashable, reason: Reason | None = None) -> None:
-        """Tell the tracker."""
+        """Record the outcome in the tracker."""
         self.tracker.fail(tup_id, reason)
 
 
@@ -225,12 +224,12 @@ class Captured(NamedTuple):
 
 
 class CapturingBolt(Bolt):
-    """A bolt that keeps and acks what reaches it: ``Sink = CapturingBolt.fresh()``, ``Sink.spec(inputs=[...])``.
+    """A bolt that keeps and acks all its tuples: ``Sink = CapturingBolt.fresh()``, ``Sink.spec(inputs=[...])``.
 
     Attributes
     ----------
     captured : list of Captured
-        Of the class, in the order of arrival.
+        The tuples of the class, in the order of arrival.
     """
 
     captured: ClassVar[list[Captured]]
@@ -242,7 +241,7 @@ class CapturingBolt(Bolt):
 
     @classmethod
     def fresh(cls) -> type[Self]:
-        """Return a new bolt that has captured nothing yet."""
+        """Return a new bolt class that has captured nothing yet."""
         return type(cls.__name__, (cls,), {"__module__": cls.__module__})
 
     @classmethod
@@ -254,12 +253,12 @@ class CapturingBolt(Bolt):
 
     @classmethod
     def tuples(cls, component: str | None = None, stream: str | None = None) -> list[tuple[Any, ...]]:
-        """Return the values of what was captured, in the order of arrival.
+        """Return the values of the captured tuples, in the order of arrival.
 
         Parameters
         ----------
         component, stream : str, optional
-            Only of what comes from there.
+            Only tuples from there.
 
         Raises
         ------
@@ -275,5 +274,5 @@ class CapturingBolt(Bolt):
         ]
 
     def process(self, tup: Tuple) -> None:
-        """Keep a tuple; it is acked when this returns."""
+        """Keep a tuple, which is acked when this returns."""
         self.captured.append(Captured(tup.component, tup.stream, self.task_id, tuple(tup.values)))

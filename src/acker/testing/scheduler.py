@@ -1,8 +1,7 @@
-"""A scheduler that runs a whole topology on one thread, one step at a time, in an order that a seed decides.
+"""Scheduler: runs a whole topology on one thread, one step at a time, in an order that a seed decides.
 
-The threads of a runtime are taken away (``LocalRuntime(..., threads=False)``) and its executors, ackers and lifecycle
-become steps that the scheduler takes in turns. Every interleaving that threads could show at the boundary of a step can
-come up, and each comes up again for the same seed.
+The runtime has no threads (``LocalRuntime(..., threads=False)``); the scheduler steps its executors, ackers and
+lifecycle in turn. Every interleaving that threads could show between two steps can occur, and the same seed repeats it.
 """
 
 from __future__ import annotations
@@ -24,33 +23,33 @@ from acker.testing.turns import Part, Turns
 from acker.topology import Graph, Topology
 
 _NS_PER_SEC: Final = 1_000_000_000
-# How many tuples or messages one step may take: 1 shows the most interleavings, the last is what threads do.
+# Numbers of tuples or messages that one step may take: 1 shows the most interleavings, threads use the last.
 _LIMITS: Final = (1, 2, 5, 512)
 # How many of the last steps an error names.
 _STEPS_NAMED: Final = 12
 
 
 class Scheduler:
-    """Drives a runtime that has no threads, on a clock that it turns itself, in an order that the seed decides.
+    """Steps a runtime without threads, and turns its clock, in an order that the seed decides.
 
-    ``Scheduler.of(topology)`` makes all three. Used in a `with` statement, the runtime is stopped at the end of it,
-    and what the topology stopped with before is raised there if nothing else has raised it.
+    ``Scheduler.of(topology)`` makes all three. At the end of a `with` statement it stops the runtime, and raises the
+    exception with which the topology stopped before, unless it was raised already.
 
     Parameters
     ----------
     runtime : LocalRuntime
         Made with ``threads=False`` and with this clock.
     clock : ManualClock
-        Turned to the runtime's next deadline whenever nothing else is left to do.
+        Turned to the next deadline of the runtime whenever no part can step.
     seed : int
-        The same seed, topology and calls give the same run.
+        The same seed, topology and calls repeat the same run.
 
     Attributes
     ----------
     runtime, clock, seed
         As given.
     steps : int
-        How many steps that did something were taken so far.
+        Number of steps so far that did something.
     """
 
     def __init__(self, runtime: LocalRuntime, clock: ManualClock, seed: int = 0) -> None:
@@ -63,7 +62,7 @@ class Scheduler:
         self._last_steps: deque[str] = deque(maxlen=_STEPS_NAMED)
         self._turns = Turns(runtime)
         self._seen_ns = clock.now_ns()
-        # What is to be called: when, a number so that no two are alike, what.
+        # A heap of calls: when, a number that makes entries differ, the function.
         self._calls: list[tuple[int, int, Callable[[], object]]] = []
         self._number = itertools.count()
 
@@ -79,7 +78,7 @@ class Scheduler:
         no_restart: bool | None = None,
         environment: str | None = None,
     ) -> Self:
-        """Start a topology on a clock that shows 0, with nobody but the new scheduler to drive it.
+        """Start a topology on a manual clock at 0, and return its scheduler.
 
         Parameters
         ----------
@@ -115,7 +114,7 @@ class Scheduler:
                 self._raise_if_dead()
 
     def _raise_if_dead(self) -> None:
-        """Raise what the topology stopped with: a test that goes on would look at nothing."""
+        """Raise the exception with which the topology stopped, since the rest of the test would test nothing."""
         error = self.runtime.error
         if error is not None:
             self._error_raised = True
@@ -133,9 +132,9 @@ class Scheduler:
         Raises
         ------
         SchedulerError
-            That does not happen within `steps_max`, or cannot happen.
+            It does not end within `steps_max`, or cannot end.
         Exception
-            What the topology stopped with.
+            The one with which the topology stopped.
         """
         lifecycle = self.runtime.lifecycle
         self.runtime.watch_for("drained")
@@ -146,26 +145,26 @@ class Scheduler:
         return replace(report, outcome="drained") if drained else report
 
     def run(self, until: Callable[[], object] | Literal["stopped"] = "stopped", *, steps_max: int = 1_000_000) -> int:
-        """Take steps, and turn the clock on whenever nothing is ready, until something has happened.
+        """Take steps, and turn the clock whenever no part can step, until a condition holds.
 
         Parameters
         ----------
         until : callable or "stopped"
-            Looked at before each step; "stopped" means that the runtime has stopped for good.
+            Called before each step; "stopped": the runtime has stopped for good.
         steps_max : int
-            How many steps and turns of the clock that may take.
+            Limit of steps and turns of the clock.
 
         Returns
         -------
         int
-            How many steps were taken.
+            Number of steps.
 
         Raises
         ------
         SchedulerError
-            It did not happen within `steps_max`, or never will: nothing is ready, and no timer is set.
+            It does not hold within `steps_max`, or never will: no part can step, and no timer is set.
         Exception
-            What the topology stopped with before it happened.
+            The one with which the topology stopped before.
         """
         reached = (lambda: self.runtime.has_ended) if until == "stopped" else until
         before = self.steps
@@ -179,41 +178,41 @@ class Scheduler:
         raise self._error(f"not reached within {steps_max} steps")
 
     def settle(self, *, steps_max: int = 1_000_000) -> int:
-        """Take steps until nothing is ready at the time that the clock shows; return how many.
+        """Take steps until no part can step at the time of the clock; return the number of steps.
 
         Raises
         ------
         SchedulerError
-            That takes more than `steps_max`.
+            It takes more than `steps_max`.
         Exception
-            What the topology stopped with.
+            The one with which the topology stopped.
         """
         before = self.steps
         self._turns.wake_all()
         while self.step():
             if self.steps - before >= steps_max:
-                raise self._error(f"still something to do after {steps_max} steps, at one and the same time")
+                raise self._error(f"still something to do after {steps_max} steps without a turn of the clock")
         self._raise_if_dead()
         return self.steps - before
 
     def advance(self, seconds: float | Fraction, *, steps_max: int = 1_000_000) -> int:
-        """Let time pass: stop at each deadline on the way, and settle there and at the end.
+        """Let time pass: turn the clock to each deadline on the way and to the end, and settle each time.
 
         Parameters
         ----------
         seconds : float or Fraction
         steps_max : int
-            How many steps it may take to settle, each time.
+            Limit of steps for each time it settles.
 
         Returns
         -------
         int
-            How many steps were taken.
+            Number of steps.
 
         Raises
         ------
         SchedulerError, Exception
-            As of `settle`.
+            As for `settle`.
         """
         before, end_ns = self.steps, self.clock.now_ns() + round(Fraction(seconds) * _NS_PER_SEC)
         self.settle(steps_max=steps_max)
@@ -234,36 +233,36 @@ class Scheduler:
         return self._let_step(self.runtime.lifecycle) or self._let_step(self.runtime.lifecycle)
 
     def call_later(self, seconds: float | Fraction, function: Callable[[], object]) -> None:
-        """Call a function once so much time has passed, between two steps."""
+        """Call a function between two steps, after this time."""
         at_ns = self.clock.now_ns() + round(Fraction(seconds) * _NS_PER_SEC)
         heapq.heappush(self._calls, (at_ns, next(self._number), function))
 
     def freeze(self, pattern: str) -> list[str]:
-        """Take no more steps of some, as if their thread hung or their machine was gone.
+        """Take no more steps of some parts, as if their threads hung or their machine was gone.
 
         Parameters
         ----------
         pattern : str
-            A name, or several as in a shell: ``"count*"``. The lifecycle is meant by its whole name only.
+            A name, or several as in a shell: ``"count*"``. Only its whole name means the lifecycle.
 
         Returns
         -------
         list of str
-            The names that it stands for.
+            The names that fit.
 
         Raises
         ------
         SchedulerError
-            It stands for none; names there are once the topology runs, after `settle`.
+            No name fits. Parts exist once the topology runs, after `settle`.
         """
         return self._turns.freeze(pattern)
 
     def thaw(self, pattern: str = "*") -> None:
-        """Take steps again of those that were frozen."""
+        """Take steps again of frozen parts."""
         self._turns.thaw(pattern)
 
     def slow_down(self, pattern: str, seconds: float | Fraction) -> list[str]:
-        """Let so much time pass after each step of some, named as for `freeze`, before they take another; 0: none."""
+        """Let some parts, named as for `freeze`, sleep for this time after each step; 0: no longer."""
         return self._turns.slow_down(pattern, round(Fraction(seconds) * _NS_PER_SEC))
 
     def _let_step(self, part: Part) -> bool:

@@ -1,7 +1,7 @@
-"""Seeded message streams: interleaved tuple trees, of which a constant number is pending at any time.
+"""Seeded message streams: messages of interleaved tuple trees, with a constant number of pending trees.
 
-Everything is computed from the seed and the number of a tree or row, so a stream with millions of pending trees is made
-window by window in little memory, and is the same on every machine and with every version of NumPy.
+A stream is computed from the seed and the number of a tree or row. So a stream with millions of pending trees needs
+little memory, and is the same on every machine and with every version of NumPy.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _Words = npt.NDArray[np.uint64]
 _Int64s = npt.NDArray[np.int64]
 _Bools = npt.NDArray[np.bool_]
 
-# Rows that are shuffled at once. A row is one step of the stream: a message of each of several trees.
+# Number of rows that are shuffled together. A row is one step of the stream: one message of each of several trees.
 _PIECE_ROWS: Final = 16_384
 # Spout tasks that own the trees.
 _TASKS: Final = 16
 
-# What random words are used for. Shuffles of lane i use _LANE + i.
+# Purposes of random words. Shuffles of lane i use _LANE + i.
 _ROOT, _TUPLE, _FAILS, _FAILS_AT, _RESETS, _RESET_LAG, _PIECE, _LANE = range(8)
 
 _GOLDEN: Final = 0x9E3779B97F4A7C15
@@ -34,12 +34,12 @@ _MULTIPLY_2: Final = np.uint64(0x94D049BB133111EB)
 
 
 def xor_of(values: _Int64s) -> int:
-    """Return the xor of all values; 0 of none."""
+    """Return the xor of all values; 0 without any."""
     return int(np.bitwise_xor.reduceat(values, [0])[0]) if values.size else 0
 
 
 class Checksum(NamedTuple):
-    """What proves that trees were finished: how many, and the xor of their root ids.
+    """A checksum of finished trees: their number, and the xor of their root ids.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Checksum(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Some messages, and which of them are the last of their tree."""
+    """Some messages, with flags for the last ones of their trees."""
 
     kind: npt.NDArray[np.int8]
     root_id: _Int64s
@@ -77,30 +77,30 @@ def _join(pieces: list[_Piece]) -> _Piece:
 class TreeStream:
     """Messages of interleaved trees, each of one TRACK and `oks` OKs, with about `pending` trees open at any time.
 
-    A tree is a chain: the TRACK brings the first tuple's id, each OK completes a tuple and emits the next one, and the
-    last OK emits nothing. Trees are begun in blocks. While one block is begun, each of the `oks` blocks before it gets
-    one message a tree, in an order of its own; so the trees pending at a moment are `oks` blocks, any tree of a block
-    may be the next one, and the kinds come in random order, with TRACK before OK.
+    A tree is a chain: the TRACK has the first tuple's id, each OK completes a tuple and emits the next one, and the
+    last OK emits nothing. Trees start in blocks. While one block starts, each of the `oks` blocks before it gets one
+    message for each tree, in random order. So `oks` blocks of trees are pending, any tree of a block may be the next
+    one, and the kinds come in random order, with TRACK before OK.
 
     Parameters
     ----------
     pending : int
         Mean number of open trees.
     oks : int
-        OKs of a tree that does not fail.
+        Number of OKs of a tree that does not fail.
     fail_share, reset_share : float
-        What share of the messages is FAIL or RESET_TIMEOUT. A FAIL stands in the place of any one of its tree's OKs and
-        is the tree's last message. A RESET_TIMEOUT is about an open tree that will not fail; it takes ``oks >= 2``.
+        Shares of FAIL and RESET_TIMEOUT messages. A FAIL replaces any one of its tree's OKs and is the tree's last
+        message. A RESET_TIMEOUT is for an open tree that will not fail, and needs ``oks >= 2``.
     seed : int, 0 to 2**64 - 1
 
     Attributes
     ----------
     block : int
-        Trees of a block.
+        Number of trees in a block.
     expected : Checksum
-        Of the trees that the messages taken so far finish.
+        That of the trees that the messages taken so far finish.
     resets : int
-        How many of the messages taken so far are RESET_TIMEOUTs.
+        Number of RESET_TIMEOUT messages taken so far.
     """
 
     def __init__(
@@ -114,7 +114,8 @@ class TreeStream:
         failing = fail_share * (oks + 1) / (1 - reset_share + fail_share * early)
         resets_a_row = (oks + 1 - failing * early) * reset_share / (1 - reset_share)
         if not (0 <= failing <= 0.9 and 0 <= resets_a_row <= 1 - failing):
-            raise ArgumentValueError(f"fail_share={fail_share}, reset_share={reset_share}: not with {oks} OKs a tree")
+            shares = f"fail_share={fail_share}, reset_share={reset_share}"
+            raise ArgumentValueError(f"{shares}: impossible with {oks} OKs a tree")
         self.block = max(1, round(pending / (oks - failing * early)))
         self.expected = Checksum()
         self.resets = 0
@@ -125,18 +126,18 @@ class TreeStream:
         self._left = self._piece(nothing.view(np.uint64), nothing.astype(np.int8), nothing, nothing.astype(np.bool_))
 
     def prefill(self, rows_max: int = 100_000) -> Iterator[Columns]:
-        """Give the TRACKs that open the trees which are pending when the stream begins, the oldest trees first.
+        """Yield the TRACKs of the trees that are pending when the stream starts, the oldest trees first.
 
-        Each brings the ack val that its tree has by then, so one message a tree suffices. To be ingested before what
-        `take` gives.
+        Each has the ack val that its tree has by then, so one message for a tree is enough. Ingest them before the
+        messages of `take`.
 
         Parameters
         ----------
         rows_max : int
-            Most rows of a batch.
+            Limit of rows in a batch.
         """
         for block in range(self._oks):
-            had = self._oks - 1 - block  # how many OKs the trees of this block have had
+            had = self._oks - 1 - block  # number of OKs that the trees of this block have had
             end = (block + 1) * self.block
             for first in range(block * self.block, end, rows_max):
                 tree = np.arange(first, min(first + rows_max, end), dtype=np.uint64)
@@ -156,7 +157,7 @@ class TreeStream:
         Returns
         -------
         Columns
-            `rows` messages; `task_id` and `message_id` are 0 where the row is no TRACK.
+            `rows` messages; `task_id` and `message_id` are 0 in rows that are not TRACK.
         """
         parts, have = [self._left], self._left.kind.size
         while have < rows:
@@ -170,7 +171,7 @@ class TreeStream:
         return Columns(*taken[:5])
 
     def _make_pieces(self) -> Iterator[_Piece]:
-        """Make the messages that follow the prefilled blocks: whole blocks, or a large block in several pieces."""
+        """Yield the messages after the prefilled blocks: whole blocks, or a large block in several pieces."""
         blocks = max(1, _PIECE_ROWS // self.block)
         block = self._oks
         while True:
@@ -205,11 +206,11 @@ class TreeStream:
             resets, of_reset = self._make_resets(tree[position == 1], of_row[position == 1], first_row)
             piece = _join([piece, resets])
             of_row = np.concatenate([of_row, of_reset])
-        # Resets stand behind the others, so the blocks are put in order by the same sort that shuffles them.
+        # Resets come after the others, so the sort that shuffles the rows also puts the blocks in order.
         return piece.rows(self._shuffle(of_row, _PIECE, first_row * (lanes + 1)).astype(np.intp))
 
     def _make_resets(self, tree: _Words, of_row: _Words, first_row: int) -> tuple[_Piece, _Words]:
-        """Make RESET_TIMEOUTs: for some trees of the block before, one about a tree of that or an earlier block."""
+        """Make RESET_TIMEOUTs: for some trees of the block before, one for a tree of that or an earlier block."""
         lag = self._random(_RESET_LAG, first_row, tree.size) % np.uint64(self._oks - 1)
         tree = tree - lag * np.uint64(self.block)
         chosen = self._random(_RESETS, first_row, tree.size) < np.uint64(self._resetting * 2.0**64)
@@ -237,7 +238,7 @@ class TreeStream:
         return np.where(fails, 1 + self._hash(_FAILS_AT, tree) % np.uint64(self._oks), 0).astype(np.intp)
 
     def _shuffle(self, group: _Words, purpose: int, first: int) -> _Words:
-        """Return the places 0 .. n - 1 in an order that is random within each group, the groups in ascending order."""
+        """Return the places 0 .. n - 1, the groups in ascending order and shuffled within each group."""
         # One sort of plain words: group, then random bits, then the place itself, which makes every key unique.
         group_bits, place_bits = int(np.max(group)).bit_length(), (group.size - 1).bit_length()
         keys = self._random(purpose, first, group.size) >> np.uint64(group_bits + place_bits)

@@ -1,4 +1,4 @@
-"""The checks of a topology's definition: every mistake is found here, before anything runs."""
+"""The checks of a topology's definition, which find mistakes before anything runs, and the graph that they build."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from acker.topology.suggestions import suggestion
 
 _TICKS: Final = "topology.tick.tuple.freq.secs"
 
-# What a runtime calls, by the class whose method only says that it has to be overridden; what it is called with.
-_OVERRIDDEN: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
+# Methods that have to be overridden: the class whose method raises, its name, its arguments.
+_REQUIRED: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
     (Spout, "next_tuple", ()),
     (Bolt, "process", ("tup",)),
     (BatchingBolt, "process_batch", ("key", "tups")),
 )
-# And what it calls whether or not it is overridden.
-_CALLED: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
+# Other methods that a runtime calls, overridden or not.
+_OPTIONAL: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
     (Component, "initialize", ("conf", "context")),
     (Component, "close", ()),
     (Spout, "ack", ("tup_id",)),
@@ -45,7 +45,7 @@ def _is_free_name(name: object) -> bool:
 
 
 def environments_of(specs: Iterable[ComponentSpec]) -> list[str | None]:
-    """Return the environments that the definition names a parallelism for; [None]: it names none."""
+    """Return the environments for which specs give a number of tasks; [None] if there are none."""
     named = [str(each) for spec in specs if isinstance(spec.par, Mapping) for each in spec.par]
     return list(dict.fromkeys(named)) or [None]
 
@@ -62,15 +62,15 @@ def build(
     Parameters
     ----------
     name : str
-        Of the topology, for when option topology.name gives it none.
+        Name of the topology, unless the option topology.name gives one.
     config : mapping
         The topology's options.
     specs : dict
         Attribute -> spec, in the order of definition.
     names : dict
-        The name of each spec, those that a subclass replaced included.
+        The name of each spec, also of those that a subclass replaced.
     environment : str, optional
-        Whose parallelism holds where a component has one for each environment.
+        Chooses the number of tasks of components that have one for each environment.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def build(
 
 
 class _GraphBuilder:
-    """Builds one graph; `_fail` is the one place that raises, so that every text reads alike."""
+    """Builds one graph; `_error` makes all its errors, so that their texts are alike."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class _GraphBuilder:
         return "bolt"
 
     def _parallelism(self, name: str, spec: ComponentSpec) -> tuple[int, int]:
-        """Return the number of tasks and that of their executors."""
+        """Return the number of tasks and the number of executors."""
         par: Any = spec.par
         if isinstance(par, Mapping):
             par = self._par_of(name, par)
@@ -186,8 +186,8 @@ class _GraphBuilder:
         return par[self._environment]
 
     def _check_methods(self, name: str, component: type[Component]) -> None:
-        calls = [(method, arguments) for base, method, arguments in _CALLED if issubclass(component, base)]
-        for base, method, arguments in _OVERRIDDEN:
+        calls = [(method, arguments) for base, method, arguments in _OPTIONAL if issubclass(component, base)]
+        for base, method, arguments in _REQUIRED:
             if not issubclass(component, base):
                 continue
             if getattr(component, method) is getattr(base, method):
@@ -198,7 +198,7 @@ class _GraphBuilder:
                 )
             calls.append((method, arguments))
         for method, arguments in calls:
-            # A spout's fail may want to know why; see `Spout.fail`.
+            # The reason is optional; see `Spout.fail`.
             may_take = [arguments, ("tup_id", "reason")] if method == "fail" else [arguments]
             if not any(accepts_arguments(component, method, each) for each in may_take):
                 raise self._error(
@@ -265,7 +265,7 @@ class _GraphBuilder:
             yield Subscription(source, stream_name, name, grouping)
 
     def _resolve(self, name: str, key: object) -> tuple[str, str]:
-        """Return the component and the stream that a key of inputs means."""
+        """Return the component and the stream that a key of inputs names."""
         stream: object = DEFAULT_STREAM
         component = key
         if isinstance(key, StreamId):
@@ -328,10 +328,10 @@ class _GraphBuilder:
         if not graph.spouts:
             raise TopologyError(f"topology {graph.name}: has no spout; nothing would ever run")
         reach = reachable(graph.subscriptions)
-        fed = set().union(*(reach.get(spout.name, ()) for spout in graph.spouts))
-        starved = [bolt.name for bolt in graph.bolts if bolt.name not in fed]
-        # Every bolt has inputs, so behind a starved one there is a cycle of starved ones.
-        cycle = [name for name in starved if name in reach.get(name, ())]
+        reached = set().union(*(reach.get(spout.name, ()) for spout in graph.spouts))
+        unreachable = [bolt.name for bolt in graph.bolts if bolt.name not in reached]
+        # Every bolt has inputs, so a bolt without a path from a spout follows a cycle of such bolts.
+        cycle = [name for name in unreachable if name in reach.get(name, ())]
         if cycle:
             first = graph.nodes[cycle[0]].inputs[0]
             raise self._error(
@@ -343,13 +343,13 @@ class _GraphBuilder:
 
 
 def check_ticks(graph: Graph, conf: Mapping[str, Any]) -> None:
-    """Refuse a batching bolt that no tick would ever reach. Runtimes ask, since an option may come as late as then.
+    """Refuse a batching bolt without ticks. Called by runtimes, since they may set the option.
 
     Parameters
     ----------
     graph : Graph
     conf : mapping
-        The options that hold for the whole topology, canonical names.
+        The options of the whole topology, canonical names.
 
     Raises
     ------
@@ -357,7 +357,7 @@ def check_ticks(graph: Graph, conf: Mapping[str, Any]) -> None:
     """
     for node in graph.bolts:
         kind = node.component
-        # Whoever overrides one of the two may well do without the option.
+        # A bolt that overrides one of the two may not need the option.
         waits = (
             issubclass(kind, BatchingBolt) and kind.process is BatchingBolt.process and kind.tick_secs is Bolt.tick_secs
         )

@@ -1,4 +1,4 @@
-"""The options of a topology: names, defaults, ranges, and which of Storm's and streamparse's names are understood."""
+"""The options of a topology: names, defaults and ranges, and the names of Storm and streamparse that are accepted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECS_MAX: Final = 49 * 24 * 3600  # the engine measures a tree's age in 32 bits
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its default, what it means, and the check of a value."""
+    """One option: its default, its meaning, and the check of a value."""
 
     default: Any
     expected: str
@@ -40,7 +40,7 @@ def _integer(default: int | None, meaning: str, low: int, high: int | None = Non
     def accepts(value: Any) -> bool:
         return (none and value is None) or (_is_int(value) and low <= value and (high is None or value <= high))
 
-    return Option(default, expected + " or None" * none, accepts, meaning)
+    return Option(default, f"{expected} or None" if none else expected, accepts, meaning)
 
 
 def _number(
@@ -61,7 +61,7 @@ def _number(
             return False
         return bool(low < value <= high if open_low else low <= value <= high)
 
-    return Option(default, expected + " or None" * none, accepts, meaning)
+    return Option(default, f"{expected} or None" if none else expected, accepts, meaning)
 
 
 def _seconds(default: float | None, meaning: str, *, none: bool = False) -> Option:
@@ -77,9 +77,9 @@ def _text(default: str | None, meaning: str) -> Option:
 
 
 OPTIONS: Final[dict[str, Option]] = {
-    "topology.name": _text(None, "name in logs and reports; None: that of the class"),
+    "topology.name": _text(None, "name in logs and reports; by default that of the class"),
     "topology.acker.tasks": _integer(
-        1, "number of ackers; 0: nothing is tracked and a spout's ack follows its emit at once", 0, 1024
+        1, "number of ackers; 0: nothing is tracked, and a spout's ack follows its emit at once", 0, 1024
     ),
     "topology.acker.buckets": _integer(
         3,
@@ -88,39 +88,39 @@ OPTIONS: Final[dict[str, Option]] = {
         BUCKETS_MAX,
     ),
     "topology.acker.high_water": _integer(
-        None, "trees that an acker holds before it rejects new ones", 1, HIGH_WATER_MAX, none=True
+        None, "number of trees at which an acker rejects new ones", 1, HIGH_WATER_MAX, none=True
     ),
-    "topology.message.timeout.secs": _seconds(30, "how long a tree may take; fractions are allowed"),
+    "topology.message.timeout.secs": _seconds(30, "seconds that a tree may take; fractions are allowed"),
     "topology.enable.message.timeouts": _boolean(
         True, "False: trees never time out; only without topology.max.spout.pending"
     ),
     "topology.max.spout.pending": _integer(
-        128, "tracked tuples that one spout task may have open; None: any number", 1, none=True
+        128, "limit of tracked tuples that one spout task may have open; None: no limit", 1, none=True
     ),
     "topology.tick.tuple.freq.secs": _seconds(None, "seconds between two ticks of a bolt; None: no ticks", none=True),
-    "topology.executor.receive.buffer.size": _integer(8192, "tuples that the queue of an executor holds", 1),
-    "topology.trace.sample": _integer(None, "N: the edges of one tree in N are kept for reports", 1, none=True),
+    "topology.executor.receive.buffer.size": _integer(8192, "number of tuples that the queue of an executor holds", 1),
+    "topology.trace.sample": _integer(None, "N: the deliveries of one tree in N are traced for reports", 1, none=True),
     "topology.stats.sample.rate": _number(0.05, "share of tuples whose latency is measured", 0, 1),
     "topology.drain.secs": _number(
-        None, "how long a stop waits for open trees; None: the message timeout", 0, _SECS_MAX, none=True
+        None, "seconds that a stop waits for open trees; None: the message timeout", 0, _SECS_MAX, none=True
     ),
     "topology.max.restarts": _integer(5, "restarts in a row after which the topology stops with the error", 0),
-    "topology.no.restart": _boolean(False, "True: the first escaped exception stops the topology"),
-    "topology.restart.healthy.secs": _seconds(60, "seconds without a failure after which restarts are forgotten"),
+    "topology.no.restart": _boolean(False, "True: the first exception that escapes stops the topology"),
+    "topology.restart.healthy.secs": _seconds(60, "seconds without an exception after which a restart is forgotten"),
     "topology.sleep.spout.wait.strategy.time.ms": _number(
-        1, "how long an executor sleeps when its spouts emit nothing", 0, 60_000
+        1, "milliseconds that an executor waits when its spouts emit nothing", 0, 60_000
     ),
-    "topology.async.max.concurrency": _integer(128, "coroutines that one executor runs at once", 1),
+    "topology.async.max.concurrency": _integer(128, "number of coroutines that one executor runs at once", 1),
     "topology.debug": _boolean(False, "the attribute `debug` of components"),
 }
 
-# Name -> the option that it means.
+# Another name -> the name of the option.
 ALIASES: Final[dict[str, str]] = {
     "topology.acker.executors": "topology.acker.tasks",
 }
 
-# Understood, so that a topology from a cluster runs as it is, and without effect in one process: Storm's options for
-# its workers, scheduler, serializers and windows (storm-client Config.java@32be4e3, and 1.x), less "topology.".
+# Accepted without effect, so that a topology from a cluster runs unchanged: Storm's options for workers, scheduler,
+# serializers and windows (storm-client Config.java@32be4e3, and 1.x), without the prefix "topology.".
 _INERT_TOPOLOGY: Final = """
 acker.cpu.pcore.percent acker.resources.offheap.memory.mb acker.resources.onheap.memory.mb auto-credentials
 auto.task.hooks backpressure.check.millis backpressure.enable backpressure.wait.strategy
@@ -145,7 +145,7 @@ trident.batch.emit.interval.millis trident.windowing.cache.tuple.limit tuple.ser
 worker.childopts worker.gc.childopts worker.logwriter.childopts worker.max.heap.size.mb worker.metrics
 worker.nimbus.max.wait worker.shared.thread.pool.size worker.timeout.secs workers
 """
-# streamparse's, and pystorm's log handler; set up logging as any Python program does.
+# Those of streamparse, and of pystorm's log handler. Set up logging as in any Python program.
 _INERT_STREAMPARSE: Final = """
 pystorm.log.path pystorm.log.file pystorm.log.max_bytes pystorm.log.backup_count pystorm.log.level pystorm.log.format
 virtualenv_root virtualenv_name virtualenv_flags use_virtualenv install_virtualenv use_ssh_for_nimbus serializer
@@ -153,7 +153,7 @@ virtualenv_root virtualenv_name virtualenv_flags use_virtualenv install_virtuale
 INERT: Final[frozenset[str]] = frozenset(
     [*(f"topology.{name}" for name in _INERT_TOPOLOGY.split()), *_INERT_STREAMPARSE.split()]
 )
-# Options of a cluster's daemons, which have no counterpart here at all.
+# Options of the daemons of a cluster.
 INERT_PREFIXES: Final = (
     *("backpressure.", "blobstore.", "client.", "drpc.", "logviewer.", "nimbus.", "pacemaker.", "resource.aware."),
     *("scheduler.", "storm.", "supervisor.", "task.", "transactional.", "ui.", "worker.", "zmq."),
@@ -167,14 +167,14 @@ def _is_inert(name: object) -> bool:
 
 
 def check(conf: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a mapping by their canonical names, checked one by one, without defaults.
+    """Check options one by one; return them by their canonical names, without defaults.
 
     Raises
     ------
     ConfError
-        An option is unknown, given twice, or its value of a wrong type or out of its range.
+        An option is unknown or given twice, or its value has a wrong type or is out of range.
     ArgumentTypeError
-        This is no mapping.
+        The argument is not a mapping.
     """
     if not isinstance(conf, Mapping):
         raise ArgumentTypeError(f"conf: expected a dict of options such as {_EXAMPLE}, got {conf!r}")
@@ -182,7 +182,7 @@ def check(conf: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in conf.items():
         canonical = ALIASES.get(name, name)
         if canonical in checked:
-            raise ConfError(f"options {name!r} and {canonical!r} are one; keep one of them")
+            raise ConfError(f"options {name!r} and {canonical!r} are the same option; keep one of them")
         option = OPTIONS.get(canonical)
         if option is not None:
             checked[canonical] = option.check(name, value)
@@ -196,7 +196,7 @@ def check(conf: Mapping[str, Any]) -> dict[str, Any]:
 def _unknown(name: object) -> ConfError:
     near = difflib.get_close_matches(str(name), [*OPTIONS, *ALIASES, *sorted(INERT)], 1, cutoff=0.0)
     return ConfError(
-        f"option {name!r} is unknown; the nearest is {near[0]!r}. Options of your own begin with {OWN_PREFIX!r}"
+        f"option {name!r} is unknown; the nearest is {near[0]!r}. Your own options begin with {OWN_PREFIX!r}"
     )
 
 
@@ -206,12 +206,12 @@ def resolve(*mappings: Mapping[str, Any] | None) -> dict[str, Any]:
     Parameters
     ----------
     *mappings : dict, or None
-        A later one comes before an earlier one.
+        A later one overrides an earlier one.
 
     Raises
     ------
     ConfError
-        Of one option, see `check`; or options that contradict each other.
+        As for `check`; also for options that contradict each other.
     """
     resolved = {name: option.default for name, option in OPTIONS.items()}
     for mapping in mappings:
@@ -219,12 +219,12 @@ def resolve(*mappings: Mapping[str, Any] | None) -> dict[str, Any]:
     if not resolved["topology.enable.message.timeouts"] and resolved["topology.max.spout.pending"] is not None:
         raise ConfError(
             "option 'topology.enable.message.timeouts': expected True while 'topology.max.spout.pending' is "
-            f"{resolved['topology.max.spout.pending']}, got False; a tuple that is lost would hold its place for ever. "
+            f"{resolved['topology.max.spout.pending']}, got False; a lost tuple would count as open for ever. "
             "Set 'topology.max.spout.pending' to None, or leave timeouts on"
         )
     return resolved
 
 
 def inert_options(conf: Mapping[str, Any]) -> list[str]:
-    """Return the options among these that are understood and have no effect here, sorted."""
+    """Return the options that are accepted but have no effect here, sorted."""
     return sorted(filter(_is_inert, conf))

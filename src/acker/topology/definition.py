@@ -14,9 +14,9 @@ from acker.topology.suggestions import suggestion
 
 
 class _TopologyType(type):
-    """Collects the specs of a class and builds its graph, so that an error is raised where the class is defined."""
+    """Collects the specs of a class and builds its graph, so that a mistake raises where the class is defined."""
 
-    _graphs: dict[str | None, Graph]  # by the environment; None: its parallelism is the same in all
+    _graphs: dict[str | None, Graph]  # by environment; None: the parallelism names none
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
         super().__init__(name, bases, namespace)
@@ -26,13 +26,13 @@ class _TopologyType(type):
         cls._graphs = {each: build(name, cls.config, specs, names, each) for each in environments}
 
     def _collect(cls) -> tuple[dict[str, ComponentSpec], dict[ComponentSpec, str]]:
-        """Return attribute -> spec in the order of definition, and the name of each spec, replaced ones included."""
+        """Return attribute -> spec in the order of definition, and the name of each spec, also of replaced ones."""
         specs: dict[str, ComponentSpec] = {}
         names: dict[ComponentSpec, str] = {}
         for base in reversed(cls.__mro__):
             for attribute, value in vars(base).items():
                 if attribute in specs and not isinstance(value, ComponentSpec):
-                    del specs[attribute]  # a subclass leaves a component out by `name = None`
+                    del specs[attribute]  # a subclass removes a component by `name = None`
                 cls._refuse_component(attribute, value)
                 if not isinstance(value, ComponentSpec):
                     continue
@@ -63,15 +63,15 @@ class _TopologyType(type):
 
 
 class Topology(metaclass=_TopologyType):
-    """A topology: its components are the class attributes that are specs.
+    """A topology: a class whose components are its attributes that are specs.
 
-    The definition is checked when the class is; a mistake raises `TopologyError`. A subclass inherits the components of
-    its bases and may replace one by its name, in a test for instance.
+    The definition is checked when the class is defined; a mistake raises `TopologyError`. A subclass inherits the
+    components of its bases, and may replace one by its name, for instance in a test.
 
     Attributes
     ----------
     config : dict
-        The topology's options. Those that a runtime is given come before them.
+        The options of the topology. Those given to a runtime override them.
 
     Examples
     --------
@@ -95,18 +95,18 @@ class Topology(metaclass=_TopologyType):
 
     @classmethod
     def graph(cls, environment: str | None = None) -> Graph:
-        """Return the checked topology, as runtimes take it.
+        """Return the graph of the topology, which runtimes run.
 
         Parameters
         ----------
         environment : str, optional
-            Which number of tasks holds where a component says ``par={"prod": 5, "beta": 1}``. May be left out where all
-            such components name one environment only.
+            Chooses the number of tasks of components with ``par={"prod": 5, "beta": 1}``. Not needed if all such
+            components name the same single environment.
 
         Raises
         ------
         TopologyError
-            The class has no components, or no such environment.
+            The class has no components, or the environment does not exist.
         """
         graphs = cls._graphs
         if not graphs:
@@ -120,9 +120,9 @@ class Topology(metaclass=_TopologyType):
         named = [str(each) for each in graphs]
         component = next(spec.name for spec in cls.specs if isinstance(spec.par, Mapping))
         where = f"topology {cls.__name__}, component {component!r}: par has a number for each of the environments"
-        told = f"{where} {', '.join(map(repr, named))}"
+        known = f"{where} {', '.join(map(repr, named))}"
         if environment is None:
             raise TopologyError(
-                f"{told}; say which one: run(..., environment={named[0]!r}), acker run --environment {named[0]}"
+                f"{known}; choose one: run(..., environment={named[0]!r}), acker run --environment {named[0]}"
             )
-        raise TopologyError(f"{told} and none for {environment!r}; {suggestion(environment, named)}")
+        raise TopologyError(f"{known} and none for {environment!r}; {suggestion(environment, named)}")

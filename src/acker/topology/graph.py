@@ -1,4 +1,4 @@
-"""The graph of a topology: components, who reads what, task ids."""
+"""The graph of a topology: its components, their subscriptions and task ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from acker.topology.tuples import TupleSource
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One bolt's reading of one stream."""
+    """A stream that a bolt reads, and the grouping."""
 
     source: str
     stream: str
@@ -38,15 +38,15 @@ class Node:
         The user's class.
     kind : {"spout", "bolt"}
     par : int
-        How many tasks.
+        Number of tasks.
     executors : int
-        How many threads they share, at most `par`.
+        Number of threads that they share, at most `par`.
     conf : dict
         The component's own options, canonical names, without defaults.
     streams : dict of str to Stream
-        What it emits to.
+        The streams to which it emits.
     inputs : tuple of Subscription
-        What it reads.
+        The streams that it reads.
     tasks : range
         The ids of its tasks.
     """
@@ -90,7 +90,7 @@ class Graph:
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """Who reads what, in the order of definition."""
+        """All subscriptions, in the order of definition."""
         return tuple(subscription for node in self.nodes.values() for subscription in node.inputs)
 
     @property
@@ -104,7 +104,7 @@ class Graph:
         return tuple(node for node in self.nodes.values() if node.kind == "bolt")
 
     def consumers(self, source: str, stream: str = DEFAULT_STREAM) -> tuple[Subscription, ...]:
-        """Return who reads a stream, in the order of definition."""
+        """Return the subscriptions to a stream, in the order of definition."""
         return self._readers.get((source, stream), ())
 
     @cached_property
@@ -132,10 +132,10 @@ class Graph:
         return TupleSource(component, stream, task, self.nodes[component].streams[stream].fields)
 
     def context(self, task: int) -> dict[str, Any]:
-        """Return what `initialize` hears of a task's place: the keys of Storm's multi-language handshake, and two more.
+        """Return the context for `initialize`: the keys of Storm's multi-language handshake, and two more.
 
-        Those are "task_index", the place of the task among those of its component, from 0 (Storm's getThisTaskIndex),
-        and "component->tasks", the ids of each component's tasks (its getComponentTasks). Task ids are int, but for the
+        The two are "task_index", the place of the task among those of its component, from 0 (Storm's getThisTaskIndex),
+        and "component->tasks", the ids of each component's tasks (getComponentTasks). Task ids are int, except for the
         keys of "task->component", which are str as in Storm's JSON.
         """
         node = self.nodes[self.component_of(task)]
@@ -174,7 +174,7 @@ def _grouping_of(grouping: Grouping) -> dict[str, Any]:
 
 
 def reachable(subscriptions: Iterable[Subscription]) -> dict[str, set[str]]:
-    """Return for each component those that its tuples may come to."""
+    """Return for each component those that its tuples may reach."""
     direct: dict[str, set[str]] = {}
     for subscription in subscriptions:
         direct.setdefault(subscription.source, set()).add(subscription.consumer)
@@ -193,11 +193,11 @@ def _closure(direct: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def graph_of(topology: object, environment: str | None = None) -> Graph:
-    """Return the graph of a Topology class or its instance, in an environment; a Graph as it is."""
+    """Return the graph of a Topology class or instance, in an environment; return a Graph unchanged."""
     if isinstance(topology, Graph):
         if environment is not None:
             raise TopologyError(
-                f"topology {topology.name}: a Graph is of one environment; give the Topology class, or make it by "
+                f"topology {topology.name}: a Graph has one environment; pass the Topology class, or the result of "
                 f"graph(environment={environment!r})"
             )
         return topology

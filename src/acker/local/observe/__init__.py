@@ -1,1 +1,1 @@
-"""What a program can see of a running topology: hooks, figures, traces of trees, and warnings of a stall."""
+"""Observation of a running topology: hooks, figures, traces of trees, and warnings of a stall."""

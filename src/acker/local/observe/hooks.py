@@ -1,4 +1,4 @@
-"""What a program may watch: each emit, execute, ack and fail, as it happens, on the thread where it happens."""
+"""Hooks: they see each emit, execute, ack and fail as it happens, on the same thread."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from acker.topology.tuples import Tuple
 
 
 class Hook:
-    """Base of hooks: does nothing. Override what you want to see, after Storm's ITaskHook.
+    """Base of hooks, like Storm's ITaskHook; override the methods that you need.
 
-    One that a runtime is given hears of all tasks; one that a component adds by `add_task_hook` hears of that task. A
-    hook runs inside the executor that it watches, or in the thread of a user's own that emits, acks or fails, so it
-    should be quick. What it raises counts as raised by the component.
+    A hook given to a runtime sees all tasks; one added by a component's `add_task_hook` sees that task. It runs on the
+    thread of the executor, or on your own thread that emits, acks or fails, so it should be quick. An exception of a
+    hook counts as one of the component.
     """
 
     def prepare(self, component: str, task: int, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """See a task that begins, before its `initialize`, and what that will be given."""
+        """See a task that starts, before its `initialize`, and the arguments of that."""
 
     def cleanup(self, component: str, task: int) -> None:
         """See a task that has ended, after its `close`."""
 
     def emit(self, component: str, task: int, stream: str, values: tuple[object, ...], tasks: Sequence[int]) -> None:
-        """See a tuple that was emitted, and to which tasks."""
+        """See a tuple that was emitted, and the tasks that receive it."""
 
     def execute(self, component: str, task: int, tup: Tuple) -> None:
         """See a tuple after `process` returned."""
@@ -38,14 +38,14 @@ class Hook:
         """See a tuple that a bolt failed."""
 
     def spout_ack(self, component: str, task: int, tup_id: Hashable, complete_ms: int) -> None:
-        """See a tracked tuple whose tree is finished, and how long that took."""
+        """See a tracked tuple whose tree is complete, and how long that took."""
 
     def spout_fail(self, component: str, task: int, tup_id: Hashable, reason: Reason) -> None:
         """See a tracked tuple whose tree failed, timed out or was rejected, and why."""
 
 
 def check_hook(hook: object) -> None:
-    """Refuse what is no hook, or one with a method that would be called and never run.
+    """Refuse anything that is no hook, and hooks with a method whose call would run nothing.
 
     Raises
     ------
@@ -61,4 +61,4 @@ def check_hook(hook: object) -> None:
             continue
         if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
             kind = type(hook).__name__
-            raise ArgumentTypeError(f"hooks: {kind}.{name} is `async def` or has a yield: it would never run")
+            raise ArgumentTypeError(f"hooks: {kind}.{name} is `async def` or has a yield: a call would run nothing")

@@ -1,7 +1,7 @@
-"""The one table of metrics: what each is called, its unit, its attributes, and where it is read.
+"""The table of metrics: for each its name, unit, attributes, and how to read it.
 
-Names are as OpenTelemetry wants them: dots, base units, no unit in the name. `prometheus_name` derives the other
-spelling. docs/observability.md has the same table, and a test compares the two.
+Names follow OpenTelemetry: dots, base units, no unit in the name. `prometheus_name` derives the names for Prometheus.
+docs/observability.md has the same table, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Attributes = dict[str, str]
 
 
 class HasStats(Protocol):
-    """What exporters read: a `LocalRuntime`."""
+    """An object with figures, for exporters: a `LocalRuntime`."""
 
     def stats(self) -> RuntimeStats:
-        """Return the figures of now."""
+        """Return the figures of this moment."""
 
 
 class Point(NamedTuple):
@@ -32,7 +32,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """A row of the table.
+    """The definition of one metric, a row of the table.
 
     Attributes
     ----------
@@ -40,13 +40,13 @@ class MetricSpec:
     kind : {"counter", "gauge", "histogram"}
         A counter never falls while the runtime lives.
     unit : str
-        As UCUM has it: "s", "1", or what is counted in braces.
+        In UCUM: "s", "1", or the things counted in braces.
     text : str
         One sentence.
     attributes : tuple of str
-        Their names.
+        Names of the attributes.
     read : callable
-        Takes the figures of a runtime, and yields its points.
+        Takes the figures of a runtime and yields points.
     """
 
     name: str
@@ -65,7 +65,7 @@ def _base(stats: RuntimeStats, row: TaskStats) -> Attributes:
 
 
 def _by_task(field: str, *kinds: str, scale: float = 1) -> Callable[[RuntimeStats], Iterator[Point]]:
-    """Read a field of the tasks of some kinds; one that is None gives no point."""
+    """Read a field of the tasks of some kinds; None gives no point."""
 
     def read(stats: RuntimeStats) -> Iterator[Point]:
         for row in stats.tasks:
@@ -225,14 +225,14 @@ METRICS: Final[tuple[MetricSpec, ...]] = (
 
 
 def prometheus_name(metric: MetricSpec) -> str:
-    """Return how Prometheus spells a name, without the _total that it adds to counters itself.
+    """Return the name for Prometheus, without the _total that Prometheus adds to counters.
 
-    As the OpenTelemetry exporters for Prometheus do it: underscores, and the unit behind the name.
+    As in OpenTelemetry's exporters for Prometheus: underscores, and the unit after the name.
     """
     suffix = {"s": "_seconds", "1": "_ratio"}.get(metric.unit, "")
     return metric.name.replace(".", "_") + suffix
 
 
 def metric_points(stats: RuntimeStats) -> dict[str, list[tuple[Attributes, Any]]]:
-    """Return every point of every metric by the metric's name: for logs, tests and exporters of one's own."""
+    """Return the points of every metric by its name, for logs, tests and your own exporters."""
     return {metric.name: [(point.attributes, point.value) for point in metric.read(stats)] for metric in METRICS}

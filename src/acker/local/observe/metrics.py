@@ -1,7 +1,7 @@
-"""What a running topology can be asked for: counts, gauges and latencies, by task, by component and as a whole.
+"""The figures of a topology: counts, gauges and latencies, by task, by component and in total.
 
-Everything here is a value that was true at one moment; only `LatencyRecorder` is written to while tuples flow. The
-names that exporters give to these figures stand in `acker.local.observe.metric_names`.
+All are values of one moment, except `LatencyRecorder`, which records while tuples flow. The names that exporters give
+to these figures are in `acker.local.observe.metric_names`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ RuntimeState = Literal["new", "running", "restarting", "draining", "stopped"]
 RunOutcome = Literal["drained", "reached", "elapsed", "stopped", "aborted", "failed"]
 
 # Upper ends of the latency buckets, in ns: four linear steps an octave, from 1 us to the first one beyond 10 minutes.
-# The bucket behind the last of them has no end. A quantile read from them is wrong by a quarter at the most.
+# A last bucket without an end follows them. The error of a quantile is a quarter at most.
 LATENCY_BOUNDS_NS: Final = tuple(250 * step * 2**octave for octave in range(30) for step in range(4, 8))[:118]
 
 
 @dataclass(frozen=True, repr=False)
 class Histogram:
-    """How long something took, how often.
+    """A distribution of durations.
 
     Attributes
     ----------
     bounds_ns : tuple of int
         The inclusive upper ends of the buckets, ascending.
     counts : tuple of int
-        How many fell in each bucket; one more than there are bounds, the last for what is above them all.
+        Number of values in each bucket; one more than bounds, the last for values above them all.
     total : int
         The sum of counts.
     sum_ns : int
-        The sum of what was recorded.
+        The sum of the values.
     """
 
     bounds_ns: tuple[int, ...] = LATENCY_BOUNDS_NS
@@ -51,21 +51,21 @@ class Histogram:
         return f"Histogram(count={self.total}, p50={p50} ms, p99={p99} ms)"
 
     def __add__(self, other: Histogram) -> Histogram:
-        """Return both as one; ValueError if they have different buckets."""
+        """Return the sum of two histograms; ValueError if they have different buckets."""
         if not isinstance(other, Histogram):
             return NotImplemented
         if self.bounds_ns != other.bounds_ns:
-            raise ValueError("two histograms with different buckets have no sum")
+            raise ValueError("cannot add two histograms with different buckets")
         counts = tuple(map(sum, zip(self.counts, other.counts, strict=True)))
         return Histogram(self.bounds_ns, counts, self.total + other.total, self.sum_ns + other.sum_ns)
 
     @property
     def mean_ns(self) -> float | None:
-        """The mean in nanoseconds, exact; None where nothing was recorded."""
+        """The exact mean in nanoseconds; None if nothing was recorded."""
         return self.sum_ns / self.total if self.total else None
 
     def quantile(self, q: float) -> float | None:
-        """Return the latency that a share `q` of what was recorded did not exceed, in nanoseconds.
+        """Return the latency, in nanoseconds, that a share `q` of the values did not exceed.
 
         Parameters
         ----------
@@ -74,7 +74,7 @@ class Histogram:
         Returns
         -------
         float or None
-            Interpolated within its bucket; the last bound for what lies above it. None where nothing was recorded.
+            Interpolated within its bucket; for values above the last bound, that bound. None if nothing was recorded.
         """
         if not 0 <= q <= 1:
             raise ValueError(f"a quantile is between 0 and 1, and not {q}")
@@ -90,9 +90,9 @@ class Histogram:
         return float(self.bounds_ns[-1])
 
     def cumulative(self, every: int = 1) -> list[tuple[int, int]]:
-        """Return (bound in ns, how many did not exceed it) for each `every`-th bound, and for the last one.
+        """Return (bound in ns, number of values up to it) for each `every`-th bound, and for the last one.
 
-        Exporters send every fourth, an octave apart: a series a bound is a lot.
+        Exporters send every fourth, which are an octave apart, since each bound is a series.
         """
         found, below = [], 0
         last = len(self.bounds_ns) - 1
@@ -103,7 +103,7 @@ class Histogram:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures that are read most, in milliseconds, and the buckets that hold something."""
+        """Return the usual figures, in milliseconds, and the buckets that are not empty."""
         held = [[bound, count] for bound, count in zip((*self.bounds_ns, None), self.counts, strict=True) if count > 0]
         return {
             "count": self.total,
@@ -114,61 +114,61 @@ class Histogram:
 
 
 def milliseconds(ns: float | None) -> float | None:
-    """Return nanoseconds as milliseconds, with four digits that count; None stays None."""
+    """Return nanoseconds as milliseconds with four significant digits; None stays None."""
     return None if ns is None else float(f"{ns / 1e6:.4g}")
 
 
 class LatencyRecorder(Latencies):
-    """Collects latencies. One thread records, any may take a snapshot; what is counted for each tuple is native."""
+    """Records latencies, in native code. One thread records; any thread may take a snapshot."""
 
     def __init__(self) -> None:
         super().__init__(LATENCY_BOUNDS_NS)
 
     def snapshot(self) -> Histogram:
-        """Return what was recorded. While another thread records, the sum may be one latency behind or ahead."""
+        """Return the recorded values. While another thread records, the sum may be one latency behind or ahead."""
         counts, sum_ns = self.totals()
         return Histogram(LATENCY_BOUNDS_NS, counts, sum(counts), sum_ns)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CommonStats:
-    """What is counted alike for a task, a component and a topology; all since the start of the runtime.
+    """The figures that a task, a component and a topology have in common, since the start of the runtime.
 
     Attributes
     ----------
     emitted : dict of stream to int
-        Calls of emit. One that nobody reads counts too.
+        Calls of emit, also to streams that no bolt reads.
     transferred : int
         Deliveries: an emit reaches one task of each component that reads the stream, or all of them, or none.
     executed : int
-        Bolts: tuples that process() returned or raised for, ticks included. Spouts: calls of next_tuple.
+        Bolts: calls of process() that returned or raised, ticks included. Spouts: calls of next_tuple.
     acked, failed : int
-        Spouts: trees that ended so. Bolts: tuples that were acked, that were failed.
+        Spouts: trees. Bolts: tuples.
     timed_out, rejected, restarted, shut_down : int
         Spouts: trees that ended for that reason.
     ack_errors : int
-        Spouts: trees that were acked and whose `ack` raised, so that the source may not know. Not among `acked`.
+        Spouts: acked trees whose `ack` raised, so that the source may not know. Not included in `acked`.
     late : int
-        Spouts: outcomes that nobody waited for. Ackers: messages of trees that are not known, or not any more.
+        Spouts: outcomes of trees that are not pending. Ackers: messages of unknown trees.
     duplicates : int
-        Ackers: trees that they were told of again while open, which changes nothing.
+        Ackers: second TRACKs of open trees, which change nothing.
     dead_letters : int
-        Tuples a reliable spout gave up.
+        Spouts: tuples that a ReliableSpout handed to `dead_letter`.
     pending : int
-        Spouts: trees open now. Bolts: tuples held now, neither acked nor failed.
+        Spouts: trees open now. Bolts: tuples neither acked nor failed yet.
     oldest_age_ms : int or None
-        The age of the oldest pending one; None where nothing is pending.
+        The age of the oldest pending one; None if nothing is pending.
     queue, queue_capacity : int
-        Tuples that wait in the receive queue now, and how many may. Tasks of one executor share its queue, which counts
-        once in sums.
+        Number of tuples in the receive queue now, and its limit. Tasks of one executor share a queue, which counts once
+        in sums.
     capacity : float
-        The share of the time since the start that was spent in user code: near 1 the task is the bottle-neck.
+        The share of the time since the start that was spent in user code; a task near 1 is the bottleneck.
     execute_latency : Histogram
-        Bolts: time in process(), for the sample that `topology.stats.sample.rate` asks for.
+        Bolts: time in process(), of the sample that `topology.stats.sample.rate` sets.
     complete_latency : Histogram
         Spouts: time from emit to ack of trees that were acked.
     user : dict of name to int
-        What the component counts itself with report_metric.
+        Counters of report_metric.
     """
 
     emitted: Mapping[str, int] = field(default_factory=dict)
@@ -194,7 +194,7 @@ class CommonStats:
     user: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Return whose they are, and what is not 0."""
+        """Return the task or component, and the figures that are not 0."""
         fields, common = dataclasses.fields(self), len(dataclasses.fields(CommonStats))
         return _format(self, {item.name: getattr(self, item.name) for item in (*fields[common:], *fields[:common])})
 
@@ -204,7 +204,7 @@ class CommonStats:
         return sum(self.emitted.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields as what JSON can hold."""
+        """Return all fields as values for JSON."""
         return {item.name: _json_value(getattr(self, item.name)) for item in dataclasses.fields(self)}
 
 
@@ -218,9 +218,9 @@ class TaskStats(CommonStats):
     kind : {"spout", "bolt", "acker"}
     task : int
     executor : str
-        The executor, so the thread, that runs the task.
+        The executor, and so the thread, that runs the task.
     acker : Stats, optional
-        Of an acker's own counts, on the rows of ackers.
+        The counts of an acker, in the rows of ackers.
     """
 
     component: str
@@ -232,7 +232,7 @@ class TaskStats(CommonStats):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ComponentStats(CommonStats):
-    """All tasks of a component as one: counts and histograms are sums, ages and capacities those of the worst task.
+    """All tasks of a component: counts and histograms are sums, ages and capacities are those of the worst task.
 
     Storm's UI shows the capacity of the busiest executor too (StatsUtil.computeBoltCapacity).
 
@@ -241,7 +241,7 @@ class ComponentStats(CommonStats):
     component : str
     kind : {"spout", "bolt", "acker", "topology"}
     tasks, executors : int
-        How many there are.
+        Numbers of them.
     """
 
     component: str
@@ -260,7 +260,7 @@ class RuntimeStats:
     state : {"new", "running", "restarting", "draining", "stopped"}
     uptime_secs : float
     restarts : int
-        Since the start, those included that a healthy period made up for.
+        Since the start, also those that no longer count because of a healthy period.
     tasks : tuple of TaskStats
         In the order of their ids; the ackers' come last.
     """
@@ -297,9 +297,8 @@ class RuntimeStats:
     def totals(self) -> ComponentStats:
         """The whole topology as one row.
 
-        How trees ended, what is pending and its age are the spouts', since a tree has one spout and many tuples;
-        executed are the bolts' tuples, and not the calls of next_tuple. All else adds up over spouts and bolts. Ackers
-        are the runtime's own and count for nothing here.
+        Outcomes, pending and its age are those of the spouts, since a tree has one spout and many tuples; executed is
+        that of the bolts. All other figures are sums over spouts and bolts. Ackers are not included.
         """
         tasks = [task for task in self.tasks if task.kind != "acker"]
         of_spouts = _sum_rows([task for task in tasks if task.kind == "spout"])
@@ -317,7 +316,7 @@ class RuntimeStats:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as what JSON can hold: totals, components, tasks."""
+        """Return totals, components and tasks as values for JSON."""
         return {
             "topology": self.topology,
             "state": self.state,
@@ -331,14 +330,14 @@ class RuntimeStats:
 
 @dataclass(frozen=True)
 class Abandoned:
-    """A task that was still inside user code when the time to drain had ended; its thread was left behind.
+    """A task that was still inside user code at the end of the time to drain; its thread was left behind.
 
     Attributes
     ----------
     component : str
     task : int
     stack : str
-        Where the task was, as a traceback has it.
+        Where the task was, as a traceback.
     """
 
     component: str
@@ -348,15 +347,15 @@ class Abandoned:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunReport:
-    """How a run ended.
+    """The report of a run.
 
     Attributes
     ----------
     topology : str
     outcome : {"drained", "reached", "elapsed", "stopped", "aborted", "failed"}
-        drained: all spouts were finished and nothing pending. reached: as many trees were acked as `until` asked for.
-        elapsed: so was the time. stopped: by stop() or a signal, and drained. aborted: by a second signal or abort().
-        failed: ended with `error`.
+        drained: all spouts were finished and nothing was pending. reached: the number of acked trees of `until` was.
+        elapsed: the time of `until` was up. stopped: by stop() or a signal, and drained. aborted: by a second signal or
+        abort(). failed: ended with `error`.
     started_at : str
         UTC, ISO 8601.
     seconds : float
@@ -366,13 +365,13 @@ class RunReport:
     restarts : int
     abandoned : tuple of Abandoned
     undelivered : int
-        Trees whose end their spout was not told, because it was abandoned, or emitted them while it stopped.
+        Trees whose outcome did not reach their spout, because it was abandoned, or emitted them while it stopped.
     stalls : tuple of str
-        What the watchdog said.
+        The warnings of the watchdog.
     timed_out_traces : tuple of str
-        Of timed-out trees that were traced: who held what, for how long.
+        For each traced tree that timed out: which tasks held which tuples, and for how long.
     error, last_crash : str or None
-        What it ended with, and what caused the last restart.
+        The exception that ended the run, and the one that caused the last restart.
     """
 
     topology: str
@@ -400,7 +399,7 @@ class RunReport:
         return _format(self, {**values, **counts, "error": self.error})
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as what JSON can hold."""
+        """Return all fields as values for JSON."""
         return {
             "topology": self.topology,
             "outcome": self.outcome,
@@ -428,17 +427,17 @@ def _json_value(value: object) -> Any:
 
 
 def _tree_counts(totals: ComponentStats) -> dict[str, int]:
-    """Return how many trees there were, by what became of them."""
+    """Return the numbers of trees by their outcome."""
     ends = ("acked", "failed", "timed_out", "rejected", "restarted", "shut_down", "ack_errors")
     names = (*ends, "dead_letters", "pending")
     return {name: getattr(totals, name) for name in names}
 
 
 def _format(value: object, fields: Mapping[str, object]) -> str:
-    """Return a value as Python writes one, without what is nothing in it: pages of zeros tell nobody anything."""
+    """Return the repr of a value without the fields that are 0 or empty."""
     nothing: tuple[object, ...] = (0, None, "", {}, Histogram())
-    told = ", ".join(f"{name}={field!r}" for name, field in fields.items() if field not in nothing)
-    return f"{type(value).__name__}({told})"
+    written = ", ".join(f"{name}={field!r}" for name, field in fields.items() if field not in nothing)
+    return f"{type(value).__name__}({written})"
 
 
 def _sum_rows(rows: Sequence[TaskStats]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The edges of sampled tuple trees: when one times out, who held which of its tuples, and for how long.
+"""Traces of sampled tuple trees: which task holds which tuples of a tree that timed out, and for how long.
 
-The acker knows of a tree only the xor of what is open, which names nobody. So for one in N trees
-(`topology.trace.sample`) the runtime notes each delivery here, by the component and task that receives it.
+The acker only knows the xor of a tree's open tuple ids, which names no task. So for one tree in N
+(`topology.trace.sample`) the runtime records each delivery here, with the component and task that receives it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 from acker.local.clock import Clock
 
-# A tree can be of any size, and what is kept of it cannot.
+# Limits of what is kept of one tree, which may be of any size.
 OPEN_EDGES_MAX: Final = 1_000
 SETTLED_EDGES_MAX: Final = 200
-# How many holders a text names.
+# Number of tasks that a description names.
 _NAMED_MAX: Final = 8
 
 
@@ -26,12 +26,12 @@ class HeldTuple(NamedTuple):
     Attributes
     ----------
     component, task : str, int
-        Who received it. It may still wait in that task's queue.
+        The task that received it; it may still wait in that task's queue.
     tuple_id : int
     held_ms : int
         Since it was emitted.
     from_component : str
-        Who emitted it.
+        The component that emitted it.
     """
 
     component: str
@@ -78,31 +78,31 @@ class _Tree:
 
 
 class EdgeTraces:
-    """Keeps the edges of sampled trees until the trees end. Any thread may call anything.
+    """The traces of sampled trees, kept until the trees end. Any thread may call any method.
 
     Parameters
     ----------
     clock : object with now_ns() -> int
     limit : int
-        How many trees are kept; beyond it the oldest is forgotten. Of each at most `OPEN_EDGES_MAX` open edges and the
-        last `SETTLED_EDGES_MAX` settled ones.
+        Number of trees that are kept; beyond it the oldest is dropped. Of each tree at most `OPEN_EDGES_MAX` open edges
+        and the last `SETTLED_EDGES_MAX` settled ones are kept.
     """
 
     def __init__(self, clock: Clock, limit: int = 10_000) -> None:
         if limit < 1:
-            raise ValueError(f"at least one tree has to be kept, and not {limit}")
+            raise ValueError(f"limit: expected an int of at least 1, got {limit}")
         self._clock = clock
         self._limit = limit
         self._lock = threading.Lock()
         self._trees: dict[int, _Tree] = {}
-        # What is emitted under a tree that has ended must not begin it anew. A dict, for its order.
+        # Trees that have ended, so that late emits do not start them again. A dict, for its order.
         self._ended: dict[int, None] = {}
 
     def __len__(self) -> int:
         return len(self._trees)
 
     def record_emit(self, root: int, tuple_id: int, component: str, task: int, from_component: str) -> None:
-        """Note that a tuple of a tree is on its way to a task of `component`."""
+        """Record that a tuple of a tree was sent to a task of `component`."""
         now_ns = self._clock.now_ns()
         with self._lock:
             tree = self._trees.get(root)
@@ -118,11 +118,11 @@ class EdgeTraces:
                 tree.unseen += 1
 
     def record_ack(self, root: int, tuple_id: int) -> None:
-        """Note that a task acked a tuple. One that is not known, as after the end of its tree, is ignored."""
+        """Record that a task acked a tuple. Unknown tuples, as after the end of a tree, are ignored."""
         self._settle(root, tuple_id, failed=False)
 
     def record_fail(self, root: int, tuple_id: int) -> None:
-        """Note that a task failed a tuple; likewise."""
+        """Record that a task failed a tuple. Unknown tuples are ignored."""
         self._settle(root, tuple_id, failed=True)
 
     def forget(self, root: int) -> None:
@@ -131,7 +131,7 @@ class EdgeTraces:
             self._forget(root)
 
     def held_tuples(self, root: int) -> list[HeldTuple]:
-        """Return the tuples of a tree that somebody holds, those held longest first. Of an unknown tree: none."""
+        """Return the tuples of a tree that tasks hold, those held longest first; none for an unknown tree."""
         now_ns = self._clock.now_ns()
         with self._lock:
             tree = self._trees.get(root)
@@ -143,13 +143,13 @@ class EdgeTraces:
         return sorted(held, key=lambda edge: -edge.held_ms)
 
     def settled_tuples(self, root: int) -> list[SettledTuple]:
-        """Return the last tuples of a tree that were acked or failed, in the order in which they were."""
+        """Return the last tuples of a tree that were acked or failed, in this order."""
         with self._lock:
             tree = self._trees.get(root)
             return [] if tree is None else list(tree.settled)
 
     def describe(self, root: int) -> str:
-        """Return in one line who holds tuples of a tree, and for how long.
+        """Return in one line which tasks hold tuples of a tree, and for how long.
 
         >>> class Clock:
         ...     now = 0
@@ -179,7 +179,7 @@ class EdgeTraces:
         if unseen:
             parts.append(f"{_tuples(unseen)} more were not traced")
         if not parts:
-            parts.append("nobody holds a tuple of it, so a message to the acker is missing or late")
+            parts.append("no task holds a tuple of it, so a message to the acker is missing or late")
         if settled:
             parts.append(f"{_tuples(settled, 'other ')} {'was' if settled == 1 else 'were'} settled")
         return f"tree {root}, begun {format_duration((now_ns - began_ns) // 1_000_000)} ago: {'; '.join(parts)}"
@@ -218,7 +218,7 @@ def _tuples(count: int, which: str = "") -> str:
 
 
 def format_duration(ms: float) -> str:
-    """Return a time as people read it: 250 ms, 30.2 s, 5 min 3 s."""
+    """Return a duration as text: 250 ms, 30.2 s, 5 min 3 s."""
     if ms < 1_000:
         return f"{ms:.0f} ms"
     if ms < 120_000:

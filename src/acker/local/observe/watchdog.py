@@ -1,4 +1,4 @@
-"""Notices a topology that stands still: nothing acked, something pending, for a whole message timeout."""
+"""The watchdog: it notices a topology in which something is pending and nothing is acked for a message timeout."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Final
 from acker.local.observe.metrics import RuntimeStats, TaskStats
 from acker.local.observe.tracing import format_duration
 
-# How many tasks a text names for one reason.
+# Number of tasks that a warning names for one reason.
 _NAMED_MAX: Final = 3
 
 
 class StallWatchdog:
-    """Says who stands in the way, once a stall is as long as the timeout, and again each time that doubles.
+    """Names the suspects of a stall, once it is as long as the timeout, and again each time that has doubled.
 
     Parameters
     ----------
     timeout_ms : int
-        `topology.message.timeout.secs`. A topology without timeouts has no other way to notice.
+        `topology.message.timeout.secs`, also in a topology whose trees do not time out.
     """
 
     def __init__(self, timeout_ms: int) -> None:
         if timeout_ms < 1:
-            raise ValueError(f"the timeout is at least 1 ms, and not {timeout_ms}")
+            raise ValueError(f"timeout_ms: expected an int of at least 1, got {timeout_ms}")
         self._timeout_ms = timeout_ms
         self._acked: int | None = None
         self._since_ms = 0
         self._next_ms = 0
 
     def look(self, now_ms: int, stats: RuntimeStats, busy_ms: Mapping[int, int] | None = None) -> str | None:
-        """Compare with the last look; return the finding, or None where there is nothing to say.
+        """Compare with the last look; return a warning or None.
 
-        Called several times a timeout: what happens between two looks is not seen.
+        Call it several times in a timeout, since it does not see what happens between two looks.
 
         Parameters
         ----------
@@ -40,14 +40,14 @@ class StallWatchdog:
             Monotonic.
         stats : RuntimeStats
         busy_ms : dict of task to int, optional
-            How long each task that is inside user code has been there, in one call.
+            For how long each task that is inside user code has been in this call.
 
         Returns
         -------
         str or None
-            One line: how long, how much is pending, and who is busy, has a full queue or holds tuples.
+            One line: how long, how much is pending, and which tasks are busy, have a queue or hold tuples.
         """
-        # These few figures, and not stats.totals: that adds up the histograms of all tasks.
+        # Not stats.totals, which would add up the histograms of all tasks.
         spouts = [row for row in stats.tasks if row.kind == "spout"]
         acked, pending = sum(row.acked for row in spouts), sum(row.pending for row in spouts)
         if acked != self._acked or not pending:
@@ -65,7 +65,7 @@ class StallWatchdog:
 
 
 def suspects(tasks: Iterable[TaskStats], busy_ms: Mapping[int, int]) -> list[str]:
-    """Return who stands in the way: those inside user code first, since queues and held tuples may follow from them."""
+    """Return the suspects: tasks inside user code first, since they may be the cause of queues and held tuples."""
     tasks = list(tasks)
     found = []
     for row in _worst((row for row in tasks if row.task in busy_ms), lambda row: busy_ms[row.task]):
