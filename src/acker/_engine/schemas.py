@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from acker._engine.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Kind
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -25,13 +23,15 @@ class MessageColumn(NamedTuple):
     expected: str
 
 
+_INT64: Final = (np.dtype(np.int64), -(2**63), 2**63 - 1, "int64")
+
 # In the order of the parameters of `Acker.ingest`.
 MESSAGE_COLUMNS: Final = (
-    MessageColumn("kind", np.dtype(np.int8), min(Kind), max(Kind), "a kind from 0 to 4"),
-    MessageColumn("root_id", np.dtype(np.int64), INT64_MIN, INT64_MAX, "int64"),
-    MessageColumn("value", np.dtype(np.int64), INT64_MIN, INT64_MAX, "int64"),
-    MessageColumn("task_id", np.dtype(np.int32), 0, INT32_MAX, "an int32 >= 0"),
-    MessageColumn("message_id", np.dtype(np.int64), INT64_MIN, INT64_MAX, "int64"),
+    MessageColumn("kind", np.dtype(np.int8), 0, 4, "a kind from 0 to 4"),
+    MessageColumn("root_id", *_INT64),
+    MessageColumn("value", *_INT64),
+    MessageColumn("task_id", np.dtype(np.int32), 0, 2**31 - 1, "an int32 >= 0"),
+    MessageColumn("message_id", *_INT64),
 )
 
 # In the order of the attributes of `Completions`.
