@@ -43,9 +43,9 @@ class Needs(NamedTuple):
 EXPORTERS = ("prometheus", "otel")
 LEVELS = {
     "build": Needs(),
-    "run": Needs(extras=("spark", "cli"), jdk=True),
+    "run": Needs(extras=("spark", "cli"), groups=("plots",), jdk=True),
     "quick": Needs(extras=("arrow", "cli", *EXPORTERS), groups=("test", "bench"), brokers=("rabbitmq",)),
-    "lint": Needs(extras=("spark", "cli", *EXPORTERS), groups=("lint", "test")),
+    "lint": Needs(extras=("spark", "cli", *EXPORTERS), groups=("lint", "test", "plots")),
     "test": Needs(
         extras=("spark", "connect", "cli", *EXPORTERS),
         groups=("lint", "test", "bench", "docs"),

@@ -90,19 +90,19 @@ def picture(report: dict[str, Any], path: Path) -> bool:
     bars = _bars(report)
     if not bars:
         return False
-    from acker.ui import page
+    from benchmarks import plots
 
-    svg = page.plot("times", (8, 4.2), lambda axes: _draw(axes, bars), line="dim")
+    svg = plots.plot("times", (8, 4.2), lambda axes: _draw(axes, bars), line="dim")
     start, rest = svg.split(">", 1)
     # A ground of its own, so that it can be read on any page.
     card = '<rect class="card" width="100%" height="100%" rx="8" style="fill: var(--card); stroke: var(--rim)"/>'
-    head = f'{start} role="img" class="acker-drawing">\n<title>{_ALTERNATIVE}</title>\n{page.DRAWING_STYLE}\n{card}'
+    head = f'{start} role="img" class="acker-drawing">\n<title>{_ALTERNATIVE}</title>\n{plots.DRAWING_STYLE}\n{card}'
     path.write_text(head + rest, encoding="utf-8")
     return True
 
 
 def _draw(axes: Axes, bars: dict[str, dict[str, float]]) -> None:
-    from acker.ui.page import COLOURS
+    from benchmarks.plots import COLOURS
 
     sides = [side for side in _SIDES if any(side in figures for figures in bars.values())]
     width = 0.8 / len(sides)

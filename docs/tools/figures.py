@@ -11,7 +11,7 @@ from html import escape
 from typing import Final, NamedTuple
 
 from acker import Acker, Completions, Kind, Outcome
-from acker.ui.page import DRAWING_STYLE
+from benchmarks.plots import DRAWING_STYLE
 
 BITS: Final = 9  # enough for the ids below
 FONT: Final = "font-family='system-ui,-apple-system,Segoe UI,sans-serif'"

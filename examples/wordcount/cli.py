@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acker.cli.environment import announce, last_line, require, spark_session, was_interrupted
+from acker.cli.environment import SetupError, announce, last_line, require, spark_session
 from examples.wordcount.corpus import default_input, find
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ def prepare(folder: Path | None) -> Corpus:
         corpus = find(folder)
     except OSError as fault:
         raise click.UsageError(str(fault)) from fault
-    require("rich", "matplotlib", extra="cli")
+    require("rich", extra="cli")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SetupError("matplotlib is not installed: pip install matplotlib")
     require("pyspark", "pyarrow", "pandas", extra="spark")
     return corpus
 
@@ -111,6 +114,15 @@ def seed_or_random(seed: int | None) -> int:
 def introduction(corpus: Corpus, seed: int) -> str:
     """Return the first line of the output."""
     return f"{len(corpus.paths):,} text files ({sum(corpus.sizes) / 1e6:.1f} MB) under {corpus.root}; --seed {seed}"
+
+
+def was_interrupted(fault: BaseException | None) -> bool:
+    """Return whether Ctrl-C caused a failure: it cancels Spark's jobs, and PySpark may raise that error instead."""
+    while fault is not None:
+        if isinstance(fault, KeyboardInterrupt):
+            return True
+        fault = fault.__cause__ or fault.__context__
+    return False
 
 
 def publish(

@@ -12,7 +12,8 @@ import numpy as np
 
 from acker import __version__
 from acker.ui import page
-from acker.ui.page import COLOURS
+from benchmarks import plots
+from benchmarks.plots import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,7 +134,7 @@ def _failures(result: Totals) -> str:
 
 def plot(name: str, height: float, draw: Callable[[Any], None]) -> str:
     """Return a chart of the page, `height` inches high."""
-    return page.figure(page.plot(name, (8.6, height), draw))
+    return page.figure(plots.plot(name, (8.6, height), draw))
 
 
 def draw_ends(axes: Axes, ends: Sequence[Any], name: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from acker.ui import page
-from acker.ui.page import COLOURS
+from benchmarks.plots import COLOURS
 from examples.wordcount.report import details, draw_ends, head, plot, tiles, verdict
 
 if TYPE_CHECKING:

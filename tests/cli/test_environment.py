@@ -19,16 +19,3 @@ def test_without_a_jdk_one_sentence_says_what_to_do(machine, invoke) -> None:
     homes = machine(old="11.0.2", broken=None)
     with pytest.raises(environment.SetupError, match=f"and {homes['old']} is Java 11: install one"):
         environment.find_jdk()
-
-
-def test_an_interrupt_is_known_behind_what_spark_raises() -> None:
-    def cancelled() -> None:
-        try:
-            raise KeyboardInterrupt
-        finally:
-            raise RuntimeError("job cancelled")
-
-    with pytest.raises(RuntimeError, match="job cancelled") as caught:
-        cancelled()
-    assert environment.was_interrupted(caught.value)
-    assert not environment.was_interrupted(RuntimeError("job failed"))

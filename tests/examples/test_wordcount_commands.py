@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from examples.wordcount.__main__ import batch, stream
+from examples.wordcount.cli import was_interrupted
 
 COMMANDS = pytest.mark.parametrize("command", [batch, stream], ids=["batch", "stream"])
 
@@ -79,6 +80,7 @@ def test_what_a_stream_cannot_be_is_a_usage_error(invoke, tmp_path, arguments, t
         (batch, "pyspark", "pyspark is not installed: pip install 'acker[spark]'"),
         (batch, "pyarrow", "pyarrow is not installed: pip install 'acker[spark]'"),
         (batch, "rich", "rich is not installed: pip install 'acker[cli]'"),
+        (batch, "matplotlib", "matplotlib is not installed: pip install matplotlib"),
     ],
 )
 def test_a_missing_package_is_named_with_what_brings_it(invoke, monkeypatch, command, module, hint) -> None:
@@ -86,3 +88,16 @@ def test_a_missing_package_is_named_with_what_brings_it(invoke, monkeypatch, com
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else importlib.util)
     answer = invoke(command)
     assert answer.exit_code == 4 and answer.output.splitlines()[1:] == [f"acker: {hint}"]
+
+
+def test_an_interrupt_is_known_behind_what_spark_raises() -> None:
+    def cancelled() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("job cancelled")
+
+    with pytest.raises(RuntimeError, match="job cancelled") as caught:
+        cancelled()
+    assert was_interrupted(caught.value)
+    assert not was_interrupted(RuntimeError("job failed"))

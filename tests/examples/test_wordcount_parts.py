@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from acker.ui.page import COLOURS
+from benchmarks.plots import COLOURS
 from examples.wordcount import components as module
 from examples.wordcount.corpus import find
 from examples.wordcount.job import DeadLetter, Result, Round, write_dead_letters

@@ -250,7 +250,7 @@ def colours(sheet: str) -> dict[str, str]:
 
 
 def test_drawings_have_the_same_colours_by_the_system_and_by_the_theme_of_the_site() -> None:
-    from acker.ui.page import DRAWING_STYLE
+    from benchmarks.plots import DRAWING_STYLE
 
     light, dark = map(colours, DRAWING_STYLE.split("@media"))
     assert len(light) > 5 and light.keys() == dark.keys() and not set(light.values()) & set(dark.values())

@@ -6,14 +6,13 @@ import os
 from typing import TYPE_CHECKING, Self, SupportsIndex
 
 from acker._engine.acker import NativeAcker
-from acker._engine.completions import Completions
 from acker._engine.implementation import core, kernel
 from acker._engine.protocol import PROTOCOLS, AckerOptions, check_integer, check_options, check_seats
 from acker._engine.snapshot import SnapshotReader, input_of
 from acker._engine.storage import Readable, open_input
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 
 class ShardedAcker(NativeAcker):
@@ -50,7 +49,9 @@ class ShardedAcker(NativeAcker):
     After a batch they spin for about 50 microseconds, then sleep; they never hold the GIL.
 
     All shards apply a batch or, if memory is missing, none: memory is reserved before the first row. It is not touched,
-    and not counted in `nbytes`, until a table grows into it.
+    and not counted in `nbytes`, until a table grows into it. So the ``rows_applied`` of an `AckerMemoryError` is 0. If
+    memory runs out in spite of the reserve, which takes more than a hundred root ids on one line of a table, `ingest`
+    raises `UnusableError`: some shards have applied the batch, and the acker must be restored from a snapshot.
 
     Examples
     --------
@@ -98,40 +99,6 @@ class ShardedAcker(NativeAcker):
     def threads(self) -> int:
         """The number of threads that apply a batch, the calling one included."""
         return self._threads
-
-    def ingest(
-        self,
-        kind: npt.ArrayLike,
-        root_id: npt.ArrayLike,
-        value: npt.ArrayLike,
-        task_id: npt.ArrayLike | None = None,
-        message_id: npt.ArrayLike | None = None,
-        *,
-        now_ms: SupportsIndex = 0,
-    ) -> Completions:
-        """Apply one batch of acker messages, those of each root in row order; return the trees it finishes.
-
-        Parameters
-        ----------
-        kind, root_id, value, task_id, message_id, now_ms
-            As in `Acker.ingest`, with the same errors.
-
-        Returns
-        -------
-        Completions
-            0 <= m <= n rows; those of one root in the order in which the messages finished its trees.
-
-        Raises
-        ------
-        AckerMemoryError
-            No memory for the batch: ``rows_applied`` is 0, ``completions`` is empty, and the acker is unchanged.
-        UnusableError
-            Memory ran out in spite of the reserve: more than a hundred root ids met on one line of a table. Some
-            shards have applied the batch: restore this acker from a snapshot.
-        BusyError
-            Another thread is inside this acker; nothing applied.
-        """
-        return super().ingest(kind, root_id, value, task_id, message_id, now_ms=now_ms)
 
     @classmethod
     def restore(

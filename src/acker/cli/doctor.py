@@ -20,7 +20,7 @@ import click
 from acker.cli.environment import SetupError, announce, find_jdk, last_line, require, spark_session
 from acker.cli.probe import probe, prober
 
-_PACKAGES: Final = ("numpy", "pyarrow", "pandas", "pyspark", "protobuf", "click", "rich", "matplotlib")
+_PACKAGES: Final = ("numpy", "pyarrow", "pandas", "pyspark", "protobuf", "click", "rich")
 # The facts that a process reports about its acker, in the order of the output.
 _FIELDS: Final = ("acker", "implementation", "kernel", "abi")
 _WAYS: Final = "docs/shipping.md has the ways to do so"
@@ -118,7 +118,7 @@ def _package(sheet: _Sheet, package: str) -> None:
     try:
         version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        extra = "cli" if package in ("click", "rich", "matplotlib") else "spark"
+        extra = "cli" if package in ("click", "rich") else "spark"
         sheet.line(package, f"not installed: pip install 'acker[{extra}]'", fine=False)
         return
     sheet.line(package, version)

@@ -165,15 +165,6 @@ def last_line(fault: BaseException) -> str:
     return lines[-1] if lines else type(fault).__name__
 
 
-def was_interrupted(fault: BaseException | None) -> bool:
-    """Return whether Ctrl-C caused a failure: it cancels Spark's jobs, and PySpark may raise that error instead."""
-    while fault is not None:
-        if isinstance(fault, KeyboardInterrupt):
-            return True
-        fault = fault.__cause__ or fault.__context__
-    return False
-
-
 @contextlib.contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
     """Redirect the standard error of processes that are started in this context to a file, for their whole life."""
