@@ -104,7 +104,7 @@ class Outbox(OutputBuffer):
     signal : Signal
         The executor's own, for when there is room again.
     flush_at : int
-        Once it has that many tuples for one task in hand, the executor puts everything down before it goes on.
+        Once it holds that many tuples for one task, the executor flushes all buffers before it continues.
 
     Attributes
     ----------

@@ -339,7 +339,7 @@ class LocalRuntime:
         return self._watchdog.look(self.clock.now_ns() // _NS_PER_MS, self.stats(), self._busy_ms())
 
     def _holders(self) -> str:
-        return "; ".join(suspects(self.stats().tasks, self._busy_ms())) or "nobody"
+        return "; ".join(suspects(self.stats().tasks, self._busy_ms())) or "no task"
 
     def _busy_ms(self) -> dict[int, int]:
         return busy_ms(self.lifecycle.executors or (), self.clock.now_ns())

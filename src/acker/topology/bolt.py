@@ -101,7 +101,7 @@ class Bolt(Component):
         Parameters
         ----------
         tup : list or tuple
-            The values, as many as the stream has fields.
+            The values, one for each field of the stream.
         stream : str, optional
             "default" when left out.
         anchors : iterable of Tuple, optional
@@ -156,7 +156,7 @@ class BatchingBolt(Bolt):
     auto_ack : bool
         Every tuple of a batch is acked when `process_batch` returns.
     auto_fail : bool
-        Every tuple of a batch is failed when `process_batch` raises; other batches go on.
+        Every tuple of a batch is failed when `process_batch` raises; other batches are not affected.
     ticks_between_batches : int
         Number of ticks after which a batch is processed.
     """

@@ -111,7 +111,7 @@ class Spout(Component):
         Parameters
         ----------
         tup : list or tuple
-            The values, as many as the stream has fields.
+            The values, one for each field of the stream.
         tup_id : hashable, optional
             Track the tree, and call `ack` or `fail` with this id. None: untracked.
         stream : str, optional

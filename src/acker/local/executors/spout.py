@@ -254,7 +254,7 @@ class SpoutExecutor(ComponentExecutor):
         return worked
 
     def _deliver_outcomes(self, *, log_errors: bool) -> bool:
-        heard = False
+        delivered = False
         for task in self.tasks:
             task.deliver_outcomes([], log_errors=log_errors)
         while (chunk := self.inbox.take()) is not None:
@@ -263,8 +263,8 @@ class SpoutExecutor(ComponentExecutor):
                 self.tasks[place].deliver_outcomes(verdicts, log_errors=log_errors)
             finally:
                 self.inbox.done(len(verdicts))
-            heard = True
-        return heard
+            delivered = True
+        return delivered
 
     def _ask(self, limit: int) -> bool:
         if not self.has_room():

@@ -1,6 +1,9 @@
-"""Hooks that a component adds to one task, and what every hook hears of the beginning and the end of a task."""
+"""Hooks: those of one task, their calls at its start and end, and the page that lists their methods."""
 
+import inspect
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
@@ -105,3 +108,18 @@ def test_what_a_cleanup_raises_is_logged(caplog):
         "last: task 2: a hook raised in cleanup",
         "source: task 1: a hook raised in cleanup",
     ]
+
+
+def signature(name: str) -> str:
+    """Return the signature of a method as the page writes it, without self and the result."""
+    _, *parameters = inspect.signature(getattr(Hook, name)).parameters.values()
+    return f"{name}({', '.join(f'{each.name}: {each.annotation}' for each in parameters)})"
+
+
+@pytest.mark.repository
+def test_the_page_has_each_method_with_its_signature_and_what_it_sees() -> None:
+    page = (Path(__file__).parents[3] / "docs/observability.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+\([^`]*component: str[^`]*\))` \| (.+) \|$", page, re.MULTILINE)
+    methods = [name for name, value in vars(Hook).items() if inspect.isfunction(value)]
+    seen = [inspect.getdoc(getattr(Hook, name)).removeprefix("See ").removesuffix(".") for name in methods]
+    assert listed == list(zip(map(signature, methods), seen, strict=True))
