@@ -1,4 +1,4 @@
-"""Know, for every message that enters a pipeline, when everything derived from it is finished.
+"""The acker: it tells a program when all the work for a message is done, failed or timed out.
 
 The engine and every exception. Topologies are in `acker.topology` and `acker.local`, Spark in `acker.spark`.
 """
