@@ -1,9 +1,8 @@
-"""Churn through millions of trees with a constant number pending: memory and look-ups must stay what they were.
+"""Check that memory and look-ups stay flat while millions of trees come and go.
 
-Trees are acked, failed and given more time; some are never heard of again and time out, so that each rotation sweeps.
-After a first quarter, in which tables and buffers reach their size, nothing may grow: not the acker's own count of
-bytes, not the resident size, and not the lines that a look-up visits. The invariants are checked after each rotation;
-that no mark of a line that entries have passed over is left behind is one of them.
+Trees are acked, failed and given more time; some get no further message and time out, so that each rotation sweeps.
+The first quarter of the run lets tables and buffers reach their size. After it, nothing may grow: the acker's own count
+of bytes, the resident size, or the lines that a look-up visits. The invariants are checked after each rotation.
 """
 
 import argparse
@@ -28,7 +27,7 @@ SAMPLES_MIN = 12
 
 
 class Sample(NamedTuple):
-    """What was seen after a rotation."""
+    """The figures after a rotation."""
 
     finished: int
     nbytes: int
@@ -37,7 +36,7 @@ class Sample(NamedTuple):
 
 
 def churn(trees: int, pending: int, seed: int) -> Iterator[Sample]:
-    """Let so many trees finish, and give a sample after each rotation."""
+    """Let this many trees finish, and yield a sample after each rotation."""
     acker = Acker(seed=seed)
     stream = TreeStream(pending, OKS, fail_share=0.02, reset_share=0.02, seed=seed)
     random = np.random.default_rng(seed)

@@ -180,7 +180,7 @@ def mutants(wanted: str) -> None:
     if not chosen:
         raise SystemExit(f"mutants: none is called {wanted!r}")
     start, survivors = time.monotonic(), 0
-    # One copy for all, so that whoever goes on editing does not disturb.
+    # One copy for all, so that edits meanwhile do not matter.
     with tempfile.TemporaryDirectory(prefix="acker-mutants-") as folder, ThreadPoolExecutor(CORES) as pool:
         headers = Path(folder) / "acker"
         shutil.copytree(HEADERS, headers, ignore=shutil.ignore_patterns("_*.cpp"))

@@ -24,7 +24,7 @@ _SMALL_ROWS: Final = 1000
 _BATCHES: Final = 10
 # The difference of two nearly equal times takes more pairs than a ratio.
 _PAIRS_TIMES: Final = 8
-# Rows that are ingested in one call, or in so many calls of _SMALL_ROWS.
+# The rows of one large call, and of many calls of _SMALL_ROWS together.
 _LARGE_ROWS: Final = 10_000
 
 

@@ -68,7 +68,7 @@ def feed(acker: Acker | ShardedAcker | ReferenceAcker, window: Window) -> list[I
     """Ingest a window; the work that is timed. Return the root ids of the trees that each call finished.
 
     The other columns of a result are dropped before the next call, as by a consumer that acks one batch after the
-    other: whoever keeps all of them pays for memory that is touched for the first time.
+    other: a caller that keeps all of them pays for memory that is touched for the first time.
     """
     return [acker.ingest(*batch).root_id for batch in window.batches]
 

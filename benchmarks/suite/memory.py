@@ -69,7 +69,7 @@ class Resident(NamedTuple):
 
 
 def _parts(trees: int) -> Iterator[Columns]:
-    """Make TRACKs of so many trees, a part at a time."""
+    """Make the TRACKs of this many trees, a part at a time."""
     return TreeStream(trees, 1, seed=SEED).prefill(min(_PART_ROWS, trees))
 
 
@@ -101,7 +101,7 @@ def fill(acker_type: type[Acker | ReferenceAcker], trees: int) -> Filled:
 
 
 def fill_apart(acker_type: type[Acker | ReferenceAcker], trees: int) -> Filled:
-    """Fill an acker in a process of its own: memory that one before it gave back would be counted to neither."""
+    """Fill an acker in a new process: memory that an earlier acker gave back would be missing from the growth."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(fill, acker_type, trees).result()
 

@@ -94,7 +94,7 @@ def picture(report: dict[str, Any], path: Path) -> bool:
 
     svg = plots.plot("times", (8, 4.2), lambda axes: _draw(axes, bars), line="dim")
     start, rest = svg.split(">", 1)
-    # A ground of its own, so that it can be read on any page.
+    # With a background, so that it can be read on any page.
     card = '<rect class="card" width="100%" height="100%" rx="8" style="fill: var(--card); stroke: var(--rim)"/>'
     head = f'{start} role="img" class="acker-drawing">\n<title>{_ALTERNATIVE}</title>\n{plots.DRAWING_STYLE}\n{card}'
     path.write_text(head + rest, encoding="utf-8")

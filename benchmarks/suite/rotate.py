@@ -22,7 +22,7 @@ _WARMING_ROTATIONS: Final = 4
 
 
 def tracks(trees: int) -> tuple[list[Columns], Checksum]:
-    """Make TRACKs of so many trees, and the checksum of all of them."""
+    """Make the TRACKs of this many trees, and their checksum."""
     batches = list(TreeStream(trees, 1, seed=SEED).prefill())
     expected = Checksum()
     for batch in batches:

@@ -69,7 +69,7 @@ def _selects(name: str, case: Case) -> bool:
 
 
 def run_apart(case: Case, scale: Scale) -> Outcome:
-    """Run one case in a process of its own, so that it inherits no memory, caches or threads from another one."""
+    """Run one case in a new process, so that it inherits no memory, caches or threads from another one."""
     started = time.perf_counter()
     # Started afresh, not forked: the parent draws a progress bar from a thread.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:

@@ -150,7 +150,7 @@ class _Inbox:
                     return
                 yield item
             filled.clear()
-            # Whoever put something between the last look and the clearing saw the event set.
+            # A thread that put an item between the last look and the clearing saw the event set.
             if not items:
                 filled.wait()
 

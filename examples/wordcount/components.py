@@ -1,7 +1,7 @@
 """Spout and bolts of the word count, as they run in Spark's Python workers.
 
-Faults are drawn from run seed, file, line and attempt, so that a run can be repeated and a replayed line gets
-a new chance.
+Faults are drawn from run seed, file, line and attempt, so that runs can be repeated and a replayed line gets a new
+chance.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ INJECTED: Final = "injected by --fail-rate"
 BATCH_ROWS: Final = 20_000
 
 
-class InjectedFault(Exception):  # noqa: N818  It is no error of anybody.
-    """Raised by the split bolt for lines drawn by --fail-rate."""
+class InjectedFault(Exception):  # noqa: N818  It is injected, no error.
+    """Raised by the split bolt for the lines that --fail-rate selects."""
 
 
 @dataclass(frozen=True)
 class Faults:
-    """How often what goes wrong, and the seed that decides where."""
+    """The rates of injected faults, and the seed that selects their lines."""
 
     seed: int
     fail_rate: float
@@ -63,7 +63,7 @@ def read(
     replays: Replays | None,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Read the files of the chunks whose numbers come in, and draw the fate of each line."""
+    """Read the files of the chunks with these numbers, and draw the faults of each line."""
     for batch in batches:
         for chunk in batch.column(0).to_numpy().tolist():
             held: list[pa.RecordBatch] = []
@@ -81,7 +81,7 @@ def read(
 
 
 def draw_faults(file: int, line: NDArray[np.int64], texts: list[str], faults: Faults, attempt: int) -> pa.RecordBatch:
-    """Draw the fate of some lines of a file, as LINES."""
+    """Draw the faults of some lines of a file; return them as LINES."""
     fails = draw(faults.seed, "fail", file, line, attempt) < faults.fail_rate
     drops = draw(faults.seed, "drop", file, line, attempt) < faults.drop_rate
     where = draw(faults.seed, "lose", file, line, attempt)
@@ -98,13 +98,13 @@ def draw_faults(file: int, line: NDArray[np.int64], texts: list[str], faults: Fa
 
 
 def join_batches(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of small batches as one of a size that Spark takes well; nothing for none."""
+    """Yield small batches as one large one, which Spark handles faster."""
     if parts:
         yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
 
 
 def split(line: Any) -> list[tuple[str, bool]]:
-    """Split bolt: emit each word of a line, and whether it arrives."""
+    """Emit each word of a line, and whether it arrives: the split bolt."""
     if line.fault:
         raise InjectedFault(INJECTED)
     words = line.text.split()
@@ -126,7 +126,7 @@ class LossyNetwork:
 
 
 def count(batch: pa.RecordBatch) -> Outputs:
-    """Count bolt: count each word once, for its own tree. They are added up when the outcome of the trees is known."""
+    """Keep each word for its tree until the tree's outcome is known: the count bolt."""
     return Outputs({"word": batch.column("word")}, np.arange(batch.num_rows))
 
 
@@ -168,7 +168,7 @@ def pipeline(
 
 
 def count_words(lines: Tracked) -> Tracked:
-    """Build what follows the spout: split -> fields grouping on the word -> count."""
+    """Add the bolts: split -> fields grouping on the word -> count."""
     sent = lines.bolt(split, schema="word string, kept boolean")
     words = Tracked(sent.plan.transform(LossyNetwork())).select("word")
     return words.grouped("word").bolt(count, schema="word string", by="batch", sink=True)

@@ -2,10 +2,10 @@
 
     dropped files -> spout -> split -> fields grouping -> count -> store -> acker -> completions
 
-`store` writes the words that arrived, each with its tree, from the worker that counted them, and lets only the messages
-for the acker pass. What is written for a line that is sent again belongs to another tree, so only the words of acked
-trees are the result, whatever ran twice. The completions are written when the state of the acker is; those of trees
-that did not end acked become a ticket in the drop folder, which the stream reads like any other file.
+The worker that counts a word writes it with its tree in `store`, which passes on the messages for the acker alone. A
+line that is sent again is a new tree, and only the words of acked trees count, so nothing is counted twice. The
+completions are written together with the state of the acker. Lines whose trees were not acked become a ticket in the
+drop folder, which the stream reads like any other file.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     from acker._engine.completions import Completions
 
-# How often Spark looks for dropped files. It lists the folder each time, so "at once" would keep a core busy.
+# How often Spark lists the folder; without a pause that would keep a core busy.
 _TRIGGER: Final = "1 second"
 
-# So much text at most goes into one micro-batch, which bounds what a worker holds of it.
+# The most text of one micro-batch, which bounds the memory of a worker.
 _BATCH_BYTES: Final = 64_000_000
 
 _MESSAGE: Final = "message"
@@ -52,7 +52,7 @@ _WORDS: Final = pa.schema({"root_id": pa.int64(), "word": pa.dictionary(pa.int32
 
 
 def session_conf(partitions: int) -> dict[str, str]:
-    """Return what the session of the stream needs to be told."""
+    """Return the settings of the stream's session."""
     return {
         PARTITIONS_CONF: str(partitions),
         PROVIDER_CONF: PROVIDER,
@@ -62,7 +62,7 @@ def session_conf(partitions: int) -> dict[str, str]:
 
 
 def read(folder: Folder, faults: Faults, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read the lines that dropped files ask for, and draw the fate of each."""
+    """Read the lines that dropped files request, and draw the faults of each."""
     for batch in batches:
         held: list[pa.RecordBatch] = []
         names: Any = batch.column(0).to_pylist()
@@ -82,7 +82,7 @@ def read(folder: Folder, faults: Faults, batches: Iterator[pa.RecordBatch]) -> I
 
 
 def store(folder: Folder, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write the words of a partition with their trees, the failures and the counters; let the messages pass."""
+    """Write words, failures and counters of a partition; pass the messages on."""
     from pyspark import TaskContext
 
     words: list[pa.RecordBatch] = []
@@ -131,7 +131,7 @@ class Sink:
         self._clock = clock
 
     def __call__(self, done: Completions, batch_id: int) -> None:
-        """Write the trees that ended, and ask for those lines again that may be sent again."""
+        """Write the trees that ended, and request lines again that may be sent again."""
         left = done.outcome != Outcome.ACKED
         line, attempt = line_and_attempt(done.message_id[left])
         file = done.task_id[left].astype(np.int64)
@@ -181,7 +181,7 @@ def completions(spark: SparkSession, folder: Folder, settings: Settings) -> Data
 
 
 def start(spark: SparkSession, root: Path) -> StreamingQuery:
-    """Start the stream of a folder, or go on with it."""
+    """Start the stream of a folder, or continue it."""
     folder = Folder(root)
     settings = folder.settings()
     sink = Sink(folder, settings.max_attempts)

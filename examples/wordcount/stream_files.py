@@ -1,15 +1,15 @@
 """The files of a word count that runs as a stream, without Spark.
 
-    drop/         what the stream reads: text files, named by their number, and tickets, which name lines to send again
-    results/      one file a micro-batch and partition: the words that arrived, each with the tree that it belongs to
+    drop/         input of the stream: text files, named by their number, and tickets, which name lines to send again
+    results/      one file a micro-batch and partition: the words that arrived, each with its tree
     completions/  one file a micro-batch: the trees that ended
     batches/      one file a micro-batch, written last: how many ended how
     checkpoint/   Spark's
     settings.json
-    failed.txt    why the stream ended, where it did so by itself
+    failed.txt    the error, if the stream failed
 
-A micro-batch that runs again, as after a crash, writes files of the same names with the same content. Each file
-appears whole: it is written under another name, which Spark passes over, and renamed.
+A micro-batch that runs again, as after a crash, writes files of the same names with the same content. Each file is
+written under another name, which Spark ignores, and renamed, so that it appears whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 Int64s = NDArray[np.int64]
 
-# A tree's message id says which line and which attempt it is, so that its completion alone tells what to send again.
+# A message id holds the line and the attempt, so that a completion alone says what to send again.
 _ATTEMPT_BITS: Final = 10
 ATTEMPTS_MAX: Final = 1 << _ATTEMPT_BITS
 
@@ -42,18 +42,18 @@ def message_ids(line: Int64s, attempt: int) -> Int64s:
 
 
 def line_and_attempt(message_id: Int64s) -> tuple[Int64s, Int64s]:
-    """Return what `message_ids` was given."""
+    """Return line and attempt of message ids; the inverse of `message_ids`."""
     return message_id >> _ATTEMPT_BITS, message_id & (ATTEMPTS_MAX - 1)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What stays the same over all starts of one stream.
+    """The settings of one stream, the same over all restarts.
 
     Attributes
     ----------
     seed : int
-        Of the faults and of all ids.
+        Seed of the faults and of all ids.
     fail_rate, drop_rate : float
     max_attempts : int
     timeout_seconds : float
@@ -70,7 +70,7 @@ class Settings:
 
 
 class Batch(NamedTuple):
-    """How the trees ended that ended in one micro-batch; `again` of them are sent again, `dead` never."""
+    """The trees that ended in one micro-batch, by outcome; `again` of them are sent again, `dead` are dead-lettered."""
 
     batch: int
     acked: int
@@ -82,7 +82,7 @@ class Batch(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Some lines of one file, to be sent as the attempt of this number; `line` None means all."""
+    """Lines of one file to send as attempt number `attempt`; `line` None means all."""
 
     file: int
     attempt: int
@@ -96,7 +96,7 @@ class Folder:
     root: Path
 
     def make(self, settings: Settings) -> None:
-        """Make the folder and what is in it; it may exist, if it is empty."""
+        """Make the folder and its subfolders; it may exist if it is empty."""
         for name in ("drop", "results", "completions", "batches"):
             (self.root / name).mkdir(parents=True)
         write_whole(self.root / "settings.json", json.dumps(asdict(settings)).encode())
@@ -121,15 +121,15 @@ class Folder:
         return self.root / "failed.txt"
 
     def text(self, file: int) -> Path:
-        """Return where a text file is dropped."""
+        """Return the path of a dropped text file."""
         return self.drop / f"{file:09d}.txt"
 
     def ticket(self, batch: int) -> Path:
-        """Return where the ticket of a micro-batch is dropped."""
+        """Return the path of the ticket of a micro-batch."""
         return self.drop / f"again-{batch:09d}.jsonl"
 
     def lines_of(self, name: str) -> Iterator[Lines]:
-        """Return what a dropped file asks to send, by its name alone or by a path that ends in it."""
+        """Yield the lines that a dropped file requests; it is given by its name or its path."""
         name = name.rpartition("/")[2]
         text = _TEXT.fullmatch(name)
         if text is not None:
@@ -140,7 +140,7 @@ class Folder:
                 yield Lines(file, attempt, np.array(line, np.int64))
 
     def write_ticket(self, batch: int, file: Int64s, line: Int64s, attempt: Int64s) -> None:
-        """Ask to send lines again, each as the attempt after `attempt`. Without lines there is no ticket."""
+        """Request lines again, each as the attempt after `attempt`. Without lines there is no ticket."""
         order = np.lexsort((line, attempt, file))
         file, line, attempt = file[order], line[order], attempt[order]
         first = np.flatnonzero((np.diff(file, prepend=-1) != 0) | (np.diff(attempt, prepend=-1) != 0))
@@ -152,7 +152,7 @@ class Folder:
             write_whole(self.ticket(batch), "\n".join(entries).encode())
 
     def write_results(self, batch: int, partition: int, results: pa.Table) -> None:
-        """Write what one task of a micro-batch knows of words, failures and counters."""
+        """Write the words, failures and counters of one task of a micro-batch."""
         self._write_table("results", f"{batch:09d}-{partition:05d}", results)
 
     def results(self) -> Iterator[pa.Table]:
@@ -168,11 +168,11 @@ class Folder:
         yield from self._tables("completions")
 
     def write_batch(self, batch: Batch) -> None:
-        """Say that a micro-batch has written everything."""
+        """Note that a micro-batch has written everything."""
         write_whole(self.root / "batches" / f"{batch.batch:09d}.json", json.dumps(batch).encode())
 
     def batches(self, known: Container[int]) -> list[Batch]:
-        """Read of the micro-batches those that are not known yet, in their order."""
+        """Read the micro-batches that are not known yet, in order."""
         paths = sorted((self.root / "batches").glob("[!.]*"))
         return [Batch(*json.loads(path.read_bytes())) for path in paths if int(path.stem) not in known]
 
@@ -189,7 +189,7 @@ class Folder:
 
 
 def write_whole(path: Path, content: Any) -> None:
-    """Write a file so that whoever finds it finds all of it; one that is there is replaced."""
+    """Write or replace a file atomically, so that readers never see a part of it."""
     new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     new.write_bytes(content)
     new.replace(path)

@@ -1,7 +1,7 @@
 """The control of a streaming word count: it drops files, kills and restarts the stream, and verifies the result.
 
-The stream itself is another process; this one knows it by the files that it writes. Nothing here imports pyspark until
-the stream has ended.
+The stream runs in another process and reports by the files that it writes. This module imports pyspark only after the
+stream has ended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOT_BYTES: Final = 16_000_000
 
 
 class StreamFailedError(AckerError):
-    """The process of the stream ended although nobody killed it."""
+    """The process of the stream ended without a kill."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"the stream ended with exit code {code}")
@@ -49,29 +49,29 @@ class Stream(Protocol):
         """Return the exit code if it ended."""
 
     def stop(self) -> int:
-        """End it in order."""
+        """Stop it after the present micro-batch."""
 
     def kill(self) -> int:
-        """End it with SIGKILL."""
+        """Kill it with SIGKILL."""
 
     def kill_worker(self, draw: float) -> bool:
-        """End one of its workers with SIGKILL, if there is one."""
+        """Kill one of its workers with SIGKILL, if there is one."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What happens to the stream.
+    """The drops and kills of a run.
 
     Attributes
     ----------
     spread_seconds : float
         The files are dropped over this time.
     lots : int
-        In so many lots, or more if they would be large.
+        The number of lots, more if they would be large.
     kills, worker_kills : int
         How often the driver and a Python worker are killed.
     stalled_seconds : float
-        Give up when no tree ended for so long, and ten timeouts.
+        Fail when no tree ended for this time and ten timeouts.
     """
 
     spread_seconds: float
@@ -82,7 +82,7 @@ class Plan:
 
 
 class Kill(NamedTuple):
-    """One kill: of what, when, which micro-batches had ended, and how long until the next one did."""
+    """One kill: its target, its time, the micro-batches before it, and the time until the next one ended."""
 
     what: str
     after_seconds: float
@@ -102,7 +102,7 @@ class Attempt(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What ended in a micro-batch, and the seconds since the start at which that was seen."""
+    """The trees that ended in a micro-batch, and the seconds since the start at which they were seen."""
 
     seconds: float
     batch: int
@@ -113,7 +113,7 @@ class Ended(NamedTuple):
 
 @dataclass
 class StreamResult(Totals):
-    """What a run as a stream did."""
+    """The counts of a run as a stream."""
 
     timeout_seconds: float = 0.0
     attempts: list[Attempt] = field(default_factory=list)
@@ -142,7 +142,7 @@ class StreamWordCount:
     clock : callable
         Returns seconds; never goes back.
     wait : callable
-        Lets so many seconds go by.
+        Sleeps this many seconds.
 
     Attributes
     ----------
@@ -197,13 +197,13 @@ class StreamWordCount:
         )
 
     def count_ended_lines(self) -> tuple[int, int]:
-        """Return how many lines are acked or given up, and how many there will be, as far as is known."""
+        """Return the number of lines that are acked or dead-lettered, and an estimate of the total."""
         share = self._dropped_lots / len(self._lots)
         total = int(self._dropped_lines / share) if share else 0
         return sum(batch.acked + batch.dead for batch in list(self._batches.values())), total
 
     def run(self) -> StreamResult:
-        """Run until every line is acked or given up; then compare the counts with those of a plain loop."""
+        """Run until every line is acked or dead-lettered; then compare with a plain count."""
         self._start = self._clock()
         self._folder.make(self._settings)
         try:
@@ -224,7 +224,7 @@ class StreamWordCount:
         return self.result
 
     def _first_batch(self) -> None:
-        """Drop a first lot, and wait until the stream is there."""
+        """Drop a first lot, and wait for the first micro-batch."""
         self._drop()
         while not self._batches:
             self._wait(_LOOK_SECONDS)
@@ -312,7 +312,7 @@ class StreamWordCount:
         return min(max(0.5, times[-1] - times[0]), 10.0)
 
     def _collect(self) -> None:
-        """Read what the stream has written, and check that each tree ended once."""
+        """Read the output of the stream, and check that each tree ended once."""
         result = self.result
         tables = list(self._folder.completions())
         root_id, message_id, file, outcome = (

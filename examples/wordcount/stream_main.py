@@ -2,7 +2,7 @@
 
     python -m examples.wordcount.stream_main FOLDER MASTER DRIVER_MEMORY
 
-It ends when its standard input does, so that it does not outlive the command. What went wrong is written to the folder.
+It ends with its standard input, so that it does not outlive the command, and writes its errors to the folder.
 """
 
 from __future__ import annotations

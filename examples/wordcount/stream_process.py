@@ -21,7 +21,7 @@ _QUICK_START: Final = "-XX:TieredStopAtLevel=1"
 
 
 class StreamProcess:
-    """One stream, that may have several processes one after the other.
+    """One stream, which may run in several processes, one after the other.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class StreamProcess:
     log : Path
         Takes the standard error of all of its processes.
     scratch : Path
-        Where they may leave temporary files: whoever is killed does not clean up.
+        Folder for temporary files, which killed processes leave behind.
     """
 
     def __init__(self, command: Sequence[str], log: Path, scratch: Path) -> None:
@@ -40,7 +40,7 @@ class StreamProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start a process, in a session of its own: a Ctrl-C is not for it."""
+        """Start a process in a new session, which Ctrl-C does not reach."""
         self._scratch.mkdir(parents=True, exist_ok=True)
         scratch = str(self._scratch)
         options = [_QUICK_START, os.environ.get("JAVA_TOOL_OPTIONS", ""), f'-Djava.io.tmpdir="{scratch}"']
@@ -61,11 +61,11 @@ class StreamProcess:
             )
 
     def exit_code(self) -> int | None:
-        """Return the exit code if the process ended."""
+        """Return the exit code if the process has ended."""
         return None if self._process is None else self._process.poll()
 
     def stop(self) -> int:
-        """Let the process end in order and return its exit code; one that does not end is killed."""
+        """Stop the process and return its exit code; kill it if it does not stop."""
         process = self._running()
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -76,7 +76,7 @@ class StreamProcess:
             return self.kill()
 
     def kill(self) -> int:
-        """End the driver, Python and JVM, with SIGKILL, if there is one; return the exit code."""
+        """Kill the driver, Python and JVM, with SIGKILL, if it runs; return the exit code."""
         process = self._process
         if process is None:
             return 0
@@ -97,7 +97,7 @@ class StreamProcess:
         return sorted(level)
 
     def kill_worker(self, draw: float) -> bool:
-        """End the worker at this share of the list with SIGKILL; tell whether there was one."""
+        """Kill the worker at this share of the list with SIGKILL; return whether there was one."""
         workers = self.workers()
         if not workers:
             return False

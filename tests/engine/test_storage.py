@@ -462,7 +462,7 @@ def test_a_full_disk_leaves_the_acker_as_it_was(acker_type):
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
-        (0, BlockingIOError, "would have to be waited for"),
+        (0, BlockingIOError, "expected a blocking file object"),
         (-1, OSError, f"expected write to return at most {HEADER_BYTES}, got -1"),
         (HEADER_BYTES + 1, OSError, f"expected write to return at most {HEADER_BYTES}, got {HEADER_BYTES + 1}"),
     ],
@@ -492,9 +492,9 @@ def test_a_raw_file_that_is_not_ready_is_an_error(acker_type):
         def readinto(self, buffer):
             return None
 
-    with pytest.raises(BlockingIOError, match="target: it takes nothing now"):
+    with pytest.raises(BlockingIOError, match="target: it accepts no bytes now"):
         tracking(acker_type, 3).snapshot_to(NotReady())
-    with pytest.raises(BlockingIOError, match="source: it has nothing now"):
+    with pytest.raises(BlockingIOError, match="source: it has no bytes now"):
         acker_type.restore_from(NotReady())
 
 

@@ -309,7 +309,7 @@ def acker_of(root_id: npt.ArrayLike | SupportsIndex, n: SupportsIndex) -> Any:
     return np.abs(np.fmod(roots.astype(np.int64, copy=False), np.int64(count)))
 
 
-# 19 digits hold every int64; longer text cannot be one, and int() refuses very long text with an error of its own.
+# 19 digits hold every int64; longer text cannot be one, and int() raises another error for very long text.
 _TUPLE_ID: Final = re.compile(r"(-?[0-9]{1,19}):(-?[0-9]{1,19})", re.ASCII)
 
 

@@ -65,7 +65,7 @@ class SnapshotEntries(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a snapshot says before its first block: the options, the counters, and how many entries there are."""
+    """The header of a snapshot: the options, the counters, and the number of entries."""
 
     options: AckerOptions
     counters: tuple[int, ...]
@@ -96,7 +96,7 @@ class Header(NamedTuple):
 
         Raises
         ------
-        SnapshotError   it is damaged, cut short, of another version, or says what no acker can say.
+        SnapshotError   it is damaged, cut short, of another version, or holds values that no acker writes.
         """
         if len(data) < HEADER_BYTES:
             raise SnapshotError(f"snapshot: expected at least {HEADER_BYTES} bytes, got {len(data)}")
@@ -118,7 +118,7 @@ class Header(NamedTuple):
 
 
 def block_bytes(entries: int) -> int:
-    """Return the size of a block of so many entries."""
+    """Return the size in bytes of a block of this many entries."""
     return entries * ENTRY_BYTES + _CHECKSUM.size
 
 
@@ -129,14 +129,14 @@ def checksum_at_end(data: bytes | memoryview) -> int:
 
 
 class BlockLoader(Protocol):
-    """What takes over the entries of a snapshot, block by block; `BlockReader` and the native core's are two."""
+    """Takes over the entries of a snapshot, block by block: `BlockReader`, or the reader of the native core."""
 
     def read(self, block: Any, entries: int, /) -> tuple[int, int] | None:
-        """Check a block and take it over; return the place in `FAULTS` of what is wrong, and with which entry."""
+        """Check a block and take it over; return the place of the fault in `FAULTS`, and the entry, if there is one."""
 
     @property
     def open(self) -> int:
-        """How many tracked entries have been taken over."""
+        """The number of tracked entries so far."""
 
 
 class _EntryFault(NamedTuple):
@@ -145,7 +145,7 @@ class _EntryFault(NamedTuple):
     fails: Callable[[SnapshotEntries, AckerOptions], npt.NDArray[np.bool_]]
 
 
-# What an entry can break by itself, in the order of the checks; the native core knows these by their places.
+# The faults of a single entry, in the order of the checks; the native core knows them by their places.
 FAULTS: Final = (
     _EntryFault("a state from 0 to 2", "state", lambda entries, _: entries.state > FAILED),
     _EntryFault("an age below {buckets}", "age", lambda entries, options: entries.age >= options.buckets),
@@ -177,13 +177,13 @@ def _untracked(entries: SnapshotEntries) -> npt.NDArray[np.bool_]:
 
 
 class SnapshotReader:
-    """A snapshot whose header has been read; `fill` goes on with the blocks.
+    """A snapshot whose header has been read; `fill` reads the blocks.
 
     Attributes
     ----------
     header : Header
     checksum : int
-        Of the header, which the checksum of the first block goes on from.
+        Checksum of the header, which seeds that of the first block.
 
     Raises
     ------
@@ -203,7 +203,7 @@ class SnapshotReader:
 
         Raises
         ------
-        SnapshotError   the bytes are damaged, cut short, too many, or hold what no acker can hold.
+        SnapshotError   the bytes are damaged, cut short, too many, or hold values that no acker writes.
         """
         first = 0
         for entries in self.header.blocks():
@@ -272,11 +272,11 @@ def input_of(blob: object) -> ByteInput:
     """
     if not isinstance(blob, (bytes, bytearray, memoryview)):
         raise ArgumentTypeError(f"snapshot: expected bytes, got {type(blob).__name__}")
-    return MemoryInput(bytes(blob))  # No copy of bytes; a copy of what somebody could still write to.
+    return MemoryInput(bytes(blob))  # Bytes are not copied; writable buffers are.
 
 
 def encode_pieces(header: Header, blocks: Iterable[SnapshotEntries]) -> Iterator[bytes]:
-    """Yield a snapshot: its header, then its blocks, which are given as columns of `Header.blocks` rows."""
+    """Yield a snapshot: its header, then its blocks, given as columns of `Header.blocks` rows."""
     packed = header.pack()
     yield packed
     checksum = checksum_at_end(packed)
@@ -296,7 +296,7 @@ class BlockReader:
     ----------
     reading : Reading
     take : callable
-        Is given the entries of each block that is good.
+        Gets the entries of each good block.
     """
 
     def __init__(self, reading: SnapshotReader, take: Callable[[SnapshotEntries], None]) -> None:
@@ -307,7 +307,7 @@ class BlockReader:
         self.open = 0
 
     def read(self, block: bytes | memoryview, entries: int) -> tuple[int, int] | None:
-        """As `BlockLoader` has it."""
+        """Check a block and take it over; see `BlockLoader.read`."""
         content = block[: -_CHECKSUM.size]
         self._checksum = xxh64(content, self._checksum)
         if checksum_at_end(block) != self._checksum:

@@ -1,7 +1,6 @@
 """Files, binary file objects and bytes that snapshots are written to and read from, whatever their content.
 
-What is written to a path is there completely or not at all. What is written to a file object is written piece by piece,
-and is read so too, with no more than a piece in memory.
+A path is written completely or not at all. A file object is written and read piece by piece, with one piece in memory.
 """
 
 from __future__ import annotations
@@ -21,35 +20,34 @@ if TYPE_CHECKING:
 
 
 class Writable(Protocol):
-    """A binary file to write to: anything with such a `write`, which returns how many bytes it took, or None: all."""
+    """A binary file to write to; `write` returns the number of bytes that it took, or None for all of them."""
 
     def write(self, data: memoryview, /) -> int | None:
-        """Take some bytes, or all of them."""
+        """Write some of the bytes, or all of them."""
 
 
 class Readable(Protocol):
-    """A binary file to read from: anything with such a `read`, which returns b"" at the end and nowhere else."""
+    """A binary file to read from; `read` returns b"" at the end and nowhere else."""
 
     def read(self, size: int, /) -> bytes:
-        """Return up to so many bytes."""
+        """Return up to this many bytes."""
 
 
-# Systems and file systems that cannot sync a folder say so in these words.
+# The errors of systems and file systems that cannot sync a folder.
 _NOT_SYNCED: Final = {errno.EINVAL, errno.ENOTSUP}
 
 
 def write(target: str | os.PathLike[str] | Writable, pieces: Iterable[bytes]) -> int:
-    """Write all pieces to a path or to a binary file object; return how many bytes they have.
+    """Write all pieces to a path or to a binary file object; return the number of bytes.
 
-    The file of a path is replaced when everything has been written and has reached the disk: whoever opens it finds all
-    of what was there before or all of this, even if the process or the machine dies meanwhile. An error, too, leaves
-    what was there. A new file may be read and written by its owner only, one that is replaced keeps its permissions. A
-    path that leads to something else (a device, a named pipe) is written to.
+    A file at the path is replaced atomically, after everything has reached the disk: readers find the old content or
+    the new one, even if the process or the machine dies. After an error the old file remains. Only its owner may read
+    and write a new file; a replaced one keeps its permissions. Devices and named pipes are written to directly.
 
     Raises
     ------
     ArgumentTypeError   `target` is neither.
-    OSError             what the system or the file object says.
+    OSError             raised by the system or the file object.
     """
     if isinstance(target, (str, os.PathLike)):
         return _write_path(target, pieces)
@@ -68,7 +66,7 @@ def _write_file(file: Writable, pieces: Iterable[bytes]) -> int:
             if taken is None and not isinstance(file, io.RawIOBase):
                 break
             if not taken:
-                raise BlockingIOError(errno.EAGAIN, "target: it takes nothing now, and would have to be waited for")
+                raise BlockingIOError(errno.EAGAIN, "target: it accepts no bytes now; expected a blocking file object")
             if not 0 < taken <= len(rest):
                 raise OSError(f"target: expected write to return at most {len(rest)}, got {taken}")
             rest = rest[taken:]
@@ -86,7 +84,7 @@ def _write_path(target: str | os.PathLike[str], pieces: Iterable[bytes]) -> int:
         with path.open("wb", buffering=0) as file:
             return _write_file(file, pieces)
     with _sync_afterwards(path.parent):
-        # Nobody but the owner is let in by mkstemp.
+        # mkstemp gives access to the owner alone.
         descriptor, name = tempfile.mkstemp(prefix=".acker-", suffix=".tmp", dir=path.parent)
         temporary = Path(name)
         try:
@@ -104,7 +102,7 @@ def _write_path(target: str | os.PathLike[str], pieces: Iterable[bytes]) -> int:
 
 @contextmanager
 def _sync_afterwards(folder: Path) -> Iterator[None]:
-    """Make what is renamed in a folder outlast a crash of the machine, where the system can do that."""
+    """Sync a folder at the end, so that renames in it survive a crash of the machine, where the system can do that."""
     if os.name != "posix":
         yield
         return
@@ -125,14 +123,14 @@ def _sync_folder(folder: int) -> None:
 
 
 class ByteInput:
-    """Bytes that are taken from the front, piece by piece.
+    """Bytes to read from the front, piece by piece.
 
     Attributes
     ----------
     size_bytes : int or None
-        How many there are in all, where that is known beforehand.
+        The number of all bytes, if it is known beforehand.
     taken_bytes : int
-        How many have been taken.
+        The number of bytes taken so far.
     """
 
     size_bytes: int | None = None
@@ -149,7 +147,7 @@ class ByteInput:
 
 
 class MemoryInput(ByteInput):
-    """Bytes that are all here; what is taken of them is not copied."""
+    """Bytes in memory, taken without a copy."""
 
     def __init__(self, data: bytes) -> None:
         self.size_bytes = len(data)
@@ -160,7 +158,7 @@ class MemoryInput(ByteInput):
 
 
 class FileInput(ByteInput):
-    """A binary file, read from where it stands."""
+    """A binary file, read from its present position."""
 
     def __init__(self, file: Readable, size_bytes: int | None = None) -> None:
         self.size_bytes = size_bytes
@@ -171,7 +169,7 @@ class FileInput(ByteInput):
         while count > 0:
             piece: Any = self._file.read(count)
             if piece is None:
-                raise BlockingIOError(errno.EAGAIN, "source: it has nothing now, and would have to be waited for")
+                raise BlockingIOError(errno.EAGAIN, "source: it has no bytes now; expected a blocking file object")
             if not isinstance(piece, bytes):
                 raise ArgumentTypeError(f"source: expected a file that reads bytes, got {type(piece).__name__}")
             if len(piece) > count:
@@ -185,12 +183,12 @@ class FileInput(ByteInput):
 
 @contextmanager
 def open_input(source: str | os.PathLike[str] | Readable) -> Iterator[ByteInput]:
-    """Open a path, or take a binary file object as it stands, which stays open.
+    """Open a path, or read a binary file object from its present position, which stays open.
 
     Raises
     ------
     ArgumentTypeError   `source` is neither.
-    OSError             what the system or the file object says.
+    OSError             raised by the system or the file object.
     """
     if isinstance(source, (str, os.PathLike)):
         with open(source, "rb", buffering=0) as file:  # noqa: PTH123  pathlib is imported where it is needed

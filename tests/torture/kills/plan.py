@@ -28,13 +28,13 @@ CLUSTER: Final = "local-cluster[2,1,1024]"
 SHARDS: Final = 4
 PARTITIONS: Final = 2
 
-# About so many points does a micro-batch reach: a few by task and by shard, two in the sink.
+# About the number of points of a micro-batch: a few by task and by shard, two in the sink.
 _POINTS_A_BATCH: Final = 20
 _FILES_A_KILL: Final = 2
 _PENDING: Final = 1_500
 _OKS: Final = 3
 _FILE_ROWS: Final = 3_000
-# Where trees expire, one in so many is never heard of again.
+# If trees expire, one in this many gets no further message.
 _LOST_ONE_IN: Final = 8
 _LATE_SECONDS_MAX: Final = 0.2
 
@@ -57,7 +57,7 @@ class Kill(NamedTuple):
         At which point it happens, counted from the kill before. Only the victim's own points count: those of Python
         workers for a worker or an executor, and all for the driver.
     late_s : float
-        How long after that point; 0: while whoever reached it stands still there.
+        Delay after that point; 0: while the process that reached it waits there.
     """
 
     victim: Victim
@@ -90,7 +90,7 @@ class Plan:
 def plan_of(
     seed: int, victims: Sequence[Victim], *, master: str, timeout_s: float | None = None, files: int | None = None
 ) -> Plan:
-    """Return the run that a seed makes of these victims, in an order of its own; as many files as they will need."""
+    """Return the run of a seed with these victims in random order, and with as many files as they need."""
     rng = random.Random(seed)
     kills = []
     for victim in rng.sample(victims, len(victims)):

@@ -72,7 +72,7 @@ class Survived(NamedTuple):
 def survive(
     plan: Plan, folder: Path, *, deadline_s: float = 900, say: Callable[[str], None] = lambda _: None
 ) -> Survived:
-    """Run a plan in a folder of its own.
+    """Run a plan in a new folder.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ def _environment(folder: Path) -> dict[str, str]:
     python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
     path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
     home = make_spark_home(folder / "spark")
-    # Whoever is killed does not clean up.
+    # Killed processes do not clean up.
     scratch = folder / "tmp"
     scratch.mkdir(exist_ok=True)
     java = [os.environ.get("JAVA_TOOL_OPTIONS"), f'-Djava.io.tmpdir="{scratch}"', *_JAVA_OPTIONS]
