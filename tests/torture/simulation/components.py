@@ -1,4 +1,4 @@
-"""The spouts and bolts of a simulation: they do what their plan says, and write all of it into the ledger."""
+"""The spouts and bolts of a simulation: they follow their plan, and record all that they do."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from acker.topology import BatchingBolt, Bolt, Reason, ReasonKind, ReliableSpout, Spout, Tuple
-from tests.torture.simulation.ledger import Ledger
 from tests.torture.simulation.plan import HOPS_MAX, KEYS, BoltPlan, Plan, SpoutPlan
+from tests.torture.simulation.record import RunRecord
 
 # What a tuple carries.
 FIELDS = ["serial", "key", "hops"]
 
 
-class MisfortuneError(Exception):
+class InjectedError(Exception):
     """What components of a simulation raise on purpose."""
 
 
@@ -52,7 +52,7 @@ class World:
     """
 
     plan: Plan
-    ledger: Ledger
+    record: RunRecord
     rng: random.Random
     crashes_left: int
     emits_left: int = 120
@@ -72,9 +72,9 @@ class World:
         """Raise what escapes, that often, as long as crashes are left."""
         if self.crashes_left > 0 and self.chance(share):
             self.crashes_left -= 1
-            self.ledger.crashed = True
+            self.record.crashed = True
             self.tell("an exception is about to escape")
-            raise MisfortuneError("escaped on purpose")
+            raise InjectedError("escaped on purpose")
 
     def tell(self, text: str) -> None:
         """Tell what happens, if anybody listens."""
@@ -89,11 +89,11 @@ class World:
     def final(self, spout: str, tup_id: Hashable, how: str) -> None:
         """Note the end of a tuple that is not going to be replayed."""
         if (spout, tup_id) in self.finals:
-            self.ledger.violations.append(f"{spout} {tup_id!r}: {how} after {self.finals[spout, tup_id]}")
+            self.record.violations.append(f"{spout} {tup_id!r}: {how} after {self.finals[spout, tup_id]}")
         self.finals[spout, tup_id] = how
 
 
-class _Numbering:
+class _NumberingCollector:
     """A spout's collector that writes a serial number into each tuple, also into a replayed one."""
 
     def __init__(self, collector: Any, spout: str, world: World) -> None:
@@ -112,11 +112,11 @@ class _Numbering:
         direct_task: int | None = None,
         need_task_ids: bool = False,
     ) -> list[int]:
-        ledger = self._world.ledger
-        serial = ledger.next_serial()
+        record = self._world.record
+        serial = record.next_serial()
         tasks: list[int] = self._collector.emit([serial, *values[1:]], tup_id, stream, direct_task, True)
-        ledger.spout_emitted(self._spout, self._collector.task, serial, tup_id, tasks)
-        ledger.check_route(self._spout, stream or "default", values[1], direct_task, tasks)
+        record.add_spout_emit(self._spout, self._collector.task, serial, tup_id, tasks)
+        record.check_route(self._spout, stream or "default", values[1], direct_task, tasks)
         self._world.tell(f"{self._spout} emits #{serial} {tup_id!r} to {tasks}")
         return tasks
 
@@ -128,7 +128,7 @@ class SimulatedSpout(Spout):
     plan: ClassVar[SpoutPlan]
 
     def _bind(self, collector: Any, context: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
-        super()._bind(_Numbering(collector, self.plan.name, self.world), context, conf)
+        super()._bind(_NumberingCollector(collector, self.plan.name, self.world), context, conf)
 
     def next_tuple(self) -> None:
         """Emit none, one, or a burst."""
@@ -152,7 +152,7 @@ class SimulatedSpout(Spout):
         """Have the outcome judged."""
         super().ack(tup_id)
         self.world.tell(f"{self.plan.name} {tup_id!r} is acked")
-        self.world.ledger.ended(self.plan.name, tup_id, None)
+        self.world.record.add_outcome(self.plan.name, tup_id, None)
         self.world.final(self.plan.name, tup_id, "acked")
         self.world.crash(self.plan.raises)
 
@@ -160,7 +160,7 @@ class SimulatedSpout(Spout):
         """Have the outcome judged."""
         assert reason is not None
         self.world.tell(f"{self.plan.name} {tup_id!r} fails: {reason}")
-        self.world.ledger.ended(self.plan.name, tup_id, reason)
+        self.world.record.add_outcome(self.plan.name, tup_id, reason)
         self._give_up(tup_id, reason)
         self.world.crash(self.plan.raises)
 
@@ -174,7 +174,7 @@ class SimulatedAsyncSpout(SimulatedSpout):
     async def next_tuple(self) -> None:  # type: ignore[override]  # The runtime waits for it.
         """Emit none, one, or a burst, now or later."""
         if self.world.chance(0.3):
-            await asyncio.sleep(self.world.rng.uniform(0, 0.3) * self.world.ledger.timeout_ns / 1e9)
+            await asyncio.sleep(self.world.rng.uniform(0, 0.3) * self.world.record.timeout_ns / 1e9)
         super().next_tuple()
 
 
@@ -184,7 +184,7 @@ class RetryingSpout(SimulatedSpout):
     def _give_up(self, tup_id: Hashable, reason: Reason) -> None:
         retries = self.world.retries
         retries[tup_id] += 1
-        # What is emitted while the topology ends is told to nobody.
+        # No spout gets the outcome of a tuple that is emitted while the topology ends.
         if retries[tup_id] > 2 or reason.kind is ReasonKind.SHUTDOWN or self.world.is_ending():
             super()._give_up(tup_id, reason)
         else:
@@ -203,22 +203,22 @@ class SimulatedReliableSpout(SimulatedSpout, ReliableSpout):
     def dead_letter(self, tup_id: Hashable, values: Sequence[Any], reason: Reason) -> None:
         """Note that this is the end of the tuple."""
         if reason.attempt != self.max_fails + 1:
-            self.world.ledger.violations.append(f"{self.plan.name} {tup_id!r}: dead letter of attempt {reason.attempt}")
+            self.world.record.violations.append(f"{self.plan.name} {tup_id!r}: dead letter of attempt {reason.attempt}")
         self.world.final(self.plan.name, tup_id, "dead letter")
 
 
-class _Worker(Bolt):
-    """What the bolts have in common: they receive, emit and settle, and say so to the ledger first."""
+class _RecordingBolt(Bolt):
+    """The base of the bolts, which record each receive, emit, ack and fail before it happens."""
 
     world: ClassVar[World]
     plan: ClassVar[BoltPlan]
 
     def receive(self, tup: Tuple) -> None:
         self.world.tell(f"{self.plan.name}[{self.task_id}] processes #{tup['serial']}")
-        self.world.ledger.received(tup["serial"], self.task_id)
+        self.world.record.add_receive(tup["serial"], self.task_id)
 
     def pass_on(self, tup: Tuple, anchors: Sequence[Tuple], explicit: Sequence[Tuple] | None) -> None:
-        """Emit none, one or two tuples that derive from these anchors; `explicit` is what emit is told of them."""
+        """Emit none, one or two tuples that derive from these anchors; `explicit` is the argument `anchors` of emit."""
         world, plan = self.world, self.plan
         for _ in range(world.rng.choice((0, 1, 1, 2)) if tup["hops"] > 0 else 0):
             if world.emits_left <= 0:
@@ -229,7 +229,7 @@ class _Worker(Bolt):
             if stream == "direct" and target is None:
                 stream = "default"
             alone = world.chance(plan.unanchored)
-            serial, key = world.ledger.next_serial(), world.rng.randrange(KEYS)
+            serial, key = world.record.next_serial(), world.rng.randrange(KEYS)
             tasks = self.emit(
                 [serial, key, tup["hops"] - 1],
                 stream=stream,
@@ -239,52 +239,52 @@ class _Worker(Bolt):
             )
             assert tasks is not None
             parents = [] if alone else [anchor["serial"] for anchor in anchors]
-            world.ledger.bolt_emitted(self.task_id, serial, parents, tasks)
-            world.ledger.check_route(plan.name, stream, key, target, tasks)
+            world.record.add_bolt_emit(self.task_id, serial, parents, tasks)
+            world.record.check_route(plan.name, stream, key, target, tasks)
             world.tell(f"{plan.name}[{self.task_id}] emits #{serial} anchored to {parents} to {tasks}")
 
-    def stumble(self, tups: Iterable[Tuple]) -> None:
+    def fail_by_chance(self, tups: Iterable[Tuple]) -> None:
         """Raise what fails the tuples, as often as planned."""
         if self.world.chance(self.plan.raises):
-            self.note_failed(tups)
-            raise MisfortuneError("raised on purpose")
+            self.note_fail(tups)
+            raise InjectedError("raised on purpose")
 
-    def note_done(self, tups: Iterable[Tuple]) -> None:
+    def note_ack(self, tups: Iterable[Tuple]) -> None:
         for tup in tups:
-            self.world.ledger.done(tup["serial"], self.task_id)
+            self.world.record.add_ack(tup["serial"], self.task_id)
 
-    def note_failed(self, tups: Iterable[Tuple]) -> None:
+    def note_fail(self, tups: Iterable[Tuple]) -> None:
         for tup in tups:
-            self.world.ledger.failed(tup["serial"], self.task_id)
+            self.world.record.add_fail(tup["serial"], self.task_id)
 
 
-class AutoBolt(_Worker):
+class AutoBolt(_RecordingBolt):
     """Leaves anchors and acks to the runtime."""
 
     def process(self, tup: Tuple) -> None:
-        """Work, then stumble or be done."""
+        """Work, then fail_by_chance or be done."""
         self.receive(tup)
         self.pass_on(tup, [tup], None)
-        self.stumble([tup])
-        self.note_done([tup])
+        self.fail_by_chance([tup])
+        self.note_ack([tup])
 
 
-class AsyncBolt(_Worker):
+class AsyncBolt(_RecordingBolt):
     """An AutoBolt whose tuples wait for something, several at once."""
 
     async def process(self, tup: Tuple) -> None:
-        """Work before the wait and after it, then stumble or be done."""
+        """Work before the wait and after it, then fail_by_chance or be done."""
         world = self.world
         self.receive(tup)
         self.pass_on(tup, [tup], None)
         if world.chance(0.7):
-            await asyncio.sleep(world.rng.uniform(0, 0.6) * world.ledger.timeout_ns / 1e9)
+            await asyncio.sleep(world.rng.uniform(0, 0.6) * world.record.timeout_ns / 1e9)
             self.pass_on(tup, [tup], None)
-        self.stumble([tup])
-        self.note_done([tup])
+        self.fail_by_chance([tup])
+        self.note_ack([tup])
 
 
-class ManualBolt(_Worker):
+class ManualBolt(_RecordingBolt):
     """Anchors, acks and fails by itself. Some tuples it never settles, and some of what it raises nobody catches."""
 
     auto_anchor = auto_ack = auto_fail = False
@@ -300,14 +300,14 @@ class ManualBolt(_Worker):
         if world.chance(plan.holds):
             return
         if world.chance(plan.fails):
-            self.note_failed([tup])
+            self.note_fail([tup])
             self.fail(tup, "failed on purpose")
         else:
-            self.note_done([tup])
+            self.note_ack([tup])
             self.ack(tup)
 
 
-class AggregateBolt(_Worker):
+class AggregateBolt(_RecordingBolt):
     """Emits tuples that are anchored to several, which is what makes DAGs, and settles those together."""
 
     auto_ack = False
@@ -320,19 +320,19 @@ class AggregateBolt(_Worker):
         """Wait for some more, then work for all of them."""
         self.receive(tup)
         if self.world.chance(self.plan.raises):
-            self.note_failed([tup])
-            raise MisfortuneError("raised on purpose")
+            self.note_fail([tup])
+            raise InjectedError("raised on purpose")
         self.together.append(tup)
         if len(self.together) < self.plan.together:
             return
         tups, self.together = self.together, []
         self.pass_on(tup, tups, tups)
-        self.note_done(tups)
+        self.note_ack(tups)
         for one in tups:
             self.ack(one)
 
 
-class SimulatedBatchingBolt(_Worker, BatchingBolt):
+class SimulatedBatchingBolt(_RecordingBolt, BatchingBolt):
     """A BatchingBolt, a batch a key."""
 
     def group_key(self, tup: Tuple) -> object:
@@ -341,13 +341,13 @@ class SimulatedBatchingBolt(_Worker, BatchingBolt):
         return tup["key"]
 
     def process_batch(self, key: object, tups: list[Tuple]) -> None:
-        """Work, then stumble or be done."""
+        """Work, then fail_by_chance or be done."""
         self.pass_on(tups[0], tups, None)
-        self.stumble(tups)
-        self.note_done(tups)
+        self.fail_by_chance(tups)
+        self.note_ack(tups)
 
 
-class KeeperBolt(_Worker):
+class KeeperBolt(_RecordingBolt):
     """Holds each tuple for some ticks and asks for more time for it at each of them."""
 
     auto_ack = False
@@ -360,7 +360,7 @@ class KeeperBolt(_Worker):
         """Keep it."""
         self.receive(tup)
         self.pass_on(tup, [tup], None)
-        self.stumble([tup])
+        self.fail_by_chance([tup])
         self.kept.append([tup, 3 * self.plan.together])
 
     def process_tick(self, tup: Tuple) -> None:
@@ -369,11 +369,11 @@ class KeeperBolt(_Worker):
             kept, ticks_left = entry
             if ticks_left == 0:
                 self.kept.remove(entry)
-                self.note_done([kept])
+                self.note_ack([kept])
                 self.ack(kept)
             else:
                 entry[1] -= 1
-                self.world.ledger.asked_for_time(kept["serial"], self.task_id)
+                self.world.record.add_reset(kept["serial"], self.task_id)
                 self.reset_timeout(kept)
 
 
@@ -384,7 +384,7 @@ SPOUTS: dict[str, type[SimulatedSpout]] = {
     "retrying": RetryingSpout,
     "reliable": SimulatedReliableSpout,
 }
-BOLTS: dict[str, type[_Worker]] = {
+BOLTS: dict[str, type[_RecordingBolt]] = {
     "auto": AutoBolt,
     "async": AsyncBolt,
     "manual": ManualBolt,
@@ -398,8 +398,8 @@ _LOCK: Final = threading.RLock()
 _LOCKED: Final = ("next_tuple", "ack", "fail", "process", "process_tick", "process_batch", "group_key")
 
 
-def locked(component: type[Any]) -> type[Any]:
-    """Return a component whose methods hold one lock: the world and its ledger are for one thread at a time."""
+def with_lock(component: type[Any]) -> type[Any]:
+    """Return a component whose methods hold one lock: only one thread at a time may use the world and its record."""
 
     def hold(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)

@@ -1,4 +1,4 @@
-"""What befalls a runtime in a simulation, between two steps: hangs, late messages, lost ackers, jumps of the clock."""
+"""Faults that a simulation injects between two steps: hangs, late messages, lost ackers, jumps of the clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SNAPSHOTS: Final = 0.1
 
 
 class Injector:
-    """Lets the faults of a plan happen.
+    """Injects the faults of a plan.
 
     It throws its dice before each step, and has dice of its own: a plan without faults runs as if it were not there.
     """
@@ -45,19 +45,19 @@ class Injector:
             (faults.slow, self._slow_down),
             (faults.jump, self._jump),
         )
-        self._kinds = [(chance, happen) for chance, happen in kinds if chance]
+        self._kinds = [(chance, fault) for chance, fault in kinds if chance]
         self._while_running = (self._delay, self._jump)
 
-    def happen(self) -> None:
-        """Let happen what may happen before the next step."""
+    def inject(self) -> None:
+        """Inject faults by chance, before the next step."""
         running = self._runtime.state == "running"
-        for chance, happen in self._kinds:
+        for chance, fault in self._kinds:
             # What ends waits for some seconds for the rest; that nobody gets a turn within them is not to be tested.
-            if self._rng.random() < chance and (running or happen not in self._while_running):
-                happen()
+            if self._rng.random() < chance and (running or fault not in self._while_running):
+                fault()
 
     def stop(self, *, leave_frozen: bool) -> None:
-        """Let nothing more happen; deliver what is late."""
+        """Inject nothing more; deliver what is late."""
         self._kinds = []
         while self._late:
             self._deliver(self._late[0])
@@ -105,12 +105,12 @@ class Injector:
             acker.restore(blob)
             self._world.tell(f"{acker.name} is lost and goes on from a snapshot")
 
-    def _somebody(self) -> str | None:
+    def _random_part(self) -> str | None:
         names = [one.name for one in self._runtime.steppables if one is not self._runtime.lifecycle]
         return self._rng.choice(names) if names else None
 
     def _freeze(self) -> None:
-        name = self._somebody()
+        name = self._random_part()
         if name is not None:
             # An acker runs nobody's code, so it does not hang for longer than a busy machine makes it.
             secs_max = _HANG_SECS_MAX if name not in self._ackers else _PREEMPTED_SECS_MAX
@@ -123,7 +123,7 @@ class Injector:
             self._scheduler.thaw(name)
 
     def _slow_down(self) -> None:
-        name, seconds = self._somebody(), self._rng.choice((0, self._rng.uniform(0, _SLOW_SECS_MAX)))
+        name, seconds = self._random_part(), self._rng.choice((0, self._rng.uniform(0, _SLOW_SECS_MAX)))
         if name is not None:
             self._scheduler.slow_down(name, seconds)
             self._world.tell(f"{name} takes {seconds:.3f} s a step")

@@ -1,4 +1,4 @@
-"""What a seed stands for: a topology of random shape, how its components behave, and which faults befall it."""
+"""Plans: a seed's topology of random shape, the behaviour of its components, and the faults."""
 
 from __future__ import annotations
 

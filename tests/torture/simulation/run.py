@@ -15,10 +15,10 @@ from acker.local import LocalRuntime
 from acker.testing.clock import ManualClock
 from acker.testing.scheduler import Scheduler
 from acker.topology import Graph, Grouping, Stream, Topology
-from tests.torture.simulation.components import BOLTS, FIELDS, SPOUTS, MisfortuneError, World, locked
+from tests.torture.simulation.components import BOLTS, FIELDS, SPOUTS, InjectedError, World, with_lock
 from tests.torture.simulation.faults import Injector
-from tests.torture.simulation.ledger import Ledger, Reading
 from tests.torture.simulation.plan import KEYS, BoltPlan, Plan, SpoutPlan, plan_of
+from tests.torture.simulation.record import Reading, RunRecord
 
 # How a tree ends, and the runtime's counter of it.
 _COUNTERS: Final = {
@@ -31,7 +31,7 @@ _COUNTERS: Final = {
 }
 _STEPS_MAX: Final = 20_000
 # How many broken promises an error tells.
-_TOLD_MAX: Final = 10
+_NAMED_MAX: Final = 10
 # How many tuples one task of a bolt emits at most between two looks at what it has in hand: two for each of 20 that it
 # processes, and two for each batch at a tick.
 _EMITS_MAX: Final = 2 * 20 + 2 * KEYS
@@ -150,10 +150,10 @@ class Simulation:
     def __init__(self, plan: Plan, say: Callable[[str], None] | None = None, *, threads: bool = False) -> None:
         self.plan = plan
         self.clock = ManualClock()
-        self.ledger = Ledger(self.clock.now_ns, plan.timeout_ns, plan.risks)
-        self.world = World(plan, self.ledger, random.Random(plan.seed), plan.faults.crashes)
+        self.record = RunRecord(self.clock.now_ns, plan.timeout_ns, plan.risks)
+        self.world = World(plan, self.record, random.Random(plan.seed), plan.faults.crashes)
         if threads:
-            self.world.wrap = locked
+            self.world.wrap = with_lock
         if say is not None:
             self.world.say = lambda text: say(f"{self.clock.now_ns() / 1e9:10.4f} {text}")
             say(str(plan))
@@ -162,13 +162,13 @@ class Simulation:
         self.world.is_ending = lambda: self.runtime.state in {"draining", "stopped"}
         self.scheduler = Scheduler(self.runtime, self.clock, plan.seed)
         self.injector = Injector(self.world, self.runtime, self.scheduler, self.clock)
-        self.crews: list[Any] = []
+        self.executor_sets: list[Any] = []
         self.kinds = {spout.name: spout.kind for spout in plan.spouts}
         self.stopped_ns = 0
         for node in self.graph.nodes.values():
             for stream in node.streams.values():
                 found = self.graph.consumers(node.name, stream.name)
-                self.ledger.readings[node.name, stream.name] = [
+                self.record.readings[node.name, stream.name] = [
                     Reading(one.consumer, list(self.graph.nodes[one.consumer].tasks), one.grouping.kind)
                     for one in found
                 ]
@@ -178,7 +178,7 @@ class Simulation:
 
     def run(self) -> Simulated:
         """Run it, and check every promise."""
-        wrong = self.ledger.violations
+        wrong = self.record.violations
         try:
             self._run()
         except SchedulerError as error:
@@ -193,15 +193,15 @@ class Simulation:
             self.plan,
             self.scheduler.steps,
             self.clock.now_ns() / 1e9,
-            self.ledger.emitted,
-            self.ledger.deliveries,
+            self.record.emit_count,
+            self.record.delivery_count,
             self.runtime.lifecycle.restarts,
-            dict(self.ledger.outcomes),
+            dict(self.record.outcomes),
         )
 
     def close(self) -> None:
         """Close the event loops of executors that never came to their own end."""
-        for executors in self.crews:
+        for executors in self.executor_sets:
             for executor in executors:
                 loop = getattr(executor, "loop", None)
                 if loop is not None and not loop.is_closed():
@@ -210,7 +210,7 @@ class Simulation:
     def _broken(self) -> SimulationError:
         seed = self.plan.seed
         head = f"seed {seed} breaks promises (replay: python -m tests.torture.simulation --seed {seed})"
-        return SimulationError("\n".join([head, *(f"  {text}" for text in self.ledger.violations[:_TOLD_MAX])]))
+        return SimulationError("\n".join([head, *(f"  {text}" for text in self.record.violations[:_NAMED_MAX])]))
 
     def _run(self) -> None:
         """Run to the end, and check what must be so then."""
@@ -218,46 +218,46 @@ class Simulation:
         runtime.start()
         runtime.watch_for("drained")
         self.scheduler.run(self._is_over, steps_max=_STEPS_MAX)
-        if self.ledger.violations:
+        if self.record.violations:
             return
         self.world.tell(f"the end: {plan.end}")
-        self.ledger.stopping = True
+        self.record.stopping = True
         self.stopped_ns = self.clock.now_ns()
         self.injector.stop(leave_frozen=plan.end != "drained" and plan.seed % 2 == 0)
         (runtime.abort if plan.end == "abort" else runtime.stop)()
         self.scheduler.run("stopped", steps_max=_STEPS_MAX)
         self._check()
 
-    def _remember_crew(self) -> None:
+    def _remember_executors(self) -> None:
         executors = self.runtime.lifecycle.executors
-        if executors is not None and (not self.crews or self.crews[-1] is not executors):
-            self.crews.append(executors)
+        if executors is not None and (not self.executor_sets or self.executor_sets[-1] is not executors):
+            self.executor_sets.append(executors)
 
     def _is_over(self) -> bool:
-        self._remember_crew()
+        self._remember_executors()
         if (
-            self.ledger.violations
+            self.record.violations
             or self.runtime.has_ended
             or self.runtime.lifecycle.reached.is_set()
             or (self.plan.end != "drained" and self.scheduler.steps >= self.plan.end_after)
         ):
             return True
-        self.injector.happen()
+        self.injector.inject()
         return False
 
     def _check(self) -> None:
         """Check what must be so at the end."""
-        wrong, lifecycle = self.ledger.violations, self.runtime.lifecycle
+        wrong, lifecycle = self.record.violations, self.runtime.lifecycle
         abandoned = {one.task for one in lifecycle.abandoned}
-        for tree in self.ledger.still_open():
+        for tree in self.record.open_trees():
             # A stop during a back-off comes between what was emitted in `fail` and the life that would hear of it.
-            in_fail = self.kinds[tree.spout] == "retrying" and self.ledger.crashed and self.plan.end != "drained"
+            in_fail = self.kinds[tree.spout] == "retrying" and self.record.crashed and self.plan.end != "drained"
             if tree.task not in abandoned and not in_fail:
-                wrong.append(f"{tree} was never told its end")
-        for executors in self.crews:
+                wrong.append(f"the outcome of {tree} never reached its spout")
+        for executors in self.executor_sets:
             for executor in executors.bolts:
                 self._check_bound(executor)
-        if lifecycle.error is not None and not isinstance(lifecycle.error, MisfortuneError):
+        if lifecycle.error is not None and not isinstance(lifecycle.error, InjectedError):
             wrong.append(f"stopped with {type(lifecycle.error).__name__}: {lifecycle.error}")
         if not abandoned:  # else its counts may not have been handed on
             self._check_counts()
@@ -267,14 +267,14 @@ class Simulation:
         drain_secs = self.plan.conf.get("topology.drain.secs", self.plan.conf["topology.message.timeout.secs"])
         in_time = self.clock.now_ns() < self.stopped_ns + drain_secs * 1e9  # what takes longer is not waited for
         if not self.plan.risks.loses and not abandoned and in_time:
-            wrong.extend(f"tuple #{serial} never reached task {task}" for serial, task in self.ledger.lost())
+            wrong.extend(f"tuple #{serial} never reached task {task}" for serial, task in self.record.lost_tuples())
 
     def _unplanned(self) -> Iterator[str]:
         """Tell what was raised and not by a component on purpose."""
-        crews = [executor for executors in self.crews for executor in executors]
-        for executor in (*crews, *self.runtime.ackers):
+        executor_sets = [executor for executors in self.executor_sets for executor in executors]
+        for executor in (*executor_sets, *self.runtime.ackers):
             crash = executor.crash
-            if crash is not None and not isinstance(crash, MisfortuneError):
+            if crash is not None and not isinstance(crash, InjectedError):
                 where = traceback.extract_tb(crash.__traceback__)[-1]
                 yield f"{executor.name} raised {type(crash).__name__}: {crash} ({where.filename}:{where.lineno})"
 
@@ -294,24 +294,24 @@ class Simulation:
             for one in inputs
         )
         if executor.inbox.size_max > capacity + in_hand:
-            self.ledger.violations.append(
+            self.record.violations.append(
                 f"the queue of {executor.name} held {executor.inbox.size_max} tuples; "
                 f"its capacity is {capacity}, and its producers may have had {in_hand} in hand"
             )
 
     def _check_counts(self) -> None:
-        """Check that the runtime counts what the ledger does."""
+        """Check that the runtime counts what the record does."""
         totals = self.runtime.stats().totals
         counted = {outcome: getattr(totals, counter) for outcome, counter in _COUNTERS.items()}
         counted["ACKED"] += totals.ack_errors  # the components write down an ack before they raise for it
-        told = {outcome: self.ledger.outcomes[outcome] for outcome in _COUNTERS}
-        if counted != told:
-            self.ledger.violations.append(f"spouts were told {told}, and the runtime counts {counted}")
-        if totals.pending != len(self.ledger.still_open()):
-            self.ledger.violations.append(f"the runtime counts {totals.pending} trees as pending after the end")
+        delivered = {outcome: self.record.outcomes[outcome] for outcome in _COUNTERS}
+        if counted != delivered:
+            self.record.violations.append(f"spouts received {delivered}, and the runtime counts {counted}")
+        if totals.pending != len(self.record.open_trees()):
+            self.record.violations.append(f"the runtime counts {totals.pending} trees as pending after the end")
 
     def _check_drained(self) -> None:
-        wrong, world = self.ledger.violations, self.world
+        wrong, world = self.record.violations, self.world
         for spout in self.plan.spouts:
             for task in self.graph.nodes[spout.name].tasks:
                 emitted = world.numbers.get(task, 0)
@@ -319,7 +319,7 @@ class Simulation:
                     wrong.append(f"drained, but task {task} of {spout.name} emitted {emitted} of {spout.tuples} tuples")
         wrong.extend(
             f"drained, but {tree.spout} {tree.tup_id!r} has neither been acked nor given up"
-            for tree in self.ledger.trees
+            for tree in self.record.trees
             if (tree.spout, tree.tup_id) not in world.finals
         )
         # Ackers may leave messages about trees that have ended: of who held tuples of such until the very end.

@@ -1,4 +1,4 @@
-"""The same topologies and books with real threads: what a scheduler cannot show, races inside of a step.
+"""The same topologies and records with real threads, which show races within a step.
 
 No seed repeats an order that the operating system has chosen; it repeats the topology, and what its components do.
 """
@@ -43,7 +43,7 @@ class _ThreadedPlan(Plan):
 
     @property
     def timeout_ns(self) -> int:
-        """No shorter one can be told from the books."""
+        """None, since the record cannot tell when a tree times out."""
         return 0
 
 
@@ -72,7 +72,7 @@ class _Threaded(Simulation):
         def turn_clock() -> None:
             nonlocal turns
             turns += 1
-            self._remember_crew()
+            self._remember_executors()
             lifecycle.over.wait(_EVERY_SECS)
             self.clock.advance(_TURN_SECS)
             if time.monotonic() - begin > _STILL_SECS:
@@ -80,11 +80,11 @@ class _Threaded(Simulation):
 
         runtime.start()
         runtime.watch_for("drained")
-        while not (lifecycle.reached.is_set() or lifecycle.over.is_set() or self.ledger.violations):
+        while not (lifecycle.reached.is_set() or lifecycle.over.is_set() or self.record.violations):
             if plan.end != "drained" and turns >= plan.end_after:
                 break
             turn_clock()
-        self.ledger.stopping = True
+        self.record.stopping = True
         self.stopped_ns = self.clock.now_ns()
         (lifecycle.abort if plan.end == "abort" else lifecycle.stop)()
         while not lifecycle.over.is_set():

@@ -1,7 +1,7 @@
-"""The simulation's own books: what was emitted and done, without tuple ids, xor or anything else of the runtime's.
+"""The record of a simulation: what was emitted, acked and failed, without tuple ids, xor or other parts of the runtime.
 
-Every emitted tuple carries a serial number in its values. The books say which deliveries it became, which tracked
-tuples each of them derives from, and whether it was done. With them each outcome that a spout hears can be judged.
+Every emitted tuple has a serial number among its values. The record has its deliveries, the tracked tuples from which
+each of them derives, and whether it was acked, so that each outcome that reaches a spout can be checked.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Reading:
 
 
 @dataclass
-class Ledger:
+class RunRecord:
     """What happened, and what must not have happened.
 
     Parameters
@@ -105,12 +105,12 @@ class Ledger:
     _chosen: dict[tuple[str, str, object], Sequence[int]] = field(default_factory=dict)
 
     @property
-    def emitted(self) -> int:
+    def emit_count(self) -> int:
         """How many tuples were emitted."""
         return self._serial
 
     @property
-    def deliveries(self) -> int:
+    def delivery_count(self) -> int:
         """How many deliveries those became."""
         return len(self._deliveries)
 
@@ -119,7 +119,7 @@ class Ledger:
         self._serial += 1
         return self._serial
 
-    def spout_emitted(self, spout: str, task: int, serial: int, tup_id: Hashable | None, tasks: Sequence[int]) -> None:
+    def add_spout_emit(self, spout: str, task: int, serial: int, tup_id: Hashable | None, tasks: Sequence[int]) -> None:
         """Note a tuple of a spout's task; it is tracked if it has a tuple id."""
         if tup_id is None:
             self._deliver(serial, tasks, ())
@@ -131,7 +131,7 @@ class Ledger:
         self.trees.append(tree)
         self._deliver(serial, tasks, (tree,))
 
-    def bolt_emitted(self, task: int, serial: int, anchors: Iterable[int], tasks: Sequence[int]) -> None:
+    def add_bolt_emit(self, task: int, serial: int, anchors: Iterable[int], tasks: Sequence[int]) -> None:
         """Note a tuple of a bolt's task that was anchored to the tuples with these serial numbers."""
         trees = dict.fromkeys(tree for anchor in anchors for tree in self._deliveries[anchor, task].trees)
         self._deliver(serial, tasks, tuple(trees))
@@ -172,7 +172,7 @@ class Ledger:
             return len(chosen) == 1 and self._chosen.setdefault((reading.bolt, reading.grouping, key), chosen) == chosen
         return len(chosen) == 1
 
-    def received(self, serial: int, task: int) -> None:
+    def add_receive(self, serial: int, task: int) -> None:
         """Note that a task was handed a tuple."""
         delivery = self._deliveries.get((serial, task))
         if delivery is None:
@@ -182,7 +182,7 @@ class Ledger:
         else:
             delivery.received = True
 
-    def done(self, serial: int, task: int) -> None:
+    def add_ack(self, serial: int, task: int) -> None:
         """Note that a task has done its work for a tuple and is about to ack it."""
         delivery = self._deliveries[serial, task]
         if not delivery.settled:
@@ -191,7 +191,7 @@ class Ledger:
                 tree.open -= 1
                 tree.settled_ns = self.now_ns()
 
-    def failed(self, serial: int, task: int) -> None:
+    def add_fail(self, serial: int, task: int) -> None:
         """Note that a task is about to fail a tuple."""
         delivery = self._deliveries[serial, task]
         if not delivery.settled:
@@ -200,25 +200,25 @@ class Ledger:
                 tree.failed = True
                 tree.settled_ns = self.now_ns()
 
-    def asked_for_time(self, serial: int, task: int) -> None:
+    def add_reset(self, serial: int, task: int) -> None:
         """Note that a task is about to reset the timeout of a tuple."""
         for tree in self._deliveries[serial, task].trees:
             # Else the message may come too late or be lost, or the spout hears late of what happened before it.
             if not self.risks.times_out and tree.spout not in self.risks.hears_late:
                 tree.since_ns = self.now_ns()
 
-    def ended(self, spout: str, tup_id: Hashable, reason: Reason | None) -> None:
-        """Judge what a spout is told of a tracked tuple; no reason means that it was acked."""
-        told = "ACKED" if reason is None else reason.kind.name
+    def add_outcome(self, spout: str, tup_id: Hashable, reason: Reason | None) -> None:
+        """Record and check the outcome of a tracked tuple; without a reason it was acked."""
+        outcome = "ACKED" if reason is None else reason.kind.name
         tree = self._open.pop((spout, tup_id), None)
         if tree is None:
-            self.violations.append(f"{spout} {tup_id!r} ended as {told} and was not open")
+            self.violations.append(f"{spout} {tup_id!r} ended as {outcome} and was not open")
             return
-        tree.ended = told
-        self.outcomes[told] += 1
+        tree.ended = outcome
+        self.outcomes[outcome] += 1
         wrong = self._wrong_ack(tree) if reason is None else self._wrong_fail(tree, reason)
         if wrong:
-            self.violations.append(f"{tree} ended as {told}: {wrong}")
+            self.violations.append(f"{tree} ended as {outcome}: {wrong}")
 
     def _wrong_ack(self, tree: Tree) -> str | None:
         if tree.failed:
@@ -246,10 +246,10 @@ class Ledger:
             return "but it had been failed"
         return None if tree.open else "but all derived work was done"
 
-    def still_open(self) -> list[Tree]:
-        """Return the trees whose end no spout was told."""
+    def open_trees(self) -> list[Tree]:
+        """Return the trees whose outcome did not reach a spout."""
         return list(self._open.values())
 
-    def lost(self) -> list[tuple[int, int]]:
+    def lost_tuples(self) -> list[tuple[int, int]]:
         """Return serial number and task of the deliveries that never arrived."""
         return [key for key, delivery in self._deliveries.items() if not delivery.received]
