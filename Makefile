@@ -23,7 +23,7 @@ IN_ENV = sh scripts/in_env.sh
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run:  ## word count on Spark, tracked by the acker, until every line is acked (ARGS="--input DIR" and others: ARGS=--help)
+run:  ## word count on Spark, tracked by the acker, until every line is acked (ARGS="--input DIR", ARGS=--help)
 	@$(SETUP) run
 	@$(IN_ENV) python -m examples.wordcount $(ARGS)
 
@@ -37,7 +37,8 @@ spark-versions:  ## a part of the tests of acker.spark on other releases of Spar
 
 quick:  ## the tests that need neither Spark nor a JDK
 	@$(SETUP) quick
-	@$(IN_ENV) python -m pytest -n logical --dist loadgroup --no-loadscope-reorder --ignore=tests/spark -m "not spark" $(ARGS)
+	@$(IN_ENV) python -m pytest -n logical --dist loadgroup --no-loadscope-reorder --ignore=tests/spark -m "not spark" \
+	    $(ARGS)
 
 sanitize:  ## the quick tests with the native module under AddressSanitizer and UBSan
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick
