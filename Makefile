@@ -15,6 +15,7 @@ TREES ?= 20000000
 KILLS ?= 20
 SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
 IN_ENV = sh scripts/in_env.sh
+PYTEST = python -m pytest -n logical --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help run test spark-versions quick sanitize soak mutants bench docs build lint format doctor wheel
@@ -37,8 +38,7 @@ spark-versions:  ## a part of the tests of acker.spark on other releases of Spar
 
 quick:  ## the tests that need neither Spark nor a JDK
 	@$(SETUP) quick
-	@$(IN_ENV) python -m pytest -n logical --dist loadgroup --no-loadscope-reorder --ignore=tests/spark -m "not spark" \
-	    $(ARGS)
+	@$(IN_ENV) $(PYTEST) --ignore=tests/spark -m "not spark" $(ARGS)
 
 sanitize:  ## the quick tests with the native module under AddressSanitizer and UBSan
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick
