@@ -56,7 +56,7 @@ def main(
     output.mkdir(parents=True, exist_ok=True)
     try:
         with ExitStack() as stack:
-            with progress.phase("starting Spark, about ten seconds"):
+            with progress.phase("starting Spark", "about ten seconds"):
                 spark = stack.enter_context(
                     spark_session("acker wordcount", master, driver_memory=driver_memory, log=log)
                 )

@@ -35,17 +35,18 @@ class ConsoleProgress:
         self._console.file.flush()
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Show the name of a phase before it, and its duration after it."""
+    def phase(self, name: str, usually: str = "") -> Iterator[None]:
+        """Show the name of a phase and its usual duration before it, and the real duration after it."""
+        text = f"{name}, {usually}" if usually else name
         if not self._console.is_terminal:
             start = time.perf_counter()
-            self.note(f"{name} ...")
+            self.note(f"{text} ...")
             yield
             self.note(f"{name} ({time.perf_counter() - start:.1f} s)")
             return
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self._console, transient=True) as bar:
-            task = bar.add_task(name, total=None)
+            task = bar.add_task(text, total=None)
             finished = threading.Event()
             watcher = threading.Thread(target=self._watch, args=(bar, task, finished), daemon=True)
             watcher.start()
