@@ -157,7 +157,7 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def spawned(command: list[Path | str], environ: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def spawn(command: list[Path | str], environ: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program with its children in a process group of their own, and end all of them."""
     with log.open("ab") as stream:
         process = subprocess.Popen(
@@ -246,9 +246,9 @@ def rabbitmq(root: Path, folder: Path) -> Iterator[Running]:
         command.write_text(f'#!/bin/sh\n{exports}exec {shlex.quote(str(programs / name))} "$@"\n')
         command.chmod(0o755)
     log = folder / "log"
-    with spawned([root / "usr/lib/erlang/bin/epmd"], environ, log) as epmd:
+    with spawn([root / "usr/lib/erlang/bin/epmd"], environ, log) as epmd:
         wait_for(epmd, lambda: _accepts(names), log)
-        with spawned([programs / "rabbitmq-server"], environ, log) as server:
+        with spawn([programs / "rabbitmq-server"], environ, log) as server:
             wait_for(server, lambda: _answers_amqp(port), log)
             yield Running(f"amqp://guest:guest@127.0.0.1:{port}/%2F", commands, folder)
 

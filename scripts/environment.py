@@ -68,7 +68,7 @@ def digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def stamped(name: str, value: str) -> bool:
+def has_stamp(name: str, value: str) -> bool:
     """Return whether the step `name` was last done for the same `value`."""
     stamp = STAMPS / name
     return stamp.is_file() and stamp.read_text() == value
@@ -130,7 +130,7 @@ def ensure_dependencies(pyproject: dict[str, Any], level: str) -> None:
     """Install what the target needs, in one go so that pip resolves it as a whole."""
     wanted = requirements(pyproject, LEVELS[level])
     value = digest(wanted, sys.version)
-    if stamped(f"dependencies-{level}", value):
+    if has_stamp(f"dependencies-{level}", value):
         return
     say(f"Installing {len(wanted)} requirements for `make {level}` (one to three minutes the first time)")
     run([PYTHON, "-m", "pip", "install", "--disable-pip-version-check", *quiet(), *wanted])
@@ -171,7 +171,7 @@ def ensure_native_module(pyproject: dict[str, Any]) -> None:
     )
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     modules = [ROOT / f"src/acker/{path.stem}{suffix}" for path in sorted((ROOT / "ext/acker").glob("*.pyx"))]
-    if stamped("build", value) and all(module.is_file() for module in modules):
+    if has_stamp("build", value) and all(module.is_file() for module in modules):
         return
     environ = {**os.environ, "CXX": compiler(dict(os.environ))}
     names = " and ".join(f"acker.{module.name.removesuffix(suffix)}" for module in modules)

@@ -130,7 +130,7 @@ def pythons() -> list[Python]:
     return sorted(found, key=lambda python: [int(part) for part in re.findall(r"\d+", python.version)])
 
 
-def configured() -> list[str]:
+def configured_tags() -> list[str]:
     """Return the versions that pyproject.toml wants wheels for, as cibuildwheel writes them: cp311 ... cp314t."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["cibuildwheel"]
     return [pattern.removesuffix("-*") for pattern in settings["build"]]
@@ -138,7 +138,7 @@ def configured() -> list[str]:
 
 def not_run(run_here: Sequence[str]) -> list[str]:
     """Return what was not run, one line each; `run_here` are tags such as cp313."""
-    missing = [tag for tag in configured() if tag not in run_here]
+    missing = [tag for tag in configured_tags() if tag not in run_here]
     lines = [f"Python {', '.join(missing)}: not on this machine"] if missing else []
     here = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, "Linux with glibc")
     others = [name for name in ("Linux with glibc", "Linux with musl", "macOS", "Windows") if name != here]
@@ -249,7 +249,7 @@ def one_wheel(python: Python, sdist: Path, readme: str, *, with_tests: bool) -> 
         size_bytes = wheel.stat().st_size
         libraries = checks.libraries_of(wheel) if sys.platform == "linux" else {}
         links = sorted({library for needed in libraries.values() for library in needed})
-        wrong = [*checks.oversize(size_bytes), *checks.misplaced(checks.names_in(wheel))]
+        wrong = [*checks.oversize(size_bytes), *checks.find_misplaced(checks.names_in(wheel))]
         if sys.platform == "linux":
             wrong += checks.strange_libraries(libraries)
         row = row._replace(
@@ -335,7 +335,7 @@ def build(*, with_tests: bool) -> int:
 
 def expected_identifiers(platform: str, architecture: str) -> set[str]:
     """Return the builds that are wanted of one platform, by cibuildwheel's names."""
-    return {f"{tag}-{kind}_{architecture.lower()}" for tag, kind in product(configured(), KINDS[platform])}
+    return {f"{tag}-{kind}_{architecture.lower()}" for tag, kind in product(configured_tags(), KINDS[platform])}
 
 
 def config(ask: Callable[[str, str], set[str]] | None = None) -> int:

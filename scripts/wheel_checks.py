@@ -43,7 +43,7 @@ def oversize(size_bytes: int) -> Iterator[str]:
         yield f"{size_bytes:,} bytes are more than {SIZE_BYTES_MAX:,}"
 
 
-def misplaced(names: Iterable[str]) -> Iterator[str]:
+def find_misplaced(names: Iterable[str]) -> Iterator[str]:
     """Complain about files that are missing, and about files that have no business in a wheel."""
     present = set(names)
     if not present:

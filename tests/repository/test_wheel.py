@@ -48,14 +48,14 @@ def test_a_good_wheel_has_nothing_wrong(checks, tmp_path):
     with zipfile.ZipFile(made, "w") as archive:
         for name in ["acker/", *GOOD]:
             archive.writestr(name, b"")
-    assert list(checks.misplaced(checks.names_in(made))) == []
+    assert list(checks.find_misplaced(checks.names_in(made))) == []
     assert list(checks.oversize(made.stat().st_size)) == []
     assert (checks.tag_of(made), checks.platform_of(made)) == ("cp313", "manylinux_2_35_x86_64")
 
 
 @pytest.mark.parametrize("missing", ["acker/py.typed", "acker/_core.pyi", "acker/_flow.pyi", *MODULES])
 def test_what_is_missing_is_named(checks, missing):
-    (sentence,) = checks.misplaced([name for name in GOOD if name != missing])
+    (sentence,) = checks.find_misplaced([name for name in GOOD if name != missing])
     assert missing.split(".")[0] in sentence
 
 
@@ -64,19 +64,19 @@ def test_what_is_missing_is_named(checks, missing):
     ["acker/_core.cpp", "acker/_core.pyx", "acker/hash.h", "tests/test_ids.py", "acker/notes.txt", "acker/_other.so"],
 )
 def test_what_does_not_belong_in_it_is_named(checks, extra):
-    assert list(checks.misplaced([*GOOD, extra])) == [f"{extra} does not belong in it"]
+    assert list(checks.find_misplaced([*GOOD, extra])) == [f"{extra} does not belong in it"]
 
 
 def test_a_module_is_there_once(checks):
     twice = [*GOOD, "acker/_core.cpython-312-x86_64-linux-gnu.so"]
-    assert list(checks.misplaced(twice)) == ["acker/_core is there 2 times"]
-    assert "there is nothing in it" in checks.misplaced([])
+    assert list(checks.find_misplaced(twice)) == ["acker/_core is there 2 times"]
+    assert "there is nothing in it" in checks.find_misplaced([])
 
 
 def test_the_modules_of_other_platforms_are_known(checks):
     for suffix in (".cp313-win_amd64.pyd", ".cp314t-win_amd64.pyd", ".cpython-314t-darwin.so"):
         names = [name.replace(".cpython-313-x86_64-linux-gnu.so", suffix) for name in GOOD]
-        assert list(checks.misplaced(names)) == [], suffix
+        assert list(checks.find_misplaced(names)) == [], suffix
 
 
 def test_a_wheel_must_not_grow_without_being_noticed(checks):

@@ -113,12 +113,12 @@ def test_a_plan_is_that_of_its_seed():
     assert all(kill.victim is not EXECUTOR for plan in plans if plan.master == LOCAL for kill in plan.kills)
 
 
-def changed(done, **columns):
+def change(done, **columns):
     return Completions(**{name: columns.get(name, getattr(done, name)) for name in COMPLETION_DTYPES})
 
 
-def taken(done, rows):
-    return changed(done, **{name: getattr(done, name)[rows] for name in COMPLETION_DTYPES})
+def take(done, rows):
+    return change(done, **{name: getattr(done, name)[rows] for name in COMPLETION_DTYPES})
 
 
 def test_what_is_wrong_would_be_noticed_where_nothing_expires(tmp_path):
@@ -128,11 +128,11 @@ def test_what_is_wrong_would_be_noticed_where_nothing_expires(tmp_path):
     assert run.faults_of(plan, expected, done) == []
     every = np.arange(len(done))
     for wrong, words in (
-        (taken(done, every[1:]), "1 trees did not end as undisturbed"),
-        (taken(done, np.append(every, 0)), "1 trees ended more than once"),
-        (changed(done, message_id=done.message_id + 1), f"{len(done)} trees ended that nobody began, or with another"),
-        (changed(done, root_id=np.where(every == 0, 1, done.root_id)), "1 trees ended that nobody began"),
-        (changed(done, outcome=np.where(every == 0, 2, done.outcome).astype(np.int8)), "1 should not have"),
+        (take(done, every[1:]), "1 trees did not end as undisturbed"),
+        (take(done, np.append(every, 0)), "1 trees ended more than once"),
+        (change(done, message_id=done.message_id + 1), f"{len(done)} trees ended that nobody began, or with another"),
+        (change(done, root_id=np.where(every == 0, 1, done.root_id)), "1 trees ended that nobody began"),
+        (change(done, outcome=np.where(every == 0, 2, done.outcome).astype(np.int8)), "1 should not have"),
     ):
         assert words in "; ".join(run.faults_of(plan, expected, wrong))
 
@@ -150,20 +150,20 @@ def test_what_is_wrong_would_be_noticed_where_some_expire(tmp_path):
     every = np.arange(len(done))
     is_acked = done.outcome == Outcome.ACKED
     for wrong, words in (
-        (taken(done, every[1:]), f"1 of {len(expected.tracked)} trees never ended"),
-        (taken(done, np.append(every, 0)), "1 trees ended more than once"),
-        (changed(done, outcome=np.where(is_lost(done.root_id), 0, done.outcome)), "trees of which nothing was heard"),
-        (changed(done, outcome=np.where(is_acked, 1, done.outcome)), "trees neither ended as undisturbed nor timed"),
-        (changed(done, outcome=np.full(len(done), 2)), "so the run shows nothing"),
+        (take(done, every[1:]), f"1 of {len(expected.tracked)} trees never ended"),
+        (take(done, np.append(every, 0)), "1 trees ended more than once"),
+        (change(done, outcome=np.where(is_lost(done.root_id), 0, done.outcome)), "trees of which nothing was heard"),
+        (change(done, outcome=np.where(is_acked, 1, done.outcome)), "trees neither ended as undisturbed nor timed"),
+        (change(done, outcome=np.full(len(done), 2)), "so the run shows nothing"),
     ):
         assert words in "; ".join(run.faults_of(plan, expected, wrong))
 
 
 def test_a_micro_batch_that_brings_something_else_when_run_again_is_noticed(tmp_path):
     done = write_files(plan_of(1, [], master=LOCAL), tmp_path / "messages").undisturbed
-    backwards = taken(done, np.arange(len(done))[::-1])
+    backwards = take(done, np.arange(len(done))[::-1])
     assert len(run.once({0: [done, backwards]}, 1)) == len(done)
-    older = changed(done, elapsed_ms=done.elapsed_ms + 1)
+    older = change(done, elapsed_ms=done.elapsed_ms + 1)
     with pytest.raises(KillsError, match="seed 7: micro-batch 0 brought something else when it was run again"):
         run.once({0: [done, older]}, 7)
     with pytest.raises(KillsError, match="not those between"):

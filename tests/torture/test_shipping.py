@@ -52,7 +52,7 @@ def other_release(tmp_path):
 # ---- parcels --------------------------------------------------------------------------------------------------------
 
 
-def opened_by(python, parcel, path=""):
+def open_with(python, parcel, path=""):
     """Open a parcel with another Python; return the last line of what it says."""
     code = "import pickle, sys; print(pickle.load(sys.stdin.buffer))"
     environment = {**clean_environment(), "PYTHONPATH": str(path)}
@@ -66,18 +66,18 @@ def opened_by(python, parcel, path=""):
 def test_a_parcel_is_its_content_where_it_is_opened(lacking):
     assert pickle.loads(cloudpickle.dumps(Parcel([acker.Kind.OK]))) == [acker.Kind.OK]
     assert list(pickle.loads(cloudpickle.dumps(pack_function(iter)))([1, 2])) == [1, 2]
-    assert opened_by(lacking, Parcel(acker.Kind.OK), Path(acker.__file__).parents[1]) == "2"
+    assert open_with(lacking, Parcel(acker.Kind.OK), Path(acker.__file__).parents[1]) == "2"
 
 
 def test_a_worker_without_acker_says_what_to_do(lacking):
-    said = opened_by(lacking, Parcel(acker.Kind.OK))
+    said = open_with(lacking, Parcel(acker.Kind.OK))
     assert said.startswith("ImportError: acker cannot be imported by the Python of this worker, 3.")
     assert str(lacking) in said and "(No module named 'acker')" in said
     assert said.endswith("call acker.spark.ship(spark) before the job, or take another way of docs/shipping.md")
 
 
 def test_a_worker_with_another_release_says_both(lacking, other_release):
-    said = opened_by(lacking, Parcel(acker.Kind.OK), other_release)
+    said = open_with(lacking, Parcel(acker.Kind.OK), other_release)
     assert said.startswith(f"RuntimeError: the driver has acker {acker.__version__} and the worker at {lacking} on ")
     assert "has acker 9.9.9: install the same release in both" in said
 
