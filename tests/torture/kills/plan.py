@@ -40,7 +40,7 @@ _LATE_SECONDS_MAX: Final = 0.2
 
 
 class Victim(enum.StrEnum):
-    """Who is killed: one Python worker; one executor's JVM; or the driver, its Python and its JVM."""
+    """The target of a kill: a Python worker; an executor's JVM; or the driver, its Python and its JVM."""
 
     WORKER = "worker"
     EXECUTOR = "executor"
@@ -67,7 +67,7 @@ class Kill(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A run.
+    """The plan of a run.
 
     Attributes
     ----------
@@ -94,14 +94,14 @@ def plan_of(
     rng = random.Random(seed)
     kills = []
     for victim in rng.sample(victims, len(victims)):
-        # A worker that is late may be a worker that has nothing to do.
+        # A late worker may have nothing to do.
         late_s = 0.0 if victim is Victim.WORKER or rng.random() < 0.5 else rng.uniform(0, _LATE_SECONDS_MAX)
         kills.append(Kill(victim, rng.randint(1, 3 * _POINTS_A_BATCH // 2), late_s))
     return Plan(seed, master, timeout_s, tuple(kills), files or _FILES_A_KILL * len(kills) + 1)
 
 
 class Expected(NamedTuple):
-    """What must come out.
+    """The expected output.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class Expected(NamedTuple):
 
 
 def write_files(plan: Plan, folder: Path) -> Expected:
-    """Write the messages of a run, and return what must come out."""
+    """Write the messages of a run, and return the expected output."""
     folder.mkdir(parents=True)
     expires = plan.timeout_s is not None
     stream = TreeStream(_PENDING, _OKS, fail_share=0.02, reset_share=0.02, seed=plan.seed)
@@ -130,7 +130,7 @@ def write_files(plan: Plan, folder: Path) -> Expected:
         batches = [*(stream.prefill() if number == 0 else ()), stream.take(_FILE_ROWS)]
         rows = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
         if expires:
-            # Nothing is said about lost trees after their TRACK.
+            # Lost trees get no message after their TRACK.
             stays = (rows[0] == Kind.TRACK) | ~is_lost(rows[1])
             rows = [column[stays] for column in rows]
         done.append(acker.ingest(*rows))
@@ -146,5 +146,5 @@ def write_files(plan: Plan, folder: Path) -> Expected:
 
 
 def is_lost(root_id: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Tell which trees are never heard of again where trees expire."""
+    """Return which trees get no further message, if trees expire."""
     return np.equal(root_id % _LOST_ONE_IN, 0)

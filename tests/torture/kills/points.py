@@ -28,7 +28,7 @@ _HOST: Final = "127.0.0.1"
 
 
 def reach(port: int, point: str, batch_id: int | None = None) -> None:
-    """Stand still at a point until the killer, which listens at a port of this machine, lets this process go on."""
+    """Wait at a point until the killer, which listens at a port of this machine, lets this process continue."""
     if batch_id is None:
         context = TaskContext.get()
         batch_id = int((context and context.getLocalProperty("streaming.sql.batchId")) or -1)
@@ -36,7 +36,7 @@ def reach(port: int, point: str, batch_id: int | None = None) -> None:
 
 
 def tell(port: int, what: dict[str, Any]) -> None:
-    """Send something to the killer, and wait until it has taken note."""
+    """Send a report to the killer, and wait for its answer."""
     try:
         with socket.create_connection((_HOST, port)) as connection:
             connection.sendall(json.dumps(what).encode() + b"\n")
@@ -53,7 +53,7 @@ def pass_on(port: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 class WatchedStore:
-    """A store with a point before and after each thing that it is asked for in every micro-batch."""
+    """A store with a point before and after each call of a micro-batch."""
 
     def __init__(self, store: Store, port: int) -> None:
         self._store = store
@@ -85,7 +85,7 @@ class WatchedStore:
 
 
 class WatchedProcessor(AckerProcessor):
-    """The operator with points in it."""
+    """The operator, with points."""
 
     def __init__(self, port: int, rules: ShardRules, name: str) -> None:
         super().__init__(rules, name)

@@ -30,18 +30,18 @@ from tests.torture.spark_home import make_spark_home
 
 # Drivers that may end by themselves with an error. A kill of a worker or of an executor should not end the query.
 _FAILURES_MAX: Final = 3
-# No driver lives long enough for the second compiler to pay.
+# No driver runs long enough to gain from the second compiler.
 _JAVA_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-# Of a driver's last words.
+# The lines of a driver's log to show.
 _LOG_BYTES: Final = 4_000
 
 
 class KillsError(AckerError):
-    """A run broke a promise; the text names the seed and what was wrong."""
+    """A run broke a promise; the text names the seed and the promise."""
 
 
 class Survived(NamedTuple):
-    """What a run was.
+    """The figures of a run.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ def survive(
 
 
 class _Killer:
-    """Hears of every point that is reached, and kills there as planned."""
+    """Gets a report of every point that is reached, and kills there as planned."""
 
     def __init__(self, kills: tuple[Kill, ...], say: Callable[[str], None]) -> None:
         self.port = 0
@@ -127,22 +127,22 @@ class _Killer:
 
     @property
     def left(self) -> int:
-        """How many kills there are still to be done."""
+        """The number of kills still to do."""
         return len(self._kills)
 
     def watch(self, driver: int) -> None:
-        """Take note of a new driver."""
+        """Register a new driver."""
         with self._lock:
             self.drivers.append(driver)
             self._driver_taken = False
 
     def took_driver(self) -> bool:
-        """Tell whether the latest driver was killed."""
+        """Return whether the latest driver was killed."""
         with self._lock:
             return self._driver_taken
 
     def hear(self, what: dict[str, Any], go: Callable[[], None]) -> None:
-        """Take note of what a process says, which stands still until `go` is called, or for ever if it is killed."""
+        """Handle the report of a process, which waits until `go` is called, or for ever if it is killed."""
         if "point" not in what:
             with self._lock:
                 self.cached += what["cached"]
@@ -150,20 +150,20 @@ class _Killer:
         elif (kill := self._due(what)) is not None:
             if kill.late_s:
                 go()
-                # Not for anything to have happened: any moment is good.
+                # A random delay, not a wait for an event: any moment is good.
                 self._never.wait(kill.late_s)
             self._kill(kill, what)
         go()
 
     def _due(self, what: dict[str, Any]) -> Kill | None:
         with self._lock:
-            # Workers may live on a little after their driver.
+            # Workers may outlive their driver a little.
             if not self._kills or self._driver_taken or what["session"] != self.drivers[-1]:
                 return None
             if self._kills[0].victim is not Victim.DRIVER and what["point"] in DRIVER_POINTS:
                 return None
             self._points -= 1
-            # Below 0 while another thread is at it.
+            # Below 0 while another thread does it.
             return self._kills[0] if self._points == 0 else None
 
     def _kill(self, kill: Kill, what: dict[str, Any]) -> None:
@@ -173,7 +173,7 @@ class _Killer:
                 self.done.append(f"{kill.victim} in micro-batch {what['batch']}, {what['point']}{late}")
                 self.say(self.done[-1])
                 self._kills.pop(0)
-            # Else it was gone: once more, at a later point.
+            # Otherwise it was gone: again, at a later point.
             self._points = self._kills[0].points if self._kills else 0
 
     def _has_killed(self, victim: Victim, process: int) -> bool:
@@ -191,7 +191,7 @@ class _Killer:
 
 @contextlib.contextmanager
 def _listening(killer: _Killer) -> Iterator[_Killer]:
-    """Let processes reach a killer at a port of this machine."""
+    """Serve a killer at a port of this machine."""
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
@@ -222,7 +222,7 @@ def _listening(killer: _Killer) -> Iterator[_Killer]:
 
 
 def _drive_to_the_end(plan: Plan, folder: Path, killer: _Killer, deadline: float) -> int:
-    """Run one driver after the other until one ends well; return how many ended with an error by themselves."""
+    """Run drivers until one succeeds; return how many failed without a kill."""
     failures = 0
     try:
         while True:
@@ -236,14 +236,14 @@ def _drive_to_the_end(plan: Plan, folder: Path, killer: _Killer, deadline: float
             if failures > _FAILURES_MAX:
                 raise KillsError(f"seed {plan.seed}: the driver ended with {code} by itself\n{_last_words(folder)}")
     finally:
-        # What a driver leaves behind ends by itself, if all is well; until then it may meddle.
+        # Processes of a dead driver end by themselves; until then they may interfere.
         for driver in killer.drivers:
             for process in processes.in_session(driver):
                 processes.kill(process)
 
 
 def _drive(plan: Plan, folder: Path, killer: _Killer, seconds: float) -> int:
-    """Let one driver run until it ends, by itself or not; return its exit code."""
+    """Run one driver until it ends or is killed; return its exit code."""
     command = [sys.executable, "-m", "tests.torture.kills.driver", str(folder), str(killer.port), plan.master]
     command += [str(plan.timeout_s or 0), str(plan.files)]
     with (folder / "log").open("ab") as log:
@@ -288,11 +288,11 @@ def _last_words(folder: Path) -> str:
     return (folder / "log").read_bytes()[-_LOG_BYTES:].decode(errors="replace")
 
 
-# ---- what came out --------------------------------------------------------------------------------------------------
+# ---- the output -----------------------------------------------------------------------------------------------------
 
 
 def tries_of(folder: Path) -> dict[int, list[Completions]]:
-    """Return what reached the sink by micro-batch, once for each time that the micro-batch was tried."""
+    """Return the output of each attempt of each micro-batch."""
     tries = defaultdict(list)
     for path in sorted(folder.glob("*.npz")):
         with np.load(path) as columns:
@@ -302,7 +302,7 @@ def tries_of(folder: Path) -> dict[int, list[Completions]]:
 
 
 def once(tries: dict[int, list[Completions]], seed: int) -> Completions:
-    """Return everything, each micro-batch once; all of its tries must have brought the same, ages included."""
+    """Return the output, each micro-batch once; all attempts must have written the same, ages included."""
     for batch_id, (first, *others) in tries.items():
         rows = sorted(first.rows())
         if any(sorted(other.rows()) != rows for other in others):
@@ -313,7 +313,7 @@ def once(tries: dict[int, list[Completions]], seed: int) -> Completions:
 
 
 def faults_of(plan: Plan, expected: Expected, done: Completions) -> list[str]:
-    """Return what is wrong with the completions of a whole run, in words."""
+    """Return the faults in the completions of a whole run, as text."""
     found = []
     roots, times = np.unique(done.root_id, return_counts=True)
     if (times > 1).any():

@@ -30,24 +30,24 @@ from tests.torture.spark_home import make_spark_home
 
 CLUSTER: Final = "local-cluster[2,1,1024]"
 EXECUTORS: Final = 2
-# What executors need beside PySpark, which Spark's own installation brings them.
+# The packages that executors need beside PySpark, which comes with Spark.
 PACKAGES: Final = ("numpy", "pyarrow", "pandas<3", "protobuf")
 
 _FILES: Final = 8
 _PENDING: Final = 1_000
 _OKS: Final = 3
 _SECONDS_MAX: Final = 900
-# No job lives long enough for the second compiler to pay.
+# No job runs long enough to gain from the second compiler.
 _JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOG_BYTES: Final = 4_000
 
 
 class ShippingError(AckerError):
-    """A job failed, or what came out of it is wrong; the text says which."""
+    """A job failed, or its output is wrong; the text says which."""
 
 
 class Recipe(enum.StrEnum):
-    """A way of getting acker onto executors."""
+    """A way to send acker to executors."""
 
     ARCHIVES = "archives"
     ARTIFACTS = "artifacts"
@@ -55,7 +55,7 @@ class Recipe(enum.StrEnum):
 
 
 class Shipped(NamedTuple):
-    """What a job was.
+    """The figures of a job.
 
     Attributes
     ----------
@@ -113,13 +113,13 @@ def make_environment(folder: Path, *, linked: bool, with_acker: bool = False) ->
 
 
 def _packages() -> list[Path]:
-    """Return what lies in the folders of installed packages that this Python looks into."""
+    """Return the contents of the folders of installed packages on this Python's path."""
     folders = [Path(path) for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     return [package for folder in folders if folder.is_dir() for package in folder.iterdir()]
 
 
 def copy_package(folder: Path) -> Path:
-    """Copy the installed acker into a folder, and return where it is there."""
+    """Copy the installed acker into a folder, and return its path."""
     package = Path(acker.__file__).parent
     target = folder / package.name
     shutil.copytree(package, target, ignore=shutil.ignore_patterns("__pycache__"))
@@ -145,7 +145,7 @@ def write_zip(archive: Path) -> Path:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment variables without those that would lead to acker."""
+    """Return the environment variables without those that would make acker importable."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
 
 
@@ -153,7 +153,7 @@ def clean_environment() -> dict[str, str]:
 
 
 def submit(recipe: Recipe, folder: Path, lacking: Path, *, messages: int, packed: Path | None = None) -> Shipped:
-    """Submit the job in one of the ways, and check what comes out.
+    """Submit the job in one way, and check its output.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def command_of(recipe: Recipe, folder: Path, lacking: Path, packed: Path | None)
     if recipe is Recipe.ZIP:
         options += ["--py-files", str(write_zip(folder / "acker.zip"))]
         options += ["--conf", "spark.executorEnv.ACKER_IMPLEMENTATION=python"]
-        # The zip stands on the driver's path too, so the driver needs no acker of its own.
+        # The zip is on the driver's path too, so the driver needs no other acker.
         variables |= {"PYSPARK_DRIVER_PYTHON": str(lacking), "ACKER_IMPLEMENTATION": "python"}
     else:
         lines.insert(1, f"sys.path.insert(0, {str(package)!r})")
@@ -225,7 +225,7 @@ def command_of(recipe: Recipe, folder: Path, lacking: Path, packed: Path | None)
 
 
 def _write_messages(folder: Path, messages: int) -> tuple[list[tuple[int, int, int, int]], int]:
-    """Write messages as files; return what must come of them, in order, and how many there are."""
+    """Write messages as files; return the expected completions, in order, and the number of messages."""
     folder.mkdir()
     stream = TreeStream(_PENDING, _OKS, fail_share=0.02, seed=1)
     acker_of_all = Acker(seed=1)
