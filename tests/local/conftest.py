@@ -1,4 +1,4 @@
-"""The figures of a topology that the tests of this folder show."""
+"""Fixtures: a runtime with fixed figures."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What emit, ack and fail refuse, and what they say then; what they send to the ackers."""
+"""Collectors: what emit, ack and fail refuse, their errors, and the messages that they send to the ackers."""
 
 import itertools
 import threading

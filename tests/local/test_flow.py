@@ -1,4 +1,4 @@
-"""The native half of the local runtime, built and called by hand: exceptions, and never a crash of the interpreter."""
+"""The native module `_flow`, called directly: wrong calls raise, and never crash the interpreter."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""FsShelter's known defects, which are not to come back here."""
+"""Known defects of FsShelter, which acker must not have."""
 
 import numpy as np
 import pytest

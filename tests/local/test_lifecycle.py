@@ -1,4 +1,4 @@
-"""Start, restart, drain and stop, where the scenarios do not look: on the scheduler, its clock turned by hand."""
+"""The lifecycle: start, restart, drain and stop beyond the scenarios, on the scheduler."""
 
 import itertools
 import logging

@@ -1,4 +1,4 @@
-"""Components that are called by threads of their user's: pools, threads of clients, threads beside an event loop."""
+"""Components that other threads of the user call: pools, client threads, threads beside an event loop."""
 
 import asyncio
 import queue

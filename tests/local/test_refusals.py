@@ -1,4 +1,4 @@
-"""Mistakes in a component: each is an error that names the component, what is wrong and what mends it."""
+"""Mistakes in a component: each error names the component, what is wrong and how to correct it."""
 
 import asyncio
 import collections

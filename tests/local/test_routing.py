@@ -1,4 +1,4 @@
-"""Storm's PartialKeyGrouping: each key has two tasks, and a tuple goes to the one that was sent less."""
+"""Routes: Storm's PartialKeyGrouping, in which each key has two tasks."""
 
 import collections
 

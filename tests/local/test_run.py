@@ -1,4 +1,4 @@
-"""Ctrl-C never waits for what it interrupts."""
+"""`run` and signals: Ctrl-C never waits for the code that it interrupts."""
 
 from __future__ import annotations
 

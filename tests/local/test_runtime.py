@@ -1,4 +1,4 @@
-"""The runtime on threads, as a program runs it. Nothing here waits for a time: only for what has to happen."""
+"""The runtime on threads, as a program runs it. No test waits for a time, only for events."""
 
 import collections
 import threading

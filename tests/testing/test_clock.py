@@ -1,4 +1,4 @@
-"""The clock of the test kit: it is turned by hand, and turning it wakes who waits."""
+"""The manual clock: a test turns it, and turning it wakes threads that wait."""
 
 import threading
 from fractions import Fraction

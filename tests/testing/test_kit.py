@@ -1,4 +1,4 @@
-"""The test kit: spouts that are fed, bolts that keep what they get, whole topologies run on given tuples."""
+"""The test kit: fed spouts, capturing bolts, single bolts, and whole topologies on given tuples."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The scheduler: one thread, an order that a seed decides, a clock that goes on when nothing else is left to do."""
+"""The scheduler: one thread, an order that a seed decides, a clock that moves when no part can step."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Streams: what the generator says that its messages do is what the plain acker makes of them."""
+"""Message streams: the plain acker finds in them what the generator declares."""
 
 import numpy as np
 import pytest

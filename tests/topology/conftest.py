@@ -1,4 +1,4 @@
-"""A task without a runtime: a component bound to collectors that write down what they are told."""
+"""Fixtures: components bound to collectors that record all calls, without a runtime."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What spouts and bolts inherit: names of streamparse, the way to the collector, batches."""
+"""Spouts and bolts: streamparse's names, calls of the collector, batches."""
 
 import inspect
 import logging

@@ -1,4 +1,4 @@
-"""Options: defaults, ranges, other names, and what an error says."""
+"""Options: defaults, ranges, aliases and errors."""
 
 import difflib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""FsShelter's dispatch: functions in, a component out, each with the acks of its role."""
+"""FsShelter's dispatch functions: they make components of functions, each with the acks of its role."""
 
 import asyncio
 

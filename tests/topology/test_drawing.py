@@ -1,4 +1,4 @@
-"""Drawings: the text of small ones as a whole, and of many random ones that nothing lies on anything else."""
+"""Drawings: the whole text of small ones, and no overlaps in many random ones."""
 
 import itertools
 import random

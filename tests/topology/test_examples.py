@@ -1,4 +1,4 @@
-"""Every example in the docstrings of this package runs and prints what it says."""
+"""The examples in the docstrings of acker.topology run and print what they say."""
 
 import doctest
 import importlib

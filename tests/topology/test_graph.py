@@ -1,4 +1,4 @@
-"""Definitions: what the graph of a right one holds, and what each wrong one is told."""
+"""Definitions: the graphs of correct ones, and the errors of wrong ones."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""What a runtime calls: what would never run, and what it cannot make, is refused where the topology is defined."""
+"""Methods that a runtime could not run, and components that it could not make, are refused in the definition."""
 
 import abc
 import asyncio

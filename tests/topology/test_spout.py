@@ -1,4 +1,4 @@
-"""ReliableSpout: replays with back-off, attempts, dead letters, and that no tuple is lost in silence."""
+"""ReliableSpout: replays with back-off, attempts, dead letters; no tuple is lost silently."""
 
 import logging
 import random

@@ -1,4 +1,4 @@
-"""TopologyRun: one run of a topology, from its start to its end: its executors, what was asked of it, how far it is."""
+"""TopologyRun: the state of one run of a topology, which the parts of its lifecycle share."""
 
 from __future__ import annotations
 

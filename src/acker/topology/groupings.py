@@ -1,4 +1,4 @@
-"""Groupings: how the tuples of a stream are spread over the tasks of a bolt."""
+"""Groupings: which tasks of a bolt receive which tuples of a stream."""
 
 from __future__ import annotations
 

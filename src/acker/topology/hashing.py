@@ -1,4 +1,4 @@
-"""stable_hash: the hash that sends equal values to the same task in every process."""
+"""stable_hash: a hash that is the same in every process, so that equal values go to the same task."""
 
 from __future__ import annotations
 

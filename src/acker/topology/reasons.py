@@ -1,4 +1,4 @@
-"""Reasons for which tuples fail."""
+"""Reasons: why a tuple failed."""
 
 from __future__ import annotations
 

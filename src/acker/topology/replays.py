@@ -1,4 +1,4 @@
-"""The tuples of a reliable spout: which are open, and which wait for their replay."""
+"""The replay table of a reliable spout: its open tuples, and those that wait for a replay."""
 
 from __future__ import annotations
 

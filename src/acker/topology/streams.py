@@ -1,4 +1,4 @@
-"""Streams: what a component emits to, with the names of its fields."""
+"""Streams: the outputs of a component, with the names of their fields."""
 
 from __future__ import annotations
 

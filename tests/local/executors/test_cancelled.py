@@ -1,4 +1,4 @@
-"""What is no `Exception`: cancelled coroutines, exits, interrupts. Whatever ends `process`, its tuple fails at once."""
+"""Exceptions that are no `Exception`: cancelled coroutines, exits and interrupts fail their tuple at once."""
 
 import asyncio
 import logging

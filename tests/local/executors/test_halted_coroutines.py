@@ -1,4 +1,4 @@
-"""Coroutines and the life of a topology: what still waits when it restarts or stops is cancelled, on its own thread."""
+"""Coroutines at a restart or stop: those that still wait are cancelled, on their own thread."""
 
 import asyncio
 import threading

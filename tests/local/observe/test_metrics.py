@@ -1,4 +1,4 @@
-"""Histograms, counts that add up, and what is written down of a run."""
+"""Histograms, sums of counts, and the texts of stats and reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces of sampled trees, on a clock that is turned by hand."""
+"""Traces of sampled trees, on a manual clock."""
 
 from __future__ import annotations
 

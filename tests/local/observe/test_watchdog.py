@@ -1,4 +1,4 @@
-"""The watchdog, on a clock that is turned by hand."""
+"""The watchdog, on a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bolt executors: tuples in the order in which they came, ticks between them."""
+"""Bolt executors: they process tuples in their order of arrival, and ticks between them."""
 
 from __future__ import annotations
 

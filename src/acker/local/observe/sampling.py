@@ -1,4 +1,4 @@
-"""The sample of trees that is traced, and the warnings when one of them times out or is open at the end."""
+"""The traced sample of trees, and the warnings when one of them times out or is open at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watchdog: it notices a topology in which something is pending and nothing is acked for a message timeout."""
+"""The watchdog, which notices that tuples are pending and none was acked for a whole message timeout."""
 
 from __future__ import annotations
 

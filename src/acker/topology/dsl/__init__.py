@@ -1,4 +1,4 @@
-"""How a topology is written down, by the name of streamparse's package; all of it is in `acker.topology`."""
+"""The names of streamparse's package `dsl`, for projects that come from there; `acker.topology` has all of them."""
 
 from acker.topology.dsl.component import ComponentSpec
 from acker.topology.dsl.stream import Grouping, Stream

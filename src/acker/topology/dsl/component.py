@@ -1,4 +1,4 @@
-"""A component's place in a topology, by the name of streamparse's module; it is in `acker.topology`."""
+"""The names of streamparse's module, for projects that come from there; `acker.topology` has them too."""
 
 from acker.topology.specs import ComponentSpec
 

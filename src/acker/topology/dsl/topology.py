@@ -1,4 +1,4 @@
-"""Topologies, by the name of streamparse's module; they are in `acker.topology`."""
+"""The names of streamparse's module, for projects that come from there; `acker.topology` has them too."""
 
 from acker.topology.definition import Topology
 

@@ -1,4 +1,4 @@
-"""Components, by the name of streamparse's package; they are all in `acker.topology`."""
+"""The names of streamparse's package `storm`, for projects that come from there; `acker.topology` has all of them."""
 
 from acker.topology.storm.bolt import BatchingBolt, Bolt, TicklessBatchingBolt
 from acker.topology.storm.component import Component, Tuple

@@ -1,4 +1,4 @@
-"""Bolts, by the name of streamparse's module; they are all in `acker.topology`."""
+"""The names of streamparse's module, for projects that come from there; `acker.topology` has them too."""
 
 from acker.topology.bolt import BatchingBolt, Bolt, TicklessBatchingBolt
 

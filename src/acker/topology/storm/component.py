@@ -1,4 +1,4 @@
-"""What spouts and bolts share, by the name of streamparse's module; all of it is in `acker.topology`."""
+"""The names of streamparse's module, for projects that come from there; `acker.topology` has them too."""
 
 from acker.topology.component import Component
 from acker.topology.tuples import Tuple
