@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
-"""The native core: owns the tables' memory, releases the GIL, turns return codes into exceptions.
+"""The native core: it owns the memory of the tables, releases the GIL, and turns return codes into exceptions.
 
-Columns come in checked, or so plain that C can check them; what is refused here is explained by acker._engine.columns.
+Columns come checked, or as plain arrays that C checks. acker._engine.columns explains what is refused here.
 """
 
 cimport cython
@@ -208,7 +208,7 @@ cdef extern from "probe.h" namespace "acker" nogil:
 
 
 def codes():
-    """The numbers of codes.h by name, for the test that compares them with those in Python."""
+    """Return the numbers of codes.h by name, for the test that compares them with those in Python."""
     return {
         "Kind": {
             "TRACK": c_TRACK,
@@ -243,12 +243,12 @@ def codes():
 
 
 def compiled_with():
-    """The compiler that built this module, and its version."""
+    """Return the compiler that built this module, with its version."""
     return compiler().decode("ascii")
 
 
 def kernels():
-    """The names of the kernels that run on this machine, the fastest first."""
+    """Return the names of the kernels that run on this machine, the fastest first."""
     return ("avx2", "portable") if machine_has_avx2() else ("portable",)
 
 
@@ -262,7 +262,7 @@ cdef inline void* _data(object column) noexcept:
 
 
 cdef inline bint _plain(object column, int typenum, cnp.npy_intp rows) noexcept:
-    """Whether a column is an array of `rows` rows that C can read as it stands."""
+    """Whether a column is an array of `rows` rows that C can read directly."""
     if not cnp.PyArray_CheckExact(column):
         return False
     cdef cnp.ndarray array = <cnp.ndarray>column
@@ -277,7 +277,7 @@ cdef inline bint _plain(object column, int typenum, cnp.npy_intp rows) noexcept:
 
 
 cdef bint _read_batch(kind, root_id, value, task_id, message_id, now_ms, Messages* messages, int64_t* now) noexcept:
-    """Whether a batch is plain; then `messages` points to its columns, and `now` is the clock."""
+    """Whether all columns of a batch are plain; then `messages` points to them, and `now` is the clock."""
     cdef int overflow = 0
     if type(now_ms) is not int or not cnp.PyArray_CheckExact(kind) or cnp.PyArray_NDIM(<cnp.ndarray>kind) != 1:
         return False
@@ -308,8 +308,8 @@ cdef bint _is_legal(const Messages& messages) noexcept nogil:
 
 
 @cython.final
-cdef class Block:
-    """Owns the memory of columns that were lent; frees it when the last of them is gone."""
+cdef class ColumnMemory:
+    """Owns the memory behind some columns; frees it when the last of them is gone."""
 
     cdef void* memory
 
@@ -320,7 +320,7 @@ cdef class Block:
         release(self.memory)
 
 
-cdef cnp.ndarray _lent(Block block, void* data, size_t rows, int typenum):
+cdef cnp.ndarray _column_in(ColumnMemory block, void* data, size_t rows, int typenum):
     cdef cnp.npy_intp length = <cnp.npy_intp>rows
     column = cnp.PyArray_SimpleNewFromData(1, &length, typenum, data)
     cnp.set_array_base(column, block)
@@ -328,7 +328,7 @@ cdef cnp.ndarray _lent(Block block, void* data, size_t rows, int typenum):
 
 
 cdef tuple _tree_columns(size_t rows):
-    """Five columns to be filled. Those of many rows share a block of huge pages, whose first touch costs least."""
+    """Return five columns to fill. Large ones share a block of huge pages, which cost least when first touched."""
     cdef size_t wide = whole_lines(rows * sizeof(int64_t))
     cdef size_t narrow = whole_lines(rows * sizeof(int32_t))
     if wide < HUGE_PAGE_BYTES:
@@ -339,26 +339,26 @@ cdef tuple _tree_columns(size_t rows):
             _column(rows, cnp.NPY_INT8),
             _column(rows, cnp.NPY_INT64),
         )
-    block = Block()
+    block = ColumnMemory()
     block.memory = acquire_huge_pages(3 * wide + narrow + rows)
     if block.memory == NULL:
         raise MemoryError(f"no memory for {rows} completions")
     data = <char*>block.memory
     return (
-        _lent(block, data, rows, cnp.NPY_INT64),
-        _lent(block, data + wide, rows, cnp.NPY_INT64),
-        _lent(block, data + 3 * wide, rows, cnp.NPY_INT32),
-        _lent(block, data + 3 * wide + narrow, rows, cnp.NPY_INT8),
-        _lent(block, data + 2 * wide, rows, cnp.NPY_INT64),
+        _column_in(block, data, rows, cnp.NPY_INT64),
+        _column_in(block, data + wide, rows, cnp.NPY_INT64),
+        _column_in(block, data + 3 * wide, rows, cnp.NPY_INT32),
+        _column_in(block, data + 3 * wide + narrow, rows, cnp.NPY_INT8),
+        _column_in(block, data + 2 * wide, rows, cnp.NPY_INT64),
     )
 
 
-cdef tuple _take(Finished* finished):
-    """The columns of finished trees, as arrays that own their memory."""
+cdef tuple _take_finished(Finished* finished):
+    """Return copies of the columns of finished trees."""
     try:
         columns = _tree_columns(finished.rows)
     except MemoryError:
-        return _lend(finished)
+        return _take_uncopied(finished)
     finished.copy_to(
         <int64_t*>_data(columns[0]),
         <int64_t*>_data(columns[1]),
@@ -370,38 +370,38 @@ cdef tuple _take(Finished* finished):
     return columns
 
 
-cdef tuple _lend(Finished* finished):
-    """The same columns where they stand: trees that are finished must not be lost for want of a copy."""
+cdef tuple _take_uncopied(Finished* finished):
+    """Return the same columns without a copy, if no memory is left for one: finished trees must not be lost."""
     rows = finished.rows
-    block = Block()
+    block = ColumnMemory()
     columns = (
-        _lent(block, finished.root_id, rows, cnp.NPY_INT64),
-        _lent(block, finished.message_id, rows, cnp.NPY_INT64),
-        _lent(block, finished.task_id, rows, cnp.NPY_INT32),
-        _lent(block, finished.outcome, rows, cnp.NPY_INT8),
-        _lent(block, finished.elapsed_ms, rows, cnp.NPY_INT64),
+        _column_in(block, finished.root_id, rows, cnp.NPY_INT64),
+        _column_in(block, finished.message_id, rows, cnp.NPY_INT64),
+        _column_in(block, finished.task_id, rows, cnp.NPY_INT32),
+        _column_in(block, finished.outcome, rows, cnp.NPY_INT8),
+        _column_in(block, finished.elapsed_ms, rows, cnp.NPY_INT64),
     )
     block.memory = finished.hand_over()
     return columns
 
 
 cdef object _completions(tuple columns):
-    """Completions(*columns), without the call into Python: that would be a tenth of the time of one row."""
+    """Return Completions(*columns) without calling Python, which would take a tenth of the time of one row."""
     made = PyType_GenericNew(<type>Completions, None, None)
     made.root_id, made.message_id, made.task_id, made.outcome, made.elapsed_ms = columns
     return made
 
 
-cdef object _report(tuple columns, size_t applied, size_t rows):
+cdef object _completions_or_error(tuple columns, size_t applied, size_t rows):
     completions = _completions(columns)
     if applied < rows:
-        text = f"no memory after {applied} rows; they are applied, the rest are not"
+        text = f"out of memory after {applied} of {rows} rows: these are applied, the rest are not"
         raise AckerMemoryError(text, applied, completions)
     return completions
 
 
-cdef int _refuse(SingleEntry* single_entry, str what) except -1:
-    """Raise the error of a `SingleEntry` that let nobody in."""
+cdef int _raise_refused(SingleEntry* single_entry, str what) except -1:
+    """Raise the error for a second thread, or for the child of a fork."""
     holder = single_entry.holder()
     if holder != 0 and holder != process_id():
         raise ForkedError(what, holder)
@@ -409,7 +409,7 @@ cdef int _refuse(SingleEntry* single_entry, str what) except -1:
 
 
 cdef inline int _enter(SingleEntry* single_entry, str what) except -1:
-    return 0 if single_entry.enter() else _refuse(single_entry, what)
+    return 0 if single_entry.enter() else _raise_refused(single_entry, what)
 
 
 cdef tuple _counters_of(const Counters& counters):
@@ -441,7 +441,7 @@ cdef int _expect_rows(str name, Py_ssize_t got, Py_ssize_t rows) except -1:
 
 
 cdef list _oldest(AckerCore** cores, size_t count, size_t most, bint clock_known, int64_t now_ms):
-    """The entries that were begun first, the oldest first, as tuples in the order of `acker.PendingTree`'s columns."""
+    """Return the `most` oldest entries, the oldest first, as tuples in the order of `acker.PendingTree`."""
     cdef size_t held = 0
     for core in range(count):
         held += cores[core].arena.count()
@@ -473,7 +473,7 @@ cdef list _oldest(AckerCore** cores, size_t count, size_t most, bint clock_known
 cdef int _look_at_oldest(
     c_RotationWatch* watch, AckerCore** cores, size_t count, int64_t open_trees, int64_t ended
 ) except -1:
-    """Warn, if there is reason to, that nobody rotates: before a batch, so that the warning may be an error."""
+    """Warn if nobody rotates and entries grow old; before a batch, since warnings may be errors."""
     ((_, age_ms, *_),) = _oldest(cores, count, 1, True, watch.now_ms())
     if age_ms < _LONG_MS and not (open_trees >= _MANY and ended == 0):
         watch.look_again(age_ms)
@@ -488,13 +488,10 @@ cdef int _look_at_oldest(
 
 @cython.final
 cdef class Core:
-    """The native acker behind `acker.Acker`: the same calls, over columns that are plain arrays.
-
-    Frees its C++ half when it is collected; nothing else holds a pointer into it.
-    """
+    """The native half of `acker.Acker`: the same calls, over columns that are plain arrays."""
 
     cdef AckerCore* core
-    cdef tuple no_trees  # most small batches finish none, and five new arrays would be half of their time
+    cdef tuple no_trees  # shared: most small batches finish no tree, and five new arrays take half of their time
     cdef SingleEntry single_entry
     cdef PublishedStats published
     cdef c_RotationWatch* watch
@@ -531,8 +528,8 @@ cdef class Core:
     def ingest(self, kind, root_id, value, task_id, message_id, now_ms):
         """Apply a batch; return its `Completions`, or raise `AckerMemoryError` with those of the rows that are applied.
 
-        Returns None, with nothing applied, for a batch that is not plain or not legal:
-        acker._engine.columns converts the one and explains the other.
+        Returns None, with nothing applied, if a column is not plain or a row is not legal: acker._engine.columns then
+        converts the columns or explains the error.
         """
         cdef Messages messages
         cdef size_t applied = 0
@@ -550,10 +547,10 @@ cdef class Core:
                     applied = self.core.ingest(messages, now)
             if not legal:
                 return None
-            columns = _take(&self.core.finished) if self.core.finished.rows > 0 else self.no_trees
+            columns = _take_finished(&self.core.finished) if self.core.finished.rows > 0 else self.no_trees
         finally:
             self.leave()
-        return _report(columns, applied, messages.rows)
+        return _completions_or_error(columns, applied, messages.rows)
 
     def rotate(self, int64_t now_ms):
         """Empty death row; return the trees that timed out as `Completions`."""
@@ -580,7 +577,7 @@ cdef class Core:
         return 0
 
     def oldest(self, size_t most, now_ms):
-        """The `most` entries that were begun first; None: at the time that the last call told."""
+        """Return the `most` oldest entries at `now_ms`; None: at the time of the last call."""
         cdef int64_t now = 0 if now_ms is None else now_ms
         self.enter()
         try:
@@ -612,15 +609,15 @@ cdef class Core:
         return self.published.read().pending
 
     def writer(self):
-        """What writes this core's entries into the blocks of a snapshot."""
+        """Return a writer of this core's entries into the blocks of a snapshot."""
         return _writer(self, &self.single_entry, &self.core, 1)
 
     def reader(self, uint64_t checksum, uint64_t entries):
-        """What fills this core, which is new, from the blocks of a snapshot of so many entries."""
+        """Return a reader that fills this new core from the blocks of a snapshot of `entries` entries."""
         return _reader(self, &self.single_entry, &self.core, 1, checksum, entries)
 
     def set_counters(self, tuple counters not None):
-        """Count on from the eleven lifetime counters of a snapshot."""
+        """Set the counters of a snapshot, from which this core continues."""
         self.enter()
         try:
             _set_counters(&self.core.counters, counters)
@@ -628,7 +625,7 @@ cdef class Core:
             self.leave()
 
     def probes(self):
-        """Lines that a look-up of every entry visits, all in all."""
+        """Return how many lines a look-up of every entry visits."""
         self.enter()
         try:
             return self.core.arena.probes()
@@ -644,7 +641,7 @@ cdef class Core:
 
 
 def fail_allocations_after(int64_t successes):
-    """Let that many more requests for table memory succeed and every later one fail; -1 ends it. For tests."""
+    """Let `successes` more requests for table memory succeed and every later one fail; -1: all succeed. For tests."""
     allocations_left().store(successes)
 
 
@@ -663,18 +660,18 @@ cdef extern from "gups.h" namespace "acker" nogil:
 
 @cython.final
 cdef class Gups:
-    """Random XOR updates over a table of so many bytes: the limit that benchmarks measure ingest against."""
+    """Random xor updates over a table of `table_bytes`: the limit that benchmarks compare ingest with."""
 
     cdef c_Gups table
     cdef SingleEntry single_entry
 
     def __cinit__(self, size_t table_bytes, uint64_t seed):
-        # Beyond that the size of the table would overflow on its way to the system.
+        # Larger sizes would overflow when they are rounded up.
         if table_bytes >> 48 != 0 or not self.table.start(table_bytes, seed):
             raise MemoryError(f"no memory for a table of {table_bytes} bytes")
 
     def update(self, const int64_t[::1] root_id not None, const int64_t[::1] value not None):
-        """One update a row; both columns of one length."""
+        """Do one update for each row; both columns have the same length."""
         _expect_rows("value", value.shape[0], root_id.shape[0])
         self.enter()
         if root_id.shape[0] > 0:
@@ -683,7 +680,7 @@ cdef class Gups:
         self.single_entry.leave()
 
     def checksum(self):
-        """The xor of all words of the table."""
+        """Return the xor of all words of the table."""
         self.enter()
         found = self.table.checksum()
         self.single_entry.leave()

@@ -1,14 +1,14 @@
-// One open-addressing arena that holds the hash tables of all expiry buckets: every slot carries its bucket's tag, so
-// that one probe finds a root whatever its bucket, and moving an entry to the nursery changes four bits.
+// The arena: one open-addressing table for the entries of all expiry buckets. Every slot carries the tag of its bucket,
+// so one probe finds a root whatever its bucket, and moving an entry to the nursery changes four bits.
 //
-// A line is one cache line of four slots. Words (who is here) and ack vals (what is open) are hot; message id, task id
+// A line is one cache line of four slots. Words (which root) and ack vals (what is open) are hot; message id, task id
 // and start tick are cold and lie in a second array, line by line at a fixed distance. Root ids are not stored: the
-// hash is bijective, its low 57 bits stand in the word and its high 7 bits follow from the line.
+// hash is bijective, its low 57 bits are in the word and its high 7 bits follow from the line.
 //
-// Sizes. While there is one small segment, a line that is full makes the segment double and no entry ever leaves its
-// home line. A segment of LINES_MAX lines (512 kB; four of them share a huge page) stops doubling: then a full line
-// overflows into the next ones, and the arena grows by linear hashing, one segment split at a time, so that no batch
-// ever waits for the whole table to be moved.
+// Sizes. While there is one small segment, a full line makes the segment double, and no entry ever leaves its home
+// line. A segment of LINES_MAX lines (512 kB; four share a huge page) no longer doubles: a full line overflows into the
+// next ones, and the arena grows by linear hashing, one segment split at a time, so no batch waits for the whole table
+// to move.
 #pragma once
 
 #include <cassert>
@@ -27,8 +27,8 @@ constexpr unsigned SLOTS = 4;           // a line
 constexpr unsigned LINE_BITS_MIN = 7;   // the 7 bits of the hash that the word does not hold
 constexpr unsigned LINE_BITS_MAX = 12;  // those and 5 more, from which a displaced entry's home line is read
 constexpr size_t LINES_MAX = size_t{1} << LINE_BITS_MAX;
-constexpr size_t DISPLACEMENT_MAX = 31;  // lines past home: what 5 bits can tell
-constexpr size_t LISTED_LINES = 1024;  // whose slots are listed at once
+constexpr size_t DISPLACEMENT_MAX = 31;  // lines past home: what 5 bits can hold
+constexpr size_t LISTED_LINES = 1024;    // lines whose slots are listed at once
 
 struct Line {
     uint64_t word[SLOTS];
@@ -59,8 +59,8 @@ struct Cold {
     }
 };
 
-// An empty slot of a line that nothing has passed over is all zeros. So one comparison finds where a hash that is not
-// here may go at once: in a line that is overflowed it may be further on.
+// An empty slot of a line that has not overflowed is all zeros, so one comparison finds a slot for a new hash. In an
+// overflowed line the hash may be further on.
 static_assert(sizeof(Line) == LINE_BYTES, "a line is one cache line");
 static_assert(SLOTS * sizeof(Cold) == LINE_BYTES, "the cold part of a line is one cache line too");
 static_assert(BUCKETS_MAX < (1u << (64 - TAG_SHIFT)), "every bucket has a tag besides 0");
@@ -100,11 +100,11 @@ class Arena {
         return (line->word[0] & OVERFLOWED) == 0 || number_of(line) == LINES_MAX - 1 ? nullptr : line + 1;
     }
 
-    // For a caller that fills and empties slots on home lines by itself.
+    // For callers that fill and empty slots on home lines themselves.
     void adjust_count(int64_t by) noexcept { count_ += static_cast<size_t>(by); }
     bool has_room(size_t extra) const noexcept { return count_ + extra <= limit_; }
 
-    // Where entries are at home, to look up many: what does not change until the arena grows, out of reach of stores.
+    // Finds the home lines of many entries: copies of all that stays the same until the arena grows.
     struct Homes {
         Hash hash;
         Line* const* segments;
@@ -147,15 +147,15 @@ class Arena {
         }
     }
 
-    // To be told when an entry is gone that stood one line after its home, and not at the beginning of a segment.
+    // Call it when an entry is gone that was one line past its home, and not on the first line of a segment.
     void clear_mark_before(Line* line) noexcept {
         size_t number = number_of(line);
         Line* lines = line - number;
         if (!is_passed_over(lines, number - 1)) clear_mark(line - 1);
     }
 
-    // A slot for a hash that is not here, with `flags` (tag, TRACKED, FAILED) and val 0. Empty Ref: there must be room
-    // first, by `grow` or `relieve`.
+    // Places a new hash with `flags` (tag, TRACKED, FAILED) and val 0. Empty Ref: make room first by `grow` or
+    // `relieve`.
     Ref place(uint64_t h, uint64_t flags) noexcept {
         if (segment_count_ == 0) return Ref{};
         Line* lines = segment_of(h);
@@ -174,20 +174,20 @@ class Arena {
         return Ref{};
     }
 
-    // Changes the arena where no line in the reach of a hash has a slot for it; hashes are to be computed anew then.
-    // False: no memory, nothing changed.
+    // Makes room where no line in the reach of a hash has a slot for it; compute hashes anew afterwards. False: no
+    // memory, nothing changed.
     //
-    // Near the limit of the load lines fill up by chance, and growing comes a little before its time. Far from it they
-    // do not: somebody who knows the seed has chosen the root ids. A split does not part hashes whose low bits agree,
-    // so growing could go on for ever; but they agree under one seed only.
+    // Near the load limit lines fill up by chance, and growing comes a little early. Far from it they do not: somebody
+    // who knows the seed has chosen the root ids. Growing could then go on for ever, since a split does not separate
+    // hashes whose low bits agree; but they agree under one seed only.
     bool relieve(uint64_t h) noexcept {
         if (make_way(h)) return true;
         if (count_ * (lines_ == LINES_MAX ? 2 : 8) >= limit_) return grow();
         return rehash() || (lines_ != LINES_MAX && grow());
     }
 
-    // Frees a slot for a hash that no line in its reach has one for, by moving another home's entry further on: growing
-    // splits one segment after another until the turn comes to this one. False: nothing can be moved.
+    // Frees a slot in the reach of a hash by moving an entry of another home further on, until growth splits this
+    // segment. False: nothing can be moved.
     bool make_way(uint64_t h) noexcept {
         if (lines_ != LINES_MAX) return false;
         Line* lines = segment_of(h);
@@ -226,8 +226,8 @@ class Arena {
         return widen(bits) || (reserve_.held() > 0 && widen(LINE_BITS_MAX));
     }
 
-    // Room for so many entries at once, which costs less than growing step by step where few are here. False, with
-    // nothing changed: no memory, or no slot in the new table for one of them.
+    // Makes room for many entries at once, which costs less than growing step by step. False, with nothing changed: no
+    // memory, or an entry finds no slot in the new table.
     bool make_room(size_t entries) noexcept {
         Arena fresh(seed_);
         while (!fresh.has_room(entries))
@@ -235,8 +235,8 @@ class Arena {
         return move_to(&fresh);
     }
 
-    // Takes all memory that growth for `extra` more entries needs and holds it ready; false: it could not have all. One
-    // thing is not foreseen: what entries that crowd on one line may need, see `relieve`.
+    // Reserves the memory that growth for `extra` more entries needs; false: there is not enough. It cannot foresee
+    // what entries that crowd on one line may need, see `relieve`.
     bool reserve(size_t extra) noexcept {
         if (has_reserve(extra)) return true;
         size_t pages = pages_for(segments_for(count_ + extra)), have = pages_for(full_segments());
@@ -248,14 +248,14 @@ class Arena {
 
     bool has_reserve(size_t extra) const noexcept { return count_ + extra <= reserved_; }
 
-    // Gives back what the growth of usual calls does not need.
+    // Releases what the growth of usual calls does not need.
     void trim_reserve() noexcept {
         if (reserve_.held() <= RESERVE_PAGES_KEPT) return;
         reserve_.keep(RESERVE_PAGES_KEPT);
         set_reserved();
     }
 
-    // Calls visit(h, ref, cold) for every entry while it returns true. The visitor may erase the entry it is shown.
+    // Calls visit(h, ref, cold) for every entry while it returns true. It may erase that entry.
     template <typename Visit>
     void each(Visit visit) noexcept {
         for (size_t s = 0; s < segment_count_; ++s)
@@ -270,8 +270,8 @@ class Arena {
 
     uint64_t root_of(uint64_t h) const noexcept { return hash_.key_of(h); }
 
-    // Gives memory back after a peak: while most slots are empty, up to `steps` segments, the last ones first. Where an
-    // allocation fails the arena stays as it is. It grows again only when it holds four times as much.
+    // Releases memory after a peak: up to `steps` segments while most slots are empty, the last ones first. If an
+    // allocation fails, the arena stays as it is. It grows again only when it holds four times as much.
     void shrink(size_t steps) noexcept {
         if (count_ * 8 > limit_) return;
         while (segment_count_ > 1 && count_ * 4 <= limit_ && steps > 0 && merge()) --steps;
@@ -287,7 +287,7 @@ class Arena {
         line_bits_ = 0;
     }
 
-    // Lines that a look-up of every entry visits, all in all: how well the hash spreads, counted and not timed.
+    // How many lines a look-up of every entry visits: a count that shows how well the hash spreads.
     int64_t probes() noexcept {
         int64_t visited = 0;
         each([&](uint64_t h, Ref ref, Cold*) {
@@ -346,13 +346,13 @@ class Arena {
         return line_bits_ == LINE_BITS_MAX ? (number - displacement(number, word)) & (LINES_MAX - 1) : number;
     }
 
-    // Says of `count` lines, from number `first` on, that an entry has passed over them.
+    // Marks `count` lines, from number `first` on, as overflowed: an entry stands beyond them.
     void mark(Line* lines, size_t first, size_t count) const noexcept {
         for (size_t passed = 0; passed < count; ++passed)
             for (uint64_t& word : lines[(first + passed) & (lines_ - 1)].word) word |= OVERFLOWED;
     }
 
-    // Moves an entry of one line of a full segment to another line, if one has it in its reach and the other has room.
+    // Moves an entry of one line of a full segment to another line, if that is in the entry's reach and has room.
     bool move_on(Line* lines, size_t from, size_t to) noexcept {
         for (unsigned slot = 0; slot < SLOTS; ++slot) {
             Ref old{lines + from, slot};
@@ -382,8 +382,8 @@ class Arena {
         for (uint64_t& word : line->word) word &= ~OVERFLOWED;
     }
 
-    // Whether some entry stands beyond a line that it should be on, or before. Where a line after it is not marked,
-    // nothing that stands further on has come this way. Only full segments overflow.
+    // Whether an entry stands beyond a line at or after its home. Behind a line that is not marked no entry has come
+    // from here. Only full segments overflow.
     static bool is_passed_over(const Line* lines, size_t number) noexcept {
         for (size_t distance = 1; distance <= DISPLACEMENT_MAX; ++distance) {
             size_t at = (number + distance) & (LINES_MAX - 1);
@@ -394,8 +394,8 @@ class Arena {
         return false;
     }
 
-    // Clears the marks of a full segment that nobody needs any more, after many of its entries have gone. From the last
-    // line to the first, so that each search for who has passed ends early.
+    // Clears the unneeded marks of a full segment after many of its entries have gone. From the last line to the first,
+    // so that each search ends early.
     static void clear_marks(Line* lines) noexcept {
         for (size_t number = LINES_MAX; number-- > 0;)
             if ((lines[number].word[0] & OVERFLOWED) != 0 && !is_passed_over(lines, number)) clear_mark(lines + number);
@@ -590,7 +590,7 @@ class Arena {
         return moved;
     }
 
-    // Whether the marks are right, and empty slots are empty.
+    // Whether the marks are right and empty slots are zero.
     bool lines_are_sound() const noexcept {
         for (size_t s = 0; s < segment_count_; ++s) {
             for (size_t number = 0; number < lines_; ++number) {
@@ -606,7 +606,7 @@ class Arena {
         return true;
     }
 
-    // Exchanges everything but the reserve, which stays good for a table of the same size.
+    // Swaps everything but the reserve, which stays valid for a table of the same size.
     void swap(Arena& other) noexcept {
         uint64_t seed = seed_;
         seed_ = other.seed_;

@@ -1,4 +1,4 @@
-// Which cohort a moment belongs to. What was placed in one cohort expires together, a number of cohorts later.
+// Cohorts of moments: entries placed in one cohort expire together, a number of cohorts later.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Cohorts {
             --whole;
             rest += timeout_ms;
         }
-        // Wraps where no legal time gets to.
+        // Wraps only beyond all legal times.
         const uint64_t begin = static_cast<uint64_t>(whole) * static_cast<uint64_t>(buckets - 1);
         return static_cast<int64_t>(begin + static_cast<uint64_t>(rest * (buckets - 1) / timeout_ms));
     }

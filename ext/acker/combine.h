@@ -1,6 +1,6 @@
-// The messages of each root taken as a set: xor, flags and the least TRACK by root, for Spark's map-side combine and
-// for merging what several of them made. No order, no buckets, no clock; nothing is finished before settle. With event
-// times the messages of each root and cohort are a set, of which the earliest time is kept.
+// A table that combines the messages of each root as a set: xor of values, flags, and the TRACK of least rank. Spark
+// uses it for its map-side combine and to merge the results. Order, buckets and clock do not matter, and no tree ends
+// before `settle`. With event times it combines by root and cohort, and keeps the earliest time.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 
 namespace acker {
 
-// Which shard a root belongs to. Not seeded: every worker of a job must agree, and so must the next release, since
-// blocks may be stored. SplitMix64's output for the seed `root_id`, whose upper half is scaled to [0, shards).
+// The shard of a root. Not seeded: every worker of a job must agree, and so must the next release, since blocks may be
+// stored. SplitMix64's output for the seed `root_id`, whose upper half is scaled to [0, shards).
 inline uint32_t shard_of(int64_t root_id, uint32_t shards) noexcept {
     uint64_t state = static_cast<uint64_t>(root_id);
     return static_cast<uint32_t>(((mix_seed(&state) >> 32) * shards) >> 32);
@@ -40,25 +40,26 @@ class CombineTable {
 
     void seed(uint64_t seed) noexcept { hash_ = Hash::from_seed(seed); }
 
-    // Whether a RESET_TIMEOUT makes its root known: to be asked for where somebody keeps the time of the trees. Nothing
-    // expires in a set that is settled once.
+    // Whether a RESET_TIMEOUT makes its root known, for a caller that lets trees expire. Nothing expires in a set that
+    // is settled once.
     void gather_resets(bool resets) noexcept { resets_ = resets; }
 
-    // Gathers by root and cohort. To be called while the table is empty.
+    // Combines by root and cohort. Call it while the table is empty.
     void gather_by(const Cohorts& cohorts) noexcept {
         cohorts_ = cohorts;
         timed_ = true;
     }
 
     size_t size() const noexcept { return size_; }
-    // TRACKs so far of roots that had one.
+    // How many TRACKs came for roots that had one.
     uint64_t duplicates() const noexcept { return duplicates_; }
     size_t nbytes() const noexcept {
         return index_slots() * sizeof(uint32_t) + hot_capacity_ * sizeof(Hot) + cold_capacity_ * sizeof(Cold) +
                when_capacity_ * sizeof(When);
     }
 
-    // Adds messages in chunks that reserve their memory first; `*rows_applied` says how many rows took effect.
+    // Adds messages chunk by chunk, each after reserving its memory; `*rows_applied` is the number of rows added. Kinds
+    // and task ids are checked, but another thread may write to a column meanwhile: that must corrupt no memory.
     int add(const Messages& in, size_t* rows_applied) noexcept {
         return each_row(in.root_id, in.event_ms, in.rows, rows_applied, [&](size_t row, uint64_t hash) noexcept {
             if (in.kind[row] == RESET_TIMEOUT && !resets_) return;
@@ -66,7 +67,7 @@ class CombineTable {
         });
     }
 
-    // Adds what other combiners made of other messages; the same chunks, the same promise.
+    // Adds the partials of other combiners, in the same way.
     int merge(const Partials& in, size_t* rows_applied) noexcept {
         return each_row(in.root_id, in.event_ms, in.rows, rows_applied, [&](size_t row, uint64_t hash) noexcept {
             const uint32_t position = find_or_insert(hash, in.root_id, in.event_ms, row);
@@ -83,8 +84,8 @@ class CombineTable {
         for (size_t i = 0; i < size_; ++i) ++counts[group_of(i, shards)];
     }
 
-    // Writes every tree to the row `next[group]`, which moves on: with `next` at the running sums of count_groups, the
-    // trees of a group become neighbours and keep the order in which their first messages came.
+    // Writes every tree to row `next[group]++`: with the running sums of count_groups in `next`, the trees of a group
+    // become neighbours, in the order of their first messages.
     void write_partials(uint32_t shards, int64_t* next, const PartialsOut& out) const noexcept {
         for (size_t i = 0; i < size_; ++i) {
             const Hot& hot = hot_[i];
@@ -108,7 +109,7 @@ class CombineTable {
             const Cold& cold = cold_[i];
             const bool acked = hot_[i].value == static_cast<uint64_t>(cold.track_value);
             const bool failed = (cold.flags & HAS_FAIL) != 0;
-            // Written always and kept by moving on, so that the mix of outcomes costs no mispredicted branch.
+            // Always written, kept by advancing `row`: a mix of outcomes costs no mispredicted branch.
             out.root_id[row] = static_cast<int64_t>(hot_[i].root_id);
             out.message_id[row] = cold.message_id;
             out.task_id[row] = cold.task_id;
@@ -200,9 +201,9 @@ class CombineTable {
         }
     }
 
-    // Of several TRACKs the one of least rank counts, so that the choice does not depend on who saw which first. One
-    // 64-bit number decides, because that is what an aggregate of Spark's can hold; TRACKs that differ have one rank
-    // with chance 2^-64, and those that differ in one column never.
+    // Of several TRACKs the one of least rank counts, whatever the order in which they come. The rank is one 64-bit
+    // number because a Spark aggregate can hold that; different TRACKs share a rank with probability 2^-64, and never
+    // if they differ in one column only.
     static int64_t rank_of(int64_t value, int32_t task_id, int64_t message_id) noexcept {
         return static_cast<int64_t>(static_cast<uint64_t>(value) ^ xxh64::of_int_and_long(task_id, message_id));
     }
@@ -245,12 +246,12 @@ class CombineTable {
         size_t slots = index_slots();
         if (slots == 0) slots = 2 * CHUNK_ROWS;
         while (slots < 2 * trees) slots *= 2;
-        // One spare tree, so that a guess at the end may be fetched.
+        // One spare tree, so that a prefetch past the end is harmless.
         return enlarge(&hot_, &hot_capacity_, size_, trees + 1) && enlarge(&cold_, &cold_capacity_, size_, trees) &&
                (!timed_ || enlarge(&when_, &when_capacity_, size_, trees)) && grow_index(slots);
     }
 
-    // Rebuilt from the trees beside the old one, which goes only then.
+    // Builds the new index beside the old one, which is released only then.
     bool grow_index(size_t slots) noexcept {
         if (slots == index_slots()) return true;
         uint32_t* index = static_cast<uint32_t*>(acquire(slots * sizeof(uint32_t)));
@@ -269,9 +270,9 @@ class CombineTable {
     }
 
     Hash hash_;
-    uint32_t* index_ = nullptr;  // positions of trees, by hash; ours
+    uint32_t* index_ = nullptr;  // positions of trees, by hash; owned
     size_t index_mask_ = 0;
-    Hot* hot_ = nullptr;  // trees in the order of their first messages; ours
+    Hot* hot_ = nullptr;  // trees in the order of their first messages; owned
     size_t hot_capacity_ = 0;
     Cold* cold_ = nullptr;
     size_t cold_capacity_ = 0;

@@ -1,4 +1,4 @@
-"""CombineTable: the native half of acker.combiner.Combiner. Columns come in checked; nothing is checked twice."""
+"""The native half of `acker._engine.combiner`. Columns come checked."""
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def shards_of(const int64_t[::1] root_id not None, uint32_t shards):
 
 
 cdef int _read_cohorts(c_Cohorts* by, object cohorts) except -1:
-    """Take over (timeout_ms, buckets), of which no arithmetic with a moment can overflow or divide by nothing."""
+    """Read (timeout_ms, buckets); refuse values that would overflow or divide by zero."""
     by.timeout_ms, by.buckets = cohorts
     _expect("timeout_ms of cohorts", by.timeout_ms, 0, INT64_MAX // 16)
     return _expect("buckets of cohorts", by.buckets, 2, BUCKETS_MAX)
@@ -69,7 +69,7 @@ cdef int _read_cohorts(c_Cohorts* by, object cohorts) except -1:
 
 @cython.final
 cdef class CombineTable:
-    """The table of a Combiner; used by one thread at a time, which Combiner sees to."""
+    """The table of a `Combiner`, which lets in one thread at a time."""
 
     cdef c_CombineTable table
     cdef bint timed
@@ -84,7 +84,7 @@ cdef class CombineTable:
             self.table.gather_by(by)
 
     cdef const int64_t* _event_ms(self, const int64_t[::1] column, size_t rows) except? NULL:
-        """Return the first of some event times; NULL where the table has no use for any."""
+        """Return a pointer to the event times; NULL if the table has no cohorts."""
         if (column is not None) != self.timed or (self.timed and <size_t> column.shape[0] != rows):
             raise ValueError("event_ms: expected one value for each row with cohorts, and None without")
         return &column[0] if self.timed else NULL

@@ -1,5 +1,5 @@
-// The physical limit that ingest is measured against, after HPCC RandomAccess: one XOR read-modify-write at a random
-// place for each row, with the acker's own hash, fetched ahead, the columns streamed.
+// The physical limit that ingest is measured against, after HPCC RandomAccess: one random xor read-modify-write for
+// each row, with the acker's own hash, prefetched, and the columns streamed.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ class Gups {
         words_ = static_cast<uint64_t*>(acquire_aligned(whole, HUGE_PAGE_BYTES));
         if (words_ == nullptr) return false;
 #if defined(__linux__)
-        madvise(words_, whole, MADV_HUGEPAGE);  // as the acker's tables have it
+        madvise(words_, whole, MADV_HUGEPAGE);  // like the acker's tables
 #endif
         std::memset(words_, 0, whole);
         return true;
@@ -46,7 +46,7 @@ class Gups {
         }
     }
 
-    // The xor of all words: the same whatever the order of the updates, so that a run can be checked.
+    // The xor of all words, which checks a run: it does not depend on the order of the updates.
     uint64_t checksum() const noexcept {
         uint64_t sum = 0;
         for (size_t word = 0; word < lines_ * WORDS; ++word) sum ^= words_[word];
@@ -56,7 +56,7 @@ class Gups {
   private:
     static constexpr size_t WORDS = LINE_BYTES / sizeof(uint64_t);
 
-    // The line by the high 32 bits of the hash, scaled so that any number of lines will do; the word by its low bits.
+    // The high 32 bits of the hash choose the line, scaled to any number of lines; the low bits choose the word.
     uint64_t* word_of(uint64_t root_id) const noexcept {
         uint64_t h = hash_.of(root_id);
         return words_ + ((h >> 32) * lines_ >> 32) * WORDS + h % WORDS;

@@ -1,4 +1,4 @@
-// The hash that places a root id: bijective on 64 bits, so a table may keep the hash and still give the root id back.
+// The hash of root ids. It is bijective on 64 bits, so a table may store the hash and still recover the root id.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ inline uint64_t inverse_of_odd(uint64_t odd) noexcept {
     return inverse;
 }
 
-// xor, multiply, fold, multiply, fold. The constants are drawn from `seed`: who does not know it cannot choose root ids
-// that share a line. Without the last fold the low bits, which choose the segment, are weak: root ids i << 40 would
-// fall into one segment of 64.
+// xor, multiply, fold, multiply, fold. The constants come from `seed`: without it nobody can choose root ids that share
+// a line. Without the last fold the low bits, which choose the segment, are weak: root ids i << 40 would all fall
+// into one segment of 64.
 struct Hash {
     uint64_t flip = 0;
     uint64_t first = 1;
@@ -41,9 +41,9 @@ struct Hash {
         return hash;
     }
 
-    // The seed of another hash: the number behind those that `from_seed` draws.
+    // The seed of the next hash to try: the number after those that `from_seed` uses.
     static uint64_t seed_after(uint64_t seed) noexcept {
-        for (int drawn = 0; drawn < 3; ++drawn) mix_seed(&seed);
+        for (int used = 0; used < 3; ++used) mix_seed(&seed);
         return mix_seed(&seed);
     }
 

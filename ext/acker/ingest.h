@@ -1,8 +1,8 @@
-// The acker: applies batches of messages to the arena in row order, collects the trees they finish, and rotates.
+// The acker: it applies batches of messages to the arena in row order, collects the trees they finish, and rotates.
 //
-// A batch runs in stretches of rows. For a stretch all hashes are computed first, so that the line of a row can be
-// fetched while earlier rows are worked on. Cold parts are not touched on the way: what must happen there is put on a
-// list and done a chunk of rows later, when the fetch has arrived. Rules: the acker protocol (docs/protocol.md).
+// A batch runs in stretches of rows. All hashes of a stretch are computed first, so that the line of a row can be
+// fetched while earlier rows are processed. Cold parts are not touched in that loop: their work is listed and done a
+// chunk of rows later, when the fetch has arrived. Rules: the acker protocol (docs/protocol.md).
 #pragma once
 
 #include <cstddef>
@@ -21,18 +21,18 @@ namespace acker {
 constexpr size_t STRETCH_ROWS = 512;   // hashed together
 constexpr size_t CHUNK_ROWS = 64;      // cold work waits for one chunk
 constexpr size_t FETCH_AHEAD = 24;     // rows between the fetch of a line and its use
-constexpr size_t LOOK_AHEAD = 8;       // rows ahead of its use at which a line tells whether the next one is needed too
+constexpr size_t LOOK_AHEAD = 8;       // rows before its use at which a line shows whether the next line is needed too
 constexpr size_t IDLE_STEPS = 16;      // segments that a rotation with nothing to expire gives back, in 0.5 to 3 ms
 constexpr size_t FAR_BYTES = 1 << 19;  // a table beyond this is not in the core's own cache
 constexpr uint32_t ELAPSED_MS_MAX = 49u * 24 * 3600 * 1000;
 
-// Milliseconds since a start tick. What looks like more than 49 days is a clock that was set back, and reads 0.
+// Milliseconds since a start tick. More than 49 days mean that the clock was set back, and read 0.
 inline int64_t elapsed_ms(uint32_t start, uint32_t now) noexcept {
     uint32_t elapsed = now - start;
     return elapsed > ELAPSED_MS_MAX ? 0 : static_cast<int64_t>(elapsed);
 }
 
-// Finished trees, in the order in which they finished. Owned here until the caller has copied them.
+// The columns of finished trees, in the order in which they finished; owned here until the caller has copied them.
 struct Finished {
     int64_t* root_id = nullptr;
     int64_t* message_id = nullptr;
@@ -48,7 +48,7 @@ struct Finished {
     Finished& operator=(const Finished&) = delete;
     ~Finished() { release(root_id); }
 
-    // All five columns have room for `wanted` rows or, on false, are as they were.
+    // Makes room for `wanted` rows in all five columns; false: no memory, nothing changed.
     bool reserve(size_t wanted) noexcept {
         if (wanted <= capacity) return true;
         size_t enlarged = capacity * 2 > wanted ? capacity * 2 : wanted;
@@ -84,7 +84,7 @@ struct Finished {
 
     size_t bytes() const noexcept { return capacity * (3 * sizeof(int64_t) + sizeof(int32_t) + 1); }
 
-    // Gives the block away; whoever takes it releases it.
+    // Hands the block to the caller, who releases it.
     void* hand_over() noexcept {
         void* block = root_id;
         root_id = nullptr;
@@ -92,7 +92,7 @@ struct Finished {
         return block;
     }
 
-    // Forgets the rows; keeps the memory of a usual batch and returns that of a large one.
+    // Drops the rows; keeps the memory of a usual batch and releases that of a large one.
     void give_back() noexcept {
         rows = 0;
         if (capacity > CAPACITY_KEPT) release(hand_over());
@@ -149,14 +149,14 @@ class AckerCore {
         return entries_[tag << 2 | UNTRACKED_ENTRY] + entries_[tag << 2 | FAILED_ENTRY] + tracked_in(tag);
     }
 
-    // For an acker that is one of several: how many open trees, and how many entries, may be held before the next is
-    // refused.
+    // For one of several ackers: the next tree is refused beyond so many open trees, the next entry beyond so many
+    // entries.
     void set_capacity(int64_t open_max, int64_t held_max) noexcept {
         open_max_ = open_max;
         held_max_ = held_max;
     }
 
-    // Takes all memory that so many rows need, but what no one can foresee (see Arena::reserve); false: there is none.
+    // Reserves the memory that so many rows need, as far as it can be foreseen (see Arena::reserve); false: no memory.
     bool reserve(size_t rows, size_t finished_rows) noexcept {
         return arena.reserve(rows + CHUNK_ROWS) && finished.reserve(finished_rows + STRETCH_ROWS);
     }
@@ -172,7 +172,7 @@ class AckerCore {
         return ingest_more(messages, now_ms);
     }
 
-    // The same, and `finished` goes on holding what earlier rows finished.
+    // The same, but keeps the trees that are in `finished` already.
     size_t ingest_more(const Messages& messages, int64_t now_ms) noexcept {
         uint32_t now = static_cast<uint32_t>(static_cast<uint64_t>(now_ms));
         switch (protocol_) {
@@ -229,8 +229,8 @@ class AckerCore {
     }
 
   private:
-    // Some rows, hashed together, and those of them whose cold part is to be worked on when it has been fetched. Their
-    // messages stand in a row: in the batch itself, or, of a selection, gathered here.
+    // Some rows that are hashed together, and those whose cold part needs work once it has been fetched. Their messages
+    // are contiguous: in the batch itself or, for a selection, gathered here.
     struct Stretch {
         size_t first;
         uint32_t now;
@@ -412,8 +412,8 @@ class AckerCore {
         return i;
     }
 
-    // The slow path and the only one that knows about capacity and displaced entries: one message, wherever its entry
-    // is. False: nothing was changed, the arena must grow first.
+    // The slow path, which alone handles capacity and displaced entries: one message, wherever its entry is. False: the
+    // arena must grow first, nothing has changed.
     template <Protocol P>
     ACKER_NOINLINE bool apply(Stretch& stretch, size_t i) noexcept {
         const Rules& rules = RulesOf<P>::rules;
@@ -468,11 +468,11 @@ class AckerCore {
         return reinterpret_cast<Cold*>(at + at % LINE_BYTES + cold_distance);
     }
 
-    // The place of a word whose cold part is no entry's: for trees that are reported without ever being stored.
+    // The place of a word whose cold part belongs to no entry: for trees that are reported but never stored.
     uintptr_t nowhere() const noexcept { return reinterpret_cast<uintptr_t>(&nowhere_) - arena.cold_distance(); }
 
-    // Works off the first `up_to` rows noted, in order: cold parts, the counts of each bucket, and reports. A row that
-    // reports is as likely as one that does not, so reports are put aside without a branch and written afterwards.
+    // Does the noted work of the rows before `up_to`, in order: cold parts, the counts of each bucket, and reports.
+    // Half of the rows may report, so reports are collected without a branch and written afterwards.
     template <Protocol P>
     ACKER_ALWAYS_INLINE void settle(Stretch& stretch, size_t up_to) noexcept {
         const Rules& rules = RulesOf<P>::rules;

@@ -1,4 +1,4 @@
-// The two functions through which the core takes and gives back memory, so that a test can make any one of them fail.
+// Allocation for the core: every request passes through two functions here, so that tests can make any of them fail.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,7 @@ namespace acker {
 constexpr size_t LINE_BYTES = 64;
 constexpr size_t HUGE_PAGE_BYTES = size_t{1} << 21;
 
-// How many more requests succeed before every further one fails; negative: all succeed. Tests alone set it; every
-// thread reads it.
+// How many more requests succeed before every further one fails; negative: all succeed. Only tests set it.
 inline std::atomic<int64_t>& allocations_left() noexcept {
     static std::atomic<int64_t> left{-1};
     return left;
@@ -53,13 +52,13 @@ inline void* acquire_huge_pages(size_t bytes) noexcept {
     bytes = (bytes + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     void* memory = acquire_aligned(bytes, HUGE_PAGE_BYTES);
 #if defined(__linux__)
-    if (memory != nullptr) madvise(memory, bytes, MADV_HUGEPAGE);  // advice: no matter if it is not taken
+    if (memory != nullptr) madvise(memory, bytes, MADV_HUGEPAGE);  // advice only: a refusal does no harm
 #endif
     return memory;
 }
 
-// Advises huge pages for what lies whole inside a large block, wherever it came from: one that is about to be filled
-// for the first time would else spend more time in page faults than in being filled.
+// Advises huge pages for the part of a block that covers whole ones. Filling a fresh large block spends more time in
+// page faults than in writing otherwise.
 inline void prefer_huge_pages([[maybe_unused]] void* block, [[maybe_unused]] size_t bytes) noexcept {
 #if defined(__linux__)
     constexpr uintptr_t PAGES = HUGE_PAGE_BYTES - 1;
@@ -97,7 +96,7 @@ bool enlarge(T** items, size_t* capacity, size_t used, size_t wanted) noexcept {
     return true;
 }
 
-// Huge pages held ready for growth that must not fail. Nothing touches them, so they take addresses and no memory.
+// Huge pages reserved for growth that must not fail. Nothing touches them, so they take address space but no memory.
 class PageReserve {
   public:
     PageReserve() = default;
@@ -110,7 +109,7 @@ class PageReserve {
 
     size_t held() const noexcept { return held_; }
 
-    // False: there are fewer, no memory for more.
+    // Holds at least `pages`; false: there is not enough memory, and fewer are held.
     bool hold(size_t pages) noexcept {
         if (!enlarge(&pages_, &capacity_, held_, pages)) return false;
         for (; held_ < pages; ++held_)
@@ -118,12 +117,12 @@ class PageReserve {
         return true;
     }
 
-    // Gives back all but so many.
+    // Releases all but `pages`.
     void keep(size_t pages) noexcept {
         while (held_ > pages) release(pages_[--held_]);
     }
 
-    // The caller owns it from now on; nullptr: none is held.
+    // Hands a page to the caller; nullptr: none is held.
     void* take() noexcept { return held_ > 0 ? pages_[--held_] : nullptr; }
 
   private:

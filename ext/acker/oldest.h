@@ -1,4 +1,4 @@
-// The entries that were begun first: what to look at when trees do not finish.
+// The oldest entries of some ackers: where to look when trees do not finish.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@ struct OldEntry {
     int64_t message_id;
     int64_t age_ms;
     int32_t task_id;
-    uint8_t state;           // the word's TRACKED and FAILED bits read as a number, as in Found
+    uint8_t state;           // Found
     uint8_t rotations_left;  // 1: the next rotation removes it
 
-    // An order without ties: no root id is held twice.
+    // The oldest first. No ties: an acker holds a root id once.
     bool operator<(const OldEntry& other) const noexcept {
         if (age_ms != other.age_ms) return age_ms > other.age_ms;
         if (rotations_left != other.rotations_left) return rotations_left < other.rotations_left;
@@ -27,7 +27,7 @@ struct OldEntry {
     }
 };
 
-// Up to `most` entries of one acker after the other: a heap whose top is the youngest of them.
+// Collects the `most` oldest entries of several ackers in a heap whose top is the youngest of them.
 class Oldest {
   public:
     explicit Oldest(size_t most) noexcept : most_(most) {}
@@ -41,7 +41,7 @@ class Oldest {
         return entries_ != nullptr;
     }
 
-    // One pass over the table. Where the clock is not known every age is 0.
+    // Looks at all entries of an acker. Without a known clock every age is 0.
     void look_at(AckerCore& core, bool clock_known, int64_t now_ms) noexcept {
         if (most_ == 0) return;
         const uint32_t now = static_cast<uint32_t>(static_cast<uint64_t>(now_ms));
@@ -61,7 +61,7 @@ class Oldest {
         });
     }
 
-    // The entries, the oldest first. It takes no more after that.
+    // Returns the entries, the oldest first. Call it once, at the end.
     const OldEntry* sorted() noexcept {
         std::sort_heap(entries_, entries_ + rows_);
         return entries_;

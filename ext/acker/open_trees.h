@@ -1,5 +1,6 @@
-// The trees of one shard that are open across micro-batches. A table in a flat piece of memory that the caller owns and
-// that holds no pointers, so that processes may hand it on. Messages come combined by root, one row a root.
+// The table of trees that stay open across micro-batches, for one shard. It lies in a flat piece of memory that the
+// caller owns and holds no pointers, so one process can leave it to another. Messages come combined by root, one row a
+// root.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +42,7 @@ class OpenTreesTable {
         int32_t* task_id;
     };
 
-    // Positions whose entries the log does not show as they are, and entries that it shows although they are gone.
+    // Positions of entries that differ from the log, and entries that are gone but still in the log.
     struct Changes {
         uint32_t* position;
         size_t positions;
@@ -54,7 +55,7 @@ class OpenTreesTable {
         return sizeof(Header) + capacity * sizeof(Entry) + slots_for(capacity) * sizeof(uint64_t);
     }
 
-    // Takes memory of `bytes_for(capacity)` zeros.
+    // Makes an empty table in `bytes_for(capacity)` bytes of zeros.
     void create(uint8_t* memory, size_t capacity, uint64_t seed) noexcept {
         Header* header = reinterpret_cast<Header*>(memory);
         *header = Header{};
@@ -66,8 +67,8 @@ class OpenTreesTable {
         map(memory);
     }
 
-    // Takes memory that `create` was given before, perhaps in another process. False: it does not hold a table, or one
-    // that contradicts itself, so that some call could leave the memory or never end. O(size), and O(slots).
+    // Opens a table that `create` made, perhaps in another process. False: the memory holds none, or one that
+    // contradicts itself, so that a call could run out of the memory or for ever. O(size + slots).
     bool attach(uint8_t* memory, size_t bytes) noexcept {
         const Header* header = reinterpret_cast<const Header*>(memory);
         if (bytes < sizeof(Header) || header->magic != MAGIC || header->capacity > CAPACITY_MAX ||
@@ -115,16 +116,16 @@ class OpenTreesTable {
         return needed < in.rows ? needed : in.rows;
     }
 
-    // Applies partials of which no two have the same root. The caller sees to it that size() + room_for(in) is not more
-    // than capacity(), and that `done` and `changes` have room for as many rows as `in` has.
+    // Applies partials, no two of one root. The caller ensures that size() + room_for(in) <= capacity(), and that
+    // `done` and `changes` have room for in.rows rows.
     void merge(const Partials& in, const Rules& rules, Completions* done, Changes* changes, Counters* counts) noexcept {
         each_row(in.root_id, in.rows,
                  [&](size_t row, uint64_t hash) noexcept { merge_row(in, row, hash, rules, done, changes, counts); });
     }
 
-    // Applies partials that have event times: those of one root side by side, by event time, no two of one cohort. A
-    // tree takes what is of its cohorts, whenever it comes; what is not stays an entry of its own. `done` and `changes`
-    // have room for as many rows, `changes` for size() more that are gone.
+    // Applies partials with event times: those of one root are neighbours, sorted by event time, no two of one cohort.
+    // A tree takes the messages of its cohorts whenever they come; others become entries that wait. `done` and
+    // `changes` have room for in.rows rows, `changes` for size() more entries that are gone.
     void merge_timed(const Partials& in, const Rules& rules, Completions* done, Changes* changes,
                      Counters* counts) noexcept {
         for (size_t first = 0; first < in.rows;) {
@@ -507,7 +508,7 @@ class OpenTreesTable {
         changes->start_ms[changes->gone++] = entry.start_ms;
     }
 
-    // What is under way for one root of merge_timed.
+    // The state of merge_timed for one root.
     struct Timed {
         const Rules& rules;
         uint64_t hash;
@@ -517,7 +518,7 @@ class OpenTreesTable {
         Counters* counts;
     };
 
-    // While a root is being merged, its entries say in their chunk whether they changed, and which are new trees.
+    // While a root is being merged, flags in the chunk of its entries mark changed ones and new trees.
     static constexpr uint32_t CHANGED = uint32_t{1} << 31, BEGUN = uint32_t{1} << 30;
     static constexpr uint32_t CHUNK_MASK = BEGUN - 1;
 
@@ -530,8 +531,8 @@ class OpenTreesTable {
         }
     }
 
-    // Whether what was said in a cohort is of a tree: not so long before its TRACK that it had expired by then, and not
-    // after the end of the tree's time.
+    // Whether a message of a cohort belongs to a tree: it had not expired before the TRACK, and came in the tree's
+    // time.
     static bool takes(const Entry& tree, int64_t cohort, const Cohorts& cohorts) noexcept {
         return cohort < cohorts.of(tree.since_ms) + cohorts.buckets &&
                cohort > cohorts.of(tree.start_ms) - cohorts.buckets;
@@ -603,7 +604,7 @@ class OpenTreesTable {
         forget(*tree, job);
     }
 
-    // The earliest entry without a TRACK that a tree takes, if any.
+    // The earliest waiting entry that belongs to a tree, or nullptr.
     const Entry* next_waiting(const Entry& tree, const Timed& job) noexcept {
         const Entry* first = nullptr;
         each_entry(job, [&](Entry& entry) noexcept {
@@ -613,7 +614,7 @@ class OpenTreesTable {
         return first;
     }
 
-    // Adds a waiting entry to its tree; returns whether it fails it.
+    // Adds a waiting entry to its tree; returns whether the tree fails by it.
     bool take_waiting(Entry* tree, const Entry& waiting, const Timed& job) noexcept {
         const bool failed = waiting.task_id == UNTRACKED_FAILED;
         const bool refreshes = waiting.task_id == UNTRACKED_RESET || job.rules.every_message_refreshes;
@@ -629,7 +630,7 @@ class OpenTreesTable {
         remove(slot_of(position), position);
     }
 
-    // Applies the limits to what is new of a root, and notes what changed.
+    // Applies the limits to the new entries of a root, and notes the changed ones.
     void finish_root(const Timed& job) noexcept {
         for (;;) {
             Entry* refused = nullptr;

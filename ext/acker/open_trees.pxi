@@ -1,4 +1,4 @@
-"""OpenTreesTable: the native half of acker._engine.open_trees.OpenTrees, a table in memory that somebody else owns."""
+"""The native half of `acker._engine.open_trees`: a table in memory that the caller owns."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -62,13 +62,13 @@ cdef extern from "open_trees.h" namespace "acker" nogil:
 
 
 def open_trees_bytes(size_t capacity):
-    """Return how many bytes of zeros a table for so many entries asks for."""
+    """Return how many bytes of zeros a table for `capacity` entries needs."""
     _expect("capacity", <int64_t> capacity, 0, <int64_t> c_CAPACITY_MAX)
     return c_open_trees_bytes(capacity)
 
 
-cdef class _CompletionColumns:
-    """Completions as they are written."""
+cdef class _CompletionsBuffer:
+    """The columns of completions that a call writes."""
 
     cdef c_Completions out
     cdef object longs
@@ -107,10 +107,11 @@ cdef class OpenTreesTable:
     def __cinit__(self, uint8_t[::1] memory not None, capacity=None, uint64_t seed=0):
         self.memory = memory
         if memory.shape[0] > 0 and <size_t> &memory[0] % sizeof(uint64_t) != 0:
-            raise ValueError("the memory is not aligned to 8 bytes")
+            raise ValueError("memory: expected a buffer aligned to 8 bytes")
         if capacity is not None:
-            if <size_t> memory.shape[0] < open_trees_bytes(capacity):
-                raise ValueError("the memory is too small for the capacity")
+            needed = open_trees_bytes(capacity)
+            if <size_t> memory.shape[0] < needed:
+                raise ValueError(f"memory: expected {needed} bytes for {capacity} entries, got {memory.shape[0]}")
             self.table.create(&memory[0], <size_t> capacity, seed)
         elif memory.shape[0] == 0 or not self.table.attach(&memory[0], <size_t> memory.shape[0]):
             raise ValueError("the memory holds no table")
@@ -137,7 +138,7 @@ cdef class OpenTreesTable:
     @token.setter
     def token(self, bytes token not None):
         if len(token) != 16:
-            raise ValueError("a token has 16 bytes")
+            raise ValueError(f"token: expected 16 bytes, got {len(token)}")
         memcpy(self.table.token(), <const char*> token, 16)
 
     def contains(self, int64_t root_id):
@@ -158,7 +159,7 @@ cdef class OpenTreesTable:
         _expect_rows("value", value.shape[0], root_id.shape[0])
         _expect_rows("flags", flags.shape[0], root_id.shape[0])
         _expect_rows("track_value", track_value.shape[0], root_id.shape[0])
-        # There is no need to look closer where all of them find room.
+        # No need to look closer if all of them find room.
         if rows > 0 and self.table.size() + rows > self.table.capacity():
             partials.root_id = &root_id[0]
             partials.value = &value[0]
@@ -189,7 +190,8 @@ cdef class OpenTreesTable:
     ):
         """Apply partials; return completions, positions that changed, what left the log, and the counts.
 
-        Without `cohorts` all is said at one time; with them by event time, which partials are sorted by within a root.
+        Without `cohorts` all messages have one time; with them each has its event time, by which the partials of a root
+        are sorted.
         """
         cdef Partials partials
         cdef c_OpenTreesRules rules
@@ -208,10 +210,10 @@ cdef class OpenTreesTable:
         if timed:
             _read_cohorts(&rules.cohorts, cohorts)
             if event_ms is None or event_ms.shape[0] != rows:
-                raise ValueError("event_ms: expected one a row")
+                raise ValueError("event_ms: expected one value for each row")
             # A tree may take any number of the entries that wait for it.
             most_gone += <Py_ssize_t> self.table.size()
-        cdef _CompletionColumns done = _CompletionColumns(rows)
+        cdef _CompletionsBuffer done = _CompletionsBuffer(rows)
         position = np.empty(rows, np.uint32)
         gone = np.empty((2, most_gone), np.int64)
         cdef uint32_t[::1] positions = position
@@ -245,27 +247,27 @@ cdef class OpenTreesTable:
         """Remove what was placed before a moment; return completions, the start of the oldest left, and the counts."""
         cdef Counters counts
         cdef int64_t oldest_ms
-        cdef _CompletionColumns done = _CompletionColumns(<Py_ssize_t> self.table.open())
+        cdef _CompletionsBuffer done = _CompletionsBuffer(<Py_ssize_t> self.table.open())
         with nogil:
             oldest_ms = self.table.expire(before_ms, now_ms, &done.out, &counts)
         return done.columns(), oldest_ms, _counters_of(counts)
 
     def take(self, const uint32_t[::1] position not None, uint32_t chunk):
-        """Return the columns of some entries and note the chunk that they go to."""
+        """Return the columns of some entries, and note their chunk of the log."""
         cdef Py_ssize_t rows = position.shape[0]
         cdef c_OpenTreesColumns columns
         longs = np.empty((5, rows), np.int64)
         task_id = np.empty(rows, np.int32)
         if rows > 0:
             if not self.table.holds(&position[0], <size_t> rows):
-                raise ValueError("there is no such position")
+                raise ValueError("position: expected positions of entries")
             columns = _entry_columns(longs[0], longs[1], longs[2], longs[3], longs[4], task_id)
             with nogil:
                 self.table.take(&position[0], <size_t> rows, chunk, columns)
         return longs[0], longs[1], longs[2], longs[3], longs[4], task_id
 
     def logged_before(self, uint32_t chunk, Py_ssize_t most):
-        """Return the positions of the entries that are in no chunk from this one on; not more than so many."""
+        """Return the positions of at most `most` entries whose chunk is before this one."""
         cdef size_t found = 0
         position = np.empty(most, np.uint32)
         cdef uint32_t[::1] positions = position
@@ -284,7 +286,7 @@ cdef class OpenTreesTable:
         int32_t[::1] task_id not None,
         uint32_t chunk,
     ):
-        """Put entries over what is there."""
+        """Insert entries, or overwrite those with the same root and start."""
         cdef Py_ssize_t rows = root_id.shape[0]
         cdef c_OpenTreesColumns columns
         _expect_rows("value", value.shape[0], rows)
@@ -303,17 +305,17 @@ cdef class OpenTreesTable:
                 self.table.put(columns, <size_t> rows, chunk)
 
     def erase(self, const int64_t[::1] root_id not None, const int64_t[::1] start_ms not None):
-        """Remove entries, each named by its root and its start; unknown ones do not matter."""
+        """Remove entries, each named by its root and start; unknown ones are ignored."""
         if start_ms.shape[0] != root_id.shape[0]:
-            raise ValueError("start_ms: expected one a root id")
+            raise ValueError("start_ms: expected one value for each root id")
         if root_id.shape[0] > 0:
             with nogil:
                 self.table.erase(&root_id[0], &start_ms[0], <size_t> root_id.shape[0])
 
     def copy_to(self, OpenTreesTable other not None):
-        """Copy everything into an empty table."""
+        """Copy all entries into an empty table."""
         if len(other) > 0 or other.table.capacity() < self.table.size():
-            raise ValueError("expected an empty table with room for all")
+            raise ValueError(f"other: expected an empty table with room for {self.table.size()} entries")
         with nogil:
             self.table.copy_to(&other.table)
 

@@ -1,5 +1,5 @@
-// How a line is searched: which slots hold a hash, and which are free. One twin for every machine and one for AVX2;
-// both give the same answer. Here too stand the few things that compilers spell differently.
+// The search of one line: which slots hold a hash, and which are free. A portable version and one for AVX2 give the
+// same answers. The macros for what compilers spell differently are here as well.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ inline unsigned acker_lowest_bit(unsigned bits) noexcept {
 #define ACKER_LOWEST_BIT(bits) static_cast<unsigned>(__builtin_ctz(bits))
 #endif
 
-// ACKER_PORTABLE leaves out what is for one processor, to show on any machine that the rest stands alone.
+// ACKER_PORTABLE leaves out the code for one processor, so that tests can compile the rest alone on any machine.
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(ACKER_PORTABLE)
 #define ACKER_HAS_AVX2 1
 #include <immintrin.h>
@@ -41,9 +41,9 @@ inline unsigned acker_lowest_bit(unsigned bits) noexcept {
 
 namespace acker {
 
-// `places(line, h)`: bits 0 to 3 tell the slots that hold the hash, bits 4 to 7 the free ones of a line that nothing
-// has passed over. 0: the search must go on beyond this line. The lowest bit is the slot to use. Tags are not looked
-// at, so a hash whose stored bits are all 0 seems to be in every empty slot: such a one must be searched otherwise.
+// `places(line, h)`: bits 0 to 3 are the slots that hold the hash, bits 4 to 7 the free slots of a line that has not
+// overflowed. 0: continue on the next line. The lowest bit is the slot to use. Tags are ignored, so a hash whose stored
+// bits are all 0 seems to be in every empty slot: search for such a hash in another way.
 inline bool stored_is_zero(uint64_t h) noexcept { return h << (64 - HASH_BITS) == 0; }
 
 struct PortableProbe {

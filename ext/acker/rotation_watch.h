@@ -1,5 +1,5 @@
-// What time an acker was told, and whether anybody rotates it: one that is never rotated lets nothing time out, and
-// keeps for ever what does not finish. The thresholds and the text are in acker.rotation, which has the same in Python.
+// The watch for an acker that nobody rotates: nothing times out in it, and trees that do not finish stay for ever. The
+// thresholds and the warning are in acker._engine.rotation, which has the same class in Python.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@ namespace acker {
 
 class RotationWatch {
   public:
-    // After how long an entry is worth a warning, and how many of them or batches it takes; how many open trees are
-    // worth one however old they are, if none has ended.
+    // Warn of entries older than `long_ms`, if there are `few` of them or more batches than that; or of `many` open
+    // trees of any age, if none has ended.
     RotationWatch(int64_t long_ms, int64_t few, int64_t many) noexcept : long_ms_(long_ms), few_(few), many_(many) {}
 
-    bool has_time() const noexcept { return batches_ > 0 || told_; }
+    bool has_time() const noexcept { return batches_ > 0 || was_rotated_; }
     int64_t now_ms() const noexcept { return now_ms_; }
 
-    // To be called before each batch. True: somebody should look at the oldest entry.
+    // Call it before each batch. True: look at the oldest entry.
     bool look(int64_t now_ms, int64_t held, int64_t open, int64_t ended) noexcept {
         if (batches_++ == 0) {
             first_ms_ = now_ms;
@@ -27,7 +27,7 @@ class RotationWatch {
                (open >= many_ && ended == 0 && now_ms > first_ms_);
     }
 
-    // The oldest entry is only so old: the next look is when it could be old enough.
+    // The oldest entry is `age_ms` old: the next look is when it can be old enough.
     void look_again(int64_t age_ms) noexcept {
         int64_t left = long_ms_ - age_ms;
         ask_ms_ = now_ms_ > INT64_MAX - left ? INT64_MAX : now_ms_ + left;
@@ -35,7 +35,7 @@ class RotationWatch {
 
     void rotated(int64_t now_ms) noexcept {
         now_ms_ = now_ms;
-        told_ = over_ = true;
+        was_rotated_ = over_ = true;
     }
 
     void end() noexcept { over_ = true; }
@@ -46,8 +46,8 @@ class RotationWatch {
     int64_t first_ms_ = 0;
     int64_t ask_ms_ = 0;
     int64_t now_ms_ = 0;
-    bool told_ = false;
-    bool over_ = false;  // it is rotated, or somebody was warned
+    bool was_rotated_ = false;
+    bool over_ = false;  // it was rotated, or a warning was given
 };
 
 }  // namespace acker

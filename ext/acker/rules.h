@@ -1,6 +1,6 @@
-// What one message does to one entry. The rules of docs/protocol.md stand in `effect_of`, to be read; the compiler
-// turns them into a table, and the batch loop looks up what to do instead of deciding it. The order of kinds in a
-// stream is random to a branch predictor, and a wrong guess costs more than all of the table.
+// The rules of docs/protocol.md: what one message does to one entry. `effect_of` states them to be read. The compiler
+// turns it into a table that the batch loop looks up, since the order of kinds in a stream is random to a branch
+// predictor and a wrong guess costs more than the whole lookup.
 #pragma once
 
 #include <cstddef>
@@ -38,10 +38,10 @@ struct Effect {
     uint64_t keep_val = ALL;  // of the ack val
     uint64_t tally = 0;
     uint32_t event = 0;
-    uint32_t noted = 0;  // 1: the event must be worked off
+    uint32_t noted = 0;  // 1: the event has to be applied later
 };
 
-// An effect's part that waits for the cold line.
+// The part of an effect that waits until the cold line is fetched.
 struct Event {
     ColdMask mask;
     uint32_t reports = 0;  // 1: the tree is finished
@@ -118,10 +118,10 @@ constexpr Effect effect_of(Protocol protocol, Kind kind, unsigned found, bool ze
     }
     if (finishes(protocol, kind, found, zero)) {
         bool failed = protocol == Protocol::fsshelter ? kind == FAIL : !zero;
-        effect.keep = OVERFLOWED;  // the slot is free again; whether others passed over the line is not this entry's
+        effect.keep = OVERFLOWED;  // frees the slot; the mark of the line stays
         effect.take = effect.set = effect.keep_val = 0;
         effect.tally += one(ENDED) + (failed ? one(ENDED_FAILED) : 0);
-        if (!known) effect.tally += one(EMPTY);  // acked by its TRACK alone: the spout's tuple went to nobody
+        if (!known) effect.tally += one(EMPTY);  // acked by its TRACK alone: the spout's tuple had no consumer
         effect.event |= REPORT | static_cast<uint32_t>(failed ? OUTCOME_FAILED : OUTCOME_ACKED) << OUTCOME_SHIFT;
         effect.noted = 1;
     }
@@ -135,9 +135,9 @@ constexpr uint8_t finding_of(int8_t kind, unsigned found) noexcept {
 constexpr unsigned EFFECTS = FINDINGS * 2;  // and whether the ack val reads 0 after it
 constexpr unsigned REJECTION = EFFECTS;     // the event of a TRACK for which there is no capacity
 
-// One protocol's rules as tables, a column for each part of an effect: the processor indexes words by itself. Codes 5
-// to 7 have no effect: columns are checked before, but another thread may write to a column while it is read, and then
-// a batch may come out wrong but no memory may.
+// The rules of one protocol as tables, one for each part of an effect, which processors index fastest. Codes 5 to 7
+// have no effect: columns are checked first, but if another thread writes to one meanwhile, the result may be wrong and
+// no memory may be corrupted.
 struct Rules {
     uint64_t value_mask[FINDINGS] = {};  // ALL or 0
     uint64_t keep[EFFECTS] = {};

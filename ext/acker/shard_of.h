@@ -1,5 +1,5 @@
-// Which of n shards owns a root id: abs(remainder(root_id, n)) of docs/protocol.md, and the rows of a batch that fall
-// to one shard, without a division.
+// The shard that owns a root id, abs(remainder(root_id, n)) of docs/protocol.md, computed without a division; and the
+// selection of the rows of a batch that belong to one shard.
 #pragma once
 
 #include <cstddef>
@@ -61,8 +61,8 @@ class ShardOf {
     bool power_of_two_;
 };
 
-// The rows of one shard, numbered from `first` on: their numbers go to `selection` + `selected`. Returns how many are
-// selected then. Nothing depends on what a row turns out to be but where the next number goes.
+// Appends the numbers of the rows [first, end) of one shard to the `selected` ones in `selection`; returns how many
+// there are then. Branch-free: a row decides only where the next number goes.
 template <bool POWER_OF_TWO>
 size_t select_rows(const ShardOf& shard_of, const int64_t* root_id, size_t first, size_t end, uint64_t shard,
                    uint32_t* selection, size_t selected) noexcept {
@@ -76,7 +76,7 @@ size_t select_rows(const ShardOf& shard_of, const int64_t* root_id, size_t first
 constexpr size_t ROWS_AT_ONCE = 8;  // by AVX2
 
 #if ACKER_HAS_AVX2
-// For every set of eight rows, as bits: which they are, from the first on, and how many.
+// For every set of eight rows, as bits: their numbers in ascending order, and their count.
 struct Rows8 {
     uint8_t places[1 << ROWS_AT_ONCE][ROWS_AT_ONCE] = {};
     uint8_t count[1 << ROWS_AT_ONCE] = {};
@@ -90,7 +90,7 @@ struct Rows8 {
 
 inline constexpr Rows8 ROWS_8;
 
-// For a power of two, which `mask` is one less than; as many rows as fill whole steps.
+// For a power of two, with `mask` one less; processes as many rows as fill whole steps.
 ACKER_TARGET_AVX2 inline size_t select_rows_avx2(uint64_t mask, const int64_t* root_id, size_t rows, uint64_t shard,
                                                  uint32_t* selection) noexcept {
     const __m256i all_bits = _mm256_set1_epi64x(static_cast<int64_t>(mask));
@@ -114,7 +114,7 @@ ACKER_TARGET_AVX2 inline size_t select_rows_avx2(uint64_t mask, const int64_t* r
 }
 #endif
 
-// Writes the numbers of the rows of one shard to `selection`, which has room for all of them; returns how many.
+// Writes the numbers of the rows of one shard to `selection`, which needs room for all rows; returns how many.
 inline size_t select_rows(const ShardOf& shard_of, const int64_t* root_id, size_t rows, uint64_t shard,
                           uint32_t* selection, bool avx2) noexcept {
     if (!shard_of.power_of_two()) return select_rows<false>(shard_of, root_id, 0, rows, shard, selection, 0);

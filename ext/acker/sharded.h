@@ -1,6 +1,6 @@
-// Several ackers that share the root ids between them, and the threads that apply a batch to all of them at once. Each
-// thread reads the root ids of the whole batch and picks the rows of its own shards: nothing is copied, and nothing is
-// handed from thread to thread but the batch.
+// A sharded acker: several ackers that divide the root ids among them, and the threads that apply a batch to all of
+// them at once. Each thread reads the root ids of the whole batch and selects the rows of its own shards, so nothing is
+// copied and only the batch is handed from thread to thread.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@ class ShardedCore {
     enum class Applied : int { all, none, unknown };
 
     // 1 <= threads <= shards <= SHARDS_MAX; `start` comes first.
-    ShardedCore(unsigned shards, unsigned threads, std::chrono::microseconds looks_for = LOOKS_FOR) noexcept
-        : shard_of_(shards), count_(shards), workers_(threads, looks_for) {}
+    ShardedCore(unsigned shards, unsigned threads, std::chrono::microseconds spin_time = SPIN_TIME) noexcept
+        : shard_of_(shards), count_(shards), workers_(threads, spin_time) {}
     ShardedCore(const ShardedCore&) = delete;
     ShardedCore& operator=(const ShardedCore&) = delete;
 
@@ -45,7 +45,7 @@ class ShardedCore {
         for (unsigned s = 0; s < count_; ++s)
             cores_[s] = &(new (shards_ + s) Shard(protocol, buckets, high_water, seed, avx2))->core;
         high_water_ = high_water;
-        deal_capacity();
+        divide_capacity();
         return true;
     }
 
@@ -54,9 +54,9 @@ class ShardedCore {
     AckerCore** cores() noexcept { return cores_; }
     AckerCore& shard_of(int64_t root_id) noexcept { return shards_[shard_of_(root_id)].core; }
 
-    // Applies a batch: all of it, or, where there is not memory for it, none. `unknown`: memory ran out although all
-    // that could be foreseen was there, some shards have applied their rows and some have not; the acker is of no more
-    // use.
+    // Applies all of a batch, or none of it if there is not enough memory. `unknown`: memory ran out although all that
+    // could be foreseen was reserved. Then some shards have applied their rows and others not, and the acker is
+    // unusable.
     Applied ingest(const Messages& messages, int64_t now_ms) noexcept {
         for (unsigned s = 0; s < count_; ++s) shards_[s].core.finished.rows = 0;
         if (broken_) return Applied::unknown;
@@ -69,14 +69,14 @@ class ShardedCore {
             if (!apply(part, messages, now_ms)) all.store(false, std::memory_order_relaxed);
         });
         for (unsigned s = 0; s < count_; ++s) shards_[s].core.arena.trim_reserve();
-        deal_capacity();
+        divide_capacity();
         broken_ = !all.load(std::memory_order_relaxed);
         return broken_ ? Applied::unknown : Applied::all;
     }
 
     bool broken() const noexcept { return broken_; }
 
-    // Makes sure of the memory that a batch needs, in every shard.
+    // Reserves the memory that a batch needs in every shard.
     bool reserve_for(const Messages& messages) noexcept { return has_reserve(messages.rows) || reserve(messages); }
 
     size_t finished_rows() const noexcept {
@@ -85,7 +85,7 @@ class ShardedCore {
         return rows;
     }
 
-    // Writes the trees that the last batch has finished, shard by shard, each in the order of its rows.
+    // Writes the trees that the last batch finished, shard by shard, each in the order of its rows.
     void copy_finished(int64_t* roots, int64_t* messages, int32_t* tasks, int8_t* outcomes,
                        int64_t* elapsed) const noexcept {
         for (unsigned s = 0; s < count_; ++s) {
@@ -105,7 +105,7 @@ class ShardedCore {
         for (unsigned s = 1; s < count_; ++s) {
             Finished& more = shards_[s].core.finished;
             size_t at = all.rows, room = all.capacity - at;
-            if (more.rows > room) more.rows = room;  // who writes to root ids while they are read may lose trees by it
+            if (more.rows > room) more.rows = room;  // a thread that writes to root ids meanwhile may lose trees
             more.copy_to(all.root_id + at, all.message_id + at, all.task_id + at, all.outcome + at,
                          all.elapsed_ms + at);
             all.rows += more.rows;
@@ -114,7 +114,7 @@ class ShardedCore {
         return &all;
     }
 
-    // Forgets them, and keeps no more memory than usual batches need.
+    // Drops the finished trees, and all memory beyond the need of usual batches.
     void give_back() noexcept {
         for (unsigned s = 0; s < count_; ++s) {
             shards_[s].core.finished.give_back();
@@ -134,7 +134,7 @@ class ShardedCore {
                 [&](AckerCore& core, size_t at) {
                     core.rotate(now_ms, roots + at, messages + at, tasks + at, elapsed + at);
                 });
-        deal_capacity();
+        divide_capacity();
     }
 
     // Calls visit(core, at) for every shard, on the threads; `at` is the sum of size(core) over the shards before it.
@@ -170,14 +170,14 @@ class ShardedCore {
         return sum;
     }
 
-    // The end of a restore: the shards hold their entries, and go on from the counters of whoever has held them before.
-    // Those are the first shard's, but that each has to have tracked what it holds.
+    // Ends a restore: sets the counters of the snapshot whose entries the shards hold. The first shard gets them,
+    // except that every shard counts its own open trees as tracked.
     void take_over(const Counters& counters) noexcept {
         int64_t elsewhere = open() - shards_[0].core.open();
         shards_[0].core.counters = counters;
         shards_[0].core.counters.tracked -= elsewhere;
         for (unsigned s = 1; s < count_; ++s) shards_[s].core.counters.tracked = shards_[s].core.open();
-        deal_capacity();
+        divide_capacity();
     }
 
     int64_t open() const noexcept {
@@ -219,7 +219,7 @@ class ShardedCore {
     }
 
   private:
-    // Rows that are picked at once: their numbers stay in the core's own cache until they are applied.
+    // Rows that are selected at once: their numbers stay in the core's own cache until they are applied.
     static constexpr size_t LIST_ROWS = 1 << 14;
 
     struct alignas(APART_BYTES) Shard {
@@ -229,7 +229,7 @@ class ShardedCore {
             : core(protocol, buckets, high_water, seed, avx2) {}
     };
 
-    // Whether every shard has memory for a batch of so many rows, should it get all of them.
+    // Whether every shard has memory for a batch of `rows`, even if it gets all of them.
     bool has_reserve(size_t rows) const noexcept {
         for (unsigned s = 0; s < count_; ++s)
             if (!shards_[s].core.has_reserve(rows)) return false;
@@ -255,7 +255,7 @@ class ShardedCore {
         for (size_t first = 0; first < messages.rows; first += LIST_ROWS) {
             size_t rows = messages.rows - first < LIST_ROWS ? messages.rows - first : LIST_ROWS;
             size_t selected[SHARDS_MAX];
-            pick(part, messages.root_id + first, rows, selected);
+            select(part, messages.root_id + first, rows, selected);
             for (unsigned s = part; s < count_; s += workers_.parts()) {
                 const int32_t* tasks = messages.task_id == nullptr ? nullptr : messages.task_id + first;
                 const int64_t* ids = messages.message_id == nullptr ? nullptr : messages.message_id + first;
@@ -274,8 +274,8 @@ class ShardedCore {
 
     uint32_t* list(unsigned shard) const noexcept { return lists_ + shard * LIST_ROWS; }
 
-    // Lists the rows of one thread's shards, in one pass over the root ids.
-    void pick(unsigned part, const int64_t* root_id, size_t rows, size_t* selected) const noexcept {
+    // Selects the rows of one thread's shards, in one pass over the root ids.
+    void select(unsigned part, const int64_t* root_id, size_t rows, size_t* selected) const noexcept {
         if (part + workers_.parts() >= count_) {
             selected[part] = select_rows(shard_of_, root_id, rows, part, list(part), shards_[part].core.avx2());
             return;
@@ -295,30 +295,30 @@ class ShardedCore {
         for (unsigned s = part; s < count_; s += workers_.parts()) selected[s] = static_cast<size_t>(next[s] - list(s));
     }
 
-    // One acker with high_water h holds 2h + 1 open trees and takes unknown entries up to 4h + 1. The shards have these
-    // seats between them in equal parts, each at least one. After a restore with another number of shards one may hold
-    // more than its part: what it holds is its own, the others share the rest, and it becomes even as its trees end.
-    void deal_capacity() noexcept {
+    // One acker with high_water h holds up to 2h + 1 open trees and 4h + 1 entries. The shards divide these limits
+    // equally, each at least one. After a restore with another number of shards one may hold more than its part: it
+    // keeps that, the others divide the rest, and the parts become even as its trees end.
+    void divide_capacity() noexcept {
         if (high_water_ < 0) return;
-        int64_t held[SHARDS_MAX], open_seats[SHARDS_MAX], held_seats[SHARDS_MAX];
+        int64_t held[SHARDS_MAX], open_limits[SHARDS_MAX], held_limits[SHARDS_MAX];
         for (unsigned s = 0; s < count_; ++s) held[s] = shards_[s].core.open();
-        deal(high_water_ * 2 + 1, held, open_seats);
+        divide(high_water_ * 2 + 1, held, open_limits);
         for (unsigned s = 0; s < count_; ++s) {
             AckerCore& core = shards_[s].core;
             held[s] = static_cast<int64_t>(core.arena.count()) - core.open();
         }
-        deal(high_water_ * 4 + 1, held, held_seats);
-        for (unsigned s = 0; s < count_; ++s) shards_[s].core.set_capacity(open_seats[s] - 1, held_seats[s] - 1);
+        divide(high_water_ * 4 + 1, held, held_limits);
+        for (unsigned s = 0; s < count_; ++s) shards_[s].core.set_capacity(open_limits[s] - 1, held_limits[s] - 1);
     }
 
-    void deal(int64_t total, const int64_t* held, int64_t* seats) const noexcept {
+    void divide(int64_t total, const int64_t* held, int64_t* limits) const noexcept {
         unsigned sharing = count_;
-        for (unsigned s = 0; s < count_; ++s) seats[s] = -1;  // shares in what is left
+        for (unsigned s = 0; s < count_; ++s) limits[s] = -1;  // not decided yet
         for (bool again = true; again;) {
             again = false;
             for (unsigned s = 0; s < count_; ++s) {
-                if (seats[s] >= 0 || held[s] <= total / sharing) continue;
-                seats[s] = held[s];
+                if (limits[s] >= 0 || held[s] <= total / sharing) continue;
+                limits[s] = held[s];
                 total -= held[s];
                 --sharing;
                 again = true;
@@ -326,7 +326,7 @@ class ShardedCore {
         }
         int64_t left = sharing == 0 ? 0 : total % sharing;
         for (unsigned s = 0; s < count_; ++s)
-            if (seats[s] < 0) seats[s] = total / sharing + (left-- > 0 ? 1 : 0);
+            if (limits[s] < 0) limits[s] = total / sharing + (left-- > 0 ? 1 : 0);
     }
 
     ShardOf shard_of_;

@@ -1,4 +1,4 @@
-"""The native half of acker.sharded: several ackers behind one, and the threads that apply a batch to all of them."""
+"""The native half of `acker.ShardedAcker`: several ackers behind one, and the threads that apply a batch to them."""
 
 
 cdef extern from "sharded.h" namespace "acker" nogil:
@@ -43,7 +43,7 @@ SHARDS_MAX = c_SHARDS_MAX
 
 
 def shard_of(const int64_t[::1] root_id not None, int64_t shards):
-    """The shard of each root id, of any number of shards >= 1, as `acker.acker_of` has it. For tests."""
+    """Return the shard of each root id for any number of shards, like `acker.acker_of`. For tests."""
     _expect("shards", shards, 1, INT64_MAX)
     column = _column(<size_t>root_id.shape[0], cnp.NPY_INT64)
     found = <int64_t*>_data(column)
@@ -56,7 +56,7 @@ def shard_of(const int64_t[::1] root_id not None, int64_t shards):
 
 @cython.final
 cdef class ShardedCore:
-    """The native acker behind `acker.ShardedAcker`: the same calls as `Core`."""
+    """The native half of `acker.ShardedAcker`: the same calls as `Core`."""
 
     cdef c_ShardedCore* core
     cdef tuple no_trees  # as in Core
@@ -105,7 +105,7 @@ cdef class ShardedCore:
         self.published.write(stats)
 
     def ingest(self, kind, root_id, value, task_id, message_id, now_ms):
-        """Apply a batch as `Core.ingest` does, but all of it or nothing."""
+        """Apply all of a batch or, if memory runs out, nothing; otherwise like `Core.ingest`."""
         cdef Messages messages
         cdef Applied applied = Applied.none
         cdef int64_t now = 0
@@ -127,13 +127,13 @@ cdef class ShardedCore:
             columns = self.take_finished() if self.core.finished_rows() > 0 else self.no_trees
         finally:
             self.leave()
-        return _report(columns, messages.rows if applied == Applied.all else 0, messages.rows)
+        return _completions_or_error(columns, messages.rows if applied == Applied.all else 0, messages.rows)
 
     cdef tuple take_finished(self):
         try:
             columns = _tree_columns(self.core.finished_rows())
         except MemoryError:
-            return _lend(self.core.gather_finished())
+            return _take_uncopied(self.core.gather_finished())
         self.core.copy_finished(
             <int64_t*>_data(columns[0]),
             <int64_t*>_data(columns[1]),
@@ -166,7 +166,7 @@ cdef class ShardedCore:
         return counters.acked + counters.failed
 
     def oldest(self, size_t most, now_ms):
-        """As `Core.oldest`, of all shards."""
+        """Return the `most` oldest entries of all shards, like `Core.oldest`."""
         cdef int64_t now = 0 if now_ms is None else now_ms
         self.enter()
         try:
@@ -201,17 +201,17 @@ cdef class ShardedCore:
         return self.published.read().pending
 
     def writer(self):
-        """What writes the entries of all shards into the blocks of a snapshot."""
+        """Return a writer of the entries of all shards into the blocks of a snapshot."""
         if self.core.broken():
             raise UnusableError()
         return _writer(self, &self.single_entry, self.core.cores(), self.core.shards())
 
     def reader(self, uint64_t checksum, uint64_t entries):
-        """What fills the shards, which are new, from the blocks of a snapshot of so many entries."""
+        """Return a reader that fills the new shards from the blocks of a snapshot of `entries` entries."""
         return _reader(self, &self.single_entry, self.core.cores(), self.core.shards(), checksum, entries)
 
     def set_counters(self, tuple counters not None):
-        """Count on from the eleven lifetime counters of a snapshot, whose entries the shards hold."""
+        """Set the counters of a snapshot whose entries the shards hold."""
         cdef Counters before
         _set_counters(&before, counters)
         self.enter()
@@ -221,7 +221,7 @@ cdef class ShardedCore:
             self.leave()
 
     def helpers(self):
-        """How many threads help the calling one at the moment."""
+        """Return how many helper threads are running."""
         self.enter()
         try:
             return self.core.helpers()
@@ -229,7 +229,7 @@ cdef class ShardedCore:
             self.single_entry.leave()
 
     def probes(self):
-        """Lines that a look-up of every entry visits, all in all."""
+        """Return how many lines a look-up of every entry visits."""
         self.enter()
         try:
             return self.core.probes()

@@ -1,4 +1,4 @@
-// What lets two threads meet at one acker without harm: one is inside, and anyone may read the last published counts.
+// The guard that lets one thread into an acker at a time, and the stats that any thread may read meanwhile.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace acker {
 
-// The id of this process without a system call: it is asked for at every entry, and changes in a forked child only.
+// The id of this process, cached: every call needs it, and it changes only in a forked child.
 class Process {
   public:
     static int64_t id() noexcept { return here().load(std::memory_order_relaxed); }
@@ -52,8 +52,8 @@ class SingleEntry {
     }
     void leave() noexcept { holder_.store(0, std::memory_order_release); }
 
-    // The process of the thread that is inside; 0: nobody is. Another process than this one was forked from while that
-    // thread was inside: here it never leaves, and what it was at may be half done.
+    // The process of the thread inside; 0: none. If it is not this process, this one was forked while a thread was
+    // inside: here that thread never leaves, and its work may be half done.
     int64_t holder() const noexcept { return holder_.load(std::memory_order_relaxed); }
 
   private:

@@ -1,4 +1,4 @@
-// Which slots of a row of lines are wanted, as a list: what is done to them then runs without a branch for each slot.
+// Lists of matching slots, so that the caller can process them without a branch for each slot.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace acker {
 
-// For each set of a line's four slots their numbers, the lowest first, and how many they are.
+// For each set of a line's four slots: their numbers in ascending order, and their count.
 struct SlotSets {
     uint16_t slot[16][4];
     uint8_t count[16];
@@ -18,8 +18,8 @@ struct SlotSets {
     }
 };
 
-// Lists the slots whose word is wanted, counted from the first line's first slot, and returns how many they are. The
-// list has room for four a line; what it holds behind those listed is overwritten too.
+// Lists the slots whose word matches, numbered from the first line's first slot; returns how many. The list needs room
+// for four slots a line: it is overwritten beyond its end.
 template <typename Line, typename Wanted>
 size_t list_slots(const Line* lines, size_t count, Wanted wanted, uint16_t* list) noexcept {
     static constexpr SlotSets SLOT_SETS;

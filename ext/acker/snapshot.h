@@ -1,8 +1,6 @@
-// The entries of ackers as the blocks of a snapshot (docs/snapshot.md), and back: a sweep over the table writes each
-// column of a block where it belongs, and a pass over a block checks it and fills the table.
-//
-// Several ackers may write one row of blocks, one after the other, and several may share what is read, each root in the
-// one that `acker_of` names: the snapshot of an acker cut into shards looks like any other.
+// The entries of ackers as the blocks of a snapshot (docs/snapshot.md): a writer that sweeps the tables, and a reader
+// that checks blocks and fills tables. Several ackers may write one sequence of blocks, and several may share what is
+// read, each root in the one that `acker_of` names: the snapshot of a sharded acker looks like any other.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +15,7 @@
 
 namespace acker {
 
-constexpr size_t BLOCK_ENTRIES = 8192;  // of every block but the last; at 278 kB its checksum finds it in the cache
+constexpr size_t BLOCK_ENTRIES = 8192;  // of every block but the last: 278 kB, still cached for its checksum
 constexpr size_t ENTRY_BYTES = 34;
 constexpr size_t CHECKSUM_BYTES = 8;
 
@@ -35,7 +33,7 @@ ACKER_ALWAYS_INLINE Number little_endian(Number number) noexcept {
 #endif
 }
 
-// Columns need not be aligned: a block may lie anywhere in somebody's buffer.
+// Columns need not be aligned: a block may lie anywhere in a buffer.
 template <typename Number>
 ACKER_ALWAYS_INLINE void store(uint8_t* column, size_t row, Number number) noexcept {
     number = little_endian(number);
@@ -49,7 +47,7 @@ ACKER_ALWAYS_INLINE Number load(const uint8_t* column, size_t row) noexcept {
     return little_endian(number);
 }
 
-// Where the columns of a block begin. Age counts the rotations since an entry was in the nursery.
+// The columns of a block. Age counts the rotations since an entry was in the nursery.
 template <typename Byte>
 struct BlockColumns {
     Byte* root_id;
@@ -70,8 +68,7 @@ struct BlockColumns {
           age(block + 33 * entries) {}
 };
 
-// Where the writing of an acker's entries stands, which goes through the table line by line, in as many portions as it
-// takes. Meanwhile the acker must not change.
+// A cursor over the entries of an acker, which must not change meanwhile. It goes through the table line by line.
 class Cursor {
   public:
     explicit Cursor(const AckerCore& core) noexcept : arena_(&core.arena) {
@@ -79,8 +76,8 @@ class Cursor {
             age_of_[tag] = static_cast<uint8_t>((core.nursery() + core.buckets() - tag) % core.buckets());
     }
 
-    // Writes the next entries into rows [first, end) of a block; returns the row behind the last one, which is before
-    // `end` only where there are no more.
+    // Writes the next entries into rows [first, end) of a block; returns the end of the rows written, which is before
+    // `end` only if no entries are left.
     size_t write(BlockColumns<uint8_t> columns, size_t first, size_t end) noexcept {
         size_t row = first;
         while (row < end && (written_ < listed_ || list_more())) {
@@ -94,7 +91,7 @@ class Cursor {
     static constexpr size_t GROUP_LINES = 64;  // small enough for hot and cold parts to stay in the nearest cache
     static_assert((size_t{1} << LINE_BITS_MIN) % GROUP_LINES == 0, "a segment is a number of groups");
 
-    // Lists the slots that are taken in the next group of lines that has any.
+    // Lists the occupied slots of the next group of lines that has any.
     bool list_more() noexcept {
         written_ = listed_ = 0;
         while (listed_ == 0 && next_segment_ < arena_->segments()) {
@@ -113,7 +110,7 @@ class Cursor {
         const Cold cold = *arena_->cold(ref);
         store(columns.root_id, row, arena_->root_of(arena_->hash_at(group_number_ + place / SLOTS, word)));
         store(columns.ack_val, row, ref.val());
-        // Without a TRACK there is nothing in them, which is not always 0.
+        // Without a TRACK these fields are undefined, and written as 0.
         store(columns.message_id, row, static_cast<uint64_t>(cold.message_id) & (0 - tracked));
         store(columns.task_id, row, static_cast<uint32_t>(cold.task_id) & static_cast<uint32_t>(0 - tracked));
         store(columns.start, row, cold.start);
@@ -132,7 +129,7 @@ class Cursor {
     size_t next_line_ = 0;
 };
 
-// Writes the blocks of a snapshot: the entries of some ackers, one acker after the other. Meanwhile none may change.
+// Writes the entries of some ackers as blocks, one acker after the other. They must not change meanwhile.
 class SnapshotWriter {
   public:
     // The checksum is that of the header. There is at least one acker.
@@ -141,12 +138,12 @@ class SnapshotWriter {
         for (size_t core = 0; core < count; ++core) entries_left_ += cores[core]->arena.count();
     }
 
-    // Of the blocks that are still to be written.
+    // Bytes of the blocks that are not written yet.
     size_t bytes() const noexcept {
         return entries_left_ * ENTRY_BYTES + (entries_left_ + BLOCK_ENTRIES - 1) / BLOCK_ENTRIES * CHECKSUM_BYTES;
     }
 
-    // How many entries the next block has; 0: all have been written.
+    // Entries of the next block; 0: all are written.
     size_t next_entries() const noexcept { return entries_left_ < BLOCK_ENTRIES ? entries_left_ : BLOCK_ENTRIES; }
 
     // Writes the next block, of block_bytes(next_entries()).
@@ -172,8 +169,7 @@ class SnapshotWriter {
     uint64_t checksum_;
 };
 
-// What is wrong with a block. The first seven are what an entry can break by itself, in the order of the checks, which
-// is that of acker.snapshot.
+// What is wrong with a block. The first seven concern one entry, in the order of the checks in acker._engine.snapshot.
 enum Fault : int {
     STATE_UNKNOWN,
     AGE_TOO_HIGH,
@@ -188,8 +184,8 @@ enum Fault : int {
     NO_FAULT,
 };
 
-// Fills new ackers of the same options with the entries of a snapshot, block by block. After a fault they hold a part
-// of them.
+// Fills new ackers of equal options with the entries of a snapshot, block by block. After a fault they hold a part of
+// them.
 class SnapshotReader {
   public:
     // The checksum and the number of entries are those of the header. There is at least one acker.
@@ -205,7 +201,7 @@ class SnapshotReader {
             tag_of_[age] = (cores[0]->nursery() + 2 * buckets_ - 1 - age) % buckets_ + 1;
     }
 
-    // Takes over a block of block_bytes(entries). `row` tells the first entry that is to blame for a fault.
+    // Reads a block of block_bytes(entries). `row` is the first entry with a fault.
     Fault read(const uint8_t* block, size_t entries, size_t* row) noexcept {
         *row = 0;
         checksum_ = xxh64::of_bytes(block, entries * ENTRY_BYTES, checksum_);
@@ -234,7 +230,7 @@ class SnapshotReader {
         Line* line[STRETCH_ROWS + FETCH_AHEAD];
     };
 
-    // A header may claim any number of entries, so there is room for no more than some times those of the good blocks.
+    // A header may claim any number of entries: room is made for at most this many times those of the good blocks.
     static constexpr uint64_t ROOM_TIMES = 8;
 
     bool make_room(Arena* arena, size_t more) noexcept {
@@ -246,7 +242,7 @@ class SnapshotReader {
         return true;
     }
 
-    // Whether some entry may fail a check: what `faults_of` finds, column by column, in half the time.
+    // Whether some entry may fail a check of `faults_of`; by columns, which takes half the time.
     bool looks_wrong(BlockColumns<const uint8_t> columns, size_t entries) const noexcept {
         uint8_t state_max = 0, age_max = 0;
         uint32_t signs = 0;
@@ -328,8 +324,8 @@ class SnapshotReader {
         for (size_t i = 0; i < FETCH_AHEAD; ++i) stretch->line[rows + i] = stretch->line[first];  // any that exists
     }
 
-    // The slot for a hash on its home line, or SLOTS where that takes a closer look: on a line that is full, overflowed
-    // or has holes, or that may hold the same hash. Lines that were only ever filled are taken from the front.
+    // The slot for a hash on its home line. SLOTS if that takes a closer look: the line is full, overflowed or has
+    // holes, or may hold the same hash.
     static ACKER_ALWAYS_INLINE unsigned free_slot(const Line& line, uint64_t h) noexcept {
         unsigned taken = 0;
         for (uint64_t word : line.word) {

@@ -1,4 +1,4 @@
-"""SnapshotWriter and SnapshotReader: the native halves of acker.snapshot, which knows the format around the blocks."""
+"""The blocks of a snapshot, written and read. acker._engine.snapshot has the format around them."""
 
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
@@ -45,9 +45,9 @@ cdef void _set_counters(Counters* counters, tuple numbers) except *:
 
 @cython.final
 cdef class SnapshotWriter:
-    """Writes the entries of the cores of one owner as blocks; in a `with` statement, which keeps everyone else out.
+    """Writes the entries of some cores as blocks, inside a `with` statement that keeps other threads out.
 
-    First `counters` and `entries` for the header, then `begin` with the header, then either all blocks or one by one.
+    Read `counters` and `entries` for the header, call `begin`, then `whole` once or `next_block` until it returns b"".
     """
 
     cdef object owner  # keeps the cores alive
@@ -75,14 +75,14 @@ cdef class SnapshotWriter:
         self.expect(self.inside)
         _enter(&self.calls, "snapshot's writer")
         self.inside = False
-        del self.blocks  # it points into tables that may change from now on
+        del self.blocks  # its pointers lead into tables that may change from now on
         self.blocks = NULL
         self.calls.leave()
         self.single_entry.leave()
 
     @property
     def entries(self):
-        """How many entries there are."""
+        """How many entries the cores hold."""
         self.expect(self.inside)
         cdef size_t entries = 0
         for core in range(self.count):
@@ -91,18 +91,18 @@ cdef class SnapshotWriter:
 
     @property
     def counters(self):
-        """The eleven lifetime counters, added up over the cores."""
+        """The counters, summed over the cores."""
         self.expect(self.inside)
         per_core = [_counters_of(self.cores[core].counters) for core in range(self.count)]
         return tuple([sum(column) for column in zip(*per_core)])
 
     def begin(self, uint64_t checksum):
-        """Start with the first block; the checksum is that of the header."""
+        """Go to the first block; `checksum` is that of the header."""
         self.expect(self.inside and self.blocks == NULL)
         self.blocks = new c_SnapshotWriter(self.cores, self.count, checksum)
 
     def next_block(self):
-        """Return the next block as bytes; b"" when all have been written."""
+        """Return the next block as bytes, or b"" if all are written."""
         self.expect(self.inside and self.blocks != NULL)
         cdef size_t entries = self.blocks.next_entries()
         if entries == 0:
@@ -116,7 +116,7 @@ cdef class SnapshotWriter:
         return block
 
     def whole(self, bytes header not None):
-        """Return the header and, behind it, all blocks."""
+        """Return the header followed by all blocks."""
         self.expect(self.inside and self.blocks != NULL)
         cdef size_t at = <size_t>len(header)
         cdef size_t size = at + self.blocks.bytes()
@@ -137,7 +137,7 @@ cdef class SnapshotWriter:
 
     cdef int expect(self, bint holds) except -1:
         if not holds:
-            raise AssertionError("the calls of a snapshot's writer come in another order")
+            raise AssertionError("SnapshotWriter: expected `with`, then begin, then next_block or whole")
         return 0
 
 
@@ -150,7 +150,7 @@ cdef SnapshotWriter _writer(object owner, SingleEntry* single_entry, AckerCore**
 
 @cython.final
 cdef class SnapshotReader:
-    """Fills the new cores of one owner from the blocks of a snapshot; used before anyone else knows the owner."""
+    """Fills new cores, which no other thread knows yet, from the blocks of a snapshot."""
 
     cdef object owner  # keeps the cores and the single entry alive
     cdef SingleEntry* single_entry
@@ -166,11 +166,11 @@ cdef class SnapshotReader:
         del self.blocks
 
     def read(self, const uint8_t[::1] block not None, size_t entries):
-        """Take over a block; return None, or (fault, entry): what is wrong, and with which entry of the block."""
+        """Read a block; return None, or (fault, entry): what is wrong, and with which entry of the block."""
         cdef Fault fault = NO_FAULT
         cdef size_t row = 0
         if self.blocks == NULL:
-            raise AssertionError("only an acker makes the reader of a snapshot")
+            raise AssertionError("SnapshotReader: only Core.reader and ShardedCore.reader create one")
         _expect("entries", <int64_t>entries, 1, BLOCK_ENTRIES)
         if <size_t>block.shape[0] != block_bytes(entries):
             raise ValueError(f"block: expected {block_bytes(entries)} bytes, got {block.shape[0]}")
@@ -194,7 +194,7 @@ cdef class SnapshotReader:
 cdef SnapshotReader _reader(
     object owner, SingleEntry* single_entry, AckerCore** cores, size_t count, uint64_t checksum, uint64_t entries
 ):
-    """A reader into `count` new cores, each root into that of `acker_of`; the owner keeps the cores alive."""
+    """Return a reader into `count` new cores, each root into the one of `acker_of`; `owner` keeps them alive."""
     reader = SnapshotReader()
     reader.owner, reader.single_entry, reader.cores, reader.count = owner, single_entry, cores, count
     reader.entries = entries

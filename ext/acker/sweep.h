@@ -1,4 +1,4 @@
-// Empties a bucket: visits and erases its entries wherever they are, reading each line of the arena once.
+// The sweep that empties a bucket: it visits and erases the bucket's entries, and reads each line of the arena once.
 #pragma once
 
 #include "arena.h"
@@ -12,7 +12,7 @@ constexpr size_t SWEEP_AHEAD = 16;  // entries between the fetch of a cold part 
 // Calls visit(h, word, cold) for each of the `held` entries of a bucket, and erases them.
 template <typename Visit>
 void sweep(Arena& arena, unsigned tag, size_t held, Visit visit) noexcept {
-    const bool everything = held == arena.count();  // then the memory goes as a whole
+    const bool everything = held == arena.count();  // then all memory is released at once
     const size_t lines = arena.lines_a_segment(), step = lines < LISTED_LINES ? lines : LISTED_LINES;
     auto expires = [tag](uint64_t word) { return word >> TAG_SHIFT == tag; };
     uint16_t list[LISTED_LINES * SLOTS + SWEEP_AHEAD] = {};

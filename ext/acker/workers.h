@@ -1,6 +1,5 @@
-// Threads that stand ready to do the parts of a job at once. A batch takes a fraction of a millisecond, so what counts
-// is how fast a job is handed over: by atomics to threads that still look for it, and they look for some microseconds
-// before they go to sleep. None of these threads ever calls Python.
+// A pool of threads that run the parts of one job at a time. A batch takes a fraction of a millisecond, so handing a
+// job over must be fast: helpers watch an atomic for some microseconds before they sleep. They never call Python.
 #pragma once
 
 #include <atomic>
@@ -28,9 +27,9 @@ namespace acker {
 
 constexpr size_t APART_BYTES = 2 * LINE_BYTES;  // processors fetch lines in pairs
 constexpr unsigned PARTS_MAX = 256;
-constexpr std::chrono::microseconds LOOKS_FOR{50};
+constexpr std::chrono::microseconds SPIN_TIME{50};
 
-// Tells the processor that this is a loop that waits.
+// Tells the processor that this loop only waits.
 inline void pause() noexcept {
 #if defined(__x86_64__) || defined(_M_X64)
     _mm_pause();
@@ -41,14 +40,14 @@ inline void pause() noexcept {
 #endif
 }
 
-// A number that one thread changes and one other waits for.
+// A number that one thread sets and one other thread waits for.
 class alignas(APART_BYTES) Signal {
   public:
-    explicit Signal(std::chrono::microseconds looks_for) noexcept : looks_for_(looks_for) {}
+    explicit Signal(std::chrono::microseconds spin_time) noexcept : spin_time_(spin_time) {}
 
-    // The release and the acquire of `number_` order what both threads do before and after. That nobody sleeps through
-    // a change takes more: of the setter's load of `asleep_` and the waiter's last load of `number_`, one sees the
-    // store.
+    // Release and acquire of `number_` order what both threads do before and after. Sequential consistency makes sure
+    // that no change is slept through: either the setter's load of `asleep_` or the waiter's last load of `number_`
+    // sees the other thread's store.
     void set(uint64_t number) noexcept {
         number_.store(number, std::memory_order_seq_cst);
         if (asleep_.load(std::memory_order_seq_cst)) {
@@ -57,9 +56,9 @@ class alignas(APART_BYTES) Signal {
         }
     }
 
-    // Returns the number as soon as it is not `seen` any more.
+    // Waits until the number is no longer `seen`, and returns it.
     uint64_t wait_past(uint64_t seen) noexcept {
-        if (!changes_soon(seen)) {
+        if (!spin_past(seen)) {
             std::unique_lock<std::mutex> lock(mutex_);
             asleep_.store(true, std::memory_order_seq_cst);
             while (number_.load(std::memory_order_seq_cst) == seen) changed_.wait(lock);
@@ -69,9 +68,9 @@ class alignas(APART_BYTES) Signal {
     }
 
   private:
-    bool changes_soon(uint64_t seen) const noexcept {
+    bool spin_past(uint64_t seen) const noexcept {
         constexpr int LOOKS = 64;  // between two looks at the clock
-        for (auto end = std::chrono::steady_clock::now() + looks_for_; std::chrono::steady_clock::now() < end;) {
+        for (auto end = std::chrono::steady_clock::now() + spin_time_; std::chrono::steady_clock::now() < end;) {
             for (int look = 0; look < LOOKS; ++look) {
                 if (number_.load(std::memory_order_acquire) != seen) return true;
                 pause();
@@ -80,73 +79,72 @@ class alignas(APART_BYTES) Signal {
         return false;
     }
 
-    std::chrono::microseconds looks_for_;
+    std::chrono::microseconds spin_time_;
     std::atomic<uint64_t> number_{0};
     std::atomic<bool> asleep_{false};
     std::mutex mutex_;
     std::condition_variable changed_;
 };
 
-// A caller and its helpers do the parts of one job after the other. Used by one thread at a time, not always the same.
+// A caller and its helpers, who run the parts of one job after another. One thread at a time may use it.
 //
-// A part that no helper has begun when the caller is through with its own is done by the caller: a helper that the
-// system wakes late holds nobody up, and where there are fewer helpers than parts, since the system gives no more
-// threads, it only takes longer. Helpers are started when they are first needed, and anew in a forked child, where
-// there are none: those of the parent are left alone, since nobody knows what their locks were doing.
+// The caller also runs every part that no helper has begun by then. So a helper that wakes up late delays nobody, and
+// if the system grants fewer threads than there are parts, the job only takes longer. Helpers start when they are first
+// needed, and again in a forked child, which has none: it abandons the parent's, whose locks may be taken.
 class Workers {
   public:
-    // 1 <= parts <= PARTS_MAX; who waits looks for so long before going to sleep.
-    explicit Workers(unsigned parts, std::chrono::microseconds looks_for = LOOKS_FOR) noexcept
-        : parts_(parts), looks_for_(looks_for) {}
+    // 1 <= parts <= PARTS_MAX. Waiting threads spin for `spin_time` before they sleep.
+    explicit Workers(unsigned parts, std::chrono::microseconds spin_time = SPIN_TIME) noexcept
+        : parts_(parts), spin_time_(spin_time) {}
     Workers(const Workers&) = delete;
     Workers& operator=(const Workers&) = delete;
 
     ~Workers() {
         if (process_ != this_process()) return;
-        for (unsigned helper = 0; helper < helpers_; ++helper) seats_[helper]->ordered.set(STOP);
+        for (unsigned helper = 0; helper < helpers_; ++helper) slots_[helper]->requested.set(STOP);
         for (unsigned helper = 0; helper < helpers_; ++helper) {
-            seats_[helper]->thread.join();
-            leave_seat(helper);
+            slots_[helper]->thread.join();
+            destroy(helper);
         }
     }
 
     unsigned parts() const noexcept { return parts_; }
     unsigned helpers() const noexcept { return helpers_; }
 
-    // Calls part(0) to part(parts() - 1), each once, on several threads; returns when all have returned.
+    // Calls part(0) to part(parts() - 1) once each, on several threads; returns when all have returned.
     template <typename Part>
     void run(const Part& part) noexcept {
         if (parts_ > 1 && process_ != this_process()) start();
         call_ = [](const void* job, unsigned number) { (*static_cast<const Part*>(job))(number); };
         job_ = &part;
         uint64_t ticket = ++ticket_;
-        for (unsigned helper = 0; helper < helpers_; ++helper) seats_[helper]->ordered.set(ticket);
+        for (unsigned helper = 0; helper < helpers_; ++helper) slots_[helper]->requested.set(ticket);
         part(0);
         for (unsigned number = helpers_ + 1; number < parts_; ++number) part(number);
-        bool taken[PARTS_MAX];
+        bool claimed[PARTS_MAX];
         for (unsigned helper = 0; helper < helpers_; ++helper) {
-            taken[helper] = seats_[helper]->take(ticket);
-            if (taken[helper]) part(helper + 1);
+            claimed[helper] = slots_[helper]->claim(ticket);
+            if (claimed[helper]) part(helper + 1);
         }
         for (unsigned helper = 0; helper < helpers_; ++helper)
-            if (!taken[helper]) seats_[helper]->wait_for(ticket);
+            if (!claimed[helper]) slots_[helper]->wait_for(ticket);
     }
 
   private:
     static constexpr uint64_t STOP = UINT64_MAX;
 
-    struct Seat {
-        explicit Seat(std::chrono::microseconds looks_for) noexcept : ordered(looks_for), done(looks_for) {}
+    struct Helper {
+        explicit Helper(std::chrono::microseconds spin_time) noexcept : requested(spin_time), done(spin_time) {}
 
-        Signal ordered;  // the last ticket for this seat's part
-        Signal done;     // the last ticket of which the helper has done it
-        alignas(APART_BYTES) std::atomic<uint64_t> taken{0};
+        Signal requested;  // the last ticket for this helper's part
+        Signal done;       // the last ticket whose part the helper has run
+        alignas(APART_BYTES) std::atomic<uint64_t> claimed{0};
         std::thread thread;
 
-        // Whether the part of this ticket falls to who asks: to the first of the two.
-        bool take(uint64_t ticket) noexcept {
+        // Whether the calling thread gets to run the part of this ticket: the first to ask does.
+        bool claim(uint64_t ticket) noexcept {
             uint64_t before = ticket - 1;
-            return taken.compare_exchange_strong(before, ticket, std::memory_order_acq_rel);
+            return claimed.compare_exchange_strong(before, ticket, std::memory_order_acq_rel);
         }
 
         void wait_for(uint64_t ticket) noexcept {
@@ -155,7 +153,7 @@ class Workers {
             last_done = seen;
         }
 
-        uint64_t last_done = 0;  // as the caller has seen it
+        uint64_t last_done = 0;  // as seen by the caller
     };
 
 #if defined(_WIN32)
@@ -171,38 +169,38 @@ class Workers {
         while (helpers_ + 1 < parts_ && start_helper()) ++helpers_;
     }
 
-    // False: the system has no memory or no thread for it.
+    // False: no memory, or the system grants no thread.
     bool start_helper() noexcept {
-        void* memory = acquire_aligned(whole(sizeof(Seat)), APART_BYTES);
+        void* memory = acquire_aligned(whole(sizeof(Helper)), APART_BYTES);
         if (memory == nullptr) return false;
-        seats_[helpers_] = new (memory) Seat(looks_for_);
+        slots_[helpers_] = new (memory) Helper(spin_time_);
         try {
             SignalsBlocked blocked;
-            seats_[helpers_]->thread = std::thread(&Workers::help, this, seats_[helpers_], helpers_ + 1);
+            slots_[helpers_]->thread = std::thread(&Workers::help, this, slots_[helpers_], helpers_ + 1);
         } catch (const std::system_error&) {
-            leave_seat(helpers_);
+            destroy(helpers_);
             return false;
         }
         return true;
     }
 
-    void leave_seat(unsigned helper) noexcept {
-        seats_[helper]->~Seat();
-        release(seats_[helper]);
+    void destroy(unsigned helper) noexcept {
+        slots_[helper]->~Helper();
+        release(slots_[helper]);
     }
 
-    void help(Seat* seat, unsigned part) noexcept {
+    void help(Helper* self, unsigned part) noexcept {
         for (uint64_t ticket = 0;;) {
-            ticket = seat->ordered.wait_past(ticket);
+            ticket = self->requested.wait_past(ticket);
             if (ticket == STOP) return;
-            if (!seat->take(ticket)) continue;  // the caller has done it, and may be gone
+            if (!self->claim(ticket)) continue;  // the caller has run it, and may have returned
             call_(job_, part);
-            seat->done.set(ticket);
+            self->done.set(ticket);
         }
     }
 
-    // A signal to the process belongs to a thread of the program's own. Those that tell of a fault stay with who made
-    // it.
+    // Blocks signals in helpers, so that the program's own threads get them; signals of faults stay with the thread
+    // that caused them.
     class SignalsBlocked {
 #if defined(_WIN32)
       public:
@@ -227,13 +225,13 @@ class Workers {
     }
 
     unsigned parts_;
-    std::chrono::microseconds looks_for_;
+    std::chrono::microseconds spin_time_;
     unsigned helpers_ = 0;
-    int64_t process_ = -1;  // the one that the helpers run in
+    int64_t process_ = -1;  // in which the helpers run
     uint64_t ticket_ = 0;
     void (*call_)(const void*, unsigned) = nullptr;
     const void* job_ = nullptr;
-    Seat* seats_[PARTS_MAX - 1] = {};
+    Helper* slots_[PARTS_MAX - 1] = {};
 };
 
 }  // namespace acker

@@ -1,5 +1,5 @@
 // XXH64, the 64-bit hash by Yann Collet (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): the checksum
-// of blocks, and the mixer of Spark's xxhash64 function, which the order of TRACKs is taken from.
+// of blocks, and Spark's xxhash64 function, which ranks TRACKs.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ inline uint64_t avalanche(uint64_t hash) noexcept {
     return hash ^ (hash >> 32);
 }
 
-// The words of the input are little-endian by definition; assembled from bytes, which compilers turn into one load.
+// Input words are little-endian by definition. Compilers turn this loop into one load.
 inline uint64_t word_at(const uint8_t* bytes, size_t count) noexcept {
     uint64_t word = 0;
     for (size_t i = 0; i < count; ++i) word |= static_cast<uint64_t>(bytes[i]) << (8 * i);
@@ -60,7 +60,7 @@ inline uint64_t of_bytes(const uint8_t* bytes, size_t size, uint64_t seed) noexc
     return avalanche(hash);
 }
 
-// What Spark's xxhash64(int column, long column) gives: each column hashed with the hash before it as the seed.
+// Spark's xxhash64(int column, long column): each column hashed with the previous hash as the seed.
 inline uint64_t of_int_and_long(int32_t first, int64_t second) noexcept {
     constexpr uint64_t SPARK_SEED = 42;
     uint64_t hash = SPARK_SEED + PRIME_5 + 4;

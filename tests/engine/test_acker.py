@@ -192,7 +192,7 @@ def test_out_of_memory_at_any_allocation_says_how_far_it_came_and_keeps_the_acke
             failure = error
         failures += 1
         applied, reported = failure.rows_applied, failure.completions
-        assert f"after {applied} rows" in str(failure)
+        assert f"after {applied} of {ROWS} rows" in str(failure)
         _core.fail_allocations_after(-1)
         assert 0 <= applied < ROWS
         assert reported == expected.ingest(*(column[:applied] for column in columns), now_ms=5)

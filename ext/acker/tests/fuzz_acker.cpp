@@ -335,9 +335,8 @@ class CombineFuzz {
             models_[which].add(messages.back());
         }
         Columns columns(messages);
-        all_rows(rows, [&](size_t first, size_t* done) {
-            return tables_[which]->add(columns.from<Messages>(first), done);
-        });
+        all_rows(rows,
+                 [&](size_t first, size_t* done) { return tables_[which]->add(columns.from<Messages>(first), done); });
     }
 
     // What one has gathered, as partials in shards, into the other.
@@ -371,9 +370,9 @@ class CombineFuzz {
             models_[which].merge(tree);
         }
         all_rows(rows, [&](size_t first, size_t* done) {
-            Partials columns{root_id.data() + first, value.data() + first,      flags.data() + first,
-                             track_value.data() + first, task_id.data() + first, message_id.data() + first,
-                             rows - first};
+            Partials columns{
+                root_id.data() + first, value.data() + first,      flags.data() + first, track_value.data() + first,
+                task_id.data() + first, message_id.data() + first, rows - first};
             return tables_[which]->merge(columns, done);
         });
     }

@@ -159,7 +159,7 @@ class Model {
     std::optional<Outcome> fsshelter(const Message& message, Tree* tree) {
         if (message.kind == FAIL) return OUTCOME_FAILED;  // 4
         if (message.kind == ANCHOR || message.kind == OK)
-            tree->ack_val ^= static_cast<uint64_t>(message.value);   // 2, 3
+            tree->ack_val ^= static_cast<uint64_t>(message.value);           // 2, 3
         if (message.kind == OK && tree->ack_val == 0) return OUTCOME_ACKED;  // 3
         return std::nullopt;
     }

@@ -174,8 +174,8 @@ TEST(the_rows_of_a_shard_are_selected_in_order) {
 
 TEST(every_part_of_every_job_is_done_once) {
     for (unsigned parts : {1u, 2u, 3u, 8u}) {
-        for (auto looks_for : {NO_TIME, LOOKS_FOR}) {
-            Workers workers(parts, looks_for);
+        for (auto spin_time : {NO_TIME, SPIN_TIME}) {
+            Workers workers(parts, spin_time);
             // Not atomic: that run() returns orders what the parts did. And slow, so that a helper has begun its own.
             std::vector<uint64_t> done(parts * 16), expected(parts * 16);
             auto work = [](uint64_t* state) {
@@ -199,7 +199,7 @@ void run_until_helped(Workers* workers) {
 }
 
 TEST(helpers_do_parts) {
-    Workers workers(2, LOOKS_FOR);
+    Workers workers(2, SPIN_TIME);
     run_until_helped(&workers);
     CHECK(workers.helpers() == 1);
 }

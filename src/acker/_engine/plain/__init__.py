@@ -1,8 +1,8 @@
-"""Plain Python in the place of the compiled module: every name of `acker._core` that Spark's side needs.
+"""The tables of the compiled module in plain Python, for Spark jobs that are shipped as a zip (``--py-files``).
 
-For where no compiled module can go, as with a zip for ``--py-files``; chosen by ``ACKER_IMPLEMENTATION=python`` alone.
-Results, partials and blocks are those of the compiled module, to the byte. In the place of `acker.Acker` stands
-`acker.ReferenceAcker`. Topologies have no twin.
+A zip can hold no compiled module; ``ACKER_IMPLEMENTATION=python`` alone chooses these. Results, partials and blocks
+equal those of the compiled module byte by byte. `acker.ReferenceAcker` takes the place of `acker.Acker`. Topologies
+need the compiled module.
 """
 
 from acker._engine.plain.combine import CombineTable, shards_of, xxh64
@@ -22,10 +22,10 @@ __all__ = [
 
 
 def kernels() -> tuple[str, ...]:
-    """Return the names of the kernels: there is one."""
+    """Return the name of the only kernel."""
     return ("python",)
 
 
 def compiled_with() -> str:
-    """Return the compiler: there was none."""
+    """Return "none": no compiler was used."""
     return "none"

@@ -1,4 +1,4 @@
-"""What the compiled tables refuse of columns, so that their twins in plain Python do not go on with half of them."""
+"""The checks of columns that the compiled tables make, for the tables in plain Python."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 
 def check_rows(names: str, dtypes: str, *columns: Any) -> None:
-    """Refuse columns that are no arrays of these dtypes and of one length, the one of ``root_id``.
+    """Raise unless the columns are arrays of these dtypes, all as long as ``root_id``.
 
     Parameters
     ----------
     names, dtypes : str
-        Of the columns in their order, words with blanks between them. A name that ends with ``?`` may be None.
+        Of the columns in their order, separated by spaces. A column whose name ends with ``?`` may be None.
     """
     given = dict(zip(names.split(), zip(dtypes.split(), columns, strict=True), strict=True))
     rows = -1

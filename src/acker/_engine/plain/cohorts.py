@@ -1,4 +1,4 @@
-"""Which cohort a moment belongs to, for the plain tables."""
+"""Cohorts of moments, for the plain tables: the twin of ``ext/acker/cohorts.h``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-_TIMEOUT_MS_MAX = 2**63 // 16 - 1  # times the buckets, of which there are 15 at most, it is an int64
+_TIMEOUT_MS_MAX = 2**63 // 16 - 1  # times up to 15 buckets it is still an int64
 
 
 def check_cohorts(cohorts: tuple[int, int]) -> None:
-    """Refuse what the compiled tables refuse."""
+    """Raise for the values that the compiled tables refuse."""
     timeout_ms, buckets = cohorts
     for name, number, least, most in ("timeout_ms", timeout_ms, 0, _TIMEOUT_MS_MAX), ("buckets", buckets, 2, 15):
         if not least <= number <= most:

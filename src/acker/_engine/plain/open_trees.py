@@ -1,7 +1,7 @@
-"""OpenTreesTable as a dict: the trees of one shard that are open across micro-batches.
+"""The table of open trees as a dict: the trees of one shard that stay open across micro-batches.
 
-The memory that it is given stays empty, so no other process can take the table up: whoever attaches to it finds none,
-and a shard that goes on elsewhere is read back from its log.
+Its memory stays empty, so no other process can attach to the table: a shard that moves to another process is rebuilt
+from its log.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TOKEN_BYTES: Final = 16
 
 
 def open_trees_bytes(capacity: int) -> int:
-    """Return how much memory a table asks for: one page whatever its capacity, since it puts nothing there."""
+    """Return the size of one page, whatever the capacity: the table stores nothing in its memory."""
     del capacity
     return _MEMORY_BYTES
 
@@ -60,7 +60,7 @@ class _PartialsRow(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """What holds for a micro-batch."""
+    """The rules for one micro-batch."""
 
     time_ms: int
     high_water: int | None
@@ -68,7 +68,7 @@ class _Rules(NamedTuple):
     cohorts: tuple[int, int]
 
     def takes(self, tree: _OpenTree, event_ms: int) -> bool:
-        """Tell whether what was said at a moment is of a tree."""
+        """Return whether a message of some time belongs to a tree."""
         cohort, buckets = cohort_of(event_ms, self.cohorts), self.cohorts[1]
         last, first = (cohort_of(ms, self.cohorts) for ms in (tree.since_ms, tree.start_ms))
         return first - buckets < cohort < last + buckets
@@ -98,7 +98,7 @@ class _OpenTree:
 
 
 class _Changes:
-    """What a call leaves behind: completions, positions that changed, roots that left the log, counts."""
+    """The results of a call: completions, changed positions, roots that left the log, and counts."""
 
     def __init__(self) -> None:
         self.done: list[tuple[int, int, int, int, int]] = []
@@ -107,7 +107,7 @@ class _Changes:
         self.counts = dict.fromkeys(_COUNTS, 0)
 
     def report(self, entry: _OpenTree, outcome: Outcome, now_ms: int) -> None:
-        """Note that a tree ended; the counters have the names of the outcomes."""
+        """Record that a tree ended; counters have the names of outcomes."""
         elapsed = min(max(now_ms - entry.start_ms, 0), INT64_MAX)
         self.counts[outcome.name.lower()] += 1
         self.done.append((entry.root_id, entry.message_id, entry.task_id, int(outcome), elapsed))
@@ -118,7 +118,7 @@ class _Changes:
 
 
 class OpenTreesTable:
-    """The table of an `acker._engine.open_trees.OpenTrees`: the same calls and the same results as the compiled one."""
+    """The table of an `acker._engine.open_trees.OpenTrees`, with the calls and results of the compiled one."""
 
     def __init__(self, memory: Any, capacity: int | None = None, seed: int = 0) -> None:
         if capacity is None:
@@ -144,7 +144,7 @@ class OpenTreesTable:
     @token.setter
     def token(self, token: bytes) -> None:
         if len(token) != _TOKEN_BYTES:
-            raise ValueError(f"a token has {_TOKEN_BYTES} bytes")
+            raise ValueError(f"token: expected {_TOKEN_BYTES} bytes, got {len(token)}")
         self._token = bytes(token)
 
     def contains(self, root_id: int) -> bool:
@@ -167,7 +167,8 @@ class OpenTreesTable:
     ) -> tuple[_Completions, _UInt32, _Int64, tuple[int, ...]]:
         """Apply partials; return completions, positions that changed, what left the log, and the counts.
 
-        Without `cohorts` all is said at one time; with them by event time, which partials are sorted by within a root.
+        Without `cohorts` all messages have one time; with them each has its event time, by which the partials of a root
+        are sorted.
         """
         check_rows(*PARTIALS, root_id, value, flags, track_value, task_id, message_id)
         if high_water is not None and high_water < 0:
@@ -293,11 +294,11 @@ class OpenTreesTable:
         return changes.completions(), oldest_ms, tuple(changes.counts.values())
 
     def take(self, position: _UInt32, chunk: int) -> _EntryColumns:
-        """Return the columns of some entries and note the chunk that they go to."""
+        """Return the columns of some entries, and note their chunk of the log."""
         check_rows("root_id", "u4", position)
         places = position.tolist()
         if any(place >= len(self._by_position) or self._by_position[place] is None for place in places):
-            raise ValueError("there is no such position")
+            raise ValueError("position: expected positions of entries")
         rows = []
         for entry in (self._by_position[place] for place in places):
             assert entry is not None, "it was looked at"
@@ -307,7 +308,7 @@ class OpenTreesTable:
         return root_id, value, message_id, start_ms, since_ms, task_id.astype(np.int32)
 
     def logged_before(self, chunk: int, most: int) -> _UInt32:
-        """Return the positions of the entries that are in no chunk from this one on; not more than so many."""
+        """Return the positions of at most `most` entries whose chunk is before this one."""
         if most < 0:
             raise ValueError(f"most: expected 0 or more, got {most}")
         found = (entry.position for entry in self._in_order() if entry.chunk < chunk)
@@ -323,7 +324,7 @@ class OpenTreesTable:
         task_id: _Int32,
         chunk: int,
     ) -> None:
-        """Put entries over what is there."""
+        """Insert entries, or overwrite those with the same root and start."""
         columns = (root_id, value, message_id, start_ms, since_ms, task_id)
         check_rows(*ENTRIES, *columns)
         if ((task_id < UNTRACKED_FAILED) & (task_id != UNTRACKED_RESET)).any():
@@ -338,7 +339,7 @@ class OpenTreesTable:
             entry.start_ms, entry.since_ms, entry.chunk = start, since, chunk
 
     def erase(self, root_id: _Int64, start_ms: _Int64) -> None:
-        """Remove entries, each named by its root and its start; unknown ones do not matter."""
+        """Remove entries, each named by its root and start; unknown ones are ignored."""
         check_rows("root_id", "i8", root_id)
         for root, start in zip(root_id.tolist(), start_ms.tolist(), strict=True):
             entry = self._find(root, start)
@@ -348,7 +349,7 @@ class OpenTreesTable:
     def copy_to(self, other: OpenTreesTable) -> None:
         """Copy everything into an empty table. The entries themselves move, since this table is given up then."""
         if len(other) > 0 or other.capacity < len(self):
-            raise ValueError("expected an empty table with room for all")
+            raise ValueError(f"other: expected an empty table with room for {len(self)} entries")
         for entry in self._in_order():
             other._insert(entry)
 
@@ -392,7 +393,7 @@ class OpenTreesTable:
 
 
 class _TimedMerge:
-    """What is under way for one root whose messages have event times."""
+    """The merge of the messages of one root that have event times."""
 
     def __init__(self, table: OpenTreesTable, rules: _Rules, changes: _Changes) -> None:
         self._table, self._rules, self._changes = table, rules, changes
@@ -455,7 +456,7 @@ class _TimedMerge:
         self._settle(tree, failed, row.event_ms)
 
     def _settle(self, tree: _OpenTree, failed: bool, event_ms: int) -> None:
-        """End a tree, or let it take what waits for it cohort by cohort until it ends."""
+        """End a tree, or add the entries that wait for it, cohort by cohort, until it ends."""
         while tree.value != 0 and not failed:
             waiting = self._next_waiting(tree)
             if waiting is None:
@@ -470,7 +471,7 @@ class _TimedMerge:
         return min(waiting, key=lambda each: each.start_ms, default=None)
 
     def _take(self, tree: _OpenTree, waiting: _OpenTree) -> bool:
-        """Add a waiting entry to its tree; return whether it fails it."""
+        """Add a waiting entry to its tree; return whether the tree fails by it."""
         tree.value ^= waiting.value
         if waiting.task_id == UNTRACKED_RESET or self._rules.every_message_refreshes:
             tree.since_ms = max(tree.since_ms, waiting.start_ms)
@@ -483,7 +484,7 @@ class _TimedMerge:
         self._table._remove(entry)
 
     def _refuse_one(self) -> bool:
-        """Let go of the latest that is new and beyond a limit."""
+        """Remove the latest new entry that is beyond a limit; return whether there was one."""
         table, counts = self._table, self._changes.counts
         for entry in sorted(self._entries(), key=lambda each: -each.start_ms):
             if entry in self._begun and self._rules.beyond(table.open - 1, 2):

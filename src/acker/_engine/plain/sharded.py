@@ -1,4 +1,4 @@
-"""ShardedAcker in plain Python: the constructor and the promises, over a single table and a single thread."""
+"""`acker.ShardedAcker` in plain Python: the same contract over one table and one thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHARDS_MAX: Final = 256
 
 
 class ShardedAcker(ReferenceAcker):
-    """The contract of `acker.ShardedAcker` for where nothing is compiled; `shards` and `threads` are taken and kept.
+    """The contract of `acker.ShardedAcker` without compiled code; `shards` and `threads` are checked and kept.
 
     Parameters, errors and completions are those of the compiled one, with two differences: `high_water` bounds all
     trees together, not those of each shard, and one thread does the work.
@@ -35,12 +35,12 @@ class ShardedAcker(ReferenceAcker):
 
     @property
     def shards(self) -> int:
-        """How many tables were asked for."""
+        """The number of shards that was asked for."""
         return self._shards
 
     @property
     def threads(self) -> int:
-        """How many threads were asked for; one if that was left open."""
+        """The number of threads that was asked for; 1 if it was left out."""
         return self._threads
 
     @classmethod
