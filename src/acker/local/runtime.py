@@ -106,7 +106,7 @@ class LocalRuntime:
         self.lifecycle = Lifecycle(
             clock=self.clock,
             ackers=[],
-            make_executors=self._make_executors,
+            make_executors=lambda: ExecutorSet(self._parts),
             spawn=self._spawn,
             find_stall=self._find_stall,
             holders=self._holders,
@@ -314,9 +314,6 @@ class LocalRuntime:
 
     # Parts.
 
-    def _make_executors(self) -> ExecutorSet:
-        return ExecutorSet(self._parts)
-
     def _spawn(self, executor: Executor) -> None:
         if self._threads:
             name = f"{self.graph.name}.{executor.name}"
@@ -336,7 +333,10 @@ class LocalRuntime:
         return [root_id for root_id in roots if acker_of(root_id, count) == number]
 
     def _find_stall(self) -> str | None:
-        return self._watchdog.look(self.clock.now_ns() // _NS_PER_MS, self.stats(), self._busy_ms())
+        now_ms = self.clock.now_ns() // _NS_PER_MS
+        if not self._watchdog.is_stalled(now_ms, self.lifecycle.acked(), self.lifecycle.pending()):
+            return None
+        return self._watchdog.look(now_ms, self.stats(), self._busy_ms())
 
     def _holders(self) -> str:
         return "; ".join(suspects(self.stats().tasks, self._busy_ms())) or "no task"

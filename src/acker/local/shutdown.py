@@ -60,7 +60,7 @@ class Shutdown:
 
     def warn_of_open_trees(self) -> None:
         """Name the tasks that hold what is still open when the time to drain has ended."""
-        count = sum(len(task.collector.pending) for task in self._run.require_executors().spout_tasks())
+        count = self._run.pending()
         if count:
             trees = "1 tree was" if count == 1 else f"{count:,} trees were"
             self._run.warn(f"{trees} open when the time to drain had ended: {self._holders()}")

@@ -116,6 +116,12 @@ class TopologyRun:
         """Return how many trees were acked since the start."""
         return 0 if self.executors is None else sum(task.collector.acked for task in self.executors.spout_tasks())
 
+    def pending(self) -> int:
+        """Return how many trees are open now."""
+        return (
+            0 if self.executors is None else sum(len(task.collector.pending) for task in self.executors.spout_tasks())
+        )
+
     def is_late(self) -> bool:
         """Return whether the time that the run was given is up."""
         elapsed_ns = self.until.elapsed_ns

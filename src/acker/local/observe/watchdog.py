@@ -29,6 +29,13 @@ class StallWatchdog:
         self._since_ms = 0
         self._next_ms = 0
 
+    def is_stalled(self, now_ms: int, acked: int, pending: int) -> bool:
+        """Compare these figures with the last look; return whether a warning is due, which `look` makes."""
+        if acked != self._acked or not pending:
+            self._acked, self._since_ms, self._next_ms = acked, now_ms, now_ms + self._timeout_ms
+            return False
+        return now_ms >= self._next_ms
+
     def look(self, now_ms: int, stats: RuntimeStats, busy_ms: Mapping[int, int] | None = None) -> str | None:
         """Compare with the last look; return a warning or None.
 
@@ -50,10 +57,7 @@ class StallWatchdog:
         # Not stats.totals, which would add up the histograms of all tasks.
         spouts = [row for row in stats.tasks if row.kind == "spout"]
         acked, pending = sum(row.acked for row in spouts), sum(row.pending for row in spouts)
-        if acked != self._acked or not pending:
-            self._acked, self._since_ms, self._next_ms = acked, now_ms, now_ms + self._timeout_ms
-            return None
-        if now_ms < self._next_ms:
+        if not self.is_stalled(now_ms, acked, pending):
             return None
         stalled_ms = now_ms - self._since_ms
         self._next_ms = self._since_ms + 2 * stalled_ms
