@@ -1,6 +1,6 @@
-"""The native core without Python: its unit tests and a short run of its fuzz body, compiled with the system's compiler.
+"""The unit tests of the native core, and a short run of its fuzz body, compiled with the system's compiler.
 
-`make soak` runs the fuzz body for as long as one likes, `make mutants` shows that these tests notice bugs.
+`make soak` runs the fuzz body for longer; `make mutants` shows that these tests notice bugs.
 """
 
 import os

@@ -1,10 +1,9 @@
-"""Combiner: the messages of each root taken as a set, in a native table.
+"""A combiner, which takes the messages of each root as a set, in a native table.
 
-Spark has no order to give, so there a tree is judged by everything that was said of it (see *Combined messages* in the
-protocol): the xor of its OK and ANCHOR values, its TRACK, and whether any message was a FAIL. A `Combiner` gathers that
-by root. What it gathered leaves as `Partials`, split by shard, and other combiners merge them. Xor is associative and
-of several TRACKs the one of least rank counts (`protocol.track_rank`), so the result does not depend on who combined
-what, or in which order.
+Spark guarantees no order, so a tree is judged by all of its messages (see *Combined messages* in the protocol): the xor
+of its OK and ANCHOR values, its TRACK, and whether any message was a FAIL. A `Combiner` gathers these by root. They
+leave it as `Partials`, split by shard, and other combiners merge them. Xor is associative and of several TRACKs the one
+of least rank counts (`protocol.track_rank`), so the result does not depend on the order or the grouping.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ SHARDS_MAX: Final = 1_024
 
 
 class Partials(NamedTuple):
-    """What is known of some trees so far: six columns of one length, one row a root, no root twice.
+    """The combined messages of some roots: six columns of one length, one row for each root.
 
     Attributes
     ----------
     root_id : (n,) int64
     value : (n,) int64
-        Xor of the OK and ANCHOR values. The TRACK's value is not in it, so that a second TRACK can still be told.
+        Xor of the OK and ANCHOR values, without the TRACK's, so that a second TRACK can still be recognized.
     flags : (n,) uint8
-        Sum of 1: a TRACK was there; 2: a FAIL was there; 4: a RESET_TIMEOUT was there, and is wanted.
+        Sum of 1: there was a TRACK; 2: a FAIL; 4: a RESET_TIMEOUT, if those are gathered.
     track_value, message_id : (n,) int64
     task_id : (n,) int32
         The columns of the TRACK of least rank; 0 without flag 1.
@@ -69,7 +68,7 @@ PARTIALS_DTYPES: Final = Partials(*map(np.dtype, ("i8", "i8", "u1", "i8", "i4", 
 
 
 class Cohorts(NamedTuple):
-    """How event times are parted: what was placed in one cohort expires together, `buckets` cohorts later.
+    """The division of event times: entries of one cohort expire together, `buckets` cohorts later.
 
     Attributes
     ----------
@@ -83,7 +82,7 @@ class Cohorts(NamedTuple):
 
 
 def check_shards(shards: object) -> int:
-    """Return a number of shards as an int; everything that takes one asks here.
+    """Return a checked number of shards as an int.
 
     Raises
     ------
@@ -119,8 +118,8 @@ class Combiner:
         Of the hash that places roots in the table; drawn from the operating system when left out. Results do not depend
         on it.
     resets : bool
-        Gather RESET_TIMEOUTs too, for somebody who keeps the time of the trees: each makes its root known. By default
-        they have no effect, since nothing expires in a set.
+        Gather RESET_TIMEOUTs too, for a caller that lets trees expire: each makes its root known. By default they have
+        no effect, since nothing expires in a set.
     cohorts : Cohorts, optional
         Gather by root and cohort: messages have event times then.
 
@@ -129,8 +128,8 @@ class Combiner:
     messages : int
         How many messages were added here (merged partials not counted).
     duplicates : int
-        How many TRACKs came for roots that had one. A merged tree with a TRACK is one; what its own combiner counted
-        is not in its partials.
+        How many TRACKs came for roots that had one. A merged tree with a TRACK counts as one; the count of its own
+        combiner is not in its partials.
     native_ns : int
         Nanoseconds spent inside the native table so far.
 
@@ -206,7 +205,7 @@ class Combiner:
         self._check_all_applied(applied, columns)
 
     def merge(self, partials: Partials) -> None:
-        """Add what another combiner gathered of other messages.
+        """Add the partials of another combiner.
 
         Raises
         ------
@@ -217,7 +216,7 @@ class Combiner:
         checked = _check_partials(partials)
         if self._timed and checked.event_ms is None:
             raise ColumnValueError("event_ms: expected a column, since trees expire by event time")
-        # Where nothing expires it does not matter when a message was sent.
+        # Without expiry the time of a message does not matter.
         columns = checked if self._timed else checked._replace(event_ms=None)
         with self._alone():
             applied = self._clocked(self._table.merge, columns)
@@ -226,8 +225,8 @@ class Combiner:
     def partials(self, shards: int = 1) -> list[Partials]:
         """Return everything gathered, split by `shard_of`: item i holds the trees of shard i.
 
-        No tree is settled here: one that looks finished travels on, so that a second TRACK of it, or a late OK, in
-        another part of the data is still told.
+        No tree is settled here: even a finished one is returned, so that a second TRACK or a late OK elsewhere in the
+        data still finds it.
 
         Parameters
         ----------
@@ -278,7 +277,7 @@ class Combiner:
                 self._publish()
 
     def _publish(self) -> None:
-        """Let `len` and `nbytes` show this moment: another thread may ask while the table changes."""
+        """Update what `len` and `nbytes` return: other threads may ask while the table changes."""
         self._published_size = len(self._table)
         self._published_bytes = int(self._table.nbytes)
         self.duplicates = self._table.duplicates
@@ -297,7 +296,7 @@ class Combiner:
 
 
 def xxh64(data: npt.NDArray[np.uint8], seed: int = 0) -> int:
-    """Return the XXH64 of some bytes: what tells whether a block of partials arrived as it was sent."""
+    """Return the XXH64 of some bytes, the checksum of blocks of partials."""
     return core.xxh64(data, seed)
 
 

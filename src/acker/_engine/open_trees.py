@@ -30,7 +30,7 @@ _CAPACITY_MIN = 1024
 
 
 class Memory(Protocol):
-    """A piece of memory that begins as zeros."""
+    """Memory that is zero at first."""
 
     @property
     def view(self) -> mmap.mmap:
@@ -41,7 +41,7 @@ class Memory(Protocol):
 
 
 class PrivateMemory:
-    """Memory of this process alone."""
+    """Memory that only this process has."""
 
     def __init__(self, size_bytes: int) -> None:
         self.view = mmap.mmap(-1, size_bytes)
@@ -52,7 +52,7 @@ class PrivateMemory:
 
 
 class TreeCounts(NamedTuple):
-    """How often something happened; the names are those of `acker.Stats`."""
+    """How often each event happened; the names are those of `acker.Stats`."""
 
     tracked: int = 0
     acked: int = 0
@@ -72,16 +72,16 @@ class TreeCounts(NamedTuple):
 
 
 class TreeEntries(NamedTuple):
-    """What a log keeps of some entries.
+    """The columns of some entries, as a log keeps them.
 
     Attributes
     ----------
     root_id, value : (n,) int64
-        The value is the xor of all that was said, the TRACK's own included.
+        The value is the xor of all messages, the TRACK included.
     message_id : (n,) int64
         0 where there was no TRACK.
     start_ms, since_ms : (n,) int64
-        When the entry was made, and when it was last moved to the nursery.
+        When the entry was created, and when it was last moved to the nursery.
     task_id : (n,) int32
         Of the TRACK; -1 where there was none, -2 where there was none but a FAIL, -4 where there was none but a
         RESET_TIMEOUT, which only event times keep.
@@ -96,15 +96,15 @@ class TreeEntries(NamedTuple):
 
 
 class MergeResult(NamedTuple):
-    """What a micro-batch did to the open trees.
+    """The results of a micro-batch.
 
     Attributes
     ----------
     completions : Completions
     changed : (n,) uint32
-        Positions of entries that a log does not show as they are; valid until the table changes again.
+        Positions of entries that differ from the log; valid until the table changes again.
     gone : (2, m) int64
-        Root ids and starts of entries that a log shows although they are gone.
+        Root ids and starts of entries that are gone but still in the log.
     counts : TreeCounts
     """
 
@@ -115,7 +115,7 @@ class MergeResult(NamedTuple):
 
 
 class ExpireResult(NamedTuple):
-    """What left by age: completions, the start of the oldest entry that stays (or now), and counts."""
+    """The results of an expiry: completions, the start of the oldest entry left (or now), and counts."""
 
     completions: Completions
     oldest_ms: int
@@ -128,9 +128,9 @@ class OpenTrees:
     Parameters
     ----------
     allocate : callable
-        Gives memory of at least so many bytes, all zero.
+        Returns memory of at least the given number of bytes, all zero.
     seed : int, 0 to 2**64 - 1, optional
-        Of the hash that places root ids; drawn from the operating system when left out.
+        Of the hash that places root ids; random by default.
 
     Notes
     -----
@@ -161,11 +161,11 @@ class OpenTrees:
 
     @classmethod
     def attach(cls, memory: Memory, allocate: Callable[[int], Memory] = PrivateMemory) -> OpenTrees:
-        """Return the table that lies in a piece of memory.
+        """Return the open trees in some memory.
 
         Raises
         ------
-        ValueError   there is none.
+        ValueError   the memory holds no table.
         """
         trees = cls.__new__(cls)
         trees._allocate = allocate
@@ -174,7 +174,7 @@ class OpenTrees:
         return trees
 
     def close(self) -> None:
-        """Let go of the memory, which stays what it is for whoever else holds it. It cannot be used after that."""
+        """Release the memory, which other holders keep as it is. The object cannot be used afterwards."""
         del self._table
         self.memory.close()
 
@@ -190,7 +190,7 @@ class OpenTrees:
 
     @property
     def token(self) -> bytes:
-        """16 bytes of the holder's, kept in the table's memory; zeros at first."""
+        """16 bytes of the owner's choice, stored with the table; zeros at first."""
         return self._table.token
 
     @token.setter
@@ -204,11 +204,11 @@ class OpenTrees:
         return self._table.contains(root_id)
 
     def reserve(self, more: int) -> None:
-        """Make room for so many more entries.
+        """Make room for `more` entries.
 
         Raises
         ------
-        MemoryError, OSError   there is none; nothing has changed.
+        MemoryError, OSError   there is not enough memory; nothing has changed.
         """
         needed = len(self._table) + more
         if needed <= self._table.capacity:
@@ -216,10 +216,10 @@ class OpenTrees:
         self._move_to(max(needed, self._table.capacity + self._table.capacity // 2))
 
     def shrink(self) -> None:
-        """Give memory back where less than a quarter of it is used. Positions are not valid any more then."""
+        """Release memory if less than a quarter is used. Positions are invalid afterwards."""
         capacity = max(2 * len(self._table), _CAPACITY_MIN)
         if 2 * capacity < self._table.capacity:
-            # Where no memory is left for the smaller table the larger one serves as well.
+            # If there is no memory for the smaller table, the larger one stays.
             with suppress(MemoryError, OSError):
                 self._move_to(capacity)
 
@@ -266,7 +266,7 @@ class OpenTrees:
         else:
             # Roots in ascending order, so that the same ones meet the limits when the micro-batch is applied again.
             partials = partials.at(np.lexsort((partials.event_ms, partials.root_id)))
-        # Most trees end where they begin: these need no room.
+        # Most trees end in the micro-batch in which they begin: these need no room.
         self.reserve(
             self._table.room_for(partials.root_id, partials.value, partials.flags, partials.track_value, cohorts)
         )
@@ -280,20 +280,20 @@ class OpenTrees:
         return ExpireResult(Completions(*done), oldest_ms, TreeCounts(*counts))
 
     def take(self, position: npt.NDArray[np.uint32], chunk: int) -> TreeEntries:
-        """Return the entries at these positions for a chunk of the log, numbered from 1, and note that it has them."""
+        """Return the entries at these positions, and note the chunk of the log, from 1, to which they go."""
         return TreeEntries(*self._table.take(position, chunk))
 
     def logged_before(self, chunk: int, most: int) -> npt.NDArray[np.uint32]:
-        """Return the positions of the entries that are in no chunk from this one on, not more than `most`."""
+        """Return the positions of at most `most` entries whose chunk is before this one."""
         return self._table.logged_before(chunk, most)
 
     def put(self, entries: TreeEntries, chunk: int) -> None:
-        """Take entries as a chunk of the log shows them, over what is held."""
+        """Insert the entries of a chunk of the log, or overwrite those with the same root and start."""
         self.reserve(len(entries.root_id))
         self._table.put(*entries, chunk)
 
     def erase(self, gone: npt.NDArray[np.int64]) -> None:
-        """Take that entries are gone, as a chunk of the log says by root id and start; others do not matter."""
+        """Remove the entries that a chunk of the log names by root id and start; unknown ones are ignored."""
         self._table.erase(gone[0], gone[1])
 
     def check_invariants(self) -> None:

@@ -1,7 +1,7 @@
-"""An acker that nobody rotates: nothing times out in it, and what does not finish is kept for ever.
+"""The warning for an acker that nobody rotates: nothing times out in it, and trees that do not finish stay for ever.
 
-Nobody is warned without evidence, which is the time that the acker is told: an acker that is filled and asked once has
-no need of rotations, nor has one whose trees all finish.
+The evidence is the time that the calls pass in: an acker that is filled and read once needs no rotations, nor does one
+whose trees all finish.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final
 
 from acker._engine.protocol import INT64_MAX
 
-# An entry is worth a warning after so long, where at least so many are held or so many batches came.
+# Warn of an entry older than this, if at least FEW entries are held or more than FEW batches came.
 LONG_MS: Final = 3_600_000
 FEW: Final = 100
-# So many open trees are worth one however old they are, if not one has ended.
+# Warn of this many open trees of any age, if none has ended.
 MANY: Final = 1_000_000
 
 
@@ -24,7 +24,7 @@ def warn_never_rotated(held: int, open_trees: int, ended: int, age_ms: int) -> N
     Parameters
     ----------
     held, open_trees, ended : int
-        Entries, those of them that have a TRACK, and trees that ended so far.
+        Entries held, how many of them have a TRACK, and trees that have ended.
     age_ms : int
         Of the oldest entry.
     """
@@ -38,16 +38,16 @@ def warn_never_rotated(held: int, open_trees: int, ended: int, age_ms: int) -> N
 
 
 class RotationWatch:
-    """What time an acker was told, and when to look at its oldest entry; the twin of ``ext/acker/rotation_watch.h``."""
+    """The time of an acker, and when to look at its oldest entry; the twin of ``ext/acker/rotation_watch.h``."""
 
     def __init__(self) -> None:
         self.now_ms: int | None = None
         self._first_ms = self._ask_ms = 0
         self._batches = 0
-        self._over = False  # it is rotated, or somebody was warned
+        self._over = False  # it was rotated, or a warning was given
 
     def look(self, now_ms: int, held: int, open_trees: int, ended: int) -> bool:
-        """Take note of the time of a batch; return whether somebody should look at the oldest entry."""
+        """Record the time of a batch; return whether to look at the oldest entry."""
         if self._batches == 0:
             self._first_ms, self._ask_ms = now_ms, min(now_ms + LONG_MS, INT64_MAX)
         self._batches += 1
@@ -58,15 +58,15 @@ class RotationWatch:
         return is_long or (open_trees >= MANY and ended == 0 and now_ms > self._first_ms)
 
     def look_again(self, age_ms: int) -> None:
-        """Take note that the oldest entry is only so old."""
+        """Record the age of the oldest entry, which is too low for a warning."""
         assert self.now_ms is not None
         self._ask_ms = min(self.now_ms + LONG_MS - age_ms, INT64_MAX)
 
     def rotated(self, now_ms: int) -> None:
-        """Take note of a rotation."""
+        """Record a rotation."""
         self.now_ms = now_ms
         self._over = True
 
     def end(self) -> None:
-        """Take note that somebody was warned."""
+        """Record that a warning was given."""
         self._over = True

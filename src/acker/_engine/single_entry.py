@@ -14,7 +14,7 @@ class SingleEntry:
     Parameters
     ----------
     what : str
-        The name of the class that it guards, for the errors.
+        The name of the guarded class, for errors.
 
     Raises
     ------
@@ -28,8 +28,8 @@ class SingleEntry:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        # Who is inside: the id of its process, under the one key. setdefault is atomic, and there is no lock that a
-        # fork could leave taken without a word about whose it was.
+        # The process of the thread inside, under one key. setdefault is atomic; a lock could be left taken by a fork,
+        # without a trace of whose it was.
         self._inside: dict[None, tuple[int]] = {}
 
     def __enter__(self) -> None:
