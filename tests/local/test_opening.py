@@ -39,7 +39,7 @@ class Slow:
 
         waits = {"initialize": initialize}
         spout = type(
-            "TupleSource", (Spout,), {"outputs": ["n"], "next_tuple": emit_once, **(waits if kind == "spout" else {})}
+            "Source", (Spout,), {"outputs": ["n"], "next_tuple": emit_once, **(waits if kind == "spout" else {})}
         )
         bolt = type("Last", (Bolt,), {"process": lambda *_: None, **(waits if kind == "bolt" else {})})
         return type(Topology)("T", (Topology,), {"source": spout.spec(), "last": bolt.spec(inputs=["source"])})
@@ -70,7 +70,7 @@ def test_a_run_ends_when_its_time_is_up_though_initialize_has_not_returned(kind,
 def test_an_initialize_that_returns_in_time_is_closed_in_order():
     closed = []
 
-    class TupleSource(Spout):
+    class Source(Spout):
         outputs = ["n"]
 
         def initialize(self, conf, context):
@@ -89,7 +89,7 @@ def test_an_initialize_that_returns_in_time_is_closed_in_order():
         def close(self):
             closed.append("last")
 
-    topology = type(Topology)("T", (Topology,), {"source": TupleSource.spec(), "last": Last.spec(inputs=["source"])})
+    topology = type(Topology)("T", (Topology,), {"source": Source.spec(), "last": Last.spec(inputs=["source"])})
     runtime = LocalRuntime(topology)
     assert runtime.run("10ms") == "elapsed"
     runtime.stop()

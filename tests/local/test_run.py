@@ -11,7 +11,7 @@ import pytest
 from acker.local.run import stop_on_signals
 
 
-class Lifecycle:
+class FakeLifecycle:
     """Stops under a lock, as anything that wakes another thread does."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Lifecycle:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_may_come_while_the_main_thread_holds_any_lock(number) -> None:
-    lifecycle, before = Lifecycle(), signal.getsignal(number)
+    lifecycle, before = FakeLifecycle(), signal.getsignal(number)
     with stop_on_signals(SimpleNamespace(lifecycle=lifecycle)):
         with lifecycle.lock:
             signal.raise_signal(number)  # The handler runs before this returns.
@@ -44,7 +44,7 @@ def test_elsewhere_than_on_the_main_thread_signals_are_left_alone() -> None:
     seen = []
 
     def work() -> None:
-        with stop_on_signals(SimpleNamespace(lifecycle=Lifecycle())):
+        with stop_on_signals(SimpleNamespace(lifecycle=FakeLifecycle())):
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)

@@ -157,10 +157,10 @@ class Lifecycle(TopologyRun):
         again = True
         while again:
             yield from self._start()
-            crashed = self.crashed()
+            crashed = self.crashed_executors()
             if not crashed:
                 yield from self._run()
-                crashed = self.crashed()
+                crashed = self.crashed_executors()
             again = bool(crashed) and (yield from self._restart(crashed))
         yield from self._end()
         self._finish()
@@ -178,7 +178,7 @@ class Lifecycle(TopologyRun):
         now = self.clock.now_ns()
         healthy_at, watch_at = now + self._limits.healthy_ns, now + self._limits.watch_ns
         self._paused = False
-        while not self.stop_asked and not self.crashed():
+        while not self.stop_asked and not self.crashed_executors():
             if self._paused is not self._pause_asked:
                 self._paused = self._pause_asked
                 self.set_mode(self.require_executors().spouts, Mode.PAUSE if self._paused else Mode.RUN)
@@ -203,7 +203,7 @@ class Lifecycle(TopologyRun):
     def _has_news(self) -> bool:
         return (
             self.stop_asked
-            or bool(self.crashed())
+            or bool(self.crashed_executors())
             or self._paused is not self._pause_asked
             or (not self.reached.is_set() and self.is_reached())
         )
@@ -243,9 +243,9 @@ class Lifecycle(TopologyRun):
         self.state = "draining"
         deadline = self.clock.now_ns() + self.drain_ns
         drains = self._opened and self.error is None and not self.abort_asked
-        if drains and not self.crashed():
+        if drains and not self.crashed_executors():
             yield from shutdown.drain(deadline)
-            for executor in self.crashed()[:1]:
+            for executor in self.crashed_executors()[:1]:
                 self.error, self.outcome = executor.crash, "failed"
                 logger.error("%s raised while the topology drained", executor.name, exc_info=executor.crash)
             shutdown.warn_of_open_trees()

@@ -53,7 +53,7 @@ class Opening:
                 self._start(executor)
             run.set_mode(group, Mode.OPEN)
             yield from self._initialize(group)
-            if run.abort_asked or run.crashed() or self._is_opening(group):
+            if run.abort_asked or run.crashed_executors() or self._is_opening(group):
                 return
             run.set_mode(group, Mode.RUN)
         self.complete = True
@@ -104,7 +104,7 @@ class Opening:
 
     def _is_opening(self, executors: Sequence[Executor]) -> bool:
         is_open = all(executor.done is Mode.OPEN for executor in executors)
-        return not (is_open or self._run.abort_asked or self._run.crashed())
+        return not (is_open or self._run.abort_asked or self._run.crashed_executors())
 
     def _may_open(self, executors: Sequence[Executor]) -> bool:
         return not self._run.stop_asked and self._is_opening(executors)

@@ -334,7 +334,7 @@ class LocalRuntime:
 
     def _find_stall(self) -> str | None:
         now_ms = self.clock.now_ns() // _NS_PER_MS
-        if not self._watchdog.is_stalled(now_ms, self.lifecycle.acked(), self.lifecycle.pending()):
+        if not self._watchdog.is_stalled(now_ms, self.lifecycle.acked_count(), self.lifecycle.pending_count()):
             return None
         return self._watchdog.look(now_ms, self.stats(), self._busy_ms())
 

@@ -44,7 +44,7 @@ class Shutdown:
 
     def _wait_until_quiet(self, deadline_ns: int) -> Steps:
         run = self._run
-        yield Wait(lambda: run.abort_asked or bool(run.crashed()) or run.is_quiet(), deadline_ns)
+        yield Wait(lambda: run.abort_asked or bool(run.crashed_executors()) or run.is_quiet(), deadline_ns)
 
     def _deactivate(self, deadline_ns: int) -> Steps:
         """Deactivate bolts, one component after the other; what they emit then is still processed."""
@@ -52,7 +52,7 @@ class Shutdown:
         bolts = run.require_executors().bolts
         for _, group in itertools.groupby(bolts, key=lambda executor: executor.tasks[0].collector.component):
             executors = list(group)
-            if run.abort_asked or run.crashed() or run.clock.now_ns() >= deadline_ns:
+            if run.abort_asked or run.crashed_executors() or run.clock.now_ns() >= deadline_ns:
                 return  # each is deactivated when it is closed
             if any(executor.overrides_deactivate for executor in executors):
                 run.set_mode(executors, Mode.DEACTIVATE)
@@ -60,7 +60,7 @@ class Shutdown:
 
     def warn_of_open_trees(self) -> None:
         """Name the tasks that hold what is still open when the time to drain has ended."""
-        count = self._run.pending()
+        count = self._run.pending_count()
         if count:
             trees = "1 tree was" if count == 1 else f"{count:,} trees were"
             self._run.warn(f"{trees} open when the time to drain had ended: {self._holders()}")

@@ -86,7 +86,7 @@ class TopologyRun:
         """Return the executors that have a thread and were neither closed nor abandoned."""
         return [executor for executor in self.executors or () if executor.spawned and executor.done is not Mode.CLOSE]
 
-    def crashed(self) -> list[Executor]:
+    def crashed_executors(self) -> list[Executor]:
         """Return the executors, ackers included, from which an exception escaped."""
         executors: Iterable[Executor] = self.executors or ()
         return [executor for executor in (*self.ackers, *executors) if executor.crash is not None]
@@ -112,11 +112,11 @@ class TopologyRun:
         self.stalls.append(text)
         logger.warning("%s", text)
 
-    def acked(self) -> int:
+    def acked_count(self) -> int:
         """Return how many trees were acked since the start."""
         return 0 if self.executors is None else sum(task.collector.acked for task in self.executors.spout_tasks())
 
-    def pending(self) -> int:
+    def pending_count(self) -> int:
         """Return how many trees are open now."""
         return (
             0 if self.executors is None else sum(len(task.collector.pending) for task in self.executors.spout_tasks())
@@ -131,7 +131,7 @@ class TopologyRun:
         """Return whether the condition `until` holds."""
         if self.until.elapsed_ns is not None:
             return self.is_late()
-        if self.until.acked is not None and self.acked() >= self.until.acked:
+        if self.until.acked is not None and self.acked_count() >= self.until.acked:
             return True
         # If no more tuples will come, no more will be acked either.
         wanted = self.until.drained or self.until.acked is not None
@@ -141,7 +141,7 @@ class TopologyRun:
         """Return the outcome of a run whose condition was reached."""
         if until.elapsed_ns is not None:
             return "elapsed"
-        return "reached" if until.acked is not None and self.acked() >= until.acked else "drained"
+        return "reached" if until.acked is not None and self.acked_count() >= until.acked else "drained"
 
     def is_quiet(self) -> bool:
         """Return whether nothing is pending and nothing moves.
