@@ -4,6 +4,7 @@ import os
 import random
 import warnings
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
 from acker import MESSAGE_SCHEMA, Kind, Outcome
+from acker._engine.columns import check_columns
 from acker._engine.combiner import Combiner, shard_of
 from acker.errors import ArgumentValueError, SessionError
 from acker.spark import batch_report, completions, completions_from_blocks, completions_from_files, spout
@@ -495,3 +497,19 @@ def test_other_ways_into_a_stream_end_in_a_table(way, session, tmp_path):
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     assert query.awaitTermination(TIMEOUT_S)
     assert [(row.message_id, row.outcome) for row in session.read.parquet(str(tmp_path / "out")).collect()] == [(42, 0)]
+
+
+def test_blocks_with_event_times_expire_by_the_watermark(session, tmp_path):
+    (tmp_path / "in").mkdir()
+    options = check_options(timeout=10, event_time="latest")
+    for number, (root, at_ms) in enumerate([(1, 0), (2, 100_000)]):
+        combiner = Combiner(resets=True, cohorts=options.cohorts)
+        combiner.add_unchecked(check_columns([Kind.TRACK], [root], [5], [0], [root + 40]), np.array([at_ms]))
+        ((shard, block),) = encode_blocks(combiner, 1, at_ms)
+        columns = {"shard": [shard], "block": [block], "latest": [at_ms]}
+        pq.write_table(pa.table(columns), tmp_path / f"in/{number}.parquet")
+    blocks = session.readStream.schema("shard long, block binary, latest long").parquet(str(tmp_path / "in"))
+    done = completions_from_blocks(blocks, shards=1, timeout=10, event_time="latest")
+    query = done.writeStream.format("memory").queryName("timed_blocks").trigger(availableNow=True).start()
+    assert query.awaitTermination(TIMEOUT_S)
+    assert [tuple(row)[:4] for row in session.table("timed_blocks").collect()] == [(1, 41, 0, Outcome.TIMED_OUT)]
