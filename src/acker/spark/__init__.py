@@ -15,7 +15,6 @@ if _missing:
 
 if TYPE_CHECKING:
     from acker.spark.entries import completions, completions_from_blocks, completions_from_files, completions_of
-    from acker.spark.options import SOURCE_OPTIONS
     from acker.spark.pipelines.counters import ComponentCounters, PipelineCounters
     from acker.spark.pipelines.tracked import Tracked, spout
     from acker.spark.pipelines.user_functions import Outputs
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from acker.spark.streams.sinks import for_each_completion
 
 __all__ = [
-    "SOURCE_OPTIONS",
     "AckerListener",
     "AckerState",
     "ComponentCounters",
@@ -57,7 +55,6 @@ __all__ = [
 
 # Imported on first use: workers import this package too, and need little of it.
 _MODULES = {
-    "SOURCE_OPTIONS": "options",
     "AckerListener": "streams.listener",
     "AckerState": "streams.checkpoint",
     "ComponentCounters": "pipelines.counters",
