@@ -165,8 +165,8 @@ def completions_from_files(
     max_files_per_trigger : int, optional
         The most files that one micro-batch takes. By default all that are there.
     source_options : mapping of str to object, optional
-        Options of Spark's file source by Spark's own names: `acker.spark.options.SOURCE_OPTIONS`. Unless `maxFileAge` is
-        given, files of any age are taken.
+        Options of Spark's file source by Spark's own names: `acker.spark.options.SOURCE_OPTIONS`. Without
+        `maxFileAge` files of any age are taken.
     skip_foreign_files : bool
         Skip a file of another format, without the columns, or with a damaged footer, where otherwise the query would
         end. The worker logs a warning, `AckerListener` counts it, and `skipped_files` names it.
