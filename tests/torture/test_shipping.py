@@ -32,7 +32,6 @@ from tests.torture.spark_home import make_spark_home
 
 pytestmark = pytest.mark.timeout(900)
 MESSAGES = 100_000
-ALONE = "local-cluster[1,1,1024]"
 
 
 @pytest.fixture(scope="module")
@@ -247,9 +246,7 @@ def test_the_doctor_looks_at_what_is_sent(lacking, tmp_path):
 
 @pytest.mark.spark
 def test_the_doctor_finds_another_release(lacking, tmp_path, other_release):
-    code, lines = doctor(
-        tmp_path / "doctor", lacking, "--conf", f"spark.executorEnv.PYTHONPATH={other_release}", master=ALONE
-    )
+    code, lines = doctor(tmp_path / "doctor", lacking, "--conf", f"spark.executorEnv.PYTHONPATH={other_release}")
     assert code == 1
     assert "acker 9.9.9, native, " in lines[0] and f"at {other_release}" in lines[0]
     assert lines[1].startswith(f"NO fix the driver has acker {acker.__version__}: install the same release in both")
