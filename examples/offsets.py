@@ -1,10 +1,10 @@
-"""A consumer of a log that commits only what is done.
+"""A consumer of a log that commits only finished offsets.
 
 Run it: python examples/offsets.py
 
-Kafka and its like keep one number for each partition: the offset from which a consumer reads after a restart. Tuples
-finish in any order, and the number must not pass one that is still open. `OffsetTracker` gives the highest safe number.
-Put `consumer.poll` and `consumer.commit` of your client in the places of `LOG` and `committed`.
+A log such as Kafka keeps one number for each partition: the offset from which a consumer reads after a restart. Tuples
+finish in any order, and this number must not pass an offset that is still open. `OffsetTracker` gives the highest safe
+number. In your program, replace `LOG` and `committed` with your client's `consumer.poll` and `consumer.commit`.
 """
 
 import random

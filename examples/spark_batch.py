@@ -2,8 +2,8 @@
 
 Run it: python examples/spark_batch.py (needs acker[spark] and a JDK)
 
-Each order is one row with an id. Bolts are plain functions from a row to rows. An order of which one item fails does
-not count: its parcels are left out of `acked()`, so you can send the order again without counting anything twice.
+Each order is one row with an id. Bolts are plain functions from a row to rows. If one item of an order fails,
+`acked()` leaves out all its parcels, so you can send the order again without counting anything twice.
 """
 
 from typing import Any

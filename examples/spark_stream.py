@@ -2,9 +2,9 @@
 
 Run it: python examples/spark_stream.py (needs acker[spark] and a JDK)
 
-Orders arrive as files in a folder. The query says which orders are done, and sends failed ones again. It keeps
-the open orders in its checkpoint, so it continues there after a crash. A real query takes `processingTime="5 seconds"`
-in the place of `availableNow=True`.
+Orders arrive as files in a folder. The program prints how each order ended, and sends failed orders again. The
+query keeps open orders in its checkpoint and continues from there after a crash. In production, use
+`processingTime="5 seconds"` instead of `availableNow=True`.
 """
 
 import json

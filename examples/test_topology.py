@@ -1,4 +1,4 @@
-"""Tests of a topology, on one thread and a clock that the test turns.
+"""Tests of a topology, on one thread and with a clock that the test controls.
 
 Run it: python -m pytest examples/test_topology.py
 """
@@ -10,21 +10,21 @@ from examples.topology import Count, Print, Split, WordCount
 
 
 def test_one_bolt() -> None:
-    """Gives tuples to one bolt and sees what it emitted."""
+    """Gives tuples to one bolt and checks its outputs."""
     done = run_bolt(Split, [make_tuple(["to be or"], ["line"])])
     assert done.tuples() == [("to",), ("be",), ("or",)]
 
 
 @pytest.mark.parametrize("seed", range(10))  # each seed is another order of all steps
 def test_whole_topology(seed: int) -> None:
-    """Feeds the spout and sees what every bolt emitted, and how each line ended."""
+    """Feeds the spout, then checks the outputs of a bolt and the counts of lines that were acked and failed."""
     done = complete_topology(WordCount, {"lines": [["a b a"], ["not 4"]]}, seed=seed)
     assert sorted(done.tuples("count")) == [("a", 1), ("a", 2), ("b", 1), ("not", 1)]
     assert (done.acked, done.failed) == (1, 1)
 
 
 def test_timeout() -> None:
-    """Freezes a bolt and turns the clock until its lines time out. The test itself takes no time."""
+    """Freezes a bolt and advances the clock until the line times out, without waiting."""
     feeder = FeederSpout.with_outputs("line")
 
     class Tested(WordCount):

@@ -2,9 +2,9 @@
 
 Run it: python examples/topology.py
 
-`Lines` emits each line with an id, so the acker tracks it. A word that `Count` refuses fails its line. The spout sends
-the line again and gives it up after a second failure. The other word of that line is counted in both attempts: bolts
-run at least once.
+`Lines` emits each line with an id, so the acker tracks it. If `Count` refuses a word, its line fails. The spout sends
+the line again, and gives up after a second failure. The other word of that line is counted in both attempts, because
+each bolt processes a tuple at least once.
 """
 
 from typing import Any
