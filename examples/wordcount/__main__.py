@@ -18,7 +18,7 @@ Exit codes:
     1  the counts or the trees are wrong
     2  wrong usage: an unknown option, or a value that is not allowed
     3  verified, with dead-lettered lines
-    4  something is missing: a package, a JDK, or Spark did not start
+    4  a package or a JDK is missing, or Spark did not start
     5  the job failed inside Spark
   130  interrupted
 """

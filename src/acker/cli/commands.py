@@ -20,7 +20,7 @@ EXIT_CODES = """
 Exit codes of all commands; the help of a command lists its own:
     0  success
     2  wrong usage: an unknown option, or a value that is not allowed
-    4  something is missing: a package, a JDK, or Spark did not start
+    4  a package or a JDK is missing, or Spark did not start
   130  interrupted
 """
 
@@ -54,7 +54,7 @@ Exit codes:
     1  the state of a shard is damaged, contradicts itself, or was written by
        another release
     2  wrong usage: no checkpoint, no acker in it, or an unknown option
-    4  something is missing: a package, a JDK, or Spark did not start
+    4  a package or a JDK is missing, or Spark did not start
   130  interrupted
 """
 
@@ -94,7 +94,7 @@ def exit_with_code(command: Command) -> Command:
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, "-V", "--version", prog_name="acker")
 def cli() -> None:
-    """Know, for every message that enters a pipeline, when everything derived from it is finished."""
+    """Run and draw topologies, and check and inspect acker on Spark."""
 
 
 def _until(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
@@ -113,7 +113,7 @@ _environment_option = click.option(
     "-e",
     "--environment",
     metavar="NAME",
-    help='Select the numbers of tasks, such as "prod" in par={"prod": 5, "beta": 1}.',
+    help='Use the task counts of this environment, such as "prod" in par={"prod": 5, "beta": 1}.',
 )
 
 
@@ -127,7 +127,10 @@ _environment_option = click.option(
     help="Set an option of the topology; VALUE is JSON or text. May be repeated.",
 )
 @click.option(
-    "--until", callback=_until, metavar="WHEN", help='Stop when "drained", after "30s", or after that many acked trees.'
+    "--until",
+    callback=_until,
+    metavar="WHEN",
+    help='Stop when all work is done ("drained"), after a time ("30s"), or after a number of acked trees ("1000").',
 )
 @click.option(
     "--report",
@@ -153,7 +156,7 @@ _environment_option = click.option(
 def run(topology: str, pairs: tuple[str, ...], **options: Any) -> None:
     """Run a topology in this process, until it is stopped or --until holds.
 
-    MODULE is searched in the current folder first. While the topology runs, a table shows for each component the
+    MODULE is looked up in the current folder first. While the topology runs, a table shows for each component the
     tuples emitted, executed and acked, latencies, queues, and capacity: the busy share of its busiest task.
 
     Ctrl-C or SIGTERM drains the topology: spouts stop, and open trees may finish. A second one stops it at once.
@@ -166,7 +169,10 @@ def run(topology: str, pairs: tuple[str, ...], **options: Any) -> None:
 @cli.command(epilog=GRAPH_EXIT_CODES, short_help="Draw a topology.")
 @_topology_argument
 @click.option(
-    "--format", "how", type=click.Choice(["dot", "svg", "mermaid"]), help="[default: by the name of --output, or dot]"
+    "--format",
+    "how",
+    type=click.Choice(["dot", "svg", "mermaid"]),
+    help="Format of the drawing.  [default: from the suffix of --output, or dot]",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.  [default: standard output]"
@@ -218,8 +224,8 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
     "--conf", multiple=True, callback=_settings, metavar="KEY=VALUE", help="Set a Spark option. May be repeated."
 )
 @click.option("--archives", metavar="A,B#NAME", help="Archives that executors unpack, as for spark-submit.")
-@click.option("--py-files", metavar="A,B", help="Files for the path of Python workers, as for spark-submit.")
-@click.option("--python", metavar="PROGRAM", help="Python of the workers.  [default: PYSPARK_PYTHON, or this one]")
+@click.option("--py-files", metavar="A,B", help="Files to add to the path of Python workers, as for spark-submit.")
+@click.option("--python", metavar="PROGRAM", help="Python for the workers.  [default: PYSPARK_PYTHON, or this one]")
 @click.option("--ship", is_flag=True, help="Send acker to the executors first, as acker.spark.ship does.")
 @exit_with_code
 def doctor(
