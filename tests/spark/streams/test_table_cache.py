@@ -1,5 +1,6 @@
 """Tables in memory that several worker processes take up from each other."""
 
+import errno
 import multiprocessing
 import os
 import resource
@@ -190,6 +191,23 @@ def test_more_tables_than_descriptors_stay_with_their_process(tmp_path):
         assert [len(cache.take(f"shard-{number}", SECOND)) for number in range(300)] == [2000] * 300
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_table_stays_with_its_process_where_no_descriptor_is_left(monkeypatch, tmp_path):
+    def fail(code):
+        def create(*_):
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(os, "memfd_create", create)
+
+    cache = TableCache(tmp_path)
+    for code in (errno.EMFILE, errno.ENFILE):
+        fail(code)
+        left(cache, 2)
+        assert [len(cache.take(f"shard-{number}", FIRST)) for number in range(2)] == [0, 0]
+    fail(errno.ENOMEM)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        cache.new()
 
 
 def test_tables_that_nobody_takes_up_any_more_are_closed(worker, tmp_path):

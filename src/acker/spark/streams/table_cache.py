@@ -15,6 +15,7 @@ query that comes back later builds its table again.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import sys
@@ -126,7 +127,13 @@ class TableCache:
     def _allocate(self, size_bytes: int) -> Memory:
         if self._folder is None or not self._may_share():
             return PrivateMemory(size_bytes)
-        return SharedMemory(size_bytes)
+        try:
+            return SharedMemory(size_bytes)
+        except OSError as fault:
+            # The rest of the process has taken more than its half.
+            if fault.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            return PrivateMemory(size_bytes)
 
     def _may_share(self) -> bool:
         """Return whether one more descriptor leaves half of all to the rest of the process."""
