@@ -16,6 +16,8 @@ from acker.topology.reasons import Reason
 from acker.topology.specs import ComponentSpec
 from acker.topology.tuples import Tuple
 
+__all__ = ["BatchingBolt", "Bolt", "TicklessBatchingBolt"]
+
 
 class Bolt(Component):
     """A processor of tuples. Override `process`.

@@ -13,6 +13,8 @@ from acker.topology.replays import ReplayTable
 from acker.topology.specs import ComponentSpec
 from acker.topology.tuples import row_of
 
+__all__ = ["ReliableSpout", "Spout"]
+
 # Reasons that do not count as a failed attempt: a restart or a stop is not the tuple's fault.
 _NOT_COUNTED: Final = frozenset({ReasonKind.RESTART, ReasonKind.SHUTDOWN})
 
