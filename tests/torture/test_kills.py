@@ -25,10 +25,10 @@ WORKER, EXECUTOR, DRIVER = Victim
 
 
 def test_completions_are_those_of_an_undisturbed_run(tmp_path):
-    plan = plan_of(3, [WORKER, EXECUTOR, DRIVER], master=CLUSTER)
+    plan = plan_of(3, [WORKER, EXECUTOR], master=CLUSTER)
     survived = survive(plan, tmp_path / "run", deadline_s=SECONDS_MAX)
-    assert sorted(kill.partition(" ")[0] for kill in survived.kills) == ["driver", "executor", "worker"]
-    assert survived.batches == plan.files and survived.drivers >= 2
+    assert sorted(kill.partition(" ")[0] for kill in survived.kills) == ["executor", "worker"]
+    assert survived.batches == plan.files
     assert survived.outcomes["ACKED"] > 1000 and survived.outcomes["FAILED"] > 0
     assert survived.outcomes["TIMED_OUT"] == 0
 
@@ -37,6 +37,7 @@ def test_each_tree_ends_once_where_some_expire(tmp_path):
     plan = plan_of(5, [WORKER, DRIVER], master=LOCAL, timeout_s=4)
     survived = survive(plan, tmp_path / "run", deadline_s=SECONDS_MAX)
     assert sorted(kill.partition(" ")[0] for kill in survived.kills) == ["driver", "worker"]
+    assert survived.drivers >= 2
     assert survived.outcomes["ACKED"] > 0 and survived.outcomes["TIMED_OUT"] > 0
 
 
