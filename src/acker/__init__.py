@@ -1,4 +1,4 @@
-"""The acker: it tells a program when all the work for a message is done, failed or timed out.
+"""The acker, which tells a program when all the work for a message is done, or some of it fails or times out.
 
 The engine and every exception. Topologies are in `acker.topology` and `acker.local`, Spark in `acker.spark`.
 """

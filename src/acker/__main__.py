@@ -1,4 +1,4 @@
-"""`python -m acker` is the `acker` command."""
+"""The `acker` command as `python -m acker`."""
 
 from acker.cli import main
 

@@ -1,4 +1,4 @@
-"""The exceptions of acker: one root, and each child is also the builtin exception that a caller would expect."""
+"""The exceptions of acker: one base class, and subclasses that also derive from the matching builtin exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A combiner, which takes the messages of each root as a set, in a native table.
+"""The combiner: a native table that merges all messages of a root into one entry.
 
 Spark guarantees no order, so a tree is judged by all of its messages (see *Combined messages* in the protocol): the xor
 of its OK and ANCHOR values, its TRACK, and whether any message was a FAIL. A `Combiner` gathers these by root. They

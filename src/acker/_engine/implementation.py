@@ -1,4 +1,4 @@
-"""The choice between the compiled modules and, with ACKER_IMPLEMENTATION=python, their twin in plain Python.
+"""The choice between the compiled modules and, with ACKER_IMPLEMENTATION=python, those in plain Python.
 
 The slow twin never runs by accident: if the compiled modules are missing, the import fails and says what to do. Modules
 that need the native core import `core` from here; it is `acker._core`, or its twin `acker._engine.plain`.

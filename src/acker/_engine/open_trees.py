@@ -1,4 +1,4 @@
-"""The trees of one shard that stay open across micro-batches, in a native table that one process can leave to another.
+"""The trees of one shard that stay open across micro-batches, in a native table that processes can pass on.
 
 Each micro-batch is a set of messages (see *Combined messages* in the protocol): a `Combiner` gathers it by root, and
 `OpenTrees` holds the trees that are still open after it. It returns what a log must record of each change, and is

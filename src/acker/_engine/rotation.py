@@ -1,4 +1,4 @@
-"""The warning for an acker that nobody rotates: nothing times out in it, and trees that do not finish stay for ever.
+"""The warning about an acker that is never rotated, so that unfinished trees stay in it for ever.
 
 The evidence is the time that the calls pass in: an acker that is filled and read once needs no rotations, nor does one
 whose trees all finish.

@@ -1,4 +1,4 @@
-"""The columns of messages and of completions: names, types and ranges, once; as Arrow schemas on first use."""
+"""The columns of messages and completions: names, types and ranges, and Arrow schemas made on first use."""
 
 from __future__ import annotations
 

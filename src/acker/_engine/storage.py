@@ -1,4 +1,4 @@
-"""Files, binary file objects and bytes that snapshots are written to and read from, whatever their content.
+"""Files, binary file objects and bytes that snapshots are written to and read from.
 
 A path is written completely or not at all. A file object is written and read piece by piece, with one piece in memory.
 """

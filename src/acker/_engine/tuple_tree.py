@@ -1,4 +1,4 @@
-"""The bookkeeping of spouts and bolts that are written by hand: tuple ids, and the messages to the acker.
+"""The bookkeeping of a program that tracks tuple trees itself: tuple ids, and the messages to the acker.
 
 Names and calls are those of FsShelter's TupleTree (`track`, `anchor`, `mk_ack`), for every protocol:
 

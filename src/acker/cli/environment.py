@@ -1,4 +1,4 @@
-"""The needs of a command: optional packages, a JDK, a Spark session. Imports nothing optional itself."""
+"""The requirements of a command: optional packages, a JDK, a Spark session. Imports nothing optional itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The finder of a Java that Spark 4 runs on. Standard library only: scripts/find_jdk.py loads this file by its path."""
+"""The search for a Java that runs Spark 4. Standard library only: scripts/find_jdk.py loads this file by its path."""
 
 from __future__ import annotations
 

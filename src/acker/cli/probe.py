@@ -1,4 +1,4 @@
-"""The check of a process for its Python and its acker: this process, and Spark's workers, even if they lack acker."""
+"""The check of a process's Python and acker, for this process and for Spark's workers, even those without acker."""
 
 from __future__ import annotations
 

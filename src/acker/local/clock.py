@@ -1,4 +1,4 @@
-"""The clock of a runtime: everything that waits for a time waits on it, so that a test can replace it."""
+"""The clock of a runtime, on which all timed waits depend, so that a test can replace it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectors: the emit, ack and fail of a task, which make tuple ids and send messages to the ackers.
+"""Collectors: the emit, ack and fail methods of a task, which make tuple ids and send messages to the ackers.
 
 What happens for each tuple is native (`acker._flow`); this module has what is rarer: errors, counters, hooks, traces,
 outcomes. Ids and ack vals are those of Storm (`BoltOutputCollectorImpl`): each delivery takes a new tuple id for each

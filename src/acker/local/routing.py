@@ -1,4 +1,4 @@
-"""Routes: which tasks receive an emitted tuple, decided for each stream when the topology starts."""
+"""Routes: the tasks that receive an emitted tuple, chosen for each stream when the topology starts."""
 
 from __future__ import annotations
 

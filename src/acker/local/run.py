@@ -1,4 +1,4 @@
-"""`run`: runs a topology from start to end, for scripts."""
+"""The `run` function for scripts: a whole run of a topology, from start to end."""
 
 from __future__ import annotations
 

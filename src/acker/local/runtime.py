@@ -1,4 +1,4 @@
-"""LocalRuntime: runs a topology in this process."""
+"""LocalRuntime, which runs a topology in this process."""
 
 from __future__ import annotations
 

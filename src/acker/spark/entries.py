@@ -1,4 +1,4 @@
-"""The four functions that turn messages into completions: of rows, files, blocks and tracked pipelines."""
+"""The four functions that turn messages into completions: from rows, files, blocks and tracked pipelines."""
 
 from __future__ import annotations
 

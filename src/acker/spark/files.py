@@ -1,4 +1,4 @@
-"""Files of messages: Spark's Python workers read them, combine the messages by root and send blocks.
+"""Files of messages, which Spark's Python workers read, combine by root and send as blocks.
 
 No message row enters the JVM. The driver reads the footers, so that a file of the wrong shape is refused before a job
 starts, and cuts the files into units (row groups, record batches) that it deals out in order: neighbours in a file are

@@ -1,4 +1,4 @@
-"""Stack levels with which warnings show the user's line."""
+"""Stack levels that make warnings show the user's line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""run_bolt: tests one bolt alone, with tuples that the test makes."""
+"""run_bolt, which tests one bolt alone, with tuples that the test makes."""
 
 from __future__ import annotations
 

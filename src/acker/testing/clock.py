@@ -1,4 +1,4 @@
-"""ManualClock: a clock that moves only when a test turns it."""
+"""ManualClock, a clock that moves only when a test advances it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""complete_topology: runs a whole topology on given tuples and records all that it emits (Storm's completeTopology)."""
+"""complete_topology, which runs a topology on given tuples and records its emits, as Storm's completeTopology does."""
 
 from __future__ import annotations
 

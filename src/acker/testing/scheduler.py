@@ -1,4 +1,4 @@
-"""Scheduler: runs a whole topology on one thread, one step at a time, in an order that a seed decides.
+"""Scheduler, which runs a topology on one thread, one step at a time, in an order that a seed decides.
 
 The runtime has no threads (``LocalRuntime(..., threads=False)``); the scheduler steps its executors, ackers and
 lifecycle in turn. Every interleaving that threads could show between two steps can occur, and the same seed repeats it.

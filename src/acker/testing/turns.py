@@ -1,4 +1,4 @@
-"""Turns: which parts of a runtime may step now, and when the others may step again."""
+"""Turns: the parts of a runtime that may step now, and the times when the others may step again."""
 
 from __future__ import annotations
 

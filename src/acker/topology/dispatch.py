@@ -1,4 +1,4 @@
-"""FsShelter's dispatch functions, for projects that come from there: they make components of plain functions.
+"""FsShelter's dispatch functions, for projects that come from there, which make components of plain functions.
 
 As in its Dispatch.fs, `reliable_spout` tracks what it emits and receives acks and nacks, `unreliable_spout` does
 neither, `auto_ack_bolt` acks what it consumed, and `auto_nack_bolt` always fails it. Each returns a class as a user

@@ -1,4 +1,4 @@
-"""Groupings: which tasks of a bolt receive which tuples of a stream."""
+"""Groupings, which choose the tasks of a bolt that receive each tuple of a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasons: why a tuple failed."""
+"""Reasons for the failure of a tuple."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spouts: where tuples come from. ReliableSpout replays what failed."""
+"""Spouts, the sources of tuples, and ReliableSpout, which replays failed ones."""
 
 from __future__ import annotations
 

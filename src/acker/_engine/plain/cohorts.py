@@ -1,4 +1,4 @@
-"""Cohorts of moments, for the plain tables: the twin of ``ext/acker/cohorts.h``."""
+"""Cohorts of entries that expire together, for the plain tables, as in ``ext/acker/cohorts.h``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acker executors: they ingest what is in their queue as one batch, and send the outcomes of trees to the spouts."""
+"""Acker executors, which ingest their whole queue as one batch and send the outcomes of trees to the spouts."""
 
 from __future__ import annotations
 

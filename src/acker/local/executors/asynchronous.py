@@ -1,4 +1,4 @@
-"""Executors of components whose methods are coroutines: each has an event loop that follows the runtime's clock."""
+"""Executors of components with coroutine methods, each with an event loop that follows the runtime's clock."""
 
 from __future__ import annotations
 

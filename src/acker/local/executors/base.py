@@ -1,4 +1,4 @@
-"""The base of all executors: they work in steps, in the mode that the lifecycle sets, and wait for one signal.
+"""The base of all executors, which work in steps, in the mode that the lifecycle sets, and wait for one signal.
 
 All work is done in `step`. A runtime has a thread for each executor, which steps it again and again; a scheduler that
 chooses which executor steps next can replay any interleaving.

@@ -1,4 +1,4 @@
-"""Bolt executors: they process tuples in their order of arrival, and ticks between them."""
+"""Bolt executors, which process tuples in their order of arrival, and ticks between them."""
 
 from __future__ import annotations
 

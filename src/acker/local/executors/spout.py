@@ -1,4 +1,4 @@
-"""Spout executors: they deliver outcomes first, then emit as many tuples as may be open."""
+"""Spout executors, which deliver outcomes first, then emit as many tuples as may be open."""
 
 from __future__ import annotations
 

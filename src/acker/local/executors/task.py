@@ -1,4 +1,4 @@
-"""The base of spout and bolt tasks: how their component is opened, activated and closed."""
+"""The base of spout and bolt tasks, which open, activate and close their component."""
 
 from __future__ import annotations
 

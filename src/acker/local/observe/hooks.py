@@ -1,4 +1,4 @@
-"""Hooks: they see each emit, execute, ack and fail as it happens, on the same thread."""
+"""Hooks, which a runtime calls at each emit, execute, ack and fail, on the thread where it happens."""
 
 from __future__ import annotations
 

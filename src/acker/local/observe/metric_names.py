@@ -1,4 +1,4 @@
-"""The table of metrics: for each its name, unit, attributes, and how to read it.
+"""The table of metrics: the name, unit, attributes and reader of each.
 
 Names follow OpenTelemetry: dots, base units, no unit in the name. `prometheus_name` derives the names for Prometheus.
 docs/observability.md has the same table, and a test compares the two.

@@ -1,4 +1,4 @@
-"""Traces of sampled tuple trees: which task holds which tuples of a tree that timed out, and for how long.
+"""Traces of sampled tuple trees: the tasks that hold the tuples of a tree that timed out, and the times they take.
 
 The acker only knows the xor of a tree's open tuple ids, which names no task. So for one tree in N
 (`topology.trace.sample`) the runtime records each delivery here, with the component and task that receives it.

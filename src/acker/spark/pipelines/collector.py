@@ -1,4 +1,4 @@
-"""The collector of a task: gathers the messages, failure texts and counters that leave at its end."""
+"""The collector of a task, which gathers the messages, failure texts and counters that leave at its end."""
 
 from __future__ import annotations
 

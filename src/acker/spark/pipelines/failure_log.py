@@ -1,4 +1,4 @@
-"""The driver's log of failed rows: how many of each component failed, and the error of one of them.
+"""The driver's log of failed rows: the number for each component, and the error of one of them.
 
 A task adds them to an accumulator of Spark's, which arrives with the end of the task, before the action returns. A row
 that runs again, as with each action on a pipeline that is not persisted, counts again. `failures` and `counters` of a

@@ -1,4 +1,4 @@
-"""Settlement of tracked pipelines: their messages, of one or of several together, become completions."""
+"""Settlement of tracked pipelines, which turns the messages of one or several pipelines into completions."""
 
 from __future__ import annotations
 

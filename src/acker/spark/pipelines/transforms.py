@@ -1,4 +1,4 @@
-"""Transforms of rows in a task: each takes rows with their trees, sends messages to the collector, and yields rows."""
+"""Transforms of rows in a task, which take rows with their trees, send messages to the collector, and yield rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of messages that keep coming into one directory, as a stream of blocks.
+"""A stream of blocks, made from files of messages that keep arriving in one directory.
 
 Spark's file source watches the directory and remembers the files that it has seen. It yields paths and sizes only: its
 binary format reads no content that no query asks for. The workers read the files as in a batch, a large one in slices

@@ -1,4 +1,4 @@
-"""Blocks of the rows of a streaming DataFrame: messages cross into Python and are combined there.
+"""Blocks made from the rows of a streaming DataFrame, whose messages are combined in Python.
 
 In a stream an aggregation in the JVM would be a second stateful operator, so the rows must cross. The cost depends on
 the number of columns and on whether their types are alike, so four longs cross: kind and task id share one.

@@ -1,4 +1,4 @@
-"""Rules of a shard: when its rotations are, and which entries each of them removes."""
+"""Rules of a shard: the times of its rotations, and the entries that each of them removes."""
 
 from __future__ import annotations
 
