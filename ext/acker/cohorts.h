@@ -1,4 +1,5 @@
-// Cohorts of moments: entries placed in one cohort expire together, a number of cohorts later.
+// Cohorts: groups of entries that expire together. A cohort covers a time span and expires a fixed number of cohorts
+// later.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Pointers to columns of one length, as Python hands them to the native tables: messages, partials and completions.
-// Whoever makes such a struct owns the memory behind it.
+// The creator of such a struct owns the memory behind it.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The acker: it applies batches of messages to the arena in row order, collects the trees they finish, and rotates.
+// The acker, which applies batches of messages to the arena in row order, collects the trees they finish, and rotates.
 //
 // A batch runs in stretches of rows. All hashes of a stretch are computed first, so that the line of a row can be
 // fetched while earlier rows are processed. Cold parts are not touched in that loop: their work is listed and done a

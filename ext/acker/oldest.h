@@ -1,4 +1,4 @@
-// The oldest entries of some ackers: where to look when trees do not finish.
+// The oldest entries of some ackers, which help to find trees that do not finish.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The table of trees that stay open across micro-batches, for one shard. It lies in a flat piece of memory that the
-// caller owns and holds no pointers, so one process can leave it to another. Messages come combined by root, one row a
-// root.
+// caller owns and holds no pointers, so one process can pass it on to another. Messages come combined by root, with one
+// row for each root.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The search of one line: which slots hold a hash, and which are free. A portable version and one for AVX2 give the
-// same answers. The macros for what compilers spell differently are here as well.
+// The search of one line for the slots that hold a hash, and for free slots. A portable version and one for AVX2 give
+// the same answers. The macros for what compilers spell differently are here as well.
 #pragma once
 
 #include <cstdint>

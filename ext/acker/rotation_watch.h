@@ -1,4 +1,4 @@
-// The watch for an acker that nobody rotates: nothing times out in it, and trees that do not finish stay for ever. The
+// The watch for an acker that is never rotated, so that unfinished trees stay in it for ever. The
 // thresholds and the warning are in acker._engine.rotation, which has the same class in Python.
 #pragma once
 

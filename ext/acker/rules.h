@@ -1,4 +1,4 @@
-// The rules of docs/protocol.md: what one message does to one entry. `effect_of` states them to be read. The compiler
+// The rules of docs/protocol.md: the effect of one message on one entry. `effect_of` states them clearly. The compiler
 // turns it into a table that the batch loop looks up, since the order of kinds in a stream is random to a branch
 // predictor and a wrong guess costs more than the whole lookup.
 #pragma once
