@@ -56,6 +56,8 @@ SHARED = {"spark": "the Spark session", "rabbitmq": "the RabbitMQ server"}
 SPARK_SESSION = SHARED["spark"]
 
 
+# First, since xdist reads the marks in the same hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Group the tests for `pytest -n`: one process runs all that share what is in SHARED, else each file is a group.
 

@@ -525,3 +525,15 @@ def test_a_switch_with_a_strange_value_stops_the_build(checkout: Path, environ: 
     )
     assert done.returncode != 0
     assert words in done.stderr
+
+
+def test_tests_of_a_file_stay_in_one_process() -> None:
+    """As tests/conftest.py groups them: else module-wide fixtures, and the Spark session, are made in each process."""
+    files = [f"tests/topology/test_{name}.py" for name in ("methods", "tuples", "hashing")]
+    command = [sys.executable, "-m", "pytest", "-v", "-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", *files]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(command, capture_output=True, check=True, text=True, cwd=ROOT, env=environ)
+    processes: dict[str, set[str]] = {}
+    for process, path in re.findall(r"^\[(gw\d+)\].* PASSED ([\w/.]+)::", done.stdout, re.MULTILINE):
+        processes.setdefault(path, set()).add(process)
+    assert set(processes) == set(files) and all(len(found) == 1 for found in processes.values()), processes
