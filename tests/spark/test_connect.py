@@ -84,7 +84,8 @@ def test_what_works_in_a_session_works_through_a_server() -> None:
         "no:cacheprovider",
         *(str(HERE / name) for name in SELECTION),
     ]
-    environment = {**os.environ, "ACKER_TESTS_REMOTE": SERVER}
+    # Options for this run of pytest are not for the other one, whose last line is read.
+    environment = {**os.environ, "ACKER_TESTS_REMOTE": SERVER, "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=HERE.parents[1])
     assert done.returncode == 0, done.stdout[-8000:]
     passed = re.search(r"^(\d+) passed in", done.stdout, re.MULTILINE)
