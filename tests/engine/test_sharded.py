@@ -391,10 +391,11 @@ def test_a_snapshot_in_a_file(tmp_path) -> None:
 def test_a_second_thread_is_refused() -> None:
     held = ShardedAcker(2, 2)
     columns = Kind.RESET_TIMEOUT, np.full(500_000, 1 << 40), np.zeros(500_000, np.int64)
-    stop, batches = threading.Event(), []
+    stop, begins, batches = threading.Event(), threading.Event(), []
 
     def ingest() -> None:
         while not stop.is_set():
+            begins.set()
             try:
                 held.ingest(*columns)
             except BusyError:
@@ -405,7 +406,10 @@ def test_a_second_thread_is_refused() -> None:
         running = pool.submit(ingest)
         try:
             for call in (held.rotate, held.snapshot, lambda: 7 in held, lambda: held.ingest(Kind.ANCHOR, [7], [0])):
-                while True:  # no sleeping: either it is refused, or the other thread was between two batches
+                while True:  # either it is refused, or the other thread was between two batches
+                    # Calls without a pause would keep the other thread from the GIL, and so from its next batch.
+                    begins.clear()
+                    assert begins.wait(60)
                     try:
                         call()
                     except BusyError:
