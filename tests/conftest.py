@@ -17,7 +17,7 @@ import acker
 import acker._engine.combiner
 import acker._engine.open_trees
 import acker._engine.plain
-from tests.torture.spark_home import make_spark_home
+from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
 
 # The machine is shared and may be slow, so no deadline. In CI the same examples every time; elsewhere new ones, and
 # what failed is kept in .hypothesis.
@@ -32,9 +32,6 @@ settings.load_profile("ci" if os.environ.get("CI") else "acker")
 ROOT = Path(__file__).resolve().parents[1]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
-# The tests start some forty JVMs, each for a minute or less. Such a JVM never earns back what its second compiler and
-# a parallel garbage collector cost: with these options a start of Spark takes half the processor time.
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", f'{JVM_OPTIONS} "-Dspark.executor.extraJavaOptions={JVM_OPTIONS}"')
 

@@ -13,7 +13,7 @@ import pytest
 
 import acker
 from tests.torture.shipping import CLUSTER, clean_environment, make_environment
-from tests.torture.spark_home import make_spark_home
+from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
 
 HERE = Path(__file__).parent
 SERVER = "local[2,4]"  # tasks are retried, as on a cluster
@@ -96,7 +96,7 @@ def test_acker_is_sent_to_the_executors_of_a_server(tmp_path) -> None:
     lacking = make_environment(tmp_path / "lacking", linked=True)
     code = SHIPPED.format(package=str(Path(acker.__file__).resolve().parents[1]), server=CLUSTER)
     variables = {"PYSPARK_PYTHON": str(lacking), "SPARK_HOME": str(make_spark_home(tmp_path / "server"))}
-    variables["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    variables["JAVA_TOOL_OPTIONS"] = JVM_OPTIONS
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

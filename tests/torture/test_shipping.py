@@ -28,7 +28,7 @@ from tests.torture.shipping import (
     submit,
 )
 from tests.torture.shipping.run import PACKAGES, command_of
-from tests.torture.spark_home import make_spark_home
+from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
 
 pytestmark = pytest.mark.timeout(900)
 MESSAGES = 100_000
@@ -218,7 +218,7 @@ def doctor(folder, lacking, *arguments, master=CLUSTER):
     package = Path(acker.__file__).resolve().parents[1]
     code = f"import sys; sys.path.insert(0, {str(package)!r}); from acker.cli import main; main()"
     command = [sys.executable, "-c", code, "doctor", "--master", master, "--python", lacking, *arguments]
-    java = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    java = {"JAVA_TOOL_OPTIONS": JVM_OPTIONS}
     environment = {**clean_environment(), **java, "SPARK_HOME": str(make_spark_home(folder / "spark"))}
     answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder)
     waits = answer.stderr.splitlines()

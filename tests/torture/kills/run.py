@@ -26,12 +26,10 @@ from acker.testing.streams import Checksum
 from tests.torture.kills import processes
 from tests.torture.kills.plan import Expected, Kill, Plan, Victim, is_lost, write_files
 from tests.torture.kills.points import DRIVER_POINTS
-from tests.torture.spark_home import make_spark_home
+from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
 
 # Drivers that may end by themselves with an error. A kill of a worker or of an executor should not end the query.
 _FAILURES_MAX: Final = 3
-# No driver runs long enough to gain from the second compiler.
-_JAVA_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # The lines of a driver's log to show.
 _LOG_BYTES: Final = 4_000
 
@@ -274,7 +272,7 @@ def _environment(folder: Path) -> dict[str, str]:
     # Killed processes do not clean up.
     scratch = folder / "tmp"
     scratch.mkdir(exist_ok=True)
-    java = [os.environ.get("JAVA_TOOL_OPTIONS"), f'-Djava.io.tmpdir="{scratch}"', *_JAVA_OPTIONS]
+    java = [os.environ.get("JAVA_TOOL_OPTIONS"), f'-Djava.io.tmpdir="{scratch}"', JVM_OPTIONS]
     own = {
         "PYTHONPATH": path,
         "SPARK_HOME": str(home),

@@ -26,7 +26,7 @@ from acker._engine.protocol import Kind, Outcome
 from acker._engine.schemas import MESSAGE_SCHEMA
 from acker.errors import AckerError
 from acker.testing.streams import TreeStream
-from tests.torture.spark_home import make_spark_home
+from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
 
 CLUSTER: Final = "local-cluster[2,1,1024]"
 EXECUTORS: Final = 2
@@ -37,8 +37,6 @@ _FILES: Final = 8
 _PENDING: Final = 1_000
 _OKS: Final = 3
 _SECONDS_MAX: Final = 900
-# No job runs long enough to gain from the second compiler.
-_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOG_BYTES: Final = 4_000
 
 
@@ -208,7 +206,7 @@ def command_of(recipe: Recipe, folder: Path, lacking: Path, packed: Path | None)
     options = ["--conf", "spark.ui.enabled=false", "--conf", "spark.driver.bindAddress=127.0.0.1"]
     options += ["--conf", "spark.driver.host=127.0.0.1", "--conf", f"spark.sql.warehouse.dir={folder / 'warehouse'}"]
     variables = {"SPARK_HOME": str(home), "PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": str(lacking)}
-    variables["JAVA_TOOL_OPTIONS"] = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {_JAVA_OPTIONS}".strip()
+    variables["JAVA_TOOL_OPTIONS"] = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {JVM_OPTIONS}".strip()
     if recipe is Recipe.ARCHIVES:
         options += ["--archives", f"{packed}#environment"]
         variables["PYSPARK_PYTHON"] = "./environment/bin/python"
