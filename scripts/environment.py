@@ -41,19 +41,20 @@ class Needs(NamedTuple):
 
 
 EXPORTERS = ("prometheus", "otel")
+CLIENTS = ("rabbitmq", "kafka", "redis", "sqs", "nats", "postgresql")
 LEVELS = {
     "build": Needs(),
     "run": Needs(extras=("spark", "cli"), groups=("plots",), jdk=True),
-    "quick": Needs(extras=("arrow", "cli", *EXPORTERS), groups=("test", "bench"), brokers=("rabbitmq",)),
-    "lint": Needs(extras=("spark", "cli", *EXPORTERS), groups=("lint", "test", "plots")),
+    "quick": Needs(extras=("arrow", "cli", *EXPORTERS, *CLIENTS), groups=("test", "bench"), brokers=("rabbitmq",)),
+    "lint": Needs(extras=("spark", "cli", *EXPORTERS, *CLIENTS), groups=("lint", "test", "plots")),
     "test": Needs(
-        extras=("spark", "connect", "cli", *EXPORTERS),
+        extras=("spark", "connect", "cli", *EXPORTERS, *CLIENTS),
         groups=("lint", "test", "bench", "docs"),
         jdk=True,
         brokers=("rabbitmq",),
     ),
-    "docs": Needs(extras=("spark", "cli", *EXPORTERS), groups=("docs",)),
-    "bench": Needs(extras=("spark", "cli"), groups=("test", "bench"), jdk=True),
+    "docs": Needs(extras=("spark", "cli", *EXPORTERS, *CLIENTS), groups=("docs",)),
+    "bench": Needs(extras=("spark", "cli", *CLIENTS), groups=("test", "bench"), jdk=True),
     "release": Needs(groups=("release",)),
 }
 

@@ -106,6 +106,18 @@ class StrictError(AckerError, RuntimeError):
     """A row failed in a bolt with ``strict=True``; the text names the bolt and says what the row raised."""
 
 
+class SourceError(AckerError, RuntimeError):
+    """A broker refuses what a connector asks, and would refuse it again: an unknown queue, or wrong credentials."""
+
+
+class ConnectionLostError(AckerError, ConnectionError):
+    """A broker cannot be reached, or a connection to it was lost; a later attempt may succeed."""
+
+
+class PublishError(AckerError, RuntimeError):
+    """A broker has not confirmed a message; the text says why. The message may have been written nevertheless."""
+
+
 class AckerMemoryError(AckerError, MemoryError):
     """Memory ran out inside a batch; the acker stays valid.
 

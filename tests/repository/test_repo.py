@@ -23,13 +23,16 @@ LAYERS = (
     ("offsets",),
     ("topology",),
     ("local", "spark"),
+    ("connectors",),
     ("ui", "testing"),
     ("cli", "__main__"),
 )
 # Who may import the compiled modules.
 NATIVE = {"_core": {"_engine"}, "_flow": {"topology", "local"}}
 SIDEWAYS = {("local", "spark"), ("spark", "local")}
-HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib", "prometheus_client", "opentelemetry"}
+# The clients of brokers, which only their own connectors import.
+CLIENTS = {"pika", "confluent_kafka", "redis", "boto3", "botocore", "nats", "psycopg"}
+HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib", "prometheus_client", "opentelemetry"} | CLIENTS
 
 LINE_LENGTH_MAX = 120
 PRAGMA = re.compile(r"\s*# (?:noqa|type: ignore).*")  # not counted, as ruff does

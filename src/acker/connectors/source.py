@@ -1,0 +1,173 @@
+"""The contract of a source: what a consumer needs from a broker.
+
+A `Source` knows deliveries and nothing of trees. One thread, the I/O thread of a `Consumer` or of a `SourceSpout`, calls
+all its methods, except `wake`. So a source needs no locks, and a client that belongs to one thread fits.
+
+`acker.testing.connectors` runs the promises of docs/promises.md against any source.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One delivery of a message by a broker. Two deliveries are never equal, even of the same message.
+
+    Attributes
+    ----------
+    key : str
+        Names the message for people, as ``orders/3@17`` does for an offset. Logs and dead letters show it.
+    value : bytes
+        The body, as the broker sent it.
+    headers : mapping of str to Any
+    attempt : int
+        1 for the first delivery, more where the broker counts deliveries. Where it does not count them, a source says
+        1, or 2 for a message that the broker marks as redelivered.
+    raw : Any
+        The client's own object.
+    receipt : Any
+        What the source needs to settle this delivery: a channel and a tag, a partition and an offset, an entry id.
+    """
+
+    key: str
+    value: bytes
+    headers: Mapping[str, Any]
+    attempt: int
+    raw: Any
+    receipt: Any
+
+
+class SourceEvents(Protocol):
+    """What a source may ask of its consumer, from within `Source.poll` and `Source.close` only."""
+
+    def finish(self, concerned: Callable[[Delivery], bool], secs: float) -> None:
+        """Let the open messages of these deliveries end, and ack those that do, for at most so many seconds.
+
+        For a rebalance: call it before the last commit. Meanwhile the consumer calls `Source.ack` and `Source.extend`,
+        and never `Source.poll`.
+        """
+
+    def revoked(self, concerned: Callable[[Delivery], bool]) -> None:
+        """Forget these deliveries: the broker gives them to someone else. Their outcomes are counted and dropped."""
+
+
+class Source(abc.ABC):
+    """One broker, seen by one consumer.
+
+    A method that loses the connection raises `ConnectionLostError`. The consumer then calls `close` and, after a
+    back-off, `open`; the object must be able to start anew. A mistake that no second attempt mends, such as an unknown
+    queue or wrong credentials, is a `SourceError`, and ends the consumer.
+
+    Attributes
+    ----------
+    name : str
+        Names the source in logs and reports, as ``RabbitMQ queue 'jobs'`` does. It holds no secrets.
+    lease_secs : float or None
+        For how long the broker leaves a delivery with this consumer. The consumer calls `extend` three times in that
+        time. None: as long as the connection lives.
+    wait_secs_max : float
+        The longest wait that `poll` can be asked for. Short where `wake` cannot end a wait.
+    """
+
+    name: str
+    lease_secs: float | None = None
+    wait_secs_max: float = 0.05
+
+    @abc.abstractmethod
+    def open(self, events: SourceEvents, limit: int) -> None:
+        """Connect and subscribe.
+
+        Parameters
+        ----------
+        events : SourceEvents
+        limit : int
+            The most deliveries that will be unsettled at a time, such as a prefetch count.
+
+        Raises
+        ------
+        SourceError
+            A mistake in the configuration. The text names what is wrong, and no secret.
+        ConnectionLostError
+            The broker cannot be reached now.
+        """
+
+    @abc.abstractmethod
+    def poll(self, limit: int, wait_secs: float) -> Sequence[Delivery]:
+        """Return at most `limit` deliveries; wait for the first one for at most `wait_secs`.
+
+        It is called again and again, also with a `limit` of 0 while too many messages are open. So heartbeats,
+        rebalances and commits belong here.
+
+        Raises
+        ------
+        ConnectionLostError, SourceError
+        """
+
+    @abc.abstractmethod
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Tell the broker that these messages are done. Only deliveries that `holds` are passed, each once.
+
+        The source may send the acks later, at the latest in `close`: a commit may lag, and never run ahead.
+
+        Raises
+        ------
+        ConnectionLostError
+            Deliveries that `holds` after the next `open` are passed again.
+        """
+
+    def retry(self, delivery: Delivery, delay_secs: float) -> bool:
+        """Let the broker deliver the message again after a delay; return whether it does.
+
+        False, as here: the broker has no delay. The consumer then keeps the delivery and its lease, and hands the
+        message out again itself.
+        """
+        return False
+
+    def give_up(self, delivery: Delivery, reason: str) -> None:
+        """Move a message that failed too often to the broker's own place for such messages.
+
+        Raises
+        ------
+        NotImplementedError
+            The broker has no such place. `can_give_up` says so beforehand.
+        """
+        raise NotImplementedError(f"{self.name} has no place for dead letters of its own: set dead_letters=")
+
+    @property
+    def can_give_up(self) -> bool:
+        """Whether `give_up` keeps the message somewhere."""
+        return False
+
+    def extend(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Renew the leases of these deliveries; return those that the broker has given to someone else meanwhile."""
+        return ()
+
+    def release(self, deliveries: Sequence[Delivery]) -> None:
+        """Give messages back that are not done, so that the broker delivers them again at once. Before `close`.
+
+        By default nothing happens: for brokers that take back all that a closed connection held.
+        """
+        return
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Return whether this delivery may still be acked.
+
+        False when its channel, its assignment or its claim is gone: the broker delivers the message again.
+        """
+        return True
+
+    def wake(self) -> None:
+        """End a `poll` that waits, if the client can. Any thread may call it, at any time, also after `close`."""
+        return
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Send acks that wait, and disconnect. It raises nothing, and may be called again or before `open`."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
