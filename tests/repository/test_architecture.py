@@ -19,6 +19,7 @@ COMPLETE = {
     "src/acker/_engine/": (".py",),
     "src/acker/topology/": (".py",),
     "src/acker/local/": (".py",),
+    "src/acker/connectors/": (".py",),
     "src/acker/spark/": (".py",),
 }
 
