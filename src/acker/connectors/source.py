@@ -1,7 +1,7 @@
 """The contract of a source: what a consumer needs from a broker.
 
-A `Source` knows deliveries and nothing of trees. One thread, the I/O thread of a `Consumer` or of a `SourceSpout`, calls
-all its methods, except `wake`. So a source needs no locks, and a client that belongs to one thread fits.
+A `Source` knows deliveries and nothing of trees. One thread, the I/O thread of a `Consumer` or of a `SourceSpout`,
+calls all its methods, except `wake`. So a source needs no locks, and a client that belongs to one thread fits.
 
 `acker.testing.connectors` runs the promises of docs/promises.md against any source.
 """
@@ -120,7 +120,7 @@ class Source(abc.ABC):
             Deliveries that `holds` after the next `open` are passed again.
         """
 
-    def retry(self, delivery: Delivery, delay_secs: float) -> bool:
+    def retry(self, delivery: Delivery, delay_secs: float) -> bool:  # noqa: ARG002
         """Let the broker deliver the message again after a delay; return whether it does.
 
         False, as here: the broker has no delay. The consumer then keeps the delivery and its lease, and hands the
@@ -143,27 +143,25 @@ class Source(abc.ABC):
         """Whether `give_up` keeps the message somewhere."""
         return False
 
-    def extend(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+    def extend(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:  # noqa: ARG002
         """Renew the leases of these deliveries; return those that the broker has given to someone else meanwhile."""
         return ()
 
-    def release(self, deliveries: Sequence[Delivery]) -> None:
+    def release(self, deliveries: Sequence[Delivery]) -> None:  # noqa: B027
         """Give messages back that are not done, so that the broker delivers them again at once. Before `close`.
 
         By default nothing happens: for brokers that take back all that a closed connection held.
         """
-        return
 
-    def holds(self, delivery: Delivery) -> bool:
+    def holds(self, delivery: Delivery) -> bool:  # noqa: ARG002
         """Return whether this delivery may still be acked.
 
         False when its channel, its assignment or its claim is gone: the broker delivers the message again.
         """
         return True
 
-    def wake(self) -> None:
+    def wake(self) -> None:  # noqa: B027
         """End a `poll` that waits, if the client can. Any thread may call it, at any time, also after `close`."""
-        return
 
     @abc.abstractmethod
     def close(self) -> None:
