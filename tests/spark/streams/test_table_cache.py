@@ -118,6 +118,28 @@ def test_memory_that_cannot_be_had_is_refused_at_once():
     assert len([*Path("/proc/self/fd").iterdir()]) == open_files
 
 
+def test_a_table_stays_open_until_the_process_that_claims_it_has_it(monkeypatch, tmp_path):
+    """The holder closes tables that were taken, each time that it takes one: also while another process claims one."""
+    holder, claimer = TableCache(tmp_path), TableCache(tmp_path)
+    table = holder.new()
+    merge(table, 1, 2, 3)
+    holder.put("shard", FIRST, table)
+    open_memory = SharedMemory.open
+
+    def open_late(process, number):
+        assert holder.take("another shard", FIRST) is None
+        return open_memory(process, number)
+
+    monkeypatch.setattr(SharedMemory, "open", open_late)
+    taken = claimer.take("shard", FIRST)
+    assert taken is not None and len(taken) == 3
+    assert not list(tmp_path.iterdir())
+    taken.close()
+    before = descriptors()
+    assert holder.take("another shard", FIRST) is None  # which closes the holder's copy
+    assert descriptors() == before - (1 if sys.version_info >= (3, 13) else 2)
+
+
 def test_workers_of_one_executor_know_one_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
     assert folder_of_executor() == tmp_path / f"acker-tables-{os.getuid()}"
@@ -180,15 +202,20 @@ def test_more_tables_than_descriptors_stay_with_their_process(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     cache = TableCache(tmp_path)
     before = descriptors()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 60, hard))
+    # A half for tables, and a half for all that this process has open already.
+    half = before + 60
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * half, hard))
     try:
-        left(cache, 300)
-        assert descriptors() - before <= (before + 60) // 2
-        for number in range(300):
+        left(cache, half + 240)
+        assert descriptors() - before <= half
+        for number in range(half + 240):
             table = cache.take(f"shard-{number}", FIRST)
             merge(table, *range(2000))  # more than fits
             cache.put(f"shard-{number}", SECOND, table)
-        assert [len(cache.take(f"shard-{number}", SECOND)) for number in range(300)] == [2000] * 300
+        for number in range(half + 240):
+            table = cache.take(f"shard-{number}", SECOND)
+            assert len(table) == 2000
+            table.close()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -3,8 +3,8 @@
 Spark chooses the worker of a shard anew in each micro-batch, so a table that belonged to one worker would be missed
 every other time. A table therefore lies in memory that has a file descriptor but no name (Linux, memfd). A small file,
 the shard's address file, holds the process, its descriptor and the table's token: another worker opens the memory
-through ``/proc``. It takes a table only if it has just read the same token from Spark's state, and renames the address
-file first, which only one worker can. The memory is freed with the last process that holds it.
+through ``/proc``. It takes a table only if it has just read the same token from Spark's state, and if it was the one
+that could rename the address file, which only one worker can. The memory is freed with the last process that holds it.
 
 Each such table costs its process a descriptor, and tables use at most half of those that the system allows. Further
 tables, and all tables on other systems, stay in the worker that made them.
@@ -195,29 +195,47 @@ class TableCache:
 
     def _claim(self, folder: Path, key: str, held: OpenTrees | None) -> OpenTrees | None:
         """Remove a shard's address file and return the table at that address; close the held one if it is another."""
-        mine = folder / f".{key}.{os.getpid()}"
-        try:
-            (folder / key).rename(mine)
-            address = _read_address(mine)
-            mine.unlink()
-        except OSError:
-            address = None
-        if held is not None:
-            if address == _address_of(held):
-                return held
+        file = folder / key
+        address = _read_address(file)
+        if held is not None and address != _address_of(held):
             held.close()
-        # A private table cannot be opened, and a shared one only within the limit of descriptors.
-        if address is None or address.number == _NO_NUMBER or not self._may_share():
+            held = None
+        # The other process closes its memory as soon as the address file is gone: so the memory is opened before.
+        memory = None if held is not None else self._open(address)
+        if not self._remove_address(file, address):
+            if held is not None:
+                held.close()
+            if memory is not None:
+                memory.close()
             return None
-        try:
-            memory = SharedMemory.open(address.process, address.number)
-        except (OSError, ValueError):  # Its process has ended, and another may have its number.
-            return None
+        if memory is None:
+            return held
         try:
             return OpenTrees.attach(memory, self._allocate)
         except ValueError:
             memory.close()
             return None
+
+    def _open(self, address: _Address | None) -> SharedMemory | None:
+        """Open the memory at an address; None if it cannot be had."""
+        # A private table cannot be opened, and a shared one only within the limit of descriptors.
+        if address is None or address.number == _NO_NUMBER or not self._may_share():
+            return None
+        try:
+            return SharedMemory.open(address.process, address.number)
+        except (OSError, ValueError):  # Its process has ended, and another may have its number.
+            return None
+
+    def _remove_address(self, file: Path, address: _Address | None) -> bool:
+        """Remove an address file; return whether this process did, and the file held this address."""
+        mine = file.with_name(f".{file.name}.{os.getpid()}")
+        try:
+            file.rename(mine)
+            removed = _read_address(mine)
+            mine.unlink()
+        except OSError:
+            return False
+        return removed == address
 
     def _close_taken(self) -> None:
         """Close tables that other processes have taken. Two are checked each time, so that none stays for long."""
