@@ -30,6 +30,11 @@ TESTED_WITH_OTHERS = {
     "local/observe/test_metrics.py": ["local/observe/readings"],
     "local/observe/test_tracing.py": ["local/observe/sampling"],
     "testing/test_clock.py": ["local/clock"],
+    "testing/test_connectors.py": [
+        "testing/connectors/broker",
+        "testing/connectors/publisher",
+        "testing/connectors/source",
+    ],
     "testing/test_kit.py": ["testing/bolts", "testing/complete", "testing/components"],
     "testing/test_scheduler.py": ["testing/turns"],
     "topology/test_component.py": ["topology/bolt", "topology/collector", "topology/reasons"],
