@@ -6,6 +6,7 @@ need no step); a JDK for targets that start Spark; message brokers for targets w
 """
 
 import argparse
+import concurrent.futures
 import hashlib
 import json
 import os
@@ -19,8 +20,9 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import broker
+import brokers
 import find_jdk
+from brokers.errors import UnavailableError
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -42,16 +44,17 @@ class Needs(NamedTuple):
 
 EXPORTERS = ("prometheus", "otel")
 CLIENTS = ("rabbitmq", "kafka", "redis", "sqs", "nats", "postgresql")
+BROKERS = ("rabbitmq", "redis", "kafka")
 LEVELS = {
     "build": Needs(),
     "run": Needs(extras=("spark", "cli"), groups=("plots",), jdk=True),
-    "quick": Needs(extras=("arrow", "cli", *EXPORTERS, *CLIENTS), groups=("test", "bench"), brokers=("rabbitmq",)),
+    "quick": Needs(extras=("arrow", "cli", *EXPORTERS, *CLIENTS), groups=("test", "bench"), brokers=BROKERS),
     "lint": Needs(extras=("spark", "cli", *EXPORTERS, *CLIENTS), groups=("lint", "test", "plots")),
     "test": Needs(
         extras=("spark", "connect", "cli", *EXPORTERS, *CLIENTS),
         groups=("lint", "test", "bench", "docs"),
         jdk=True,
-        brokers=("rabbitmq",),
+        brokers=BROKERS,
     ),
     "docs": Needs(extras=("spark", "cli", *EXPORTERS, *CLIENTS), groups=("docs",)),
     "bench": Needs(extras=("spark", "cli", *CLIENTS), groups=("test", "bench"), jdk=True),
@@ -187,11 +190,15 @@ def ensure_native_module(pyproject: dict[str, Any]) -> None:
 
 def ensure_brokers(names: tuple[str, ...]) -> None:
     """Get the brokers of the tests; without one, say that its tests will be skipped."""
-    for name in names:
+
+    def get(name: str) -> None:
         try:
-            broker.find_or_unpack(name, dict(os.environ))
-        except broker.UnavailableError as why:
+            brokers.BY_NAME[name].origin.find_or_bring(dict(os.environ))
+        except UnavailableError as why:
             say(f"The tests that need it will be skipped: {why}")
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # most of the time they wait for the network
+        list(pool.map(get, names))
 
 
 def main() -> None:

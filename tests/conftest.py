@@ -1,14 +1,11 @@
 """What the tests share: both implementations of the acker, and one Hypothesis profile."""
 
-import json
 import os
-import shutil
-import subprocess
 import sys
 import warnings
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +14,7 @@ import acker
 import acker._engine.combiner
 import acker._engine.open_trees
 import acker._engine.plain
+from tests.servers import NoServerError, Server
 from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
 
 # The machine is shared and may be slow, so no deadline. In CI the same examples every time; elsewhere new ones, and
@@ -49,8 +47,12 @@ collect_ignore_glob = [] if find_spec("pyspark") else NEED_PYSPARK
 # Names a server of Spark Connect for the tests, such as local[2]: set by tests/spark/test_connect.py.
 REMOTE = "ACKER_TESTS_REMOTE"
 
-SHARED = {"spark": "the Spark session", "rabbitmq": "the RabbitMQ server"}
+SERVER_NAMES = ("rabbitmq", "redis", "kafka")
+SHARED = {"spark": "the Spark session", **{name: f"the server {name}" for name in SERVER_NAMES}}
 SPARK_SESSION = SHARED["spark"]
+
+SERVERS: list[Server] = []  # those that run
+NO_SERVER = "no server "  # begins the reason of each skip
 
 
 # First, since xdist reads the marks in the same hook.
@@ -70,6 +72,18 @@ def pytest_collection_modifyitems(items):
     items.sort(key=start_order)  # stable: within a file the order stays
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group_of(item)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter):
+    """Name the servers that this machine does not have, as the last thing before the counts."""
+    skipped = Counter(
+        report.longrepr[2].partition(NO_SERVER)[2]
+        for report in terminalreporter.stats.get("skipped", [])
+        if NO_SERVER in report.longrepr[2]
+    )
+    for why, count in sorted(skipped.items()):
+        terminalreporter.write_line(f"SKIPPED {count} tests without {why}", yellow=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -108,30 +122,45 @@ def spark(tmp_path_factory):
     session.stop()
 
 
+def run_server(name, tmp_path_factory):
+    """Run a server for all tests of this process: see tests/servers.py for what a test can do to it."""
+    try:
+        server = Server(name, tmp_path_factory.mktemp(name) / "told")
+    except NoServerError as why:
+        if why.is_skipped:
+            pytest.skip(f"{NO_SERVER}{name}: {str(why).rpartition(chr(10))[2]}")
+        pytest.fail(f"no server {name}: {why}")
+    with server:
+        SERVERS.append(server)
+        yield server
+        SERVERS.remove(server)
+
+
 @pytest.fixture(scope="session")
 def rabbitmq(tmp_path_factory):
-    """A RabbitMQ server for all tests, started by scripts/broker.py: its `url`, and `commands`, a folder for PATH."""
-    script = Path(__file__).resolve().parent.parent / "scripts/broker.py"
-    told = tmp_path_factory.mktemp("rabbitmq") / "told"
-    command = [sys.executable, script, "rabbitmq"]
-    with (
-        told.open("wb") as log,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log) as process,
-    ):
-        line = process.stdout.readline()
-        if not line:
-            why = told.read_text(encoding="utf-8").strip()
-            # On a machine of CI what apt-get can bring is not done without.
-            if process.wait() == 3 and not ("CI" in os.environ and shutil.which("apt-get")):
-                pytest.skip(why.rpartition("\n")[2])
-            pytest.fail(f"no RabbitMQ server: {why}")
-        running = SimpleNamespace(**json.loads(line))
-        yield running
-        process.stdin.close()  # which tells it to stop
-        assert process.wait(90) == 0
-    assert not Path(running.folder).exists(), "it leaves its folder behind"
-    node = running.url.rpartition(":")[2].partition("/")[0]
-    assert not list(Path("/var").glob(f"*/rabbitmq/*{node}*")), "it writes to the folders of the system"
+    """RabbitMQ; `commands` is a folder for PATH, with rabbitmqctl."""
+    yield from run_server("rabbitmq", tmp_path_factory)
+    assert not list(Path("/var").glob("*/rabbitmq/*acker-*@localhost*")), "it writes to the folders of the system"
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory):
+    """Redis, whose data outlives a kill."""
+    yield from run_server("redis", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory):
+    """Kafka; `url` is for bootstrap.servers, and `facts` has the ports of a listener that tells of a proxy."""
+    yield from run_server("kafka", tmp_path_factory)
+
+
+@pytest.fixture(autouse=True)
+def restored_servers():
+    """Whatever a test does to servers ends with it."""
+    yield
+    for server in SERVERS:
+        server.restore()
 
 
 @pytest.fixture(params=[acker.Acker, acker.ReferenceAcker], ids=["native", "reference"])

@@ -313,7 +313,7 @@ def test_nothing_is_installed_where_sudo_would_ask(machine: Path, jvms: Path) ->
 
 
 # ---- broker.py ------------------------------------------------------------------------------------------------------
-# That it starts a server, and leaves nothing behind, is seen by every test that uses the fixture `rabbitmq`.
+# That it starts servers and obeys is seen in test_servers.py, and by every test that uses a fixture of a server.
 
 
 def broker(path: Path, root: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -328,20 +328,20 @@ def test_no_broker_and_nothing_to_download_it_with_is_one_sentence(machine: Path
 
 
 def test_a_download_of_a_broker_can_be_forbidden(machine: Path, tmp_path: Path) -> None:
-    for program in ("apt-get", "apt-cache", "dpkg-deb"):
+    for program in ("apt-get", "apt-cache", "dpkg-deb", "dpkg-query"):
         write_program(machine / program, f"touch {tmp_path / 'called'}\n")
     done = broker(machine, tmp_path / "rabbitmq", ACKER_INSTALL_BROKERS="0")
-    assert (done.returncode, done.stdout) == (3, "")
+    assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr == "rabbitmq is not here, and ACKER_INSTALL_BROKERS=0 forbids to download it\n"
     assert not (tmp_path / "called").exists()
 
 
 def test_a_download_that_fails_says_why_and_leaves_nothing(machine: Path, tmp_path: Path) -> None:
     write_program(machine / "apt-get", "echo 'E: Some index files failed to download.' >&2; exit 100\n")
-    for program in ("apt-cache", "dpkg-deb"):
+    for program in ("apt-cache", "dpkg-deb", "dpkg-query"):
         write_program(machine / program, "exit 1\n")
     done = broker(machine, tmp_path / "brokers/rabbitmq")
-    assert (done.returncode, done.stdout) == (3, "")
+    assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.splitlines()[-1] == "apt-get failed: E: Some index files failed to download."
     assert list((tmp_path / "brokers").iterdir()) == []
 

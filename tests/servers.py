@@ -1,0 +1,128 @@
+"""Servers for tests, each run by scripts/broker.py, which stops it when this process ends, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts/broker.py"
+# Exit codes of the script.
+IMPOSSIBLE = 3
+NOT_BROUGHT = 4
+STOP_SECONDS = 150.0  # longer than the script takes for a server that does not stop
+
+
+class NoServerError(Exception):
+    """A server did not start; the text says why."""
+
+    def __init__(self, why: str, code: int) -> None:
+        super().__init__(why)
+        self.code = code
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether tests do without: this machine cannot have it, or it is none of CI, which gets what it can."""
+        return self.code == IMPOSSIBLE or (self.code == NOT_BROUGHT and "CI" not in os.environ)
+
+
+class Server:
+    """A server that runs, and can be ended, paused and started again on the same ports with the data that it kept.
+
+    Each method returns when the server has done so. What an order cannot do is an AssertionError.
+
+    Attributes
+    ----------
+    url : str
+        What clients connect to: a URL, or for Kafka bootstrap.servers.
+    folder : Path
+        Its data, its settings and its log.
+    facts : dict
+        What else the script told, such as `commands`, a folder for PATH.
+    """
+
+    def __init__(self, name: str, told: Path) -> None:
+        self.name, self.told, self.state = name, told, "up"
+        with told.open("wb") as log:
+            # A session of its own, so that a signal to this process and its group does not end it uncleanly.
+            self._process = subprocess.Popen(
+                [sys.executable, SCRIPT, name],
+                start_new_session=True,
+                stderr=log,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        line = self._process.stdout.readline()
+        if not line:
+            code = self._process.wait()
+            self._close_pipes()
+            raise NoServerError(told.read_text(encoding="utf-8").strip(), code)
+        self.facts = json.loads(line)
+        self.url, self.folder = self.facts.pop("url"), Path(self.facts.pop("folder"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.stdin.close()  # which tells the script to stop the server
+        code = self._process.wait(STOP_SECONDS)
+        self._close_pipes()
+        if kind is None:
+            assert code == 0, self.told.read_text(encoding="utf-8")
+            assert not self.folder.exists(), "it leaves its folder behind"
+
+    @property
+    def commands(self) -> Path:
+        """A folder for PATH."""
+        return Path(self.facts["commands"])
+
+    @property
+    def log(self) -> str:
+        """What the server wrote so far."""
+        return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+
+    def stop(self) -> None:
+        """Let it end in good order, as at a shutdown."""
+        self._order("stop", "down")
+
+    def kill(self) -> None:
+        """End it by SIGKILL, with all of its processes."""
+        self._order("kill", "down")
+
+    def start(self) -> None:
+        """Start it again."""
+        self._order("start", "up")
+
+    def pause(self) -> None:
+        """Let it hang: connections stay open, nothing answers."""
+        self._order("pause", "paused")
+
+    def resume(self) -> None:
+        """Let it go on after a pause."""
+        self._order("resume", "up")
+
+    def restore(self) -> None:
+        """Bring it back to what the next test expects."""
+        if self.state == "paused":
+            self.resume()
+        if self.state == "down":
+            self.start()
+
+    def _order(self, order: str, state: str) -> None:
+        self._process.stdin.write(f"{order}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, f"broker.py {self.name} ended: {self.told.read_text(encoding='utf-8')}"
+        assert json.loads(line) == {"done": order}, f"{self.name}: {line}"
+        self.state = state
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            pipe.close()
