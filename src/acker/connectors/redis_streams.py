@@ -1,0 +1,696 @@
+"""Redis Streams: a consumer group as a source, and a publisher. The client is redis-py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from acker.connectors.publisher import Outgoing, Publisher
+from acker.connectors.source import Delivery, Source, SourceEvents
+from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
+
+try:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+except ImportError as error:
+    raise ImportError("acker.connectors.redis_streams needs redis-py: pip install 'acker[redis]'") from error
+
+__all__ = ["RedisStreams", "RedisStreamsPublisher"]
+
+_log: Final = logging.getLogger("acker.connectors")
+
+_URL: Final = "redis://localhost:6379"
+# A server that answers nothing for so long counts as lost, unless the client's own socket_timeout says otherwise.
+_SOCKET_TIMEOUT_SECS: Final = 10.0
+# A script holds up the whole server, so it gets few ids at a time; so does a batch of acks or of new entries.
+_BATCH: Final = 500
+# So often at least a source looks for entries whose lease is over: of consumers that died, or that gave them back.
+_CLAIM_SECS_MAX: Final = 5.0
+# Errors that a later attempt may not meet.
+_PASSING: Final = (
+    redis.BusyLoadingError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.MasterDownError,
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.TryAgainError,
+)
+_PASSING_CODES: Final = ("BUSY ", "MISCONF", "NOGROUP", "NOREPLICAS", "UNBLOCKED")
+
+# Sets the idle time of the entries that still belong to this consumer. Answers for each id: 1 it does, 0 someone else
+# has it or is done with it, 2 it is neither pending nor in the stream. XCLAIM alone would take entries back from a
+# consumer that claimed them; and JUSTID leaves their count of deliveries as it is.
+_SET_IDLE: Final = """
+local claim, answer = {'XCLAIM', KEYS[1], ARGV[1], ARGV[2], '0'}, {}
+for i = 5, #ARGV do
+  local id = ARGV[i]
+  if redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1, ARGV[2])[1] then
+    claim[#claim + 1] = id
+    answer[i - 4] = 1
+  elseif redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)[1] or redis.call('XRANGE', KEYS[1], id, id)[1] then
+    answer[i - 4] = 0
+  else
+    answer[i - 4] = 2
+  end
+end
+if #claim > 5 then
+  for _, word in ipairs({ARGV[3], ARGV[4], 'JUSTID'}) do claim[#claim + 1] = word end
+  local claimed = {}
+  for _, id in ipairs(redis.call(unpack(claim))) do claimed[id] = true end
+  for i = 5, #ARGV do
+    if answer[i - 4] == 1 and not claimed[ARGV[i]] then answer[i - 4] = 2 end
+  end
+end
+return answer
+"""
+# Acks the entries that still belong to this consumer; returns how many.
+_ACK_OWN: Final = """
+local count = 0
+for i = 3, #ARGV do
+  if redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2])[1] then
+    count = count + redis.call('XACK', KEYS[1], ARGV[1], ARGV[i])
+  end
+end
+return count
+"""
+# Removes the consumer unless entries are pending for it: they would be lost with it.
+_LEAVE: Final = """
+if not redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2])[1] then
+  redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+end
+"""
+
+
+@dataclass(slots=True, eq=False)
+class _EntryClaim:
+    """What a delivery needs to be settled, and when its lease was last known to be renewed."""
+
+    stream: str
+    entry_id: bytes
+    renewed: float
+    trimmed: bool = False  # The entry is no longer in the stream.
+
+    @property
+    def place(self) -> tuple[str, bytes]:
+        return self.stream, self.entry_id
+
+
+class RedisStreams(Source):
+    """Entries of Redis streams, read as one consumer of a consumer group.
+
+    The group is created where there is none, with an empty stream if need be. An entry belongs to this consumer until
+    it is acked or its lease ends: then any consumer of the group may take it over, and this one forgets it.
+
+    One field of an entry is the value of the message. The other fields are its headers: texts, or bytes where they
+    are not UTF-8. An entry without that field has an empty value, and all its fields are headers.
+
+    Parameters
+    ----------
+    server : str or redis.Redis
+        A URL of redis-py (``redis://``, ``rediss://`` or ``unix://``), or a client whose settings are used.
+    stream : str or sequence of str
+    group : str
+    consumer : str, optional
+        The name in the group. No two running processes may share it. By default a new one is made of the host, the
+        process and a random part.
+    start : str
+        Where a new group begins: ``"0"`` is the first entry of the stream, ``"$"`` the next one that is added.
+    field : str, optional
+        The field that holds the value. None: the value is the whole entry as a JSON object.
+    lease_secs : float
+        Entries that have been idle for so long are taken over from other consumers. The same for the whole group.
+    **options
+        More options of ``redis.Redis.from_url``, such as ``ssl_ca_certs`` or ``password``.
+
+    Attributes
+    ----------
+    trimmed_count : int
+        Entries that were removed from the stream (``MAXLEN``, ``XDEL``) before they were done and while nobody had
+        their contents: lost. A warning names them.
+    """
+
+    def __init__(
+        self,
+        server: str | redis.Redis = _URL,
+        *,
+        stream: str | Sequence[str],
+        group: str,
+        consumer: str | None = None,
+        start: str = "0",
+        field: str | None = "value",
+        lease_secs: float = 60.0,
+        **options: Any,
+    ) -> None:
+        self._streams = [stream] if isinstance(stream, str) else list(dict.fromkeys(stream))
+        if not self._streams:
+            raise ArgumentValueError("stream= names no stream")
+        if lease_secs <= 0:
+            raise ArgumentValueError(f"lease_secs must be positive, not {lease_secs}")
+        self._group, self._start, self._field = group, start, field
+        self._consumer = consumer or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        named = ", ".join(map(repr, self._streams))
+        self.name = f"Redis stream{'s' * (len(self._streams) > 1)} {named}, group {group!r}"
+        self.lease_secs: float = lease_secs
+        self.trimmed_count = 0
+        self._link = _RedisLink(self.name, server, options)
+        self._woken = threading.Event()
+        self._events: SourceEvents | None = None
+        self._leases = _EntryLeases(self._link, group, self._consumer, lease_secs)
+        self._opened: set[str] = set()
+        # Streams whose entries of this consumer are still to be looked at, from where; likewise those of the group.
+        self._own: dict[str, bytes] = {}
+        self._idle: dict[str, bytes] = {}
+        self._claim_secs = min(lease_secs / 4, _CLAIM_SECS_MAX)
+        self._claim_due = 0.0
+
+    # ---- connection -------------------------------------------------------------------------------------------------
+
+    def open(self, events: SourceEvents, limit: int) -> None:  # noqa: ARG002
+        """Connect, create the groups that are missing, and find out which deliveries still belong to this consumer."""
+        if events is not self._events:  # Another consumer of messages: what the last one had open is delivered anew.
+            self._leases.clear()
+        self._events = events
+        self._link.open()
+        for stream in self._streams:
+            # A group that is gone, with a server that lost its data, is made anew from the first entry on.
+            start = "0" if stream in self._opened else self._start
+            (reply,) = self._link.call(("XGROUP", "CREATE", stream, self._group, start, "MKSTREAM"))
+            if not isinstance(reply, redis.ResponseError):
+                again = stream in self._opened
+                _log.log(
+                    logging.WARNING if again else logging.INFO,
+                    "%s: group %r of stream %r %s, from %s on",
+                    self.name,
+                    self._group,
+                    stream,
+                    "was gone and is created again" if again else "is created",
+                    start,
+                )
+            elif not str(reply).startswith("BUSYGROUP"):
+                raise self._link.fault(reply)
+            self._opened.add(stream)
+        self._leases.renew_all()
+        # A lost connection may have taken entries with it that were on their way.
+        self._own = dict.fromkeys(self._streams, b"-")
+        self._claim_due = 0.0
+
+    def close(self) -> None:
+        """Send acks that wait, leave the group if nothing is pending, and disconnect."""
+        try:
+            if self._link.is_open:
+                self._leases.send_acks()
+                leave = [("EVAL", _LEAVE, "1", stream, self._group, self._consumer) for stream in self._streams]
+                self._link.call(*leave)  # An error is no harm: the name stays in the group.
+        except AckerError as error:
+            _log.warning("%s: closed without a farewell: %s", self.name, error)
+        finally:
+            self._link.close()
+        if self._leases.waiting_count:
+            _log.warning(
+                "%s: %d acks wait for the next connection; without one the messages come again",
+                self.name,
+                self._leases.waiting_count,
+            )
+
+    def wake(self) -> None:
+        """End a `poll` that waits with a limit of 0."""
+        self._woken.set()
+
+    # ---- reading ----------------------------------------------------------------------------------------------------
+
+    def poll(self, limit: int, wait_secs: float) -> Sequence[Delivery]:
+        """Return entries of this consumer that are not open, else some whose lease is over, else new ones."""
+        if limit <= 0:
+            self._leases.send_acks()
+            self._woken.wait(wait_secs)
+            self._woken.clear()
+            return ()
+        limit = min(limit, _BATCH)
+        return self._read_own(limit) or self._read_idle(limit) or self._read_new(limit, wait_secs)
+
+    def _read_new(self, limit: int, wait_secs: float) -> list[Delivery]:
+        """Send acks that wait, and read entries that nobody has."""
+        streams = self._streams[: min(limit, len(self._streams))]
+        self._streams = self._streams[len(streams) :] + streams  # So that each has its turn where the limit is small.
+        block_ms = int(min(wait_secs, self.wait_secs_max) * 1000)
+        block = ("BLOCK", str(block_ms)) if block_ms else ()  # 0 would be for ever.
+        # COUNT is for each stream.
+        count = str(limit // len(streams))
+        read = ("XREADGROUP", "GROUP", self._group, self._consumer, "COUNT", count, *block, "STREAMS", *streams)
+        now = time.monotonic()
+        *acked, found = self._link.call(*self._leases.ack_commands(), (*read, *[">"] * len(streams)))
+        self._leases.forget_acked(acked)
+        self._link.check([found])
+        pairs = found.items() if isinstance(found, Mapping) else found or ()
+        return [self._deliver(name.decode(), entry, 1, now) for name, entries in pairs for entry in entries]
+
+    def _read_own(self, limit: int) -> list[Delivery]:
+        """Read what is pending for this consumer's name and not open: from an earlier run, or a lost connection."""
+        found: list[Delivery] = []
+        while self._own and not found:
+            stream, begin = next(iter(self._own.items()))
+            (rows,) = self._link.ask(("XPENDING", stream, self._group, begin, "+", str(limit), self._consumer))
+            if len(rows) < limit:
+                del self._own[stream]
+            else:
+                self._own[stream] = b"(" + rows[-1][0]
+            counts = {row[0]: row[3] + 1 for row in rows if (stream, row[0]) not in self._leases}
+            if counts:
+                now = time.monotonic()
+                (entries,) = self._link.ask(("XCLAIM", stream, self._group, self._consumer, "0", *counts))
+                entries = [entry for entry in entries if entry]
+                self._report_trimmed(stream, set(counts) - {entry[0] for entry in entries})
+                found = [self._deliver(stream, entry, counts[entry[0]], now) for entry in entries]
+        return found
+
+    def _read_idle(self, limit: int) -> list[Delivery]:
+        """Take over entries whose lease is over, from whatever consumer of the group."""
+        now = time.monotonic()
+        if not self._idle:
+            if now < self._claim_due:
+                return []
+            late = self._claim_due and now - self._claim_due > self.lease_secs
+            self._claim_due = now + self._claim_secs
+            self._leases.send_acks()  # Else entries that are done could be among them.
+            if late and self._leases:
+                return []  # This process stood still: let its own leases be renewed first.
+            self._idle = dict.fromkeys(self._streams, b"0-0")
+        stream, cursor = next(iter(self._idle.items()))
+        idle_ms = str(int(self.lease_secs * 1000))
+        (reply,) = self._link.ask(
+            ("XAUTOCLAIM", stream, self._group, self._consumer, idle_ms, cursor, "COUNT", str(limit))
+        )
+        self._idle[stream] = reply[0]
+        if reply[0] == b"0-0":
+            del self._idle[stream]
+        self._report_trimmed(stream, reply[2] if len(reply) > 2 else ())  # Redis 6.2 says nothing of them.
+        entries = [entry for entry in reply[1] if entry]
+        if not entries:
+            return []
+        told = self._link.ask(*(("XPENDING", stream, self._group, id_, id_, "1") for id_, _ in entries))
+        _log.info("%s: took over %d entries of stream %r, whose lease was over", self.name, len(entries), stream)
+        return [
+            self._deliver(stream, entry, rows[0][3] if rows else 1, now)
+            for entry, rows in zip(entries, told, strict=True)
+        ]
+
+    def _deliver(self, stream: str, entry: Any, attempt: int, renewed: float) -> Delivery:
+        """Return the delivery of an entry, as Redis writes one: its id, and its fields and their contents in turn."""
+        entry_id, pairs = entry
+        flat = iter(pairs)
+        fields: dict[bytes, bytes] = dict(zip(flat, flat, strict=True))
+        value, headers = _message_of(fields, self._field)
+        claim = _EntryClaim(stream, entry_id, renewed)
+        delivery = Delivery(f"{stream}/{entry_id.decode()}", value, headers, attempt, fields, claim)
+        before = self._leases.add(delivery)
+        if before is not None and self._events is not None:  # Its lease was over, and nobody had renewed it.
+            self._events.revoked(lambda other: other is before)
+        return delivery
+
+    def _report_trimmed(self, stream: str, ids: Iterable[bytes]) -> None:
+        """Count and log entries that were removed from the stream before anybody was done with them."""
+        names = sorted(id_.decode() for id_ in ids)
+        if names:
+            self.trimmed_count += len(names)
+            _log.warning(
+                "%s: %d entries of stream %r were trimmed or deleted before they were done, and are lost: %s%s;"
+                " allow the stream a greater length",
+                self.name,
+                len(names),
+                stream,
+                ", ".join(names[:5]),
+                ", ..." * (len(names) > 5),
+            )
+
+    # ---- settling ---------------------------------------------------------------------------------------------------
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Keep the acks for the next `poll`, which sends them along with its own command, or send many at once."""
+        if not self._link.is_open:
+            raise ConnectionLostError(f"{self.name}: not connected, so nothing can be acked")
+        if self._leases.ack_later(deliveries) >= _BATCH:
+            self._leases.send_acks()
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Return whether the entry still belongs to this consumer: also while it is not connected."""
+        return self._leases.holds(delivery)
+
+    def extend(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Begin the leases anew; return the deliveries whose entries another consumer has claimed or acked."""
+        return self._leases.renew(deliveries)
+
+    def release(self, deliveries: Sequence[Delivery]) -> None:
+        """Let the leases end now, so that the next consumer that looks for such entries takes them."""
+        self._leases.end(deliveries)
+
+
+class _EntryLeases:
+    """The deliveries that belong to one consumer of a group, and those of them whose acks wait."""
+
+    def __init__(self, link: _RedisLink, group: str, consumer: str, lease_secs: float) -> None:
+        self._link, self._name, self._who, self._lease_secs = link, link.name, (group, consumer), lease_secs
+        self._held: dict[tuple[str, bytes], Delivery] = {}
+        self._acked: dict[tuple[str, bytes], Delivery] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, place: tuple[str, bytes]) -> bool:
+        return place in self._held
+
+    @property
+    def waiting_count(self) -> int:
+        """How many acks wait."""
+        return len(self._acked)
+
+    def clear(self) -> None:
+        """Forget all deliveries: they were another consumer's."""
+        self._held.clear()
+        self._acked.clear()
+
+    def add(self, delivery: Delivery) -> Delivery | None:
+        """Keep a delivery; return the one of the same entry that it replaces."""
+        before = self._held.get(delivery.receipt.place)
+        self._held[delivery.receipt.place] = delivery
+        return before
+
+    def holds(self, delivery: Delivery) -> bool:
+        return self._held.get(delivery.receipt.place) is delivery
+
+    def _forget(self, deliveries: Iterable[Delivery]) -> None:
+        for delivery in filter(self.holds, deliveries):
+            del self._held[delivery.receipt.place]
+
+    def ack_later(self, deliveries: Iterable[Delivery]) -> int:
+        """Keep acks for `ack_commands`; return how many wait."""
+        self._acked.update((delivery.receipt.place, delivery) for delivery in deliveries)
+        return len(self._acked)
+
+    def send_acks(self) -> None:
+        """Send the acks that wait. After an error they still do."""
+        self.forget_acked(self._link.call(*self.ack_commands()))
+
+    def ack_commands(self) -> list[tuple[Any, ...]]:
+        """Return the commands that ack what waits: by a script that checks the owner where a lease may be over."""
+        sure_after = time.monotonic() - self._lease_secs * 0.8
+        commands: list[tuple[Any, ...]] = []
+        for stream, claims in _by_stream(filter(self.holds, self._acked.values())):
+            ids = [claim.entry_id for claim in claims]
+            if min(claim.renewed for claim in claims) > sure_after:
+                commands.append(("XACK", stream, self._who[0], *ids))
+            else:
+                commands.append(("EVAL", _ACK_OWN, "1", stream, *self._who, *ids))
+        return commands
+
+    def forget_acked(self, replies: Sequence[Any]) -> None:
+        """Read the answers to `ack_commands`. Where one is an error, all acks stay for the next time."""
+        self._link.check(replies)
+        late = sum(not delivery.receipt.trimmed for delivery in self._acked.values()) - sum(replies)
+        self._forget(self._acked.values())
+        self._acked.clear()
+        if late > 0:
+            _log.warning("%s: %d acks came too late: others have the entries and do the work again", self._name, late)
+
+    def renew_all(self) -> None:
+        """Renew all leases, and forget the deliveries that are lost."""
+        self.renew(list(self._held.values()))
+
+    def renew(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Begin leases anew; forget the deliveries that are lost, and return them."""
+        lost = self._set_idle(deliveries, "IDLE", "0")
+        if lost:
+            _log.warning("%s: %d leases are lost: other consumers have the entries", self._name, len(lost))
+        return lost
+
+    def end(self, deliveries: Sequence[Delivery]) -> None:
+        """End leases, and forget the deliveries."""
+        self._set_idle(deliveries, "TIME", "1")  # a millisecond after 1970
+        self._forget(deliveries)
+
+    def _set_idle(self, deliveries: Iterable[Delivery], option: str, number: str) -> list[Delivery]:
+        held: list[Delivery] = []
+        lost: list[Delivery] = []
+        for delivery in deliveries:
+            (held if self.holds(delivery) else lost).append(delivery)
+        for stream, claims in _by_stream(held):
+            now = time.monotonic()
+            ids = [claim.entry_id for claim in claims]
+            (answers,) = self._link.ask(("EVAL", _SET_IDLE, "1", stream, *self._who, option, number, *ids))
+            trimmed = []
+            for claim, answer in zip(claims, answers, strict=True):
+                if answer == 0:
+                    lost.append(self._held.pop(claim.place))
+                    continue
+                claim.renewed = now
+                if answer == 2 and not claim.trimmed:
+                    claim.trimmed = True
+                    trimmed.append(claim.entry_id.decode())
+            if trimmed:
+                _log.warning(
+                    "%s: %d open messages of stream %r are no longer in it and live in this process alone: %s",
+                    self._name,
+                    len(trimmed),
+                    stream,
+                    ", ".join(trimmed[:5]),
+                )
+        return lost
+
+
+class RedisStreamsPublisher(Publisher):
+    """Adds entries to a Redis stream, as `RedisStreams` reads them: a field for the value, and one for each header.
+
+    Redis confirms an entry when it is in memory; whether it outlives a crash is up to the server's ``appendfsync``.
+    The key of a message becomes a field ``key``.
+
+    Parameters
+    ----------
+    server : str or redis.Redis
+        As for `RedisStreams`.
+    stream : str
+        For the messages whose `Outgoing.to` is None.
+    field : str
+        The field that holds the value.
+    maxlen : int, optional
+        About how many entries the stream keeps (``MAXLEN ~``). Entries that nobody has read yet are removed, too.
+    replicas : int
+        So many replicas must have the entries before they count as written (``WAIT``).
+    replicas_secs : float
+        For how long to wait for the replicas; less than the client's ``socket_timeout``.
+    **options
+        More options of ``redis.Redis.from_url``.
+    """
+
+    def __init__(
+        self,
+        server: str | redis.Redis = _URL,
+        *,
+        stream: str,
+        field: str = "value",
+        maxlen: int | None = None,
+        replicas: int = 0,
+        replicas_secs: float = 2.0,
+        **options: Any,
+    ) -> None:
+        self._stream, self._field = stream, field
+        self._trim = () if maxlen is None else ("MAXLEN", "~", str(maxlen))
+        self._replicas, self._wait = replicas, ("WAIT", str(replicas), str(int(replicas_secs * 1000)))
+        self.name = f"Redis stream {stream!r}"
+        self._link = _RedisLink(self.name, server, options)
+
+    def open(self) -> None:
+        """Connect."""
+        self._link.open()
+
+    def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+        """Add entries with XADD, many at a time, and wait for the server's answer to each."""
+        outcomes: list[Exception | None] = []
+        for begin in range(0, len(messages), _BATCH):
+            outcomes += self._publish(messages[begin : begin + _BATCH])
+        return outcomes
+
+    def _publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+        commands = [
+            ("XADD", message.to or self._stream, *self._trim, "*", *_fields_of(message, self._field))
+            for message in messages
+        ]
+        try:
+            if not self._link.is_open:
+                self._link.open()
+            replies = self._link.call(*commands, *([self._wait] if self._replicas else []))
+        except AckerError as error:
+            return [_unconfirmed(error) for _ in messages]
+        count = replies.pop() if self._replicas else 0
+        outcomes: list[Exception | None] = [
+            _unconfirmed(self._link.fault(reply)) if isinstance(reply, Exception) else None for reply in replies
+        ]
+        if isinstance(count, Exception) or count < self._replicas:
+            had = f"{count} of {self._replicas} replicas have it"
+            outcomes = [outcome or PublishError(f"{self.name}: {had}") for outcome in outcomes]
+        return outcomes
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._link.close()
+
+
+class _RedisLink:
+    """One connection to Redis. It sends nothing twice by itself: entries that are read twice would belong to nobody."""
+
+    def __init__(self, name: str, server: str | redis.Redis, options: Mapping[str, Any]) -> None:
+        self.name = name
+        if isinstance(server, str):
+            server = self._client_of(server, options)
+        elif options:
+            raise ArgumentValueError(f"{name}: options go with a URL, not with a client: {', '.join(sorted(options))}")
+        pool = server.connection_pool
+        self._options = {**pool.connection_kwargs, "retry": Retry(NoBackoff(), 0)}
+        for option in ("socket_timeout", "socket_connect_timeout"):
+            if self._options.get(option) is None:
+                self._options[option] = _SOCKET_TIMEOUT_SECS
+        self._connection_class = pool.connection_class
+        self._connection_class(**self._options)  # An unknown option is an error now, not when the consumer runs.
+        self._connection: Any = None
+
+    def _client_of(self, url: str, options: Mapping[str, Any]) -> redis.Redis:
+        with contextlib.suppress(ValueError):
+            return redis.Redis.from_url(url, **options)
+        # The client's own error may show what follows a character of the password that is not encoded.
+        raise ArgumentValueError(
+            f"{self.name}: not a URL of redis-py, such as redis://user:password@host:6379/0; write characters such as"
+            " / and # of a password as %2F and %23"
+        )
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    def open(self) -> None:
+        self.close()
+        connection = self._connection_class(**self._options)
+        try:
+            connection.connect()
+        except redis.RedisError as error:
+            raise self.fault(error) from error
+        self._connection = connection
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
+
+    def call(self, *commands: Sequence[Any]) -> list[Any]:
+        """Send commands in one go; return the answer to each, which may be a `redis.ResponseError`."""
+        connection = self._connection
+        if connection is None:
+            raise ConnectionLostError(f"{self.name}: not connected")
+        done = False
+        try:
+            connection.send_packed_command(connection.pack_commands(commands))
+            replies = [self._reply(connection) for _ in commands]
+            done = True
+        except redis.RedisError as error:
+            raise self.fault(error) from error
+        finally:
+            if not done:  # An answer that is still to come would be taken for that to the next command.
+                self.close()
+        return replies
+
+    @staticmethod
+    def _reply(connection: Any) -> Any:
+        try:
+            return connection.read_response(disable_decoding=True)
+        except redis.ResponseError as error:
+            return error
+
+    def ask(self, *commands: Sequence[Any]) -> list[Any]:
+        """Send commands in one go; return the answers, or raise the first error among them."""
+        replies = self.call(*commands)
+        self.check(replies)
+        return replies
+
+    def check(self, replies: Iterable[Any]) -> None:
+        """Raise the first error among these answers."""
+        for reply in replies:
+            if isinstance(reply, redis.ResponseError):
+                raise self.fault(reply) from reply
+
+    def fault(self, error: Exception) -> AckerError:
+        """Return what a consumer makes of an error of redis-py."""
+        text = str(error)
+        if password := self._options.get("password"):
+            text = text.replace(str(password), "***")
+        if isinstance(error, redis.AuthenticationError):
+            return SourceError(f"{self.name}: Redis refuses the credentials: {text}")
+        text = f"{self.name}: {text}"
+        passing = isinstance(error, _PASSING) or any(code in text for code in _PASSING_CODES)
+        if isinstance(error, redis.ResponseError) and not passing:
+            return SourceError(text)
+        return ConnectionLostError(text)
+
+
+def _unconfirmed(error: Exception) -> PublishError:
+    unconfirmed = PublishError(str(error))
+    unconfirmed.__cause__ = error
+    return unconfirmed
+
+
+def _by_stream(deliveries: Iterable[Delivery]) -> Iterator[tuple[str, list[_EntryClaim]]]:
+    """Yield the claims of deliveries, those of one stream together, at most `_BATCH` at a time."""
+    claims: dict[str, list[_EntryClaim]] = {}
+    for delivery in deliveries:
+        claims.setdefault(delivery.receipt.stream, []).append(delivery.receipt)
+    for stream, all_ in claims.items():
+        for begin in range(0, len(all_), _BATCH):
+            yield stream, all_[begin : begin + _BATCH]
+
+
+def _message_of(fields: Mapping[bytes, bytes], field: str | None) -> tuple[bytes, dict[str, Any]]:
+    """Return the value and the headers of an entry."""
+    if field is None:
+        names = {
+            name.decode(errors="surrogateescape"): content.decode(errors="surrogateescape")
+            for name, content in fields.items()
+        }
+        return json.dumps(names).encode(), {}
+    wanted = field.encode()
+    headers = {
+        name.decode(errors="backslashreplace"): _text_of(content) for name, content in fields.items() if name != wanted
+    }
+    return fields.get(wanted, b""), headers
+
+
+def _text_of(content: bytes) -> str | bytes:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content
+
+
+def _fields_of(message: Outgoing, field: str) -> Iterator[str | bytes]:
+    """Yield the fields of an entry and their contents in turn."""
+    for name, content in message.headers.items():
+        yield name
+        yield _bytes_of(content)
+    if message.key is not None:
+        yield "key"
+        yield message.key
+    yield field
+    yield message.value
+
+
+def _bytes_of(content: Any) -> str | bytes:
+    if isinstance(content, str | bytes):
+        return content
+    if isinstance(content, bool):
+        return "true" if content else "false"
+    return "" if content is None else str(content)
