@@ -1,6 +1,23 @@
 """Connectors: a broker's message is acked when everything that derives from it is done."""
 
+from acker.connectors.consumer import Consumer
+from acker.connectors.dead_letters import DeadLetterFile
+from acker.connectors.handles import Child, ConsumedMessage, Handle
+from acker.connectors.open_messages import OpenMessage, OpenMessages
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.connectors.source import Delivery, Source, SourceEvents
 
-__all__ = ["Delivery", "Outgoing", "Publisher", "Source", "SourceEvents"]
+__all__ = [
+    "Child",
+    "ConsumedMessage",
+    "Consumer",
+    "DeadLetterFile",
+    "Delivery",
+    "Handle",
+    "OpenMessage",
+    "OpenMessages",
+    "Outgoing",
+    "Publisher",
+    "Source",
+    "SourceEvents",
+]

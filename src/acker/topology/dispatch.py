@@ -223,7 +223,7 @@ def unreliable_spout(
     return _spout(_UnreliableFunctions, next, name, outputs=outputs, **shared)
 
 
-class _Consumer(_WithArgs, Bolt):
+class _ConsumingBolt(_WithArgs, Bolt):
     """A bolt of one function."""
 
     _consume: Consume
@@ -253,12 +253,12 @@ class _Consumer(_WithArgs, Bolt):
                 refuse_unrun(self.component_name, "consume", returned)
 
 
-class _AsyncConsumer(_Consumer):
+class _AsyncConsumingBolt(_ConsumingBolt):
     async def process(self, tup: Tuple) -> Any:
         return await super().process(tup)
 
 
-class _Nacker(_Consumer):
+class _Nacker(_ConsumingBolt):
     auto_ack = False
 
     def process(self, tup: Tuple) -> None:
@@ -266,7 +266,7 @@ class _Nacker(_Consumer):
         self.fail(tup, "an auto_nack_bolt fails what it consumed")
 
 
-class _AsyncNacker(_Consumer):
+class _AsyncNacker(_ConsumingBolt):
     auto_ack = False
 
     async def process(self, tup: Tuple) -> None:
@@ -332,7 +332,7 @@ def auto_ack_bolt(
             raise TopologyError(f"{what[1:]}: expected a dict of fields such as {{'word': 'x'}}, got {values!r}")
         if inspect.iscoroutinefunction(consume):
             raise TopologyError(f"{what[1:]}: {consume.__name__} is `async def`, which no runtime awaits here")
-    return _bolt((_Consumer, _AsyncConsumer), consume, outputs, make_args, name, **members)
+    return _bolt((_ConsumingBolt, _AsyncConsumingBolt), consume, outputs, make_args, name, **members)
 
 
 def auto_nack_bolt(

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from acker.errors import AckerError
+from acker.topology.backoff import backoff
 from acker.topology.component import Component
 from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.replays import ReplayTable
@@ -228,8 +229,7 @@ class ReliableSpout(Spout):
             self._replays.forget(tup_id)
             self.dead_letter(tup_id, entry.values, reason)
             return
-        # min() in the exponent, since 2.0**1024 overflows.
-        secs = min(self.backoff_secs * 2.0 ** min(entry.attempt - 1, 64), self.backoff_secs_max)
+        secs = backoff(entry.attempt, self.backoff_secs, self.backoff_secs_max)
         self._replays.schedule(tup_id, self._collector.now_ms() + round(secs * 1000), counted=counted)
 
     def dead_letter(self, tup_id: Any, values: Sequence[Any], reason: Reason) -> None:

@@ -1,0 +1,185 @@
+"""The messages that an intake holds: those not handed out, open ones, and those that wait for a retry."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from acker.connectors.source import Delivery
+from acker.topology.reasons import Reason
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt at one delivery. A retry of the same delivery is another attempt.
+
+    Attributes
+    ----------
+    message_id : int
+        The consumer's own number of this attempt, never used twice.
+    delivery : Delivery
+    number : int
+        The attempt's number, from 1, as far as broker and consumer know.
+    since_ns : int
+        When it was delivered, or was handed out, on the monotonic clock.
+    state : str
+        "ready": not handed out yet. "open": handed out. "waiting": for a retry. "dead": its dead letter is not
+        confirmed yet. "done": its ack is on the way. "ended".
+    reason : Reason or None
+        Of its failure.
+    tree : Any
+        Set by the owner of the intake.
+    """
+
+    message_id: int
+    delivery: Delivery
+    number: int
+    since_ns: int
+    state: str = "ready"
+    reason: Reason | None = None
+    tree: Any = None
+
+
+@dataclass(slots=True)
+class IntakeCounts:
+    """What happened to messages since the start. The I/O thread writes, any thread reads."""
+
+    delivered: int = 0
+    acked: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    retried: int = 0
+    dead_letters: int = 0
+    revoked: int = 0
+    released: int = 0
+    late: int = 0
+    reconnects: int = 0
+    polls: int = 0
+
+
+class AttemptTable:
+    """The attempts by message id, a queue of those that can be handed out, and a heap of those that wait.
+
+    Any thread may call `take`, `listen`, `close` and `oldest`, the I/O thread everything.
+    """
+
+    def __init__(self) -> None:
+        self._ids = itertools.count(1)
+        self._by_id: dict[int, Attempt] = {}
+        self._ready: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
+        self._handing_out = threading.Lock()
+        self._waiting: list[tuple[float, int, Attempt]] = []
+        self._listeners: list[Callable[[], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def add(self, delivery: Delivery, number: int) -> Attempt:
+        """Add an attempt, ready to be handed out; call `notify` after the last one."""
+        attempt = Attempt(next(self._ids), delivery, number, time.monotonic_ns())
+        self._by_id[attempt.message_id] = attempt
+        self._ready.put(attempt)
+        return attempt
+
+    def take(self, timeout_secs: float | None = None) -> Attempt | None:
+        """Hand out the next attempt; None after `close`.
+
+        Raises
+        ------
+        queue.Empty
+            Nothing came within `timeout_secs`.
+        """
+        while True:
+            attempt = self._ready.get() if timeout_secs is None else self._ready.get(timeout_secs > 0, timeout_secs)
+            if attempt is None:
+                self._ready.put(None)  # for the next one who asks
+                return None
+            with self._handing_out:
+                if attempt.state == "ready":
+                    attempt.state = "open"
+                    attempt.since_ns = time.monotonic_ns()
+                    return attempt
+
+    def close(self) -> None:
+        """Let every `take`, from now on, return None once the queue is empty."""
+        self._ready.put(None)
+        self.notify()
+
+    def notify(self) -> None:
+        """Call the listeners."""
+        for listener in list(self._listeners):
+            try:
+                listener()
+            except RuntimeError:  # its event loop is closed
+                self._listeners.remove(listener)
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call a function, on the I/O thread, when attempts became ready; return a function that ends this."""
+        self._listeners.append(listener)
+
+        def end() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return end
+
+    def get(self, message_id: int) -> Attempt | None:
+        """Return an attempt that was handed out and has not ended."""
+        attempt = self._by_id.get(message_id)
+        return attempt if attempt is not None and attempt.state == "open" else None
+
+    def end(self, attempt: Attempt) -> bool:
+        """Remove an attempt; return whether someone still works on it."""
+        with self._handing_out:
+            was_open = attempt.state == "open"
+            attempt.state = "ended"
+        self._by_id.pop(attempt.message_id, None)
+        return was_open
+
+    def wait(self, attempt: Attempt, secs: float) -> None:
+        """Keep an attempt that failed for a retry."""
+        attempt.state = "waiting"
+        heapq.heappush(self._waiting, (time.monotonic() + secs, attempt.message_id, attempt))
+
+    def replay(self, now: float) -> int:
+        """Begin the attempts that follow those whose wait is over; return how many."""
+        replayed = 0
+        while self._waiting and self._waiting[0][0] <= now:
+            attempt = heapq.heappop(self._waiting)[2]
+            if attempt.state == "waiting":
+                self.end(attempt)
+                self.add(attempt.delivery, attempt.number + 1)
+                replayed += 1
+        if replayed:
+            self.notify()
+        return replayed
+
+    @property
+    def next_replay(self) -> float | None:
+        """When the next wait is over, on the monotonic clock."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def of(self, states: Iterable[str], concerned: Callable[[Delivery], bool] | None = None) -> list[Attempt]:
+        """Return the attempts in some states, of some deliveries."""
+        wanted = frozenset(states)
+        return [
+            attempt
+            for attempt in self._by_id.values()
+            if attempt.state in wanted and (concerned is None or concerned(attempt.delivery))
+        ]
+
+    def deliveries(self) -> list[Delivery]:
+        """Return the deliveries of all attempts."""
+        return [attempt.delivery for attempt in self._by_id.values()]
+
+    def oldest(self, most: int | None = None) -> list[Attempt]:
+        """Return the attempts that were handed out and have not ended, the oldest first. From any thread."""
+        copied = list(self._by_id.copy().values())
+        found = sorted((each for each in copied if each.state == "open"), key=lambda attempt: attempt.since_ns)
+        return found[:most]

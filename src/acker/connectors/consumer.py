@@ -1,0 +1,287 @@
+"""The consumer: messages of a broker, acked when everything that derives from them is done."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import Any, Final, Self
+
+from acker._engine.ids import IdGenerator
+from acker._engine.protocol import Kind
+from acker.connectors.attempts import Attempt
+from acker.connectors.handles import ConsumedMessage, MessageTree, Row, describe, track_row
+from acker.connectors.intake import Intake
+from acker.connectors.open_messages import OpenMessages, describe_open
+from acker.connectors.options import IntakeOptions, check_secs
+from acker.connectors.publisher import Publisher
+from acker.connectors.source import Source
+from acker.connectors.trees import MessageTrees, task_stats
+from acker.errors import ArgumentTypeError, ForkedError
+from acker.local.observe.metrics import RuntimeState, RuntimeStats
+
+# A tree times out after 1 to 1 + 1 / (buckets - 1) times the timeout.
+_BUCKETS: Final = 5
+_LOOKS: Final = 4  # of the watchdog, in a timeout
+_SPOUT_TASK: Final = 1
+_ACKER_TASK: Final = 2
+
+
+class Consumer:
+    """Hands out the messages of a source, and acks each when everything that derives from it is done.
+
+    Iterate over it, from one thread or several, or use `aiter` on an event loop. End each message, as with a ``with``
+    block; give work that goes elsewhere a `child`.
+
+    Parameters
+    ----------
+    source : Source
+        Such as `acker.connectors.rabbitmq.RabbitMQ`.
+    timeout_secs : float
+        A message that is not done in this time fails; it times out after 1 to 1.25 times as long. It counts from the
+        hand-out, so messages that wait in this process do not time out.
+    open_max : int
+        The most messages in this process that are not settled: those not handed out, open ones, and those that wait for
+        a retry. Further ones stay with the broker.
+    attempts_max : int, optional
+        After so many failed attempts a message becomes a dead letter. None: a message is tried again without an end.
+    backoff_secs, backoff_secs_max : float
+        The wait after the first failed attempt, and the longest one; each wait is twice the one before.
+    dead_letters : Publisher or "broker", optional
+        Where dead letters go. The message is acked when its dead letter is confirmed. "broker": the broker's own place,
+        for sources with `can_give_up`. A message that `decode` refuses goes there at once.
+    decode : callable, optional
+        Makes `message.value` of the body; for example ``json.loads``. By default the value is the body, as bytes.
+    drain_secs : float
+        How long the end waits for open messages. Those that are not done then go back to the broker.
+    trace : bool
+        Whether each handle remembers the stack where it was made, for `oldest` and for warnings. This makes a child
+        cost ten times as much. By default a handle remembers the line only.
+    name : str, optional
+        For logs, metrics and threads; by default that of the source.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+        An option has a wrong type or value.
+
+    Examples
+    --------
+    >>> with Consumer(source, timeout_secs=300) as consumer:        # doctest: +SKIP
+    ...     for message in consumer:
+    ...         with message:
+    ...             for part in message.value.split():
+    ...                 message.submit(pool, work, part)
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        timeout_secs: float = 300.0,
+        open_max: int = 1000,
+        attempts_max: int | None = None,
+        backoff_secs: float = 1.0,
+        backoff_secs_max: float = 60.0,
+        dead_letters: Publisher | str | None = None,
+        decode: Callable[[bytes], Any] | None = None,
+        drain_secs: float = 30.0,
+        trace: bool = False,
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(source, Source):
+            raise ArgumentTypeError(f"source: expected a Source, got {source!r}")
+        if decode is not None and not callable(decode):
+            raise ArgumentTypeError(f"decode: expected a callable, got {decode!r}")
+        check_secs("timeout_secs", timeout_secs, above_zero=True)
+        options = IntakeOptions(open_max, attempts_max, backoff_secs, backoff_secs_max, dead_letters, drain_secs)
+        self.name = source.name if name is None else name
+        self.logger = logging.getLogger("acker.connectors")
+        self.trace = trace
+        self._decode = decode
+        self._process = os.getpid()
+        self._ids = IdGenerator()
+        self._trees = MessageTrees(self.name, timeout_secs, self.logger, self.stats)
+        self._intake = self._trees.intake = Intake(source, options, self.logger, self._trees.turn, self._trees.over)
+        # Callable by every handle without a further look-up.
+        self.next_id = self._ids.next
+        self.post: Callable[[Row], None] = self._intake.post
+        self.post_unlocked: Callable[[Row], None] = self._intake.post_unlocked
+        self._undecodable = 0
+        self._started: float | None = None
+        self._starting = threading.Lock()
+
+    # ---- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect, on the I/O thread. Iteration and ``with`` do this, too.
+
+        Raises
+        ------
+        RuntimeStateError
+            It was started before.
+        """
+        with self._starting:
+            self._start()
+
+    def _start(self) -> None:
+        self._intake.start()
+        self._started = time.monotonic()
+
+    def _ensure_started(self) -> None:
+        if self._process != os.getpid():
+            raise ForkedError("Consumer", self._process)
+        with self._starting:
+            if self._started is None:
+                self._start()
+
+    def stop(self) -> None:
+        """Take no new messages: iterations end. Signal handlers may call it."""
+        self._intake.stop()
+
+    def close(self) -> None:
+        """Stop, wait until open messages are done or `drain_secs` are over, and disconnect.
+
+        What is not done goes back to the broker. May be called again.
+        """
+        if self._started is not None and self._process == os.getpid():
+            self._intake.stop()
+            self._intake.join()
+
+    def __enter__(self) -> Self:
+        self._ensure_started()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        self._ensure_started()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        # On another thread, so that coroutines that work for open messages can finish.
+        await asyncio.to_thread(self.close)
+
+    # ---- messages ----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[ConsumedMessage]:
+        """Yield messages until `stop`; several threads may iterate.
+
+        Raises
+        ------
+        SourceError
+            The source failed for good.
+        """
+        self._ensure_started()
+        frame = sys._getframe(1)
+        while (attempt := self._intake.take()) is not None:
+            message = self._message(attempt, (frame.f_code, frame.f_lasti))
+            if message is not None:
+                yield message
+            del message  # else this generator would hold the handle while its user waits for the next one
+
+    async def aiter(self) -> AsyncIterator[ConsumedMessage]:
+        """Yield messages on an event loop until `stop`; as iteration, which also has the errors."""
+        self._ensure_started()
+        frame = sys._getframe(1)
+        place = (frame.f_code, frame.f_lasti)
+        loop = asyncio.get_running_loop()
+        arrived = asyncio.Event()
+
+        def tell_loop() -> None:
+            loop.call_soon_threadsafe(arrived.set)
+
+        end_listening = self._intake.attempts.listen(tell_loop)
+        try:
+            while True:
+                arrived.clear()
+                try:
+                    attempt = self._intake.take(0)
+                except queue.Empty:
+                    await arrived.wait()
+                    continue
+                if attempt is None:
+                    return
+                message = self._message(attempt, place)
+                if message is not None:
+                    yield message
+                del message
+                # Messages that are there already must not keep the loop from its other work.
+                await asyncio.sleep(0)
+        finally:
+            end_listening()
+
+    def _message(self, attempt: Attempt, place: Any) -> ConsumedMessage | None:
+        """Begin the tree of an attempt; return its message, or None if the body cannot be decoded."""
+        tree = MessageTree(self, attempt, self.next_id())
+        attempt.tree = tree
+        tuple_id = self.next_id()
+        self.post(track_row(tree, tuple_id))
+        value: Any = attempt.delivery.value
+        if self._decode is not None:
+            try:
+                value = self._decode(value)
+            except Exception as fault:  # noqa: BLE001 - whatever a decoder raises is the message's fault
+                self._undecodable += 1
+                tree.is_final = True
+                tree.reason = f"the body cannot be decoded: {describe(fault)}"
+                self.post((int(Kind.FAIL), tree.root_id, 0, 0, 0))
+                return None
+        return ConsumedMessage(tree, tuple_id, place, value)
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Return how many messages are in this process and not settled."""
+        return len(self._intake.attempts)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def oldest(self, most: int = 10) -> OpenMessages:
+        """Return the messages that are open longest, the oldest first; a notebook shows them as a table."""
+        return describe_open(self._intake.attempts.oldest(most))
+
+    def stats(self) -> RuntimeStats:
+        """Return the figures of this moment, in the form that topologies have.
+
+        So `acker.local.prometheus.serve` and the exporter for OpenTelemetry take a consumer, too. The task of kind
+        "spout" has the messages; its `user` counts "delivered", "retried", "revoked", "released", "reconnects",
+        "lost_handles" and "undecodable".
+        """
+        uptime_secs = 0.0 if self._started is None else time.monotonic() - self._started
+        user = {"lost_handles": self._trees.lost, "undecodable": self._undecodable}
+        return RuntimeStats(
+            topology=self.name,
+            state=self._state,
+            uptime_secs=uptime_secs,
+            tasks=(task_stats(self._intake, user), self._trees.task_stats()),
+        )
+
+    @property
+    def _state(self) -> RuntimeState:
+        if self._started is None:
+            return "new"
+        if not self._intake.is_alive:
+            return "stopped"
+        return "draining" if self._intake.is_stopping else "running"
+
+    def __repr__(self) -> str:
+        return f"<Consumer of {self._intake.source.name}, {self._state}, {len(self)} messages>"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<p>{escape(repr(self))}</p>{self.oldest()._repr_html_()}"

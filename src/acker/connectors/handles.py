@@ -1,0 +1,420 @@
+"""Handles: a message and its children, each of which ends once, from any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError, Executor, Future
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
+
+from acker._engine.protocol import Kind
+from acker.connectors.attempts import Attempt
+from acker.errors import TupleStateError
+
+_OK, _FAIL, _TRACK, _RESET_TIMEOUT = int(Kind.OK), int(Kind.FAIL), int(Kind.TRACK), int(Kind.RESET_TIMEOUT)
+_STACK_FRAMES: Final = 16
+
+T = TypeVar("T")
+# A message to the acker, in the order of the parameters of `Acker.ingest`.
+Row = tuple[int, int, int, int, int]
+
+# The handle that the running coroutine ends.
+_current: contextvars.ContextVar[Handle | None] = contextvars.ContextVar("acker handle", default=None)
+
+
+class Owner(Protocol):
+    """What handles need of their consumer."""
+
+    logger: logging.Logger
+    trace: bool
+
+    def next_id(self) -> int:
+        """Return a new tuple id."""
+
+    def post(self, row: Row) -> None:
+        """Send a message to the acker."""
+
+    def post_unlocked(self, row: Row) -> None:
+        """Send a message to the acker without taking a lock."""
+
+
+class MessageTree:
+    """Everything that derives from one attempt at a message.
+
+    Attributes
+    ----------
+    attempt : Attempt
+    root_id : int
+    children : int
+        Number of children that were made and have not ended.
+    reason : str or None
+        Of the first failure.
+    is_final : bool
+        Whether no further attempt can succeed.
+    lost : str or None
+        Where a handle was made that was garbage-collected without an end.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "attempt",
+        "children",
+        "handles",
+        "is_final",
+        "lock",
+        "lost",
+        "owner",
+        "reason",
+        "root_id",
+        "tasks",
+    )
+
+    def __init__(self, owner: Owner, attempt: Attempt, root_id: int) -> None:
+        self.owner = owner
+        self.attempt = attempt
+        self.root_id = root_id
+        self.children = 0
+        self.reason: str | None = None
+        self.is_final = False
+        self.lost: str | None = None
+        self.lock = threading.Lock()
+        # The coroutines that work for it, each with its loop.
+        self.tasks: dict[asyncio.Task[Any], asyncio.AbstractEventLoop] = {}
+        # The places of the handles that have not ended, by tuple id, while the owner traces.
+        self.handles: dict[int, str] = {}
+
+    @property
+    def alive(self) -> bool:
+        """Whether the outcome of this attempt still counts."""
+        return self.attempt.state == "open"
+
+    def cancel(self) -> None:
+        """Cancel its coroutines, from any thread."""
+        for task, loop in self.tasks.copy().items():
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks with it
+                loop.call_soon_threadsafe(task.cancel)
+
+
+class Handle:
+    """A part of the work for a message: the message itself, or a child.
+
+    It is done after `ack`, or at the end of a ``with`` block without an exception; the message is acked when all its
+    parts are done. `fail`, or an exception in the block, fails the whole message at once. The exception is logged and
+    goes no further, so that a loop over messages continues with the next one; `KeyboardInterrupt` and the like do.
+
+    Any thread may use a handle, one `ack` or `fail` ends it, and a handle that is garbage-collected without an end
+    fails its message.
+    """
+
+    __slots__ = ("_emitted", "_is_ended", "_is_entered", "_place", "_tree", "_tuple_id")
+
+    def __init__(self, tree: MessageTree, tuple_id: int, place: tuple[CodeType, int] | str) -> None:
+        self._tree = tree
+        self._tuple_id = tuple_id
+        self._place = place
+        self._emitted = 0  # xor of the tuple ids of its children
+        self._is_ended = False
+        self._is_entered = False
+
+    # ---- children ----------------------------------------------------------------------------------------------------
+
+    def child(self) -> Child:
+        """Return a new part of the work, which has to end before the message is acked.
+
+        Make it before this handle ends.
+
+        Raises
+        ------
+        TupleStateError
+            This handle has ended: the message may be acked already.
+        """
+        return self._child(sys._getframe(1))
+
+    def _child(self, frame: FrameType) -> Child:
+        tree = self._tree
+        owner = tree.owner
+        tuple_id = owner.next_id()
+        place = stack_of(frame) if owner.trace else (frame.f_code, frame.f_lasti)
+        with tree.lock:
+            if self._is_ended:
+                raise TupleStateError(
+                    f"{self!r} has ended, so the message may be acked already: make children before ack, fail, or the"
+                    " end of the block"
+                )
+            self._emitted ^= tuple_id
+            tree.children += 1
+            if owner.trace:
+                tree.handles[tuple_id] = place_text(place)
+        return Child(tree, tuple_id, place)
+
+    def submit(self, executor: Executor, work: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Let an executor do a part of the work: a child that ends with the call.
+
+        The child is acked when the call returns, and fails the message when it raises or is cancelled. On a message
+        outside a ``with`` block, the call is the message's own part, and not a child.
+
+        Parameters
+        ----------
+        executor : concurrent.futures.Executor
+            A pool of processes is possible too: handles stay in this process.
+        work : callable
+        *args, **kwargs
+            Its arguments.
+
+        Returns
+        -------
+        Future
+        """
+        part = self._part(sys._getframe(1))
+        try:
+            future = executor.submit(work, *args, **kwargs)
+        except BaseException as fault:
+            part._end(describe(fault))
+            raise
+        future.add_done_callback(part._end_as)
+        return future
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a coroutine on the running event loop: a child that ends with it.
+
+        The child is acked when the coroutine returns, and fails the message when it raises or is cancelled. On a
+        message outside a ``with`` block, the coroutine is the message's own part, and not a child. In a coroutine that
+        was spawned, `spawn` and `submit` make children of that coroutine's part. When the message fails or times out,
+        its coroutines are cancelled.
+        """
+        part = self._part(sys._getframe(1))
+        tree = part._tree
+        context = contextvars.copy_context()
+        context.run(_current.set, part)
+        try:
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(work, context=context)
+        except BaseException as fault:
+            work.close()
+            part._end(describe(fault))
+            raise
+        tree.tasks[task] = loop  # also a reference, as a loop holds its tasks weakly
+        task.add_done_callback(part._end_as)
+        return task
+
+    def _part(self, frame: FrameType) -> Handle:
+        """Return the handle that a call or a coroutine has to end."""
+        current = _current.get()
+        if current is not None and current._tree is self._tree and not current._is_ended:
+            return current._child(frame)
+        if self._is_entered or isinstance(self, Child):
+            return self._child(frame)
+        with self._tree.lock:
+            is_first = not self._is_ended and not self._is_entered
+            self._is_entered = True
+        return self if is_first else self._child(frame)
+
+    def _end_as(self, future: Future[Any] | asyncio.Task[Any]) -> None:
+        """End as a call or a coroutine has ended."""
+        if isinstance(future, asyncio.Task):
+            self._tree.tasks.pop(future, None)
+        fault = CancelledError("cancelled") if future.cancelled() else future.exception()
+        if fault is None:
+            self._end(None)
+            return
+        if self.alive and not future.cancelled():
+            self._log(fault)
+        self._end(describe(fault))
+
+    # ---- ends --------------------------------------------------------------------------------------------------------
+
+    def ack(self) -> None:
+        """End this part of the work: it is done.
+
+        Raises
+        ------
+        TupleStateError
+            It has ended before.
+        """
+        self._end_once(None)
+
+    def fail(self, reason: object = None) -> None:
+        """End this part, and fail the message.
+
+        Parameters
+        ----------
+        reason : str or exception, optional
+            For logs and dead letters. The first reason counts.
+
+        Raises
+        ------
+        TupleStateError
+            It has ended before.
+        """
+        self._end_once("failed" if reason is None else describe(reason))
+
+    def _end_once(self, reason: str | None) -> None:
+        if not self._end(reason):
+            raise TupleStateError(f"{self!r} has ended before: a handle is acked or failed once")
+
+    def _end(self, reason: str | None) -> bool:
+        """End, if it has not ended yet; return whether that was so."""
+        tree = self._tree
+        with tree.lock:
+            if self._is_ended:
+                return False
+            self._is_ended = True
+            self._count_end()
+            if reason is not None and tree.reason is None:
+                tree.reason = reason
+        if tree.alive:
+            if reason is None:
+                tree.owner.post((_OK, tree.root_id, self._tuple_id ^ self._emitted, 0, 0))
+            else:
+                tree.owner.post((_FAIL, tree.root_id, 0, 0, 0))
+        return True
+
+    def _count_end(self) -> None:
+        tree = self._tree
+        if tree.owner.trace:
+            tree.handles.pop(self._tuple_id, None)
+
+    def reset_timeout(self) -> None:
+        """Give the message its whole timeout again, for work that takes long and makes progress."""
+        if self.alive:
+            self._tree.owner.post((_RESET_TIMEOUT, self._tree.root_id, 0, 0, 0))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the outcome of the message still counts.
+
+        False when it is acked, failed or timed out, or when the broker took it back. Work for it can stop then: the
+        broker delivers the message again, or has its ack.
+        """
+        return self._tree.attempt.state == "open"
+
+    def __enter__(self) -> Self:
+        self._is_entered = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if fault is None:
+            self._end(None)
+            return False
+        is_ordinary = isinstance(fault, Exception)
+        if is_ordinary and not self._is_ended:
+            self._log(fault)
+        self._end(describe(fault))
+        return is_ordinary
+
+    def _log(self, fault: BaseException) -> None:
+        attempt = self._tree.attempt
+        text = "attempt %d of %s failed in %s"
+        self._tree.owner.logger.warning(text, attempt.number, attempt.delivery.key, self.place, exc_info=fault)
+
+    @property
+    def place(self) -> str:
+        """Where this handle was made: a file and a line, or the stack if the consumer traces."""
+        return place_text(self._place)
+
+    def __del__(self) -> None:
+        if self._is_ended:
+            return
+        # A destructor runs anywhere, also in a thread that holds a lock: so nothing here takes one.
+        self._is_ended = True
+        tree = self._tree
+        if tree.attempt.state == "open":
+            tree.lost = self.place
+            if tree.reason is None:
+                tree.reason = f"a handle was garbage-collected, and nothing acked or failed it; made in {self.place}"
+            tree.owner.post_unlocked((_FAIL, tree.root_id, 0, 0, 0))
+
+    def __repr__(self) -> str:
+        attempt = self._tree.attempt
+        state = "ended" if self._is_ended else "open" if self.alive else "over"
+        return f"<{type(self).__name__} of {attempt.delivery.key}, attempt {attempt.number}, {state}>"
+
+
+class Child(Handle):
+    """A part of the work for a message. `message` is the message."""
+
+    __slots__ = ()
+
+    def _count_end(self) -> None:
+        super()._count_end()
+        self._tree.children -= 1
+
+    @property
+    def key(self) -> str:
+        """The key of the message."""
+        return self._tree.attempt.delivery.key
+
+
+class ConsumedMessage(Handle):
+    """A message of a broker, and the first handle of its tree.
+
+    Attributes
+    ----------
+    value : Any
+        The body: bytes, or what `decode` made of them.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, tree: MessageTree, tuple_id: int, place: tuple[CodeType, int] | str, value: Any) -> None:
+        super().__init__(tree, tuple_id, place)
+        self.value = value
+
+    @property
+    def key(self) -> str:
+        """Names the message for people, such as ``orders/3@17``."""
+        return self._tree.attempt.delivery.key
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """The headers, as the client gives them."""
+        return self._tree.attempt.delivery.headers
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1, as far as broker and consumer know."""
+        return self._tree.attempt.number
+
+    @property
+    def raw(self) -> Any:
+        """The client's own object."""
+        return self._tree.attempt.delivery.raw
+
+
+def track_row(tree: MessageTree, tuple_id: int) -> Row:
+    """Return the message that begins a tree whose message has this tuple id."""
+    return (_TRACK, tree.root_id, tuple_id, 0, tree.attempt.message_id)
+
+
+def place_text(place: tuple[CodeType, int] | str) -> str:
+    """Return a place as text: the file and the line of an instruction."""
+    if isinstance(place, str):
+        return place
+    code, instruction = place
+    line = code.co_firstlineno
+    for first, last, number in code.co_lines():
+        if first <= instruction < last and number is not None:
+            line = number
+    return f"{code.co_filename}:{line}"
+
+
+def stack_of(frame: FrameType) -> str:
+    """Return the stack of a frame as text."""
+    return "\n" + "".join(traceback.format_stack(frame, _STACK_FRAMES))
+
+
+def describe(reason: object) -> str:
+    """Return the text of a reason; of an exception its type and message."""
+    if isinstance(reason, BaseException):
+        text = str(reason)
+        return f"{type(reason).__name__}: {text}" if text else type(reason).__name__
+    return str(reason)

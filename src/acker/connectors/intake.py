@@ -1,0 +1,318 @@
+"""The intake: the I/O thread that owns a source, from delivery to ack, retry or dead letter.
+
+The thread polls the source while there is room, hands deliveries to `take`, and settles them when their owner says how
+they ended. It keeps messages that wait for a retry, renews leases, connects again after a loss, and gives back at the
+end what is not done. It knows nothing of trees: its owner, a `Consumer` or a `SourceSpout`, posts items to its inbox,
+and turns them into outcomes on the I/O thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from acker.connectors.attempts import Attempt
+from acker.connectors.options import IntakeOptions
+from acker.connectors.settlement import Settlement
+from acker.connectors.source import Delivery, Source
+from acker.errors import ConnectionLostError, RuntimeStateError, SourceError
+from acker.topology.backoff import backoff
+from acker.topology.reasons import Reason
+
+# The most deliveries of one poll, so that acks never wait for long.
+_POLL_MAX: Final = 500
+_RECONNECT_SECS: Final = 0.5
+_RECONNECT_SECS_MAX: Final = 30.0
+# The longest wait of the I/O thread: signal handlers and destructors cannot end a poll.
+_WAIT_SECS_MAX: Final = 0.5
+
+# What the owner makes of the items of the inbox: it calls `Intake.end` and returns the seconds until its next turn.
+Turn = Callable[[list[Any]], float]
+
+
+class Intake:
+    """Runs a source on its own thread.
+
+    Parameters
+    ----------
+    source : Source
+    options : IntakeOptions
+    logger : logging.Logger
+    turn : callable
+        Called on the I/O thread with the items of the inbox, again and again.
+    on_over : callable, optional
+        Called on the I/O thread with each attempt that somebody works on and whose outcome no longer counts.
+
+    Attributes
+    ----------
+    attempts : AttemptTable
+    counts : IntakeCounts
+    error : BaseException or None
+        What ended the intake.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        options: IntakeOptions,
+        logger: logging.Logger,
+        turn: Turn,
+        on_over: Callable[[Attempt], None] | None = None,
+    ) -> None:
+        self.source = source
+        self.options = options
+        self.settlement = Settlement(source, options, logger, self._wake, on_over)
+        self.attempts = self.settlement.attempts
+        self.counts = self.settlement.counts
+        self.error: BaseException | None = None
+        self._logger = logger
+        self._turn = turn
+        self._inbox: deque[Any] = deque()
+        self._signal: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_idle = False
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+        # Below this line: of the I/O thread alone.
+        self._is_finishing = False
+        self._drain_until: float | None = None
+
+    # ---- any thread -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the I/O thread.
+
+        Raises
+        ------
+        RuntimeStateError
+            It was started before.
+        """
+        if self._thread is not None:
+            raise RuntimeStateError(f"{self.source.name}: this was started before; make a new one")
+        self._thread = threading.Thread(target=self._run, name=f"acker {self.source.name}", daemon=True)
+        self._thread.start()
+
+    def end(self, message_id: int, reason: Reason | None, *, is_final: bool = False) -> bool:
+        """Settle one attempt, within a turn; see `Settlement.end`."""
+        return self.settlement.end(message_id, reason, is_final=is_final)
+
+    def take(self, timeout_secs: float | None = None) -> Attempt | None:
+        """Return the next attempt to work on; None at the end.
+
+        Raises
+        ------
+        SourceError
+            The source failed for good.
+        queue.Empty
+            Nothing came within `timeout_secs`.
+        """
+        attempt = self.attempts.take(timeout_secs)
+        if attempt is None and self.error is not None:
+            raise self.error
+        return attempt
+
+    def post(self, item: Any) -> None:
+        """Put an item into the inbox, for the owner's next turn."""
+        self._inbox.append(item)
+        if self._is_idle:
+            self._is_idle = False
+            self._signal.put(None)
+            self.source.wake()
+
+    def post_unlocked(self, item: Any) -> None:
+        """As `post`, but takes no lock, for destructors; the item may wait for a poll to end."""
+        self._inbox.append(item)
+        self._signal.put(None)
+
+    def stop(self) -> None:
+        """Take no new messages; signal handlers may call it, too.
+
+        Messages that are not handed out go back to the broker. Open ones may end until the time to drain is over.
+        """
+        self._is_stopping = True
+        self._signal.put(None)
+
+    def join(self) -> None:
+        """Wait for the end of the I/O thread, which comes after `stop`."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the I/O thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called, or the source failed."""
+        return self._is_stopping
+
+    def _wake(self) -> None:
+        self._signal.put(None)
+
+    # ---- the I/O thread ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failures = 0
+        try:
+            while not self._is_drained():
+                try:
+                    if not self.settlement.is_open:
+                        self._open()
+                    self._step()
+                    failures = 0
+                except ConnectionLostError as lost:
+                    failures += 1
+                    self._lose(lost, backoff(failures, _RECONNECT_SECS, _RECONNECT_SECS_MAX))
+        except BaseException as fault:  # noqa: BLE001 - it is raised where messages are taken
+            self._fail(fault)
+        finally:
+            self._end()
+
+    def _open(self) -> None:
+        self.source.open(self, self.options.open_max)
+        self.settlement.reopened()
+
+    def _step(self) -> None:
+        """Settle, replay, renew, and poll once."""
+        due_secs = self._settle()
+        now = time.monotonic()
+        self.counts.retried += self.attempts.replay(now)
+        self.settlement.renew_leases(now)
+        room = 0 if self._is_stopping else max(0, min(self.options.open_max - len(self.attempts), _POLL_MAX))
+        wait_secs = self._wait_secs(now, due_secs)
+        if room == 0:
+            self.counts.polls += 1
+            self._accept(self.source.poll(0, 0.0))
+            self._wait(wait_secs)
+            return
+        # Set before the inbox is looked at: whoever posts from here on wakes this thread.
+        self._is_idle = True
+        if self._inbox or self.settlement.confirmed:
+            wait_secs = 0.0
+        self.counts.polls += 1
+        deliveries = self.source.poll(room, wait_secs)
+        self._is_idle = False
+        self._accept(deliveries)
+
+    def _wait_secs(self, now: float, due_secs: float) -> float:
+        """Return for how long this thread may wait."""
+        secs = min(due_secs, self.source.wait_secs_max, _WAIT_SECS_MAX)
+        if (replay := self.attempts.next_replay) is not None:
+            secs = min(secs, replay - now)
+        if (renewal := self.settlement.renew_at) is not None:
+            secs = min(secs, renewal - now)
+        return max(0.0, secs)
+
+    def _wait(self, secs: float) -> None:
+        """Wait until another thread posts something, or the time is over."""
+        self._is_idle = True
+        if not (self._inbox or self.settlement.confirmed) and secs > 0:
+            with contextlib.suppress(queue.Empty):
+                self._signal.get(timeout=secs)
+        self._is_idle = False
+        while not self._signal.empty():
+            self._signal.get()
+
+    def _accept(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            self.settlement.accept(delivery)
+        if deliveries:
+            self.attempts.notify()
+
+    def _turn_owner(self) -> float:
+        """Let the owner look at the inbox; return the seconds until its next turn."""
+        inbox = self._inbox
+        return self._turn([inbox.popleft() for _ in range(len(inbox))])
+
+    def _settle(self) -> float:
+        """Settle what has ended; return the seconds until the owner's next turn."""
+        due_secs = self._turn_owner()
+        self.settlement.flush_acks()
+        return due_secs
+
+    # ---- called by the source, on the I/O thread --------------------------------------------------------------------
+
+    def finish(self, concerned: Callable[[Delivery], bool], secs: float) -> None:
+        """Let the open messages of some deliveries end; see `SourceEvents`."""
+        if self._is_finishing:
+            return
+        self._is_finishing = True
+        deadline = time.monotonic() + secs
+        try:
+            while True:
+                due_secs = self._settle()
+                now = time.monotonic()
+                self.settlement.renew_leases(now)
+                if now >= deadline or not self.attempts.of({"open", "dead"}, concerned):
+                    break
+                self._wait(min(deadline - now, max(self._wait_secs(now, due_secs), 0.001)))
+        finally:
+            self._is_finishing = False
+
+    def revoked(self, concerned: Callable[[Delivery], bool]) -> None:
+        """Forget some deliveries; see `SourceEvents`."""
+        self.settlement.revoked(concerned)
+
+    # ---- losses, and the end ----------------------------------------------------------------------------------------
+
+    def _lose(self, lost: ConnectionLostError, wait_secs: float) -> None:
+        self._is_idle = self.settlement.is_open = False
+        self.counts.reconnects += 1
+        self._logger.warning("%s: no connection, next attempt in %.3g s: %s", self.source.name, wait_secs, lost)
+        self.source.close()
+        deadline = time.monotonic() + wait_secs
+        # Trees end and time out meanwhile. Their acks wait.
+        while not self._is_drained() and (left_secs := deadline - time.monotonic()) > 0:
+            self._wait(min(left_secs, self._turn_owner(), _WAIT_SECS_MAX))
+
+    def _is_drained(self) -> bool:
+        """Return whether the work is over: after `stop`, if nothing is open or the time to drain is up."""
+        if not self._is_stopping:
+            return False
+        if self._drain_until is None:
+            self.settlement.is_stopping = True
+            self._drain_until = time.monotonic() + self.options.drain_secs
+            self.attempts.close()
+            self.settlement.release(self.attempts.of({"ready", "waiting"}))
+        return not self.attempts.of({"open", "dead", "done"}) or time.monotonic() >= self._drain_until
+
+    def _fail(self, fault: BaseException) -> None:
+        self.error = fault
+        self._is_stopping = self.settlement.is_stopping = True
+        if not isinstance(fault, SourceError):
+            self._logger.error("%s: the I/O thread failed", self.source.name, exc_info=fault)
+
+    def _end(self) -> None:
+        """Give back what is left, and close everything."""
+        try:
+            self.settlement.stop_writing()
+            if self.error is None:
+                self._settle_last()
+        except ConnectionLostError as lost:
+            self._logger.warning("%s: no connection at the end: %s", self.source.name, lost)
+        except BaseException as fault:  # noqa: BLE001 - it is raised where messages are taken
+            self._fail(fault)
+        finally:
+            self.settlement.forget_all()
+            self.source.close()
+            self._is_stopping = True
+            self.attempts.close()
+
+    def _settle_last(self) -> None:
+        self._settle()
+        left = self.attempts.of({"ready", "open", "waiting", "dead"})
+        if left:
+            self._logger.warning(
+                "%s: %d messages, such as %s, were not done within %g s, and go back to the broker",
+                self.source.name,
+                len(left),
+                left[0].delivery.key,
+                self.options.drain_secs,
+            )
+            self.settlement.release(left)

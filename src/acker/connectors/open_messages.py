@@ -1,0 +1,64 @@
+"""The messages that are open in a consumer, for a look when something hangs."""
+
+from __future__ import annotations
+
+import time
+from html import escape
+from typing import NamedTuple
+
+from acker.connectors.attempts import Attempt
+from acker.connectors.handles import MessageTree
+from acker.local.observe.tracing import format_duration
+
+
+class OpenMessage(NamedTuple):
+    """One message that is open.
+
+    Attributes
+    ----------
+    key : str
+    age_secs : float
+        Since it was handed out.
+    attempt : int
+    children : int
+        Number of children that have not ended.
+    made_in : tuple of str
+        Where the handles were made that have not ended; empty unless the consumer traces.
+    """
+
+    key: str
+    age_secs: float
+    attempt: int
+    children: int
+    made_in: tuple[str, ...]
+
+
+class OpenMessages(list[OpenMessage]):
+    """A list of open messages that notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in ("message", "age", "attempt", "children", "made in"))
+        rows = "".join(
+            f"<tr><td>{escape(each.key)}</td><td>{format_duration(1000 * each.age_secs)}</td><td>{each.attempt}</td>"
+            f"<td>{each.children}</td><td>{'<br>'.join(map(escape, each.made_in))}</td></tr>"
+            for each in self
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+    def text(self) -> str:
+        """Return one line that names them."""
+        return ", ".join(
+            f"{each.key} for {format_duration(1000 * each.age_secs)} with {each.children} children" for each in self
+        )
+
+
+def describe_open(attempts: list[Attempt]) -> OpenMessages:
+    """Return what is known of attempts that were handed out."""
+    now_ns = time.monotonic_ns()
+    found = OpenMessages()
+    for attempt in attempts:
+        tree: MessageTree | None = attempt.tree
+        children, made_in = (0, ()) if tree is None else (tree.children, tuple(tree.handles.copy().values()))
+        age_secs = (now_ns - attempt.since_ns) / 1e9
+        found.append(OpenMessage(attempt.delivery.key, age_secs, attempt.number, children, made_in))
+    return found

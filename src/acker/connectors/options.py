@@ -1,0 +1,70 @@
+"""The options of an intake, checked once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+from acker.connectors.publisher import Publisher
+from acker.errors import ArgumentTypeError, ArgumentValueError
+
+# The value of dead_letters= that leaves dead letters to the broker.
+BROKER: Final = "broker"
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeOptions:
+    """How an intake treats messages; see `acker.connectors.Consumer`.
+
+    Attributes
+    ----------
+    open_max : int
+    attempts_max : int or None
+    backoff_secs, backoff_secs_max : float
+    dead_letters : Publisher, "broker" or None
+    drain_secs : float
+    """
+
+    open_max: int = 1000
+    attempts_max: int | None = None
+    backoff_secs: float = 1.0
+    backoff_secs_max: float = 60.0
+    dead_letters: Publisher | str | None = None
+    drain_secs: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_whole("open_max", self.open_max)
+        if self.attempts_max is not None:
+            check_whole("attempts_max", self.attempts_max)
+            if self.dead_letters is None:
+                raise ArgumentValueError(
+                    f"attempts_max: after {self.attempts_max} attempts a message has to go somewhere; set dead_letters="
+                    " to a publisher, such as DeadLetterFile('dead-letters.jsonl'), or to 'broker'"
+                )
+        check_secs("backoff_secs", self.backoff_secs)
+        check_secs("backoff_secs_max", self.backoff_secs_max)
+        check_secs("drain_secs", self.drain_secs)
+        if not (self.dead_letters is None or self.dead_letters == BROKER or isinstance(self.dead_letters, Publisher)):
+            raise ArgumentTypeError(f"dead_letters: expected a Publisher, 'broker' or None, got {self.dead_letters!r}")
+
+    @property
+    def publisher(self) -> Publisher | None:
+        """The publisher of dead letters, if they do not stay with the broker."""
+        return self.dead_letters if isinstance(self.dead_letters, Publisher) else None
+
+
+def check_whole(name: str, value: Any) -> None:
+    """Check that an option is an int of at least 1."""
+    if type(value) is not int:
+        raise ArgumentTypeError(f"{name}: expected an int, got {value!r}")
+    if value < 1:
+        raise ArgumentValueError(f"{name}: expected at least 1, got {value}")
+
+
+def check_secs(name: str, value: Any, *, above_zero: bool = False) -> None:
+    """Check that an option is a number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ArgumentTypeError(f"{name}: expected a number of seconds, got {value!r}")
+    if not (value > 0 if above_zero else value >= 0) or not math.isfinite(value):
+        raise ArgumentValueError(f"{name}: expected {'more than' if above_zero else 'at least'} 0 seconds, got {value}")

@@ -1,0 +1,244 @@
+"""How messages are settled with their source: acks, retries, dead letters, leases, and those that are given back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from acker.connectors.attempts import Attempt, AttemptTable, IntakeCounts
+from acker.connectors.dead_letters import DeadLetterWriter
+from acker.connectors.options import BROKER, IntakeOptions
+from acker.connectors.source import Delivery, Source
+from acker.errors import ArgumentValueError
+from acker.local.observe.metrics import LatencyRecorder
+from acker.topology.backoff import backoff
+from acker.topology.reasons import Reason, ReasonKind
+
+# How often leases are renewed within their time.
+_RENEWALS: Final = 3
+
+
+class Settlement:
+    """Settles attempts with a source, on the I/O thread.
+
+    Parameters
+    ----------
+    source : Source
+    options : IntakeOptions
+    logger : logging.Logger
+    wake : callable
+        Called by other threads when a dead letter is confirmed.
+    on_over : callable, optional
+        Called with each attempt that somebody works on and whose outcome no longer counts.
+
+    Attributes
+    ----------
+    attempts : AttemptTable
+    counts : IntakeCounts
+    latency : LatencyRecorder
+        From handing out to the end of the tree.
+    is_open : bool
+        Whether the source is connected.
+    is_stopping : bool
+        Whether attempts that fail go back to the broker.
+    confirmed : deque of Attempt
+        Dead letters that were confirmed, and whose acks are to follow.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        options: IntakeOptions,
+        logger: logging.Logger,
+        wake: Callable[[], None],
+        on_over: Callable[[Attempt], None] | None,
+    ) -> None:
+        if options.dead_letters == BROKER and not source.can_give_up:
+            raise ArgumentValueError(
+                f"dead_letters: {source.name} has no place for dead letters of its own; set a publisher, such as"
+                " DeadLetterFile('dead-letters.jsonl')"
+            )
+        self.attempts = AttemptTable()
+        self.counts = IntakeCounts()
+        self.latency = LatencyRecorder()
+        self.is_open = False
+        self.is_stopping = False
+        self.confirmed: deque[Attempt] = deque()
+        self._source = source
+        self._options = options
+        self._logger = logger
+        self._wake = wake
+        self._on_over = on_over
+        self._done: list[Attempt] = []
+        self._renew_at = 0.0
+        publisher = options.publisher
+        self._writer = None if publisher is None else DeadLetterWriter(publisher, source.name, self._confirm, logger)
+
+    def _confirm(self, attempt: Attempt) -> None:
+        self.confirmed.append(attempt)
+        self._wake()
+
+    def accept(self, delivery: Delivery) -> None:
+        """Take a delivery into the process."""
+        attempt = self.attempts.add(delivery, delivery.attempt)
+        self.counts.delivered += 1
+        most = self._options.attempts_max
+        if most is not None and delivery.attempt > most:
+            # The broker counts attempts that died with their process.
+            text = f"the broker delivers it for the {delivery.attempt}th time, and attempts_max is {most}"
+            attempt.reason = Reason(ReasonKind.FAILED, exception=text, attempt=delivery.attempt)
+            self._give_up(attempt)
+
+    def end(self, message_id: int, reason: Reason | None, *, is_final: bool = False) -> bool:
+        """Settle one attempt, on the I/O thread only; return whether it was open.
+
+        Parameters
+        ----------
+        message_id : int
+        reason : Reason or None
+            None: it is done.
+        is_final : bool
+            No further attempt can succeed.
+        """
+        attempt = self.attempts.get(message_id)
+        if attempt is None:
+            self.counts.late += 1
+            return False
+        if reason is None:
+            self.latency.record(time.monotonic_ns() - attempt.since_ns)
+            self.counts.acked += 1
+            self._ack(attempt)
+            return True
+        attempt.reason = reason
+        if reason.kind is ReasonKind.TIMED_OUT:
+            self.counts.timed_out += 1
+        else:
+            self.counts.failed += 1
+        is_last = is_final or (self._options.attempts_max is not None and attempt.number >= self._options.attempts_max)
+        if is_last and self._options.dead_letters is not None:
+            self._give_up(attempt)
+        elif self.is_stopping:
+            self.release([attempt])
+        else:
+            self._retry(attempt)
+        return True
+
+    def _ack(self, attempt: Attempt) -> None:
+        attempt.state = "done"
+        self._done.append(attempt)
+
+    def flush_acks(self) -> None:
+        """Ack what is done, dead letters that are confirmed included."""
+        while self.confirmed:
+            attempt = self.confirmed.popleft()
+            if attempt.state == "dead":
+                self.counts.dead_letters += 1
+                self._ack(attempt)
+        if not self._done or not self.is_open:
+            return
+        held = [attempt.delivery for attempt in self._done if self._source.holds(attempt.delivery)]
+        if held:
+            self._source.ack(held)
+        # Only now: if the connection was lost, they are acked again after the next open.
+        self.counts.revoked += len(self._done) - len(held)
+        for attempt in self._done:
+            self.attempts.end(attempt)
+        self._done.clear()
+
+    def _give_up(self, attempt: Attempt) -> None:
+        """Write a dead letter; the ack follows when it is confirmed."""
+        attempt.state = "dead"
+        key, reason = attempt.delivery.key, attempt.reason
+        self._logger.error("%s: gave up %s after attempt %d: %s", self._source.name, key, attempt.number, reason)
+        if self._writer is not None:
+            self._writer.write(attempt)
+            return
+        if self._source.holds(attempt.delivery):
+            self._source.give_up(attempt.delivery, str(reason))
+            self.counts.dead_letters += 1
+        self.attempts.end(attempt)
+
+    def _retry(self, attempt: Attempt) -> None:
+        options = self._options
+        delay_secs = backoff(attempt.number, options.backoff_secs, options.backoff_secs_max)
+        self._logger.warning(
+            "%s: attempt %d of %s failed, the next one is in %.3g s: %s",
+            self._source.name,
+            attempt.number,
+            attempt.delivery.key,
+            delay_secs,
+            attempt.reason,
+        )
+        attempt.state = "waiting"
+        if not self._source.holds(attempt.delivery):
+            self.counts.revoked += 1
+            self.attempts.end(attempt)
+        elif self.is_open and self._source.retry(attempt.delivery, delay_secs):
+            self.counts.retried += 1
+            self.attempts.end(attempt)
+        else:
+            self.attempts.wait(attempt, delay_secs)
+
+    def renew_leases(self, now: float) -> None:
+        """Renew the leases of all messages, if it is time."""
+        lease_secs = self._source.lease_secs
+        if lease_secs is None or now < self._renew_at:
+            return
+        self._renew_at = now + lease_secs / _RENEWALS
+        lost = {id(each) for each in self._source.extend(self.attempts.deliveries())} if len(self.attempts) else set()
+        if lost:
+            self._logger.warning(
+                "%s: the leases of %d messages were lost, and the broker delivers these again. Look what stopped this"
+                " process, or choose a longer lease than %g s",
+                self._source.name,
+                len(lost),
+                lease_secs,
+            )
+            self.revoked(lambda delivery: id(delivery) in lost)
+
+    @property
+    def renew_at(self) -> float | None:
+        """When leases have to be renewed, on the monotonic clock."""
+        return None if self._source.lease_secs is None else self._renew_at
+
+    def reopened(self) -> None:
+        """Forget what belonged to an earlier connection, and renew leases at once."""
+        self.is_open = True
+        self._renew_at = 0.0
+        self.revoked(lambda delivery: not self._source.holds(delivery))
+
+    def revoked(self, concerned: Callable[[Delivery], bool]) -> None:
+        """Forget some deliveries; their outcomes no longer count."""
+        for attempt in self.attempts.of({"ready", "open", "waiting", "dead", "done"}, concerned):
+            self.counts.revoked += 1
+            if attempt.state == "done":
+                self._done.remove(attempt)
+            self._forget(attempt)
+
+    def _forget(self, attempt: Attempt) -> None:
+        """Remove an attempt that this consumer does not settle."""
+        if self.attempts.end(attempt) and self._on_over is not None:
+            self._on_over(attempt)
+
+    def release(self, attempts: list[Attempt]) -> None:
+        """Give attempts back to the broker."""
+        for attempt in attempts:
+            self._forget(attempt)
+        self.counts.released += len(attempts)
+        held = [attempt.delivery for attempt in attempts if self._source.holds(attempt.delivery)]
+        if held and self.is_open:
+            self._source.release(held)
+
+    def stop_writing(self) -> None:
+        """End the thread of dead letters."""
+        if self._writer is not None:
+            self._writer.stop()
+
+    def forget_all(self) -> None:
+        """Forget every attempt, without a word to the source."""
+        for attempt in self.attempts.of({"ready", "open", "waiting", "dead", "done"}):
+            self._forget(attempt)
+        self._done.clear()
