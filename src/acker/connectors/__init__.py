@@ -1,11 +1,13 @@
 """Connectors: a broker's message is acked when everything that derives from it is done."""
 
+from acker.connectors.bolt import PublishBolt
 from acker.connectors.consumer import Consumer
 from acker.connectors.dead_letters import DeadLetterFile
 from acker.connectors.handles import Child, ConsumedMessage, Handle
 from acker.connectors.open_messages import OpenMessage, OpenMessages
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.connectors.source import Delivery, Source, SourceEvents
+from acker.connectors.spout import SourceSpout
 
 __all__ = [
     "Child",
@@ -17,7 +19,9 @@ __all__ = [
     "OpenMessage",
     "OpenMessages",
     "Outgoing",
+    "PublishBolt",
     "Publisher",
     "Source",
     "SourceEvents",
+    "SourceSpout",
 ]

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from acker.connectors.attempts import Attempt, AttemptTable, IntakeCounts
@@ -17,6 +18,8 @@ from acker.local.observe.metrics import LatencyRecorder
 from acker.topology.backoff import backoff
 from acker.topology.reasons import Reason, ReasonKind
 
+# Failures that are not the message's fault: it goes back to the broker.
+_NOT_COUNTED: Final = frozenset({ReasonKind.RESTART, ReasonKind.SHUTDOWN})
 # How often leases are renewed within their time.
 _RENEWALS: Final = 3
 
@@ -112,7 +115,10 @@ class Settlement:
             self.counts.acked += 1
             self._ack(attempt)
             return True
-        attempt.reason = reason
+        if reason.kind in _NOT_COUNTED:
+            self.release([attempt])
+            return True
+        attempt.reason = replace(reason, attempt=attempt.number)
         if reason.kind is ReasonKind.TIMED_OUT:
             self.counts.timed_out += 1
         else:

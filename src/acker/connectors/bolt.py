@@ -1,0 +1,148 @@
+"""A bolt that publishes: its tuple is acked when the broker has confirmed the message."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from acker.connectors.publisher import Outgoing, Publisher
+from acker.errors import AckerError, RuntimeStateError, TopologyError, TupleStateError
+from acker.topology.bolt import Bolt
+from acker.topology.specs import ComponentSpec
+from acker.topology.tuples import Tuple
+
+_PUBLISHER: Final = "user.acker.publisher"
+# The most messages of one call of the publisher, and how many may wait for the next one.
+_BATCH_MAX: Final = 500
+_WAITING_MAX: Final = 2000
+
+
+class PublishBolt(Bolt):
+    """Publishes each tuple on a thread of the task, and acks it when the broker has confirmed it.
+
+    The thread takes all tuples that wait in one call of the publisher, so batches grow with the load. A tuple whose
+    message is not confirmed fails, and with it its tree; the spout tries again. So a message can be published twice.
+
+    Use `spec` with a function that makes the publisher; or derive a class and override `publisher` and `message`.
+    """
+
+    auto_ack = False
+
+    @classmethod
+    def spec(
+        cls,
+        name: str | None = None,
+        inputs: Any = None,
+        par: int | Mapping[str, int] | None = None,
+        config: Mapping[str, Any] | None = None,
+        executors: int | None = None,
+        *,
+        publisher: Callable[[], Publisher] | None = None,
+    ) -> ComponentSpec:
+        """Return this bolt's place in a topology.
+
+        Parameters
+        ----------
+        name, inputs, par, config, executors
+            See `Bolt.spec`.
+        publisher : callable, optional
+            Returns a new publisher; called once in each task. By default the method `publisher`.
+        """
+        if publisher is not None and (isinstance(publisher, Publisher) or not callable(publisher)):
+            raise TopologyError(
+                f"{cls.__name__}.spec: publisher has to be a function that returns a new publisher, since each task"
+                f" needs its own: write publisher=lambda: ...; got {publisher!r}"
+            )
+        own = {} if publisher is None else {_PUBLISHER: publisher}
+        return ComponentSpec(
+            cls,
+            name=name,
+            inputs=inputs,
+            par=par,
+            executors=executors,
+            config={**({} if config is None else config), **own},
+        )
+
+    def publisher(self) -> Publisher:
+        """Return a new publisher, for one task."""
+        raise NotImplementedError(f"{type(self).__name__} has no publisher(); override it, or use spec(publisher=...)")
+
+    def message(self, tup: Tuple) -> Outgoing:
+        """Return the message of a tuple.
+
+        By default the field ``value`` is the body: bytes, a str, or else what becomes JSON. The fields ``key``,
+        ``headers`` and ``to`` are used where the tuple has them.
+        """
+        fields: dict[str, Any] = tup.values._asdict()  # type: ignore[attr-defined]
+        if "value" not in fields:
+            raise TopologyError(
+                f"{self.component_name}: tuples of {tup.component} have the fields {list(fields)}, and none is named"
+                " 'value'; name one so, or override message(self, tup)"
+            )
+        key = fields.get("key")
+        return Outgoing(
+            to_bytes(fields["value"]),
+            key=None if key is None else to_bytes(key),
+            headers=fields.get("headers") or {},
+            to=fields.get("to"),
+        )
+
+    def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Connect, and start the thread. A subclass that overrides it has to call it."""
+        super().initialize(conf, context)
+        self._publisher: Publisher = conf.get(_PUBLISHER, self.publisher)()
+        self._publisher.open()
+        self._waiting: queue.Queue[tuple[Tuple, Outgoing] | None] = queue.Queue(_WAITING_MAX)
+        self._thread = threading.Thread(target=self._run, name=f"acker {self._publisher.name}", daemon=True)
+        self._thread.start()
+
+    def process(self, tup: Tuple) -> None:
+        """Hand a tuple to the thread; wait while it has many."""
+        self._waiting.put((tup, self.message(tup)))
+
+    def close(self) -> None:
+        """End the thread, after what it has begun. A subclass that overrides it has to call it."""
+        if "_thread" in vars(self):
+            self._waiting.put(None)
+            self._thread.join()
+            self._publisher.close()
+        super().close()
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            batch = [self._waiting.get()]
+            with suppress(queue.Empty):
+                while len(batch) < _BATCH_MAX:
+                    batch.append(self._waiting.get_nowait())
+            is_open = None not in batch
+            self._publish([each for each in batch if each is not None])
+
+    def _publish(self, batch: list[tuple[Tuple, Outgoing]]) -> None:
+        if not batch:
+            return
+        try:
+            faults = self._publisher.publish([message for _, message in batch])
+        except Exception as fault:
+            if not isinstance(fault, AckerError):
+                self.logger.exception("%s failed", self._publisher.name)
+            faults = [fault] * len(batch)
+        for (tup, _), refusal in zip(batch, faults, strict=True):
+            # Their trees have ended meanwhile: the topology restarts or stops.
+            with suppress(TupleStateError, RuntimeStateError):
+                if refusal is None:
+                    self.ack(tup)
+                else:
+                    self.report_metric("unconfirmed")
+                    self.fail(tup, refusal)
+
+
+def to_bytes(value: Any) -> bytes:
+    """Return a value as the body of a message: bytes as they are, text as UTF-8, anything else as JSON."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    return (value if isinstance(value, str) else json.dumps(value)).encode()

@@ -1,0 +1,172 @@
+"""A spout over any source: its tuples are acked, retried and given up as the messages of a consumer are."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from acker.connectors.handles import describe
+from acker.connectors.intake import Intake
+from acker.connectors.options import IntakeOptions
+from acker.connectors.publisher import Publisher
+from acker.connectors.source import Delivery, Source
+from acker.errors import TopologyError
+from acker.topology.component import Outputs
+from acker.topology.reasons import Reason, ReasonKind
+from acker.topology.specs import ComponentSpec
+from acker.topology.spout import Spout
+
+_SOURCE: Final = "user.acker.source"
+_OPTIONS: Final = "user.acker.options"
+# The counters of the intake that the component's figures show.
+_SHOWN: Final = ("delivered", "retried", "revoked", "released", "reconnects", "dead_letters")
+_TURN_SECS: Final = 60.0
+
+
+class SourceSpout(Spout):
+    """A spout that reads a source on an I/O thread of each task, so that leases live while the topology is busy.
+
+    A message is emitted as the values ``value``, ``key`` and ``headers``, and acked at the broker when its tuple tree
+    is acked. A tree that fails or times out is tried again after a back-off, and after `attempts_max` attempts its
+    message becomes a dead letter. Trees that a restart or a stop ends go back to the broker, and count as no attempt.
+
+    Use `spec` with a function that makes the source; or derive a class, override `source`, and set the attributes.
+
+    Attributes
+    ----------
+    open_max : int
+        The most messages of one task that are not settled; further ones stay with the broker. More than
+        ``topology.max.spout.pending`` of them wait in the process.
+    attempts_max : int or None
+    backoff_secs, backoff_secs_max : float
+    drain_secs : float
+        As for `acker.connectors.Consumer`.
+    """
+
+    outputs: ClassVar[Outputs | None] = ["value", "key", "headers"]
+    open_max: int = 1000
+    attempts_max: int | None = None
+    backoff_secs: float = 1.0
+    backoff_secs_max: float = 60.0
+    drain_secs: float = 5.0
+
+    @classmethod
+    def spec(
+        cls,
+        name: str | None = None,
+        par: int | Mapping[str, int] | None = None,
+        config: Mapping[str, Any] | None = None,
+        executors: int | None = None,
+        *,
+        source: Callable[[], Source] | None = None,
+        **options: Any,
+    ) -> ComponentSpec:
+        """Return this spout's place in a topology.
+
+        Parameters
+        ----------
+        name, par, config, executors
+            See `Spout.spec`.
+        source : callable, optional
+            Returns a new source; called once in each task. By default the method `source`.
+        **options
+            `open_max`, `attempts_max`, `backoff_secs`, `backoff_secs_max`, `drain_secs`; also `decode`, which makes the
+            value of the body, and `dead_letters`: a function that returns a new publisher, or "broker".
+
+        Raises
+        ------
+        TopologyError
+            An option is unknown, or the source no function.
+        """
+        known = {"open_max", "attempts_max", "backoff_secs", "backoff_secs_max", "drain_secs", "decode", "dead_letters"}
+        if unknown := sorted(options.keys() - known):
+            raise TopologyError(f"{cls.__name__}.spec: unknown option {unknown[0]!r}; known are {sorted(known)}")
+        if source is not None and (isinstance(source, Source) or not callable(source)):
+            raise TopologyError(
+                f"{cls.__name__}.spec: source has to be a function that returns a new source, since each task and each"
+                f" restart needs its own: write source=lambda: ...; got {source!r}"
+            )
+        own: dict[str, Any] = {_OPTIONS: options} if source is None else {_OPTIONS: options, _SOURCE: source}
+        return ComponentSpec(
+            cls, name=name, par=par, executors=executors, config={**({} if config is None else config), **own}
+        )
+
+    def source(self) -> Source:
+        """Return a new source, for one task."""
+        raise NotImplementedError(f"{type(self).__name__} has no source(); override it, or use spec(source=...)")
+
+    def decode(self, body: bytes) -> Any:
+        """Return the value of a body. A message for which it raises becomes a dead letter, if there is a place."""
+        return body
+
+    def dead_letters(self) -> Publisher | str | None:
+        """Return a new publisher for dead letters, "broker", or None."""
+        return None
+
+    def values(self, value: Any, delivery: Delivery) -> Sequence[Any]:
+        """Return the values to emit for a message."""
+        return [value, delivery.key, delivery.headers]
+
+    def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Start the I/O thread. A subclass that overrides it has to call it."""
+        super().initialize(conf, context)
+        options = conf.get(_OPTIONS, {})
+        make_source = conf.get(_SOURCE, self.source)
+        self._decode = options.get("decode", self.decode)
+        dead_letters = options.get("dead_letters", self.dead_letters)
+        names = ("open_max", "attempts_max", "backoff_secs", "backoff_secs_max", "drain_secs")
+        intake_options = IntakeOptions(
+            **{name: options.get(name, getattr(self, name)) for name in names},
+            dead_letters=dead_letters() if callable(dead_letters) else dead_letters,
+        )
+        self._intake = Intake(make_source(), intake_options, self.logger, self._turn)
+        self._reported = dict.fromkeys(_SHOWN, 0)
+        self._intake.start()
+
+    def next_tuple(self) -> None:
+        """Emit one message that has arrived."""
+        try:
+            attempt = self._intake.take(0)
+        except queue.Empty:
+            return
+        if attempt is None:
+            return
+        delivery = attempt.delivery
+        try:
+            value = self._decode(delivery.value)
+        except Exception as fault:  # noqa: BLE001 - whatever a decoder raises is the message's fault
+            text = f"the body cannot be decoded: {describe(fault)}"
+            reason = Reason(ReasonKind.FAILED, self.component_name, self.task_id, text, attempt.number)
+            self._intake.post((attempt.message_id, reason, True))
+            return
+        self.emit(self.values(value, delivery), tup_id=attempt.message_id)
+
+    def ack(self, tup_id: Any) -> None:
+        """Let the broker have the ack."""
+        self._intake.post((tup_id, None, False))
+
+    def fail(self, tup_id: Any, reason: Reason | None = None) -> None:
+        """Try the message again later, or give it up."""
+        self._intake.post((tup_id, Reason(ReasonKind.FAILED) if reason is None else reason, False))
+
+    def keep_alive(self) -> None:
+        """Show what the I/O thread counts."""
+        for name in _SHOWN:
+            value = getattr(self._intake.counts, name)
+            if value != self._reported[name]:
+                self._collector.count(name, value - self._reported[name])
+                self._reported[name] = value
+
+    def close(self) -> None:
+        """Give back what is not done, and disconnect. A subclass that overrides it has to call it."""
+        if "_intake" in vars(self):
+            self._intake.stop()
+            self._intake.join()
+            self.keep_alive()
+        super().close()
+
+    def _turn(self, items: list[Any]) -> float:
+        for message_id, reason, is_final in items:
+            self._intake.end(message_id, reason, is_final=is_final)
+        return _TURN_SECS
