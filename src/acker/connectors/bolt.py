@@ -52,19 +52,21 @@ class PublishBolt(Bolt):
         publisher : callable, optional
             Returns a new publisher; called once in each task. By default the method `publisher`.
         """
-        if publisher is not None and (isinstance(publisher, Publisher) or not callable(publisher)):
+        if publisher is not None and (not callable(publisher)):
             raise TopologyError(
                 f"{cls.__name__}.spec: publisher has to be a function that returns a new publisher, since each task"
                 f" needs its own: write publisher=lambda: ...; got {publisher!r}"
             )
-        own = {} if publisher is None else {_PUBLISHER: publisher}
+        own: dict[str, Any] = dict(config or {})
+        if publisher is not None:
+            own[_PUBLISHER] = publisher
         return ComponentSpec(
             cls,
             name=name,
             inputs=inputs,
             par=par,
             executors=executors,
-            config={**({} if config is None else config), **own},
+            config=own,
         )
 
     def publisher(self) -> Publisher:

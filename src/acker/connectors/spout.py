@@ -82,15 +82,15 @@ class SourceSpout(Spout):
         known = {"open_max", "attempts_max", "backoff_secs", "backoff_secs_max", "drain_secs", "decode", "dead_letters"}
         if unknown := sorted(options.keys() - known):
             raise TopologyError(f"{cls.__name__}.spec: unknown option {unknown[0]!r}; known are {sorted(known)}")
-        if source is not None and (isinstance(source, Source) or not callable(source)):
+        if source is not None and (not callable(source)):
             raise TopologyError(
                 f"{cls.__name__}.spec: source has to be a function that returns a new source, since each task and each"
                 f" restart needs its own: write source=lambda: ...; got {source!r}"
             )
-        own: dict[str, Any] = {_OPTIONS: options} if source is None else {_OPTIONS: options, _SOURCE: source}
-        return ComponentSpec(
-            cls, name=name, par=par, executors=executors, config={**({} if config is None else config), **own}
-        )
+        own: dict[str, Any] = {**(config or {}), _OPTIONS: options}
+        if source is not None:
+            own[_SOURCE] = source
+        return ComponentSpec(cls, name=name, par=par, executors=executors, config=own)
 
     def source(self) -> Source:
         """Return a new source, for one task."""
