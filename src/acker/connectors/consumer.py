@@ -112,6 +112,7 @@ class Consumer:
         # Callable by every handle without a further look-up.
         self.next_id = self._ids.next
         self.post: Callable[[Row], None] = self._intake.post
+        self.post_quietly: Callable[[Row], None] = self._intake.post_quietly
         self.post_unlocked: Callable[[Row], None] = self._intake.post_unlocked
         self._undecodable = 0
         self._started: float | None = None
@@ -228,7 +229,7 @@ class Consumer:
         tree = MessageTree(self, attempt, self.next_id())
         attempt.tree = tree
         tuple_id = self.next_id()
-        self.post(track_row(tree, tuple_id))
+        self.post_quietly(track_row(tree, tuple_id))
         value: Any = attempt.delivery.value
         if self._decode is not None:
             try:

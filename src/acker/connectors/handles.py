@@ -39,7 +39,10 @@ class Owner(Protocol):
         """Return a new tuple id."""
 
     def post(self, row: Row) -> None:
-        """Send a message to the acker."""
+        """Send a message to the acker, and let it look at once."""
+
+    def post_quietly(self, row: Row) -> None:
+        """Send a message to the acker that cannot end a tree; it may wait."""
 
     def post_unlocked(self, row: Row) -> None:
         """Send a message to the acker without taking a lock."""
@@ -52,8 +55,8 @@ class MessageTree:
     ----------
     attempt : Attempt
     root_id : int
-    children : int
-        Number of children that were made and have not ended.
+    parts : int
+        Number of handles that have not ended: the message and its children.
     reason : str or None
         Of the first failure.
     is_final : bool
@@ -65,12 +68,12 @@ class MessageTree:
     __slots__ = (
         "__weakref__",
         "attempt",
-        "children",
         "handles",
         "is_final",
         "lock",
         "lost",
         "owner",
+        "parts",
         "reason",
         "root_id",
         "tasks",
@@ -80,7 +83,7 @@ class MessageTree:
         self.owner = owner
         self.attempt = attempt
         self.root_id = root_id
-        self.children = 0
+        self.parts = 1
         self.reason: str | None = None
         self.is_final = False
         self.lost: str | None = None
@@ -149,7 +152,7 @@ class Handle:
                     " end of the block"
                 )
             self._emitted ^= tuple_id
-            tree.children += 1
+            tree.parts += 1
             if owner.trace:
                 tree.handles[tuple_id] = place_text(place)
         return Child(tree, tuple_id, place)
@@ -266,25 +269,27 @@ class Handle:
             if self._is_ended:
                 return False
             self._is_ended = True
-            self._count_end()
+            tree.parts -= 1
+            is_last = tree.parts == 0
+            if tree.owner.trace:
+                tree.handles.pop(self._tuple_id, None)
             if reason is not None and tree.reason is None:
                 tree.reason = reason
-        if tree.alive:
-            if reason is None:
-                tree.owner.post((_OK, tree.root_id, self._tuple_id ^ self._emitted, 0, 0))
-            else:
-                tree.owner.post((_FAIL, tree.root_id, 0, 0, 0))
+        if tree.attempt.state != "open":
+            return True
+        owner = tree.owner
+        if reason is not None:
+            owner.post((_FAIL, tree.root_id, 0, 0, 0))
+        elif is_last:
+            owner.post((_OK, tree.root_id, self._tuple_id ^ self._emitted, 0, 0))
+        else:
+            owner.post_quietly((_OK, tree.root_id, self._tuple_id ^ self._emitted, 0, 0))
         return True
-
-    def _count_end(self) -> None:
-        tree = self._tree
-        if tree.owner.trace:
-            tree.handles.pop(self._tuple_id, None)
 
     def reset_timeout(self) -> None:
         """Give the message its whole timeout again, for work that takes long and makes progress."""
         if self.alive:
-            self._tree.owner.post((_RESET_TIMEOUT, self._tree.root_id, 0, 0, 0))
+            self._tree.owner.post_quietly((_RESET_TIMEOUT, self._tree.root_id, 0, 0, 0))
 
     @property
     def alive(self) -> bool:
@@ -343,10 +348,6 @@ class Child(Handle):
     """A part of the work for a message. `message` is the message."""
 
     __slots__ = ()
-
-    def _count_end(self) -> None:
-        super()._count_end()
-        self._tree.children -= 1
 
     @property
     def key(self) -> str:

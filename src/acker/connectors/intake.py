@@ -74,8 +74,11 @@ class Intake:
         self._logger = logger
         self._turn = turn
         self._inbox: deque[Any] = deque()
+        # Puts an item into the inbox, for some later turn.
+        self.post_quietly: Callable[[Any], None] = self._inbox.append
         self._signal: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._is_idle = False
+        # Each is set before the other one is looked at, so no item waits while this thread does.
+        self._is_idle = self._is_urgent = False
         self._is_stopping = False
         self._thread: threading.Thread | None = None
         # Below this line: of the I/O thread alone.
@@ -119,6 +122,7 @@ class Intake:
     def post(self, item: Any) -> None:
         """Put an item into the inbox, for the owner's next turn."""
         self._inbox.append(item)
+        self._is_urgent = True
         if self._is_idle:
             self._is_idle = False
             self._signal.put(None)
@@ -127,6 +131,7 @@ class Intake:
     def post_unlocked(self, item: Any) -> None:
         """As `post`, but takes no lock, for destructors; the item may wait for a poll to end."""
         self._inbox.append(item)
+        self._is_urgent = True
         self._signal.put(None)
 
     def stop(self) -> None:
@@ -191,9 +196,8 @@ class Intake:
             self._accept(self.source.poll(0, 0.0))
             self._wait(wait_secs)
             return
-        # Set before the inbox is looked at: whoever posts from here on wakes this thread.
         self._is_idle = True
-        if self._inbox or self.settlement.confirmed:
+        if self._is_urgent or self.settlement.confirmed:
             wait_secs = 0.0
         self.counts.polls += 1
         deliveries = self.source.poll(room, wait_secs)
@@ -212,7 +216,7 @@ class Intake:
     def _wait(self, secs: float) -> None:
         """Wait until another thread posts something, or the time is over."""
         self._is_idle = True
-        if not (self._inbox or self.settlement.confirmed) and secs > 0:
+        if not (self._is_urgent or self.settlement.confirmed) and secs > 0:
             with contextlib.suppress(queue.Empty):
                 self._signal.get(timeout=secs)
         self._is_idle = False
@@ -227,6 +231,7 @@ class Intake:
 
     def _turn_owner(self) -> float:
         """Let the owner look at the inbox; return the seconds until its next turn."""
+        self._is_urgent = False
         inbox = self._inbox
         return self._turn([inbox.popleft() for _ in range(len(inbox))])
 

@@ -20,8 +20,8 @@ class OpenMessage(NamedTuple):
     age_secs : float
         Since it was handed out.
     attempt : int
-    children : int
-        Number of children that have not ended.
+    parts : int
+        Number of handles that have not ended: the message itself, and its children.
     made_in : tuple of str
         Where the handles were made that have not ended; empty unless the consumer traces.
     """
@@ -29,7 +29,7 @@ class OpenMessage(NamedTuple):
     key: str
     age_secs: float
     attempt: int
-    children: int
+    parts: int
     made_in: tuple[str, ...]
 
 
@@ -37,10 +37,10 @@ class OpenMessages(list[OpenMessage]):
     """A list of open messages that notebooks show as a table."""
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("message", "age", "attempt", "children", "made in"))
+        head = "".join(f"<th>{name}</th>" for name in ("message", "age", "attempt", "open parts", "made in"))
         rows = "".join(
             f"<tr><td>{escape(each.key)}</td><td>{format_duration(1000 * each.age_secs)}</td><td>{each.attempt}</td>"
-            f"<td>{each.children}</td><td>{'<br>'.join(map(escape, each.made_in))}</td></tr>"
+            f"<td>{each.parts}</td><td>{'<br>'.join(map(escape, each.made_in))}</td></tr>"
             for each in self
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
@@ -48,7 +48,7 @@ class OpenMessages(list[OpenMessage]):
     def text(self) -> str:
         """Return one line that names them."""
         return ", ".join(
-            f"{each.key} for {format_duration(1000 * each.age_secs)} with {each.children} children" for each in self
+            f"{each.key} for {format_duration(1000 * each.age_secs)} with {each.parts} open parts" for each in self
         )
 
 
@@ -58,7 +58,7 @@ def describe_open(attempts: list[Attempt]) -> OpenMessages:
     found = OpenMessages()
     for attempt in attempts:
         tree: MessageTree | None = attempt.tree
-        children, made_in = (0, ()) if tree is None else (tree.children, tuple(tree.handles.copy().values()))
+        parts, made_in = (0, ()) if tree is None else (tree.parts, tuple(tree.handles.copy().values()))
         age_secs = (now_ns - attempt.since_ns) / 1e9
-        found.append(OpenMessage(attempt.delivery.key, age_secs, attempt.number, children, made_in))
+        found.append(OpenMessage(attempt.delivery.key, age_secs, attempt.number, parts, made_in))
     return found
