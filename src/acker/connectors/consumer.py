@@ -105,7 +105,7 @@ class Consumer:
         self.logger = logging.getLogger("acker.connectors")
         self.trace = trace
         self._decode = decode
-        self._process = os.getpid()
+        self.process = os.getpid()
         self._ids = IdGenerator()
         self._trees = MessageTrees(self.name, timeout_secs, self.logger, self.stats)
         self._intake = self._trees.intake = Intake(source, options, self.logger, self._trees.turn, self._trees.over)
@@ -136,8 +136,8 @@ class Consumer:
         self._started = time.monotonic()
 
     def _ensure_started(self) -> None:
-        if self._process != os.getpid():
-            raise ForkedError("Consumer", self._process)
+        if self.process != os.getpid():
+            raise ForkedError("Consumer", self.process)
         with self._starting:
             if self._started is None:
                 self._start()
@@ -151,7 +151,7 @@ class Consumer:
 
         What is not done goes back to the broker. May be called again.
         """
-        if self._started is not None and self._process == os.getpid():
+        if self._started is not None and self.process == os.getpid():
             self._intake.stop()
             self._intake.join()
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -16,7 +17,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
-from acker.errors import TupleStateError
+from acker.errors import ForkedError, TupleStateError
 
 _OK, _FAIL, _TRACK, _RESET_TIMEOUT = int(Kind.OK), int(Kind.FAIL), int(Kind.TRACK), int(Kind.RESET_TIMEOUT)
 _STACK_FRAMES: Final = 16
@@ -33,6 +34,7 @@ class Owner(Protocol):
     """What handles need of their consumer."""
 
     logger: logging.Logger
+    process: int
     trace: bool
 
     def next_id(self) -> int:
@@ -116,7 +118,7 @@ class Handle:
     fails its message.
     """
 
-    __slots__ = ("_emitted", "_is_ended", "_is_entered", "_place", "_tree", "_tuple_id")
+    __slots__ = ("_emitted", "_is_ended", "_is_entered", "_is_handed_over", "_place", "_tree", "_tuple_id")
 
     def __init__(self, tree: MessageTree, tuple_id: int, place: tuple[CodeType, int] | str) -> None:
         self._tree = tree
@@ -124,7 +126,8 @@ class Handle:
         self._place = place
         self._emitted = 0  # xor of the tuple ids of its children
         self._is_ended = False
-        self._is_entered = False
+        self._is_entered = False  # by `with`
+        self._is_handed_over = False  # to a call or a coroutine, which ends it
 
     # ---- children ----------------------------------------------------------------------------------------------------
 
@@ -215,8 +218,8 @@ class Handle:
         if self._is_entered or isinstance(self, Child):
             return self._child(frame)
         with self._tree.lock:
-            is_first = not self._is_ended and not self._is_entered
-            self._is_entered = True
+            is_first = not self._is_ended and not self._is_handed_over
+            self._is_handed_over = True
         return self if is_first else self._child(frame)
 
     def _end_as(self, future: Future[Any] | asyncio.Task[Any]) -> None:
@@ -239,8 +242,11 @@ class Handle:
         Raises
         ------
         TupleStateError
-            It has ended before.
+            It has ended before, or a call or coroutine will end it.
+        ForkedError
+            This is a forked process; only the one that received the message can end it.
         """
+        self._refuse_if_handed_over()
         self._end_once(None)
 
     def fail(self, reason: object = None) -> None:
@@ -258,6 +264,12 @@ class Handle:
         """
         self._end_once("failed" if reason is None else describe(reason))
 
+    def _refuse_if_handed_over(self) -> None:
+        if self._is_handed_over:
+            raise TupleStateError(
+                f"{self!r}: a call of submit or spawn has taken it, and ends it; begin `with message:` before such calls"
+            )
+
     def _end_once(self, reason: str | None) -> None:
         if not self._end(reason):
             raise TupleStateError(f"{self!r} has ended before: a handle is acked or failed once")
@@ -265,6 +277,8 @@ class Handle:
     def _end(self, reason: str | None) -> bool:
         """End, if it has not ended yet; return whether that was so."""
         tree = self._tree
+        if tree.owner.process != os.getpid():
+            raise ForkedError("message", tree.owner.process)
         with tree.lock:
             if self._is_ended:
                 return False
@@ -301,6 +315,7 @@ class Handle:
         return self._tree.attempt.state == "open"
 
     def __enter__(self) -> Self:
+        self._refuse_if_handed_over()
         self._is_entered = True
         return self
 

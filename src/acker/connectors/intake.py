@@ -271,6 +271,8 @@ class Intake:
         self.counts.reconnects += 1
         self._logger.warning("%s: no connection, next attempt in %.3g s: %s", self.source.name, wait_secs, lost)
         self.source.close()
+        # What a closed connection held, the broker delivers again.
+        self.revoked(lambda delivery: not self.source.holds(delivery))
         deadline = time.monotonic() + wait_secs
         # Trees end and time out meanwhile. Their acks wait.
         while not self._is_drained() and (left_secs := deadline - time.monotonic()) > 0:

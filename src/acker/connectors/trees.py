@@ -98,6 +98,7 @@ class MessageTrees:
             if attempt is None:
                 continue  # revoked meanwhile, and counted as such
             tree: MessageTree = attempt.tree
+            attempt.tree = None  # the tree refers to the attempt: without this, only the collector would free both
             if outcome == Outcome.ACKED:
                 self.intake.end(message_id, None)
                 continue
@@ -120,6 +121,7 @@ class MessageTrees:
     def over(self, attempt: Attempt) -> None:
         """Forget the tree of an attempt whose outcome no longer counts."""
         tree: MessageTree | None = attempt.tree
+        attempt.tree = None
         if tree is not None:
             self._forgotten.append((int(Kind.FAIL), tree.root_id, 0, 0, 0))
             tree.cancel()
