@@ -30,3 +30,11 @@ def test_java_home_and_path_come_first(monkeypatch, tmp_path) -> None:
     assert environment.find_jdk().version == "25"
     monkeypatch.setenv("JAVA_HOME", "")
     assert environment.find_jdk().version == "21"
+
+
+def test_a_folder_of_path_that_is_closed_is_passed_over(monkeypatch, tmp_path) -> None:
+    def is_file(path):
+        raise PermissionError(path)  # as for a user who may not enter its folder
+
+    monkeypatch.setattr("pathlib.Path.is_file", is_file)
+    assert jdk.inspect(tmp_path / "closed/bin/java") is None

@@ -40,7 +40,8 @@ class Jdk(NamedTuple):
 
 def inspect(java: Path) -> Jdk | None:
     """Start `java` and return what it reports; None if it does not run (macOS has one that only says how to get it)."""
-    if not (java.is_file() and os.access(java, os.X_OK)):
+    # In this order: is_file raises where a folder of PATH is closed to this user.
+    if not (os.access(java, os.X_OK) and java.is_file()):
         return None
     try:
         done = subprocess.run(
