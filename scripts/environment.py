@@ -44,7 +44,8 @@ class Needs(NamedTuple):
 
 EXPORTERS = ("prometheus", "otel")
 CLIENTS = ("rabbitmq", "kafka", "redis", "sqs", "nats", "postgresql")
-BROKERS = ("rabbitmq", "redis", "kafka")
+# That of SQS comes with the packages of the tests.
+BROKERS = ("rabbitmq", "redis", "kafka", "nats", "postgresql")
 LEVELS = {
     "build": Needs(),
     "run": Needs(extras=("spark", "cli"), groups=("plots",), jdk=True),

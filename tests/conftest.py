@@ -47,7 +47,7 @@ collect_ignore_glob = [] if find_spec("pyspark") else NEED_PYSPARK
 # Names a server of Spark Connect for the tests, such as local[2]: set by tests/spark/test_connect.py.
 REMOTE = "ACKER_TESTS_REMOTE"
 
-SERVER_NAMES = ("rabbitmq", "redis", "kafka")
+SERVER_NAMES = ("rabbitmq", "redis", "kafka", "nats", "postgresql", "sqs")
 SHARED = {"spark": "the Spark session", **{name: f"the server {name}" for name in SERVER_NAMES}}
 SPARK_SESSION = SHARED["spark"]
 
@@ -153,6 +153,24 @@ def redis(tmp_path_factory):
 def kafka(tmp_path_factory):
     """Kafka; `url` is for bootstrap.servers, and `facts` has the ports of a listener that tells of a proxy."""
     yield from run_server("kafka", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def nats(tmp_path_factory):
+    """NATS with JetStream; streams in files outlive a kill."""
+    yield from run_server("nats", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory):
+    """PostgreSQL; `url` holds a user and a password."""
+    yield from run_server("postgresql", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def sqs(tmp_path_factory):
+    """A server that answers as SQS; `url` is for endpoint_url. A kill loses all that it holds."""
+    yield from run_server("sqs", tmp_path_factory)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ class Redis(Server):
 
     def command(self) -> list[Path | str]:
         """Return the program with its settings."""
-        # Each command is in the log before it is answered. That the log reaches the disk matters to machines that fail.
+        # Each command is in the log before its answer. That the log reaches the disk matters to machines that fail.
         settings = {"appendonly": "yes", "appendfsync": "no", "save": "", "bind": "127.0.0.1", "port": self.ports[0]}
         options = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
         return [self.root / "usr/bin/redis-server", *options, "--dir", self.folder]

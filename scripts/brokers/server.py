@@ -54,6 +54,7 @@ class Server(abc.ABC):
         self.ports = free_ports(self.ports_count)
         self.environ = dict(os.environ)
         self.user: int | None = None
+        self.paused = False
         self._program: Program | None = None
         self._beside: list[Program] = []
 
@@ -86,7 +87,7 @@ class Server(abc.ABC):
 
     def stop(self) -> None:
         """Ask it to end in good order, and wait until it has."""
-        program, self._program = self._running(), None
+        program = self._ends()
         in_time = program.stop(self.stop_signal, STOP_SECONDS)
         program.kill()  # what it left behind
         if not in_time:
@@ -94,16 +95,17 @@ class Server(abc.ABC):
 
     def kill(self) -> None:
         """End it by SIGKILL."""
-        program, self._program = self._running(), None
-        program.kill()
+        self._ends().kill()
 
     def pause(self) -> None:
         """Let it hang: connections stay open, nothing answers."""
         self._running().pause()
+        self.paused = True
 
     def resume(self) -> None:
         """Continue after a pause."""
         self._running().resume()
+        self.paused = False
 
     def close(self) -> None:
         """Stop whatever still runs."""
@@ -143,6 +145,10 @@ class Server(abc.ABC):
                 raise StartError(f"{type(self).__name__} {what}, and wrote:\n{self._last_words()}")
             time.sleep(LOOK_SECONDS)
 
+    def _ends(self) -> Program:
+        program, self._program, self.paused = self._running(), None, False
+        return program
+
     def _running(self) -> Program:
         if self._program is None:
             raise StartError("it does not run")
@@ -166,9 +172,17 @@ def free_ports(count: int) -> list[int]:
     raise StartError(f"no {count} ports are free in {PORTS}")
 
 
-def exchange(port: int, request: bytes, answer_size: int) -> bytes:
-    """Send bytes to a port of this machine, and return the first bytes of the answer; fewer where nobody answers."""
+def exchange(port: int, request: bytes, answer_size: int, *, until: bytes = b"") -> bytes:
+    """Send bytes to a port of this machine, and return the answer: so many bytes, or up to and with `until`.
+
+    It is shorter where nobody answers, or says no more.
+    """
+    answer = b""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as client:
         client.sendall(request)
-        return client.makefile("rb").read(answer_size)
-    return b""
+        while len(answer) < answer_size and not (until and answer.endswith(until)):
+            more = client.recv(answer_size - len(answer))
+            if not more:
+                break
+            answer += more
+    return answer
