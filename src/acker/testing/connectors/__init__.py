@@ -1,7 +1,22 @@
-"""Helpers for tests of connectors: a broker in memory that can be told to misbehave."""
+"""Helpers for tests of connectors: a broker in memory that can misbehave, and scenarios that any source has to pass."""
 
 from acker.testing.connectors.broker import MemoryBroker, MemoryMessage
+from acker.testing.connectors.consumer_run import ConsumerRun
+from acker.testing.connectors.harness import NotApplicable, SourceHarness
 from acker.testing.connectors.publisher import MemoryPublisher
+from acker.testing.connectors.scenarios import SCENARIOS, Scenario
 from acker.testing.connectors.source import MemorySource
+from acker.testing.connectors.watched import WatchedSource
 
-__all__ = ["MemoryBroker", "MemoryMessage", "MemoryPublisher", "MemorySource"]
+__all__ = [
+    "SCENARIOS",
+    "ConsumerRun",
+    "MemoryBroker",
+    "MemoryMessage",
+    "MemoryPublisher",
+    "MemorySource",
+    "NotApplicable",
+    "Scenario",
+    "SourceHarness",
+    "WatchedSource",
+]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from acker.errors import ConnectionLostError
+
 
 @dataclass(slots=True, eq=False)
 class MemoryMessage:
@@ -51,6 +53,73 @@ class _Held:
 
     message: MemoryMessage
     lease_end: float
+
+
+class _Waiting:
+    """The messages that are with the broker, in the order in which they are to be delivered."""
+
+    def __init__(self) -> None:
+        self.late_count = 0  # so many of the next ones become late
+        self._numbers = itertools.count()
+        self._new: deque[MemoryMessage] = deque()
+        self._back: deque[MemoryMessage] = deque()  # before the new ones
+        self._delayed: list[tuple[float, MemoryMessage]] = []
+        self._late: deque[MemoryMessage] = deque()
+        self._flood: Iterator[MemoryMessage] = iter(())
+        self._flooding = 0
+        self._flooded = range(0)
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._back) + len(self._delayed) + len(self._late) + self._flooding
+
+    def append(self, value: bytes, headers: Mapping[str, Any]) -> None:
+        """Add a new message."""
+        self._new.append(MemoryMessage(next(self._numbers), value, headers))
+
+    def flood(self, count: int, value: Callable[[int], bytes]) -> None:
+        """Add new messages that are made when they are taken."""
+        first = next(self._numbers)
+        self._numbers = itertools.count(first + count)
+        self._flooded = range(first, first + count)
+        self._flood = (MemoryMessage(number, value(number - first), {}) for number in self._flooded)
+        self._flooding = count
+
+    def is_of_flood(self, message: MemoryMessage) -> bool:
+        """Return whether a message was made by `flood`."""
+        return message.number in self._flooded
+
+    def put_back(self, message: MemoryMessage) -> None:
+        """Return a message that was taken."""
+        self._back.append(message)
+
+    def delay(self, message: MemoryMessage, until: float) -> None:
+        """Return a message that was taken, but not before a time."""
+        self._delayed.append((until, message))
+
+    def end_delays(self, now: float) -> None:
+        """Return the messages whose time has come."""
+        if self._delayed:
+            self._back.extend(message for due, message in self._delayed if due <= now)
+            self._delayed = [(due, message) for due, message in self._delayed if due > now]
+
+    def end_lateness(self) -> None:
+        """Add the late messages."""
+        self.late_count = 0
+        self._new.extend(self._late)
+        self._late.clear()
+
+    def take(self) -> MemoryMessage | None:
+        """Return the next message, if there is one."""
+        while True:
+            if self._back:
+                return self._back.popleft()
+            message = self._new.popleft() if self._new else next(self._flood, None)
+            if message is not None and self.is_of_flood(message):
+                self._flooding -= 1
+            if message is None or not self.late_count:
+                return message
+            self.late_count -= 1
+            self._late.append(message)
 
 
 class MemoryBroker:
@@ -113,18 +182,12 @@ class MemoryBroker:
         self.violations: list[str] = []
         self.changed = threading.Condition(threading.RLock())
         self._clock = clock
-        self._numbers = itertools.count()
-        self._sessions = itertools.count(1)
-        self._ready: deque[MemoryMessage] = deque()
-        self._back: deque[MemoryMessage] = deque()  # returned ones, delivered before the others
-        self._delayed: list[tuple[float, MemoryMessage]] = []
-        self._late: deque[MemoryMessage] = deque()
+        self._session_numbers = itertools.count(1)
+        self._sessions: set[int] = set()
+        self._is_stopped = False
+        self._waiting = _Waiting()
         self._held: dict[Claim, _Held] = {}
-        self._flood: Iterator[MemoryMessage] = iter(())
-        self._flooding = 0
-        self._flooded = range(0)
         self._twice = 0
-        self._holding_back = 0
 
     # Messages
 
@@ -132,18 +195,14 @@ class MemoryBroker:
         """Append messages."""
         with self.changed:
             for value in values:
-                self._ready.append(MemoryMessage(next(self._numbers), value, dict(headers or {})))
+                self._waiting.append(value, dict(headers or {}))
                 self.counts["published"] += 1
             self.changed.notify_all()
 
     def flood(self, count: int, value: Callable[[int], bytes] = lambda number: b"%d" % number) -> None:
         """Append so many messages that are made when they are delivered, so that a million of them needs no memory."""
         with self.changed:
-            first = next(self._numbers)
-            self._numbers = itertools.count(first + count)
-            self._flooded = range(first, first + count)
-            self._flood = (MemoryMessage(number, value(number - first), {}) for number in self._flooded)
-            self._flooding = count
+            self._waiting.flood(count, value)
             self.counts["published"] += count
             self.changed.notify_all()
 
@@ -151,8 +210,7 @@ class MemoryBroker:
         """Return how many messages are neither acked nor given up: those that wait, and those that were delivered."""
         with self.changed:
             held = len({held.message.number for held in self._held.values() if not held.message.done})
-            waiting = len(self._ready) + len(self._back) + len(self._delayed) + len(self._late)
-            return held + waiting + self._flooding
+            return held + len(self._waiting)
 
     def held(self) -> int:
         """Return how many deliveries are not settled."""
@@ -175,14 +233,12 @@ class MemoryBroker:
     def deliver_late(self, count: int) -> None:
         """Hold the next so many messages back until `deliver_now`."""
         with self.changed:
-            self._holding_back += count
+            self._waiting.late_count += count
 
     def deliver_now(self) -> None:
         """Deliver what `deliver_late` has held back."""
         with self.changed:
-            self._holding_back = 0
-            self._ready.extend(self._late)
-            self._late.clear()
+            self._waiting.end_lateness()
             self.changed.notify_all()
 
     def take_back(self, count: int | None = None) -> int:
@@ -193,16 +249,50 @@ class MemoryBroker:
                 self._return(claim)
             return len(claims)
 
+    def cut(self) -> None:
+        """Break all connections. The next call of each source raises `ConnectionLostError`."""
+        with self.changed:
+            for session in list(self._sessions):
+                self.disconnect(session)
+            self.changed.notify_all()
+
+    def stop(self) -> None:
+        """Break all connections, and refuse new ones until `start`."""
+        with self.changed:
+            self._is_stopped = True
+            self.cut()
+
+    def start(self) -> None:
+        """End `stop`."""
+        with self.changed:
+            self._is_stopped = False
+
     # For sources
 
     def connect(self) -> int:
-        """Return the number of a new session."""
+        """Return the number of a new session.
+
+        Raises
+        ------
+        ConnectionLostError
+            The broker is stopped.
+        """
         with self.changed:
-            return next(self._sessions)
+            if self._is_stopped:
+                raise ConnectionLostError("the broker in memory is stopped")
+            session = next(self._session_numbers)
+            self._sessions.add(session)
+            return session
+
+    def is_connected(self, session: int) -> bool:
+        """Return whether a session lives."""
+        with self.changed:
+            return session in self._sessions
 
     def disconnect(self, session: int) -> None:
         """End a session: without leases, its deliveries come back."""
         with self.changed:
+            self._sessions.discard(session)
             if self.lease_secs is None:
                 for claim in [claim for claim in self._held if claim.session == session]:
                     self._return(claim)
@@ -213,7 +303,7 @@ class MemoryBroker:
             self._end_delays_and_leases()
             taken: list[tuple[Claim, MemoryMessage]] = []
             while len(taken) < limit:
-                message = self._next()
+                message = self._waiting.take()
                 if message is None:
                     break
                 copies = 2 if self._twice and len(taken) + 2 <= limit else 1
@@ -241,7 +331,7 @@ class MemoryBroker:
             message = self._settle(claim, "acked")
             if message is not None and not message.done:
                 message.done = True
-                if message.number not in self._flooded:
+                if not self._waiting.is_of_flood(message):
                     self.acked.append(message.value)
             return message is not None
 
@@ -250,7 +340,7 @@ class MemoryBroker:
         with self.changed:
             message = self._settle(claim, "retried")
             if message is not None and not message.done and not message.open:
-                self._delayed.append((self._clock() + delay_secs, message))
+                self._waiting.delay(message, self._clock() + delay_secs)
             return message is not None
 
     def give_up(self, claim: Claim, reason: str) -> bool:
@@ -297,29 +387,15 @@ class MemoryBroker:
         self.counts["returned"] += 1
         # A message that was delivered twice does not come back while the other delivery is open, or when it is acked.
         if not message.done and not message.open:
-            self._back.append(message)
+            self._waiting.put_back(message)
         self.changed.notify_all()
-
-    def _next(self) -> MemoryMessage | None:
-        while True:
-            if self._back:
-                return self._back.popleft()
-            message = self._ready.popleft() if self._ready else next(self._flood, None)
-            if message is not None and message.number in self._flooded:
-                self._flooding -= 1
-            if message is None or not self._holding_back:
-                return message
-            self._holding_back -= 1
-            self._late.append(message)
 
     def _lease_end(self) -> float:
         return float("inf") if self.lease_secs is None else self._clock() + self.lease_secs
 
     def _end_delays_and_leases(self) -> None:
         now = self._clock()
-        if self._delayed:
-            self._back.extend(message for due, message in self._delayed if due <= now)
-            self._delayed = [(due, message) for due, message in self._delayed if due > now]
+        self._waiting.end_delays(now)
         if self.lease_secs is not None:
             for claim in [claim for claim, held in self._held.items() if held.lease_end <= now]:
                 self._return(claim)

@@ -29,7 +29,8 @@ class _Fault:
 
     def due(self, method: Method, *, after: bool) -> bool:
         """Count a call; return whether the fault is due in it."""
-        if self.after != after or self.method not in (method, "any"):
+        is_named = self.method == method or (self.method == "any" and method not in {"open", "close"})
+        if self.after != after or not is_named:
             return False
         self.seen += 1
         return self.at <= self.seen < self.at + self.times
@@ -54,7 +55,7 @@ class MemorySource(Source):
         The limit that the consumer gave to `open`.
     """
 
-    wait_secs_max = 1.0
+    wait_secs_max = 0.1
 
     def __init__(self, broker: MemoryBroker, *, name: str = "memory", lag: bool = False) -> None:
         self.broker = broker
@@ -83,7 +84,7 @@ class MemorySource(Source):
         Parameters
         ----------
         method : str
-            The name of a method of `Source`, or "any".
+                The name of a method of `Source`; "any" means all but `open` and `close`.
         action : callable
             What it raises, the method raises.
         at, times : int
@@ -229,11 +230,14 @@ class MemorySource(Source):
             inside = self._inside
             if inside is not None and (inside != (me, "poll") or method not in ("ack", "extend", "retry", "give_up")):
                 self.broker.violations.append(f"{method} was called during {inside[1]}")
-            if method not in ("open", "close") and not self.connected:
+            if method not in {"open", "close"} and not self.connected:
                 self.broker.violations.append(f"{method} was called without a connection")
             if inside is None:
                 self._inside = (me, method)
         self.run_faults(method, after=False)
+        if method not in {"open", "close"} and self.connected and not self.broker.is_connected(self._session):
+            self._disconnect()
+            raise ConnectionLostError(f"{self.name}: the broker has broken the connection")
 
     def leave(self, method: Method) -> None:
         """Note the end of a call."""

@@ -1,0 +1,81 @@
+"""Scenarios of publishers: what is confirmed is there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from acker.connectors.publisher import Outgoing, Publisher
+from acker.errors import PublishError
+from acker.testing.connectors.consumer_run import ConsumerRun, ack_all, consume_rest, wait_until
+from acker.testing.connectors.harness import SourceHarness
+from acker.testing.connectors.scenarios.registry import Scenario, numbered
+
+
+def a_publisher_opens_and_closes_in_any_order(harness: SourceHarness) -> None:
+    """`close` raises nothing before `open`, and twice; the object can start anew."""
+    publisher = harness.publisher()
+    publisher.close()
+    for round_number in range(2):
+        publisher.open()
+        assert publisher.publish([]) == []
+        assert publisher.publish([Outgoing(b"message %d" % round_number)]) == [None]
+        publisher.close()
+        publisher.close()
+    assert consume_rest(harness) == set(numbered(2))
+
+
+def what_a_publisher_confirms_arrives(harness: SourceHarness) -> None:
+    """Each message once, with its body, key and headers of any type."""
+    headers = {"text": "größer", "bytes": b"\0\xff", "int": 7, "float": 0.5, "true": True, "none": None}
+    values = [*harness.bodies, *numbered(100)]
+    messages = [Outgoing(value, key=b"key", headers=headers) for value in values]
+    with harness.publisher() as publisher:
+        answers = publisher.publish(messages)
+    assert answers == [None] * len(messages), [answer for answer in answers if answer is not None][:3]
+    with ConsumerRun(harness) as run:
+        found = run.wait_for(values)
+        if harness.keeps_headers:
+            text = found[0].headers["text"]
+            assert (text.decode() if isinstance(text, bytes) else text) == "größer", text
+        ack_all(run.messages)
+        run.wait_empty()
+        assert len(run.messages) == len(values)
+
+
+def a_publisher_connects_again(harness: SourceHarness) -> None:
+    """After a lost connection, a later call writes; until then each message has an error of its own."""
+    harness.needs("publisher", "cut")
+    with harness.publisher() as publisher:
+        assert publisher.publish([Outgoing(b"before")]) == [None]
+        harness.cut()
+        _publish_until_confirmed(harness, publisher, b"after")
+    assert consume_rest(harness) == {b"before", b"after"}
+
+
+def a_refused_message_has_an_error(harness: SourceHarness) -> None:
+    """One `PublishError` for each message, without the password; nothing is raised."""
+    publisher = harness.publisher_to_nowhere()
+    with publisher:
+        answers = publisher.publish([Outgoing(b"one"), Outgoing(b"two")])
+    assert len(answers) == 2
+    for answer in answers:
+        assert isinstance(answer, PublishError), f"expected a PublishError, got {answer!r}"
+        assert str(answer), "an error without a text"
+        assert harness.secret is None or harness.secret not in str(answer), "the error names the password"
+
+
+def _publish_until_confirmed(harness: SourceHarness, publisher: Publisher, value: bytes) -> None:
+    def confirmed() -> bool:
+        (answer,) = publisher.publish([Outgoing(value)])
+        assert answer is None or isinstance(answer, PublishError), f"expected a PublishError, got {answer!r}"
+        return answer is None
+
+    wait_until(confirmed, "a message is confirmed after a lost connection", harness.patience_secs)
+
+
+SCENARIOS: Final[tuple[Scenario, ...]] = (
+    a_publisher_opens_and_closes_in_any_order,
+    what_a_publisher_confirms_arrives,
+    a_publisher_connects_again,
+    a_refused_message_has_an_error,
+)

@@ -1,0 +1,16 @@
+"""The type of a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from acker.testing.connectors.harness import SourceHarness
+
+# Named after the promise that it tests. It raises AssertionError if the source breaks the promise, and NotApplicable.
+Scenario: TypeAlias = Callable[[SourceHarness], None]
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    """Return the bodies of so many messages."""
+    return [b"message %d" % number for number in range(first, first + count)]
