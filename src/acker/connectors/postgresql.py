@@ -1,0 +1,487 @@
+"""PostgreSQL: a table as a queue, read with SKIP LOCKED, and a publisher. The client is psycopg 3."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from acker.connectors.publisher import Outgoing, Publisher
+from acker.connectors.source import Delivery, Source, SourceEvents
+from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
+
+try:
+    import psycopg
+    from psycopg import sql
+    from psycopg.conninfo import conninfo_to_dict
+    from psycopg.rows import dict_row
+    from psycopg.waiting import Ready
+except ImportError as error:
+    raise ImportError("acker.connectors.postgresql needs psycopg: pip install 'acker[postgresql]'") from error
+
+__all__ = ["PostgreSQL", "PostgreSQLPublisher", "table_sql"]
+
+_log: Final = logging.getLogger("acker.connectors")
+
+_TABLE: Final = "jobs"
+# So that a host or a network that is gone is noticed, unless the connection string says otherwise.
+_NETWORK: Final = {
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "tcp_user_timeout": 20_000,
+    "application_name": "acker",
+}
+_ANSWER_SECS_MAX: Final = 30.0
+_CLAIM_COUNT_MAX: Final = 500
+_INSERT_COUNT_MAX: Final = 500
+_INSERT_BYTES_MAX: Final = 16 << 20
+# What the server says, when a session is refused, that a later attempt would hear again.
+_REFUSALS: Final = ("authentication", "does not exist", "pg_hba.conf", "permission denied", "not permitted", "password")
+_DDL: Final = """\
+CREATE TABLE IF NOT EXISTS {table} (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    value bytea NOT NULL,
+    key bytea,
+    headers jsonb NOT NULL DEFAULT '{{}}',
+    due_at timestamptz DEFAULT now(),
+    attempts integer NOT NULL DEFAULT 0,
+    owner text,
+    done_at timestamptz,
+    dead_at timestamptz,
+    reason text
+);
+CREATE INDEX IF NOT EXISTS {index} ON {table} (due_at, id);
+"""
+_CLAIM: Final = """
+WITH next AS MATERIALIZED (
+    SELECT id, due_at FROM {table} WHERE due_at <= now() ORDER BY due_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
+UPDATE {table} AS job SET due_at = now() + make_interval(secs => %(secs)s), owner = %(owner)s, attempts = attempts + 1
+FROM next WHERE job.id = next.id
+RETURNING job.id, value, key, headers, attempts, next.due_at
+"""
+# The owner and the count of attempts name one claim: the next claim of the row has another count.
+_MINE: Final = """
+FROM unnest(%(ids)s::bigint[], %(attempts)s::integer[]) AS mine (id, attempts)
+WHERE job.id = mine.id AND job.attempts = mine.attempts AND owner = %(owner)s
+"""
+_MOVE: Final = "UPDATE {table} AS job SET due_at = now() + make_interval(secs => %(secs)s)"
+_EXTEND: Final = f"{_MOVE} {_MINE} RETURNING job.id"
+_GIVE_BACK: Final = f"{_MOVE}, owner = NULL {_MINE}"
+_DELETE: Final = f"DELETE FROM {{table}} AS job {_MINE.replace('FROM', 'USING', 1)}"
+_KEEP: Final = f"UPDATE {{table}} AS job SET due_at = NULL, owner = NULL, done_at = now() {_MINE}"
+_GIVE_UP: Final = f"""
+UPDATE {{table}} AS job SET due_at = NULL, owner = NULL, dead_at = now(), reason = %(reason)s {_MINE}
+"""
+_INSERT: Final = """
+INSERT INTO {table} (value, key, headers)
+SELECT * FROM unnest(%(values)b::bytea[], %(keys)b::bytea[], %(headers)s::jsonb[])
+"""
+
+
+def table_sql(table: str = _TABLE) -> str:
+    """Return the statements that create a queue's table and its index, for a migration.
+
+    =========== =====================================================================================================
+    column      meaning
+    =========== =====================================================================================================
+    `id`        a number; the key of the message is ``table/id``
+    `value`     the body
+    `key`       `Outgoing.key`
+    `headers`   a JSON object
+    `due_at`    from then on any consumer may claim the row; while it is claimed, the end of the lease; NULL: never
+    `attempts`  how often the row has been claimed
+    `owner`     the consumer that holds the lease
+    `done_at`   when it was acked, if done rows are kept
+    `dead_at`   when it was given up, and `reason` says why
+    =========== =====================================================================================================
+
+    A program adds a message with ``INSERT INTO jobs (value) VALUES (...)``, in whatever transaction it likes; with a
+    `due_at` in the future the message is delivered then.
+    """
+    return _for_table(_DDL, table).as_string(None)
+
+
+class _RowClaim(NamedTuple):
+    """One claim of a row."""
+
+    row_id: int
+    attempts: int
+
+
+class PostgreSQL(Source):
+    """Rows of a table, claimed with ``SELECT ... FOR UPDATE SKIP LOCKED`` in short transactions.
+
+    A claim gives the row a lease: its `due_at` moves to the end of the lease. Nobody else claims it until then, and no
+    transaction stays open meanwhile. An ack deletes the row. A failed message becomes due again after its back-off, so
+    another consumer may have the next attempt. A message that failed too often keeps its row, with `dead_at` and
+    `reason`.
+
+    Parameters
+    ----------
+    conninfo : str
+        A connection string or URL of libpq. Empty: the variables ``PGHOST`` and so on.
+    table : str
+        The table of the queue, or ``schema.table``. `table_sql` says what it looks like.
+    create : bool
+        Whether to create the table if it is missing.
+    keep_done : bool
+        Whether acked rows stay, with `done_at`.
+    lease_secs : float
+    poll_secs : float
+        How long to wait until the next look at a table where nothing was due.
+    **options
+        More options of ``psycopg.connect``, such as ``password`` or ``prepare_threshold``.
+    """
+
+    def __init__(
+        self,
+        conninfo: str = "",
+        *,
+        table: str = _TABLE,
+        create: bool = False,
+        keep_done: bool = False,
+        lease_secs: float = 60.0,
+        poll_secs: float = 0.2,
+        **options: Any,
+    ) -> None:
+        if lease_secs <= 0:
+            raise ArgumentValueError(f"lease_secs must be positive, not {lease_secs}")
+        self.name = f"PostgreSQL table {table!r}"
+        self.lease_secs: float = lease_secs
+        self.wait_secs_max = self._poll_secs = poll_secs
+        self._table, self._create = table, create
+        self._settle = _KEEP if keep_done else _DELETE
+        self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._link = _SQLLink(self.name, conninfo, options, min(lease_secs / 2, _ANSWER_SECS_MAX))
+        self._woken = threading.Event()
+        self._look_at = self._polled_at = 0.0
+        self._events: SourceEvents | None = None
+        self._held: dict[int, Delivery] = {}
+
+    def open(self, events: SourceEvents, limit: int) -> None:  # noqa: ARG002
+        """Connect, look at the table, and find out which deliveries still belong to this consumer."""
+        if events is not self._events:
+            self._held.clear()
+        self._events = events
+        self._link.open_for(self._table, create=self._create)
+        self.extend(list(self._held.values()))
+        self._look_at, self._polled_at = 0.0, time.monotonic()
+
+    def poll(self, limit: int, wait_secs: float) -> Sequence[Delivery]:
+        """Claim rows that are due. Where there are none, wait."""
+        found: list[Delivery] = []
+        # A process that stood still would claim its own open rows: let it renew its leases first.
+        now, before = time.monotonic(), self._polled_at
+        self._polled_at = now
+        if self._held and now - before > self.lease_secs:
+            return found
+        if limit > 0 and now >= self._look_at:
+            found = self._claim(min(limit, _CLAIM_COUNT_MAX))
+            if not found:
+                self._look_at = time.monotonic() + self._poll_secs
+        if not found:
+            until_look = self._look_at - time.monotonic() if limit > 0 else wait_secs
+            self._woken.wait(max(0.0, min(wait_secs, until_look)))
+            self._woken.clear()
+        return found
+
+    def _claim(self, limit: int) -> list[Delivery]:
+        values = {"limit": limit, "secs": self.lease_secs, "owner": self._owner}
+        rows = self._link.run(_CLAIM, self._table, values).fetchall()
+        rows.sort(key=lambda row: (row["due_at"], row["id"]))
+        return [self._deliver(row) for row in rows]
+
+    def _deliver(self, row: dict[str, Any]) -> Delivery:
+        key = f"{self._table}/{row['id']}"
+        headers = row["headers"] if isinstance(row["headers"], dict) else {"headers": row["headers"]}
+        claim = _RowClaim(row["id"], row["attempts"])
+        delivery = Delivery(key, row["value"], headers, row["attempts"], row, claim)
+        before = self._held.get(claim.row_id)
+        self._held[claim.row_id] = delivery
+        if before is not None and self._events is not None:  # Its lease was over, and nobody had renewed it.
+            self._events.revoked(lambda other: other is before)
+        return delivery
+
+    def wake(self) -> None:
+        """End a `poll` that waits."""
+        self._woken.set()
+
+    # ---- settling ---------------------------------------------------------------------------------------------------
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Delete the rows of these messages, or mark them as done."""
+        self._end(self._settle, deliveries)
+
+    def retry(self, delivery: Delivery, delay_secs: float) -> bool:
+        """Give the message back, due after the delay."""
+        self._end(_GIVE_BACK, [delivery], secs=delay_secs)
+        return True
+
+    def release(self, deliveries: Sequence[Delivery]) -> None:
+        """Give messages back, due at once."""
+        self._end(_GIVE_BACK, deliveries, secs=0.0)
+
+    @property
+    def can_give_up(self) -> bool:
+        """Yes: the row stays, and is never due again."""
+        return True
+
+    def give_up(self, delivery: Delivery, reason: str) -> None:
+        """Keep the row as dead, with the reason."""
+        self._end(_GIVE_UP, [delivery], reason=reason.replace("\0", "\\0"))
+
+    def _end(self, statement: str, deliveries: Sequence[Delivery], **values: Any) -> None:
+        """Change rows that this consumer no longer needs."""
+        mine = self._mine(deliveries)
+        count = self._link.run(statement, self._table, {**mine, **values}).rowcount
+        for delivery in filter(self.holds, deliveries):
+            del self._held[delivery.receipt.row_id]
+        if count < len(deliveries):
+            _log.warning(
+                "%s: %d of %d messages are settled too late: their leases were over, or their rows are gone",
+                self.name,
+                len(deliveries) - count,
+                len(deliveries),
+            )
+
+    def extend(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Begin the leases anew; return the deliveries whose rows another consumer has claimed or settled."""
+        held = [delivery for delivery in deliveries if self.holds(delivery)]
+        if held:
+            rows = self._link.run(_EXTEND, self._table, {**self._mine(held), "secs": self.lease_secs}).fetchall()
+            renewed = {row["id"] for row in rows}
+            for delivery in held:
+                if delivery.receipt.row_id not in renewed:
+                    del self._held[delivery.receipt.row_id]
+        lost = [delivery for delivery in deliveries if not self.holds(delivery)]
+        if lost:
+            _log.warning("%s: %d leases are lost: other consumers have the rows", self.name, len(lost))
+        return lost
+
+    def _mine(self, deliveries: Sequence[Delivery]) -> dict[str, Any]:
+        """Return what `_MINE` needs. In the order of the ids, so that no two consumers lock rows crosswise."""
+        claims = sorted(delivery.receipt for delivery in deliveries)
+        ids, attempts = [claim.row_id for claim in claims], [claim.attempts for claim in claims]
+        return {"ids": ids, "attempts": attempts, "owner": self._owner}
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Return whether the row still belongs to this consumer: also while it is not connected."""
+        return self._held.get(delivery.receipt.row_id) is delivery
+
+    def close(self) -> None:
+        """Disconnect. The rows stay claimed until their leases end."""
+        self._link.close()
+
+
+class PostgreSQLPublisher(Publisher):
+    """Adds rows to a table, as `PostgreSQL` reads them. They are confirmed when their transaction is committed.
+
+    Parameters
+    ----------
+    conninfo : str
+    table : str
+        For the messages whose `Outgoing.to` is None.
+    create : bool
+        Whether to create the table if it is missing.
+    **options
+        More options of ``psycopg.connect``.
+    """
+
+    def __init__(self, conninfo: str = "", *, table: str = _TABLE, create: bool = False, **options: Any) -> None:
+        self.name = f"PostgreSQL table {table!r}"
+        self._table, self._create = table, create
+        self._link = _SQLLink(self.name, conninfo, options, _ANSWER_SECS_MAX)
+
+    def open(self) -> None:
+        """Connect, and look at the table."""
+        self._link.open_for(self._table, create=self._create)
+
+    def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+        """Insert rows, many in a transaction; where the server refuses one of them, each by itself."""
+        outcomes: list[Exception | None] = [None] * len(messages)
+        for table, numbers in _batches(messages):
+            error = self._insert(table, [messages[number] for number in numbers])
+            if error is not None and len(numbers) > 1 and self._link.is_open:
+                for number in numbers:
+                    outcomes[number] = self._insert(table, [messages[number]])
+            else:
+                for number in numbers:
+                    outcomes[number] = error
+        return outcomes
+
+    def _insert(self, table: str | None, messages: Sequence[Outgoing]) -> Exception | None:
+        try:
+            values = {
+                "values": [message.value for message in messages],
+                "keys": [message.key for message in messages],
+                "headers": [_json_of(message.headers) for message in messages],
+            }
+            if not self._link.is_open:
+                self._link.open()
+            self._link.run(_INSERT, table or self._table, values)
+        except (AckerError, TypeError, ValueError) as error:
+            unconfirmed = PublishError(f"{self.name}: {error}" if not isinstance(error, AckerError) else str(error))
+            unconfirmed.__cause__ = error
+            return unconfirmed
+        return None
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._link.close()
+
+
+def _batches(messages: Sequence[Outgoing]) -> Iterator[tuple[str | None, list[int]]]:
+    """Yield tables, and the numbers of messages that go there in one statement."""
+    numbers: list[int] = []
+    size = 0
+    for number, message in enumerate(messages):
+        full = len(numbers) == _INSERT_COUNT_MAX or size + len(message.value) > _INSERT_BYTES_MAX
+        if numbers and (full or message.to != messages[numbers[0]].to):
+            yield messages[numbers[0]].to, numbers
+            numbers, size = [], 0
+        numbers.append(number)
+        size += len(message.value)
+    if numbers:
+        yield messages[numbers[0]].to, numbers
+
+
+def _json_of(headers: Mapping[str, Any]) -> str:
+    """Return headers as JSON: numbers, truth values and None stay such, bytes become a text."""
+    texts = {
+        name: content.decode(errors="backslashreplace") if isinstance(content, bytes) else content
+        for name, content in headers.items()
+    }
+    return json.dumps(texts, allow_nan=False)
+
+
+class _TimedConnection(psycopg.Connection[dict[str, Any]]):
+    """A connection that gives up on a server that does not answer. libpq alone would wait for ever."""
+
+    answer_secs = _ANSWER_SECS_MAX
+
+    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().wait(_timed(gen, self.answer_secs), *args, **kwargs)
+
+
+def _timed(gen: Generator[Any, Any, Any], secs: float) -> Generator[Any, Any, Any]:
+    """Pass on what a generator of psycopg waits for; psycopg sends `Ready.NONE` in intervals while nothing comes."""
+    end = time.monotonic() + secs
+    try:
+        state = next(gen)
+        while True:
+            ready = yield state
+            if ready == Ready.NONE and time.monotonic() > end:
+                raise psycopg.OperationalError(f"the server has not answered for {secs:g} s")
+            state = gen.send(ready)
+    except StopIteration as done:
+        return done.value
+
+
+class _SQLLink:
+    """One connection to PostgreSQL, where each statement is a transaction."""
+
+    def __init__(self, name: str, conninfo: str, options: Mapping[str, Any], answer_secs: float) -> None:
+        self._name, self._answer_secs = name, answer_secs
+        given = _parsed(conninfo)
+        if given is None:  # The client's own error may show a part of the password.
+            raise ArgumentValueError(
+                f"{name}: not a connection string of PostgreSQL, such as postgresql://user:password@host/database;"
+                " write characters such as / and @ of a password as %2F and %40"
+            )
+        self._options = {**_NETWORK, **given, **options, "autocommit": True, "row_factory": dict_row}
+        self._connection: _TimedConnection | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    def open(self) -> None:
+        self.close()
+        try:
+            connection = _TimedConnection.connect(**self._options)
+        except psycopg.Error as error:
+            raise self._fault(error) from error
+        connection.answer_secs = self._answer_secs
+        self._connection = connection
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def run(self, statement: str, table: str, values: Mapping[str, Any]) -> psycopg.Cursor[dict[str, Any]]:
+        """Run one statement in a transaction of its own."""
+        connection = self._connection
+        if connection is None:
+            raise ConnectionLostError(f"{self._name}: not connected")
+        try:
+            return connection.cursor(binary=True).execute(_for_table(statement, table), values)
+        except psycopg.Error as error:
+            fault = self._fault(error)
+            if isinstance(fault, ConnectionLostError):
+                self.close()
+            raise fault from error
+
+    def open_for(self, table: str, *, create: bool) -> None:
+        """Connect, and look at a table, or create it."""
+        self.open()
+        try:
+            if create:
+                self._create_table(table)
+            self._check_table(table)
+        except BaseException:
+            self.close()
+            raise
+
+    def _create_table(self, table: str) -> None:
+        """Create a table unless it is there. One session at a time: two at once would be an error."""
+        if self._connection is None:
+            raise ConnectionLostError(f"{self._name}: not connected")
+        try:
+            with self._connection.transaction():
+                self._connection.execute("SELECT pg_advisory_xact_lock(hashtext('acker'), hashtext(%s))", [table])
+                self._connection.execute(_for_table(_DDL, table))
+        except psycopg.Error as error:
+            raise self._fault(error) from error
+
+    def _check_table(self, table: str) -> None:
+        """Raise `SourceError` where a table is missing or has other columns."""
+        columns = "id, value, key, headers, due_at, attempts, owner, done_at, dead_at, reason"
+        try:
+            self.run(f"SELECT {columns} FROM {{table}} LIMIT 0", table, {})
+        except SourceError as error:
+            if isinstance(error.__cause__, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
+                raise SourceError(f"{error}; create=True creates it, or run table_sql({table!r})") from error.__cause__
+            raise
+
+    def _fault(self, error: psycopg.Error) -> AckerError:
+        """Return what a consumer makes of an error of psycopg."""
+        text = f"{self._name}: {str(error).strip()}"
+        if password := self._options.get("password"):
+            text = text.replace(str(password), "***")
+        if self._connection is None:
+            refused = any(words in text for words in _REFUSALS) and "timeout" not in text
+        else:
+            # Classes 28 and 3D: the role or the database is gone. The other ones of these types may pass.
+            passing = isinstance(error, psycopg.OperationalError | psycopg.InternalError)
+            refused = not passing or (error.sqlstate or "")[:2] in {"28", "3D"}
+        return SourceError(text) if refused else ConnectionLostError(text)
+
+
+def _parsed(conninfo: str) -> dict[str, Any] | None:
+    try:
+        return conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError:
+        return None
+
+
+def _for_table(statement: str, table: str) -> sql.Composed:
+    name = table.split(".")
+    return sql.SQL(statement).format(table=sql.Identifier(*name), index=sql.Identifier(f"{name[-1]}_due_at_id"))
