@@ -1,0 +1,442 @@
+"""Amazon SQS: a queue as a source, and a publisher. The client is boto3."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import math
+import re
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from acker.connectors.publisher import Outgoing, Publisher
+from acker.connectors.source import Delivery, Source, SourceEvents
+from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
+
+try:
+    import boto3.session
+    from botocore import exceptions
+    from botocore.config import Config
+except ImportError as error:
+    raise ImportError("acker.connectors.sqs needs boto3: pip install 'acker[sqs]'") from error
+
+__all__ = ["SQS", "SQSPublisher"]
+
+_log: Final = logging.getLogger("acker.connectors")
+
+_BATCH: Final = 10  # entries in a call
+_BATCH_BYTES_MAX: Final = 256 << 10
+_LEASE_SECS_MAX: Final = 12 * 3600  # from the first receipt on
+# boto3's own patience, five attempts of a minute each, would hold up acks and leases.
+_NETWORK: Final = Config(connect_timeout=5, read_timeout=25, retries={"max_attempts": 2, "mode": "standard"})
+_MISTAKES: Final = (
+    exceptions.NoCredentialsError,
+    exceptions.NoRegionError,
+    exceptions.ParamValidationError,
+    exceptions.PartialCredentialsError,
+    exceptions.ProfileNotFound,
+    exceptions.UnknownServiceError,
+)
+_PASSING_CODES: Final = re.compile(
+    "Throttl|TooManyRequests|SlowDown|LimitExceeded|Expired|Timeout|Unavailable|Internal"
+)
+# Bodies of SQS are texts, of these characters, and not empty. Others travel as base64, and this attribute says so.
+_BODY: Final = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")
+_ENCODING: Final = ("Content-Transfer-Encoding", "base64")
+_EMPTY: Final = "="
+
+
+@dataclass(slots=True, eq=False)
+class _Receipt:
+    """What a delivery needs to be settled, when it came, and when its lease ends."""
+
+    message_id: str
+    handle: str
+    began: float
+    until: float
+
+
+class SQS(Source):
+    """Messages of an SQS queue, standard or FIFO.
+
+    A message stays invisible to others while it is open: the lease is its visibility timeout. A failed message is
+    visible again after its back-off, so another consumer may have the next attempt. SQS does not say when a message
+    has gone to someone else, so a lease that could not be renewed in time counts as lost.
+
+    Bodies are UTF-8. What `SQSPublisher` sent as base64 is decoded. Message attributes are the headers: texts, numbers
+    and bytes.
+
+    Parameters
+    ----------
+    queue_url : str
+    lease_secs : float
+        The visibility timeout: whole seconds, at least 1 and at most 12 hours. A message that is still open 12 hours
+        after it came is delivered again: that is a limit of SQS.
+    **options
+        What ``boto3.client`` takes, such as ``region_name``, ``endpoint_url`` or ``config``. Credentials are found as
+        boto3 finds them.
+    """
+
+    # SQS counts the time of a receive in seconds. An ack may wait for so long when the queue is empty.
+    wait_secs_max = 1.0
+
+    def __init__(self, queue_url: str, *, lease_secs: float = 60.0, **options: Any) -> None:
+        if not 1 <= lease_secs <= _LEASE_SECS_MAX:
+            raise ArgumentValueError(f"lease_secs must be 1 to {_LEASE_SECS_MAX}, not {lease_secs}")
+        self._queue = queue_url.rpartition("/")[2]
+        self.name = f"SQS queue {self._queue!r}"
+        self.lease_secs: float = math.floor(lease_secs)
+        self._link = _SQSLink(self.name, queue_url, options)
+        self._woken = threading.Event()
+        self._events: SourceEvents | None = None
+        self._held: dict[str, Delivery] = {}
+        self._acked: dict[str, Delivery] = {}
+
+    def open(self, events: SourceEvents, limit: int) -> None:  # noqa: ARG002
+        """Look for the queue."""
+        if events is not self._events:
+            self._held.clear()
+            self._acked.clear()
+        self._events = events
+        self._link.open()
+
+    def close(self) -> None:
+        """Send acks that wait, and disconnect."""
+        try:
+            if self._link.is_open:
+                self._send_acks()
+        except AckerError as error:
+            _log.warning("%s: closed without a farewell: %s", self.name, error)
+        finally:
+            self._link.close()
+        if self._acked:
+            _log.warning("%s: %d acks are not sent; their messages may come again", self.name, len(self._acked))
+
+    def wake(self) -> None:
+        """End a `poll` that waits with a limit of 0."""
+        self._woken.set()
+
+    def poll(self, limit: int, wait_secs: float) -> Sequence[Delivery]:
+        """Send acks that wait, and receive messages: at most 10 at a time."""
+        self._send_acks()
+        if limit <= 0:
+            self._woken.wait(wait_secs)
+            self._woken.clear()
+            return ()
+        now = time.monotonic()
+        reply = self._link.call(
+            "receive_message",
+            MaxNumberOfMessages=min(limit, _BATCH),
+            VisibilityTimeout=int(self.lease_secs),
+            WaitTimeSeconds=1 if wait_secs > 0 else 0,
+            AttributeNames=["All"],
+            MessageAttributeNames=["All"],
+        )
+        return [self._deliver(message, now) for message in reply.get("Messages", ())]
+
+    def _deliver(self, message: dict[str, Any], now: float) -> Delivery:
+        message_id = message["MessageId"]
+        receipt = _Receipt(message_id, message["ReceiptHandle"], now, now + self.lease_secs)
+        value, headers = _message_of(message)
+        attempt = int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
+        delivery = Delivery(f"{self._queue}/{message_id}", value, headers, attempt, message, receipt)
+        before = self._held.get(message_id)
+        self._held[message_id] = delivery
+        if before is not None and self._events is not None:  # Its lease was over, and nobody had renewed it.
+            self._events.revoked(lambda other: other is before)
+        return delivery
+
+    # ---- settling ---------------------------------------------------------------------------------------------------
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Delete messages, ten in a call; what SQS cannot do now is sent again by the next `poll`."""
+        if not self._link.is_open:
+            raise ConnectionLostError(f"{self.name}: not connected, so nothing can be acked")
+        self._acked.update((delivery.receipt.message_id, delivery) for delivery in deliveries)
+        if len(self._acked) >= _BATCH:
+            self._send_acks()
+
+    def _send_acks(self) -> None:
+        late = [delivery for delivery in self._acked.values() if not self.holds(delivery)]
+        if late:
+            _log.warning("%s: %d acks came too late: their leases were over", self.name, len(late))
+        for delivery in late:
+            del self._acked[delivery.receipt.message_id]
+        for chunk in _chunks(list(self._acked.values())):
+            failed = self._change("delete_message_batch", chunk)
+            for delivery in chunk:
+                code = failed.get(delivery.receipt.message_id)
+                if code is None or code.is_final:
+                    self._acked.pop(delivery.receipt.message_id)
+                    self._forget(delivery)
+
+    def retry(self, delivery: Delivery, delay_secs: float) -> bool:
+        """Make the message visible after the delay."""
+        left_secs = _LEASE_SECS_MAX - math.ceil(time.monotonic() - delivery.receipt.began) - 1
+        secs = max(0, min(math.ceil(delay_secs), left_secs))
+        if self.holds(delivery):
+            self._change("change_message_visibility_batch", [delivery], secs)
+            self._forget(delivery)
+        return True
+
+    def release(self, deliveries: Sequence[Delivery]) -> None:
+        """Make messages visible at once."""
+        for chunk in _chunks([delivery for delivery in deliveries if self.holds(delivery)]):
+            self._change("change_message_visibility_batch", chunk, 0)
+            for delivery in chunk:
+                self._forget(delivery)
+
+    def extend(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Begin the visibility timeouts anew; return the deliveries whose timeouts were over."""
+        held = [delivery for delivery in deliveries if self.holds(delivery)]
+        for chunk in _chunks(held):
+            now = time.monotonic()
+            failed = self._change("change_message_visibility_batch", chunk, int(self.lease_secs))
+            for delivery in chunk:
+                code = failed.get(delivery.receipt.message_id)
+                if code is None:
+                    delivery.receipt.until = now + self.lease_secs
+                elif code.is_final:
+                    self._forget(delivery)
+        lost = [delivery for delivery in deliveries if not self.holds(delivery)]
+        for delivery in lost:
+            self._forget(delivery)
+        if lost:
+            _log.warning("%s: %d leases are lost: the messages come again", self.name, len(lost))
+        return lost
+
+    def _change(self, operation: str, deliveries: Sequence[Delivery], secs: int | None = None) -> dict[str, _Code]:
+        """Call a batch operation; return the codes of the entries that failed, by message id."""
+        option = {} if secs is None else {"VisibilityTimeout": secs}
+        entries = [
+            {"Id": str(number), "ReceiptHandle": delivery.receipt.handle, **option}
+            for number, delivery in enumerate(deliveries)
+        ]
+        failed = self._link.call(operation, Entries=entries).get("Failed", ())
+        codes = {}
+        for entry in failed:
+            delivery, code = deliveries[int(entry["Id"])], _Code(entry)
+            codes[delivery.receipt.message_id] = code
+            _log.warning("%s: %s failed for %s: %s", self.name, operation, delivery.key, code)
+        return codes
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Return whether the lease lasts, by this machine's clock: also while SQS cannot be reached."""
+        receipt = delivery.receipt
+        return self._held.get(receipt.message_id) is delivery and time.monotonic() < receipt.until
+
+    def _forget(self, delivery: Delivery) -> None:
+        if self._held.get(delivery.receipt.message_id) is delivery:
+            del self._held[delivery.receipt.message_id]
+
+
+class _Code:
+    """Why SQS could not do what was asked for one entry of a batch."""
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self._text = f"{entry.get('Code')}: {entry.get('Message', 'no reason is given')}"
+        self.is_final = bool(entry.get("SenderFault")) and not _PASSING_CODES.search(str(entry.get("Code")))
+
+    def __str__(self) -> str:
+        return self._text
+
+
+class SQSPublisher(Publisher):
+    """Sends messages to an SQS queue, at most 10 in a call.
+
+    Headers become message attributes, at most 10, which is a limit of SQS; None and empty texts are left out. A body
+    that SQS would not take, because it is empty or not UTF-8, is sent as base64 with an attribute
+    ``Content-Transfer-Encoding``. In a FIFO queue the key of a message is its group.
+
+    Parameters
+    ----------
+    queue_url : str
+        For the messages whose `Outgoing.to`, another URL, is None.
+    batch_bytes_max : int
+        The most bytes in a call.
+    **options
+        What ``boto3.client`` takes.
+    """
+
+    def __init__(self, queue_url: str, *, batch_bytes_max: int = _BATCH_BYTES_MAX, **options: Any) -> None:
+        self._url, self._bytes_max = queue_url, batch_bytes_max
+        self.name = f"SQS queue {queue_url.rpartition('/')[2]!r}"
+        self._link = _SQSLink(self.name, queue_url, options)
+
+    def open(self) -> None:
+        """Look for the queue."""
+        self._link.open()
+
+    def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+        """Send messages, and read SQS's answer to each."""
+        outcomes: list[Exception | None] = [None] * len(messages)
+        for url, entries in self._batches(messages):
+            for number, outcome in self._send(url, entries).items():
+                outcomes[number] = outcome
+        return outcomes
+
+    def _batches(self, messages: Sequence[Outgoing]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        """Yield URLs and the entries of one call each; the id of an entry is the number of its message."""
+        entries: list[dict[str, Any]] = []
+        size, url = 0, self._url
+        for number, message in enumerate(messages):
+            to = message.to or self._url
+            entry = {"Id": str(number), **_entry_of(message, is_fifo=to.endswith(".fifo"))}
+            entry_size = _size_of(entry)
+            if entries and (len(entries) == _BATCH or size + entry_size > self._bytes_max or to != url):
+                yield url, entries
+                entries, size = [], 0
+            entries.append(entry)
+            size, url = size + entry_size, to
+        if entries:
+            yield url, entries
+
+    def _send(self, url: str, entries: list[dict[str, Any]]) -> dict[int, Exception]:
+        """Send one batch; return the errors. A batch that is refused as a whole is sent one by one."""
+        try:
+            if not self._link.is_open:
+                self._link.open()
+            failed = self._link.call("send_message_batch", QueueUrl=url, Entries=entries).get("Failed", ())
+        except AckerError as error:
+            if isinstance(error, SourceError) and len(entries) > 1 and self._link.is_open:
+                return {number: fault for entry in entries for number, fault in self._send(url, [entry]).items()}
+            fault = PublishError(str(error))
+            fault.__cause__ = error
+            return {int(entry["Id"]): fault for entry in entries}
+        return {int(entry["Id"]): PublishError(f"{self.name}: {_Code(entry)}") for entry in failed}
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._link.close()
+
+
+def _message_of(message: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    """Return the value and the headers of a message."""
+    headers = {name: _header_of(attribute) for name, attribute in message.get("MessageAttributes", {}).items()}
+    body = message["Body"]
+    if headers.get(_ENCODING[0]) == _ENCODING[1]:
+        try:
+            value = b"" if body == _EMPTY else base64.b64decode(body, validate=True)
+        except binascii.Error:  # Somebody else's attribute.
+            return body.encode(), headers
+        del headers[_ENCODING[0]]
+        return value, headers
+    return body.encode(), headers
+
+
+def _header_of(attribute: Mapping[str, Any]) -> Any:
+    kind = attribute["DataType"].partition(".")[0]
+    if kind == "Binary":
+        return attribute["BinaryValue"]
+    text = attribute["StringValue"]
+    if kind == "Number":
+        for number in (int, float):
+            try:
+                return number(text)
+            except ValueError:
+                continue
+    return text
+
+
+def _entry_of(message: Outgoing, *, is_fifo: bool) -> dict[str, Any]:
+    """Return what SQS calls an entry of a batch, but for its id."""
+    attributes = {
+        name: _attribute_of(content) for name, content in message.headers.items() if content not in (None, "", b"")
+    }
+    try:
+        body = message.value.decode()
+    except UnicodeDecodeError:
+        body = ""
+    if not _BODY.fullmatch(body):
+        body = base64.b64encode(message.value).decode() or _EMPTY
+        attributes[_ENCODING[0]] = _attribute_of(_ENCODING[1])
+    entry: dict[str, Any] = {"MessageBody": body, "MessageAttributes": attributes}
+    if is_fifo:
+        group = (message.key or b"").decode(errors="backslashreplace") or "none"
+        entry |= {"MessageGroupId": group, "MessageDeduplicationId": uuid.uuid4().hex}
+    return entry
+
+
+def _attribute_of(content: Any) -> dict[str, Any]:
+    if isinstance(content, bytes):
+        return {"DataType": "Binary", "BinaryValue": content}
+    if isinstance(content, bool):
+        return {"DataType": "String", "StringValue": "true" if content else "false"}
+    kind = "Number" if isinstance(content, int | float) else "String"
+    return {"DataType": kind, "StringValue": str(content)}
+
+
+def _size_of(entry: Mapping[str, Any]) -> int:
+    """Return how many bytes of an entry count."""
+    size = len(entry["MessageBody"].encode())
+    for name, attribute in entry["MessageAttributes"].items():
+        content = attribute.get("BinaryValue") or attribute["StringValue"].encode()
+        size += len(name.encode()) + len(attribute["DataType"]) + len(content)
+    return size
+
+
+def _chunks(deliveries: Sequence[Delivery]) -> Iterable[Sequence[Delivery]]:
+    return (deliveries[begin : begin + _BATCH] for begin in range(0, len(deliveries), _BATCH))
+
+
+class _SQSLink:
+    """A client of SQS for one queue."""
+
+    def __init__(self, name: str, queue_url: str, options: Mapping[str, Any]) -> None:
+        self._name, self._url = name, queue_url
+        self._options = {**options, "config": _NETWORK.merge(options.get("config") or Config())}
+        self._client: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None
+
+    def open(self) -> None:
+        """Make a client, with credentials found anew, and look for the queue."""
+        self.close()
+        try:
+            # A session of its own: the one that boto3.client shares belongs to one thread.
+            self._client = boto3.session.Session().client("sqs", **self._options)
+        except (exceptions.BotoCoreError, ValueError) as error:
+            raise self._fault(error) from error
+        try:
+            self.call("get_queue_attributes", AttributeNames=["QueueArn"])
+        except AckerError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def call(self, operation: str, **parameters: Any) -> Any:
+        """Call an operation on the queue."""
+        if self._client is None:
+            raise ConnectionLostError(f"{self._name}: not connected")
+        try:
+            return getattr(self._client, operation)(**{"QueueUrl": self._url, **parameters})
+        except (exceptions.BotoCoreError, exceptions.ClientError) as error:
+            fault = self._fault(error)
+            if isinstance(fault, ConnectionLostError):
+                self.close()
+            raise fault from error
+
+    def _fault(self, error: Exception) -> AckerError:
+        """Return what a consumer makes of an error of boto3."""
+        text = f"{self._name}: {error}"
+        for option in ("aws_secret_access_key", "aws_session_token"):
+            if secret := self._options.get(option):
+                text = text.replace(secret, "***")
+        if isinstance(error, exceptions.ClientError):
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            code = str(error.response.get("Error", {}).get("Code"))
+            refused = 400 <= status < 500 and not _PASSING_CODES.search(code)
+        else:
+            refused = isinstance(error, (*_MISTAKES, ValueError))
+        return SourceError(text) if refused else ConnectionLostError(text)
