@@ -267,7 +267,7 @@ class Handle:
     def _refuse_if_handed_over(self) -> None:
         if self._is_handed_over:
             raise TupleStateError(
-                f"{self!r}: a call of submit or spawn has taken it, and ends it; begin `with message:` before such calls"
+                f"{self!r}: a call of submit or spawn has taken it, and ends it; enter its block before such calls"
             )
 
     def _end_once(self, reason: str | None) -> None:

@@ -1,0 +1,398 @@
+"""Handles: each ends once, children keep a message open, and a lost one fails it."""
+
+import asyncio
+import gc
+import itertools
+import logging
+import multiprocessing
+import os
+import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+import pytest
+
+from acker import IdGenerator, ReferenceAcker, TupleStateError
+from acker._engine.protocol import Outcome
+from acker.connectors import Delivery
+from acker.connectors.attempts import Attempt
+from acker.connectors.handles import Child, ConsumedMessage, MessageTree, describe, track_row
+
+LOGGER = logging.getLogger("acker.connectors")
+
+
+class Owner:
+    """A consumer without a source: rows go to a list, and then to the reference acker."""
+
+    def __init__(self, *, trace=False):
+        self.logger = LOGGER
+        self.process = os.getpid()
+        self.trace = trace
+        self.rows = []
+        self.loud = 0
+        self.post_quietly = self.post_unlocked = self.rows.append
+        self._ids = itertools.count(1)
+        self.acker = ReferenceAcker()
+
+    def next_id(self):
+        # Powers of two: no xor of some of them is another one.
+        return 1 << next(self._ids) % 62
+
+    def post(self, row):
+        self.loud += 1
+        self.rows.append(row)
+
+    def message(self, value=b"a b"):
+        attempt = Attempt(7, Delivery("jobs#7", value, {"n": 1}, 2, "raw", None), 2, 0, state="open")
+        tree = MessageTree(self, attempt, 99)
+        attempt.tree = tree
+        tuple_id = self.next_id()
+        self.rows.append(track_row(tree, tuple_id))
+        code = self.message.__func__.__code__
+        return ConsumedMessage(tree, tuple_id, (code, 0), value)
+
+    def outcomes(self):
+        rows, self.rows[:] = list(self.rows), []
+        done = self.acker.ingest(*zip(*rows, strict=True)) if rows else None
+        return [] if done is None else [Outcome(outcome).name for outcome in done.outcome.tolist()]
+
+
+@pytest.fixture
+def owner():
+    return Owner()
+
+
+def test_a_message_shows_its_delivery(owner):
+    message = owner.message()
+    assert (message.value, message.key, message.headers, message.attempt) == (b"a b", "jobs#7", {"n": 1}, 2)
+    assert message.raw == "raw" and message.alive
+    assert repr(message) == "<ConsumedMessage of jobs#7, attempt 2, open>"
+    message.ack()
+    assert "ended" in repr(message)
+
+
+def test_a_message_without_children_is_acked_at_once(owner):
+    with owner.message() as message:
+        assert owner.outcomes() == []
+    assert owner.outcomes() == ["ACKED"]
+    assert message._tree.parts == 0
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_the_order_of_the_ends_does_not_matter(order):
+    owner = Owner()
+    message = owner.message()
+    child = message.child()
+    handles = [message, child, child.child()]
+    for place in order[:-1]:
+        handles[place].ack()
+        assert owner.outcomes() == []
+    handles[order[-1]].ack()
+    assert owner.outcomes() == ["ACKED"]
+
+
+def test_only_an_end_that_may_end_the_tree_wakes_the_acker(owner):
+    message = owner.message()
+    children = [message.child() for _ in range(10)]
+    message.ack()
+    for child in children[:-1]:
+        child.ack()
+    assert owner.loud == 0
+    children[-1].ack()
+    assert owner.loud == 1 and owner.outcomes() == ["ACKED"]
+
+
+def test_one_failure_fails_the_message_at_once_with_the_first_reason(owner):
+    message = owner.message()
+    first, second = message.child(), message.child()
+    first.fail(LookupError("no lamp"))
+    assert owner.outcomes() == ["FAILED"]
+    second.fail("later")
+    message.ack()
+    assert message._tree.reason == "LookupError: no lamp"
+
+
+def test_a_handle_ends_once(owner):
+    message = owner.message()
+    message.ack()
+    for end in (message.ack, message.fail, message.child):
+        with pytest.raises(TupleStateError, match=r"jobs#7.*ended"):
+            end()
+    assert owner.outcomes() == ["ACKED"]
+
+
+def test_a_block_ends_a_handle_unless_it_has_ended(owner):
+    with owner.message() as message:
+        message.ack()
+    assert owner.outcomes() == ["ACKED"]
+
+
+def test_an_exception_in_a_block_is_logged_and_goes_no_further(owner, caplog):
+    with owner.message() as message:
+        raise LookupError("no lamp")
+    assert owner.outcomes() == ["FAILED"] and message._tree.reason == "LookupError: no lamp"
+    assert "attempt 2 of jobs#7 failed" in caplog.text and "no lamp" in caplog.text
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_what_ends_a_program_fails_the_message_and_goes_on(owner, fault):
+    with pytest.raises(fault), owner.message():
+        raise fault
+    assert owner.outcomes() == ["FAILED"]
+
+
+def test_of_two_threads_that_end_a_handle_one_does(owner):
+    for _ in range(200):
+        message = owner.message()
+        barrier, refused = threading.Barrier(2), []
+
+        def end(message=message, barrier=barrier, refused=refused):
+            barrier.wait()
+            try:
+                message.ack()
+            except TupleStateError:
+                refused.append(1)
+
+        threads = [threading.Thread(target=end) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert refused == [1] and owner.outcomes() == ["ACKED"]
+
+
+def test_threads_make_children_of_one_handle(owner):
+    owner.next_id = IdGenerator(1).next
+    message = owner.message()
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: [message.child() for _ in range(200)], range(8)))
+    assert message._tree.parts == 1601
+    message.ack()
+    children = [child for some in made for child in some]
+    for child in children[:-1]:
+        child.ack()
+    assert owner.outcomes() == []
+    children[-1].ack()
+    assert owner.outcomes() == ["ACKED"]
+
+
+def test_nothing_is_sent_for_a_message_that_is_over(owner):
+    message = owner.message()
+    child = message.child()
+    owner.rows.clear()
+    message._tree.attempt.state = "ended"
+    assert not message.alive and not child.alive
+    assert "over" in repr(child)
+    child.reset_timeout()
+    child.ack()
+    message.fail("late")
+    assert owner.rows == []
+
+
+# ---- lost handles ---------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_handle_fails_its_message_and_names_its_place(owner):
+    with owner.message() as message:
+        message.child()
+        line = test_a_lost_handle_fails_its_message_and_names_its_place.__code__.co_firstlineno + 2
+    gc.collect()
+    assert owner.outcomes() == ["FAILED"]
+    assert message._tree.lost == f"{__file__}:{line}"
+    assert f"test_handles.py:{line}" in message._tree.reason
+
+
+def test_a_handle_that_ended_is_not_lost(owner):
+    with owner.message() as message:
+        with message.child():
+            pass
+        child = message.child()
+        child.fail("no")
+        del child
+    gc.collect()
+    assert message._tree.lost is None
+
+
+def test_a_tracing_owner_knows_the_stack_of_each_open_handle():
+    owner = Owner(trace=True)
+    message = owner.message()
+
+    def deep():
+        return message.child()
+
+    child = deep()
+    (place,) = message._tree.handles.values()
+    assert "in deep" in place and "test_a_tracing_owner" in place
+    child.ack()
+    assert message._tree.handles == {}
+    message.ack()
+
+
+# ---- executors ------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_is_a_child_within_a_block(owner):
+    go = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        with owner.message() as message:
+            future = message.submit(pool, go.wait, 60)
+        assert owner.outcomes() == []
+        go.set()
+        assert future.result() is True
+    assert owner.outcomes() == ["ACKED"]
+
+
+def test_a_call_takes_a_message_that_is_outside_a_block(owner):
+    go = threading.Event()
+    message = owner.message()
+    with ThreadPoolExecutor(2) as pool:
+        message.submit(pool, go.wait, 60)
+        message.submit(pool, go.wait, 60)  # a child
+        for wrong in (message.ack, message.__enter__):
+            with pytest.raises(TupleStateError, match="a call of submit or spawn has taken it"):
+                wrong()
+        assert owner.outcomes() == []
+        go.set()
+    assert owner.outcomes() == ["ACKED"]
+
+
+def test_a_call_that_raises_fails_the_message(owner, caplog):
+    with ThreadPoolExecutor(1) as pool, owner.message() as message:
+        future = message.submit(pool, int, "x")
+        assert isinstance(future.exception(), ValueError)
+    assert owner.outcomes() == ["FAILED"] and "ValueError" in message._tree.reason
+    assert "invalid literal" in caplog.text
+
+
+def test_a_call_that_is_cancelled_fails_the_message(owner):
+    go = threading.Event()
+    pool = ThreadPoolExecutor(1)
+    pool.submit(go.wait, 60)
+    with owner.message() as message:
+        message.submit(pool, int)
+        pool.shutdown(wait=False, cancel_futures=True)
+    assert owner.outcomes() == ["FAILED"] and "cancelled" in message._tree.reason
+    go.set()
+    pool.shutdown()
+
+
+def test_a_pool_that_is_closed_fails_the_message(owner):
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()
+    with owner.message() as message:
+        message.submit(pool, int)
+    assert owner.outcomes() == ["FAILED"] and "shutdown" in message._tree.reason
+
+
+def test_a_pool_of_processes_does_the_work(owner):
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool, owner.message() as message:
+        assert message.submit(pool, abs, -3).result() == 3
+        failed = message.submit(pool, int, "x")
+        assert isinstance(failed.exception(), ValueError)
+    assert owner.outcomes() == ["FAILED"]
+
+
+# ---- coroutines -----------------------------------------------------------------------------------------------------
+
+
+def test_coroutines_of_a_message_and_their_coroutines_keep_it_open(owner):
+    async def main():
+        gate = asyncio.Event()
+        ended = []
+
+        async def leaf():
+            await gate.wait()
+            ended.append("leaf")
+
+        async def branch(message):
+            message.spawn(leaf())
+            ended.append("branch")
+
+        message = owner.message()
+        message.spawn(branch(message))
+        while ended != ["branch"]:
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert owner.outcomes() == []
+        gate.set()
+        while len(ended) < 2 or message._tree.tasks:
+            await asyncio.sleep(0)
+        assert owner.outcomes() == ["ACKED"]
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_that_raises_fails_the_message(owner, caplog):
+    async def main():
+        async def work():
+            raise LookupError("no lamp")
+
+        task = owner.message().spawn(work())
+        await asyncio.wait([task])
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert owner.outcomes() == ["FAILED"] and "no lamp" in caplog.text
+
+
+def test_a_cancelled_coroutine_fails_the_message(owner):
+    async def main():
+        task = owner.message().spawn(asyncio.sleep(3600))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert owner.outcomes() == ["FAILED"]
+
+
+def test_the_coroutines_of_a_message_that_is_over_are_cancelled(owner):
+    async def main():
+        message = owner.message()
+        tasks = [message.spawn(asyncio.sleep(3600)), message.spawn(asyncio.sleep(3600))]
+        await asyncio.sleep(0)
+        message._tree.attempt.state = "ended"
+        await asyncio.to_thread(message._tree.cancel)
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() for task in tasks)
+
+    asyncio.run(main())
+
+
+def test_a_spawn_without_a_loop_fails_the_message(owner):
+    async def work():
+        pass
+
+    with owner.message() as message:
+        message.spawn(work())
+    assert owner.outcomes() == ["FAILED"] and "no running event loop" in message._tree.reason
+
+
+# ---- forks ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_process_cannot_end_a_message(owner):
+    message = owner.message()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            message.ack()
+        except BaseException as fault:  # noqa: BLE001
+            os.write(write, f"{type(fault).__name__}: {fault}".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as told:
+        assert told.read().startswith("ForkedError: this message was held")
+    os.waitpid(child, 0)
+    message.ack()
+    assert owner.outcomes() == ["ACKED"]
+
+
+def test_reasons_are_described():
+    assert describe("late") == "late"
+    assert describe(ValueError("no")) == "ValueError: no"
+    assert describe(KeyError()) == "KeyError"
+    assert isinstance(Owner().message().child(), Child)
