@@ -67,7 +67,7 @@ class Intake:
     ) -> None:
         self.source = source
         self.options = options
-        self.settlement = Settlement(source, options, logger, self._wake, on_over)
+        self.settlement = Settlement(source, options, logger, self.wake, on_over)
         self.attempts = self.settlement.attempts
         self.counts = self.settlement.counts
         self.error: BaseException | None = None
@@ -122,6 +122,10 @@ class Intake:
     def post(self, item: Any) -> None:
         """Put an item into the inbox, for the owner's next turn."""
         self._inbox.append(item)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the I/O thread take its next turn at once."""
         self._is_urgent = True
         if self._is_idle:
             self._is_idle = False
@@ -141,9 +145,13 @@ class Intake:
         """
         self._is_stopping = True
         self._signal.put(None)
+        # A handler runs on the main thread, maybe while this thread is inside `wake`.
+        if threading.current_thread() is not threading.main_thread():
+            self.wake()
 
     def join(self) -> None:
         """Wait for the end of the I/O thread, which comes after `stop`."""
+        self.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -156,9 +164,6 @@ class Intake:
     def is_stopping(self) -> bool:
         """Whether `stop` was called, or the source failed."""
         return self._is_stopping
-
-    def _wake(self) -> None:
-        self._signal.put(None)
 
     # ---- the I/O thread ---------------------------------------------------------------------------------------------
 

@@ -134,13 +134,13 @@ class SourceSpout(Spout):
             return
         delivery = attempt.delivery
         try:
-            value = self._decode(delivery.value)
+            values = self.values(self._decode(delivery.value), delivery)
         except Exception as fault:  # noqa: BLE001 - whatever a decoder raises is the message's fault
             text = f"the body cannot be decoded: {describe(fault)}"
             reason = Reason(ReasonKind.FAILED, self.component_name, self.task_id, text, attempt.number)
             self._intake.post((attempt.message_id, reason, True))
             return
-        self.emit(self.values(value, delivery), tup_id=attempt.message_id)
+        self.emit(values, tup_id=attempt.message_id)
 
     def ack(self, tup_id: Any) -> None:
         """Let the broker have the ack."""
@@ -161,6 +161,9 @@ class SourceSpout(Spout):
     def close(self) -> None:
         """Give back what is not done, and disconnect. A subclass that overrides it has to call it."""
         if "_intake" in vars(self):
+            # No outcome of these will come: `next_tuple` raised before it emitted them, or the topology gave them up.
+            for attempt in self._intake.attempts.oldest():
+                self._intake.post((attempt.message_id, Reason(ReasonKind.SHUTDOWN), False))
             self._intake.stop()
             self._intake.join()
             self.keep_alive()

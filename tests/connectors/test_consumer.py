@@ -1,0 +1,700 @@
+"""The consumer over a broker in memory: outcomes, attempts, dead letters, losses, and the end."""
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import threading
+import weakref
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from acker import ArgumentTypeError, ArgumentValueError, ForkedError, RuntimeStateError, SourceError
+from acker.connectors import Consumer, DeadLetterFile
+from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
+
+QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
+
+
+@pytest.fixture
+def broker():
+    broker = MemoryBroker()
+    yield broker
+    assert broker.violations == []
+
+
+def stop_when(consumer, broker, condition=lambda broker: broker.left() == 0):
+    """Stop a consumer once a condition of the broker holds; return the thread that waits for it."""
+
+    def wait():
+        try:
+            broker.wait_until(condition)
+        finally:
+            consumer.stop()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def consume(broker, work, source=None, until=lambda broker: broker.left() == 0, **options):
+    """Give each message to `work` within a block, until a condition holds; return the consumer."""
+    with Consumer(source or MemorySource(broker), **{**QUICK, **options}) as consumer:
+        waiting = stop_when(consumer, broker, until)
+        for message in consumer:
+            with message:
+                work(message)
+        waiting.join()
+    return consumer
+
+
+def spout(consumer):
+    return consumer.stats().tasks[0]
+
+
+# ---- outcomes -------------------------------------------------------------------------------------------------------
+
+
+def test_each_message_is_acked_when_its_parts_are_done(broker):
+    broker.publish(b"%d" % number for number in range(300))
+    done = Counter()
+    with ThreadPoolExecutor(4) as pool:
+
+        def grandchild(handle, value):
+            with handle:
+                done[value] += 1
+
+        def child(handle, value):
+            with handle:
+                for _ in range(2):
+                    pool.submit(grandchild, handle.child(), value)
+
+        def work(message):
+            for _ in range(3):
+                pool.submit(child, message.child(), message.value)
+
+        def acked_early(broker):
+            assert all(done[value] == 6 for value in broker.acked)
+            return broker.left() == 0
+
+        consumer = consume(broker, work, until=acked_early)
+    assert sorted(broker.acked) == sorted(done) and len(done) == 300
+    stats = spout(consumer)
+    assert (stats.acked, stats.failed, stats.pending, stats.user["delivered"]) == (300, 0, 0, 300)
+
+
+def test_a_message_stays_open_until_its_last_child_ends(broker):
+    broker.publish([b"a"])
+    with Consumer(MemorySource(broker)) as consumer:
+        with next(iter(consumer)) as message:
+            child = message.child()
+        assert child.alive and len(consumer) == 1 and broker.acked == []
+        child.ack()
+        broker.wait_until(lambda broker: broker.acked == [b"a"])
+        assert not message.alive
+
+
+def test_a_failed_message_is_tried_again_in_process(broker):
+    broker.publish([b"a", b"b"])
+    seen = []
+
+    def work(message):
+        seen.append((message.value, message.attempt))
+        if message.value == b"a" and message.attempt < 4:
+            raise LookupError("not yet")
+
+    consumer = consume(broker, work)
+    assert [attempt for value, attempt in seen if value == b"a"] == [1, 2, 3, 4]
+    assert broker.counts["delivered"] == 2
+    assert (spout(consumer).failed, spout(consumer).user["retried"]) == (3, 3)
+
+
+def test_a_broker_with_delays_redelivers_itself():
+    broker = MemoryBroker(delays=True)
+    broker.publish([b"a"])
+    attempts = []
+
+    def work(message):
+        attempts.append(message.attempt)
+        if message.attempt < 3:
+            raise LookupError("not yet")
+
+    consume(broker, work)
+    assert attempts == [1, 2, 3] and broker.counts["retried"] == 2 and broker.violations == []
+
+
+def test_a_message_that_takes_too_long_is_tried_again(broker):
+    broker.publish([b"a"])
+    held = []
+
+    def work(message):
+        if message.attempt == 1:
+            held.append(message.child())
+
+    consumer = consume(broker, work, timeout_secs=0.05)
+    assert not held[0].alive
+    held[0].ack()  # too late, and without effect
+    assert (spout(consumer).timed_out, spout(consumer).acked, broker.counts["acked"]) == (1, 1, 1)
+
+
+def test_a_message_that_makes_progress_does_not_time_out(broker):
+    broker.publish([b"a", b"b"])
+    handles, over = {}, threading.Event()
+
+    def work(message):
+        handles[message.value, message.attempt] = message.child()
+
+    def keep(broker):
+        handle = handles.get((b"a", 1))
+        if handle is not None:
+            handle.reset_timeout()
+        if (b"b", 2) in handles and not over.is_set():  # by now its timeout is over
+            assert handle.alive
+            over.set()
+            handle.ack()
+            handles[b"b", 2].ack()
+        return broker.left() == 0
+
+    with Consumer(MemorySource(broker), timeout_secs=0.5, **QUICK) as consumer:
+        iterator = iter(consumer)
+        for _ in range(2):
+            with next(iterator) as message:
+                work(message)
+        third = threading.Thread(target=lambda: work_on(iterator, work))
+        third.start()
+        while not keep(broker):
+            third.join(0.02)
+        third.join()
+    assert sorted(broker.acked) == [b"a", b"b"] and spout(consumer).timed_out == 1
+
+
+def work_on(iterator, work):
+    with next(iterator) as message:
+        work(message)
+
+
+def test_a_lost_handle_fails_its_message_with_a_warning(broker, caplog):
+    broker.publish([b"a"])
+
+    def work(message):
+        if message.attempt == 1:
+            message.child()
+
+    consumer = consume(broker, work)
+    assert spout(consumer).user["lost_handles"] == 1 and broker.acked == [b"a"]
+    assert f"{__file__}:{work.__code__.co_firstlineno + 2}" in caplog.text
+
+
+def test_handles_and_messages_are_freed_without_the_collector(broker):
+    broker.publish([b"a", b"b", b"c"])
+    trees = []
+
+    def work(message):
+        trees.append(weakref.ref(message._tree))
+        with message.child():
+            if message.value == b"b" and message.attempt == 1:
+                message.fail("once")
+
+    gc.disable()
+    try:
+        consume(broker, work)
+        assert [tree() for tree in trees[:-1]] == [None] * 3  # the last message is still the loop's variable
+    finally:
+        gc.enable()
+
+
+# ---- limits ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_more_than_open_max_are_in_the_process(broker):
+    broker.flood(100_000)
+    highest = 0
+    with Consumer(MemorySource(broker), open_max=50) as consumer:
+        for count, message in enumerate(consumer, 1):
+            highest = max(highest, broker.held(), len(consumer))
+            message.ack()
+            if count == 3000:
+                consumer.stop()
+    assert 2 <= highest <= 50 and broker.counts["delivered"] <= 3050
+
+
+def test_retries_go_on_while_the_limit_is_reached(broker):
+    broker.publish(b"%d" % number for number in range(100))
+
+    def work(message):
+        if message.attempt < 3:
+            raise LookupError("not yet")
+
+    consume(broker, work, open_max=4)
+    assert len(broker.acked) == 100
+
+
+def test_a_wait_for_a_retry_does_not_stop_other_messages(broker):
+    broker.publish([b"poison", *[b"%d" % number for number in range(500)]])
+
+    def work(message):
+        if message.value == b"poison":
+            raise LookupError("never")
+
+    consumer = consume(
+        broker, work, open_max=10, until=lambda broker: len(broker.acked) == 500, backoff_secs=60, backoff_secs_max=60
+    )
+    assert broker.left() == 1 and spout(consumer).user["released"] == 1
+
+
+# ---- dead letters ---------------------------------------------------------------------------------------------------
+
+
+def test_a_dead_letter_is_confirmed_before_the_ack(broker):
+    broker.publish([b"bad", b"good"], {"n": 1})
+    letters = MemoryPublisher()
+    letters.block()
+    gave_up = threading.Event()
+    logger = logging.getLogger("acker.connectors")
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: gave_up.set()
+    logger.addHandler(handler)
+
+    def work(message):
+        if message.value == b"bad":
+            raise LookupError("no lamp")
+
+    def progress(broker):
+        if gave_up.is_set() and letters.calls["publish"] and not letters.published:
+            assert broker.acked == [b"good"] or broker.acked == []
+            letters.unblock()
+        return broker.left() == 0
+
+    try:
+        with Consumer(MemorySource(broker), attempts_max=3, dead_letters=letters, **QUICK) as consumer:
+            iterating = threading.Thread(target=lambda: [work_in_block(each, work) for each in consumer])
+            iterating.start()
+            while not progress(broker):
+                iterating.join(0.01)
+            consumer.stop()
+            iterating.join()
+    finally:
+        logger.removeHandler(handler)
+    (letter,) = letters.published
+    assert letter.value == b"bad" and letter.headers["n"] == 1
+    assert letter.headers["acker-attempts"] == 3 and "LookupError: no lamp" in letter.headers["acker-reason"]
+    assert letter.headers["acker-key"] == "memory/0" and letter.headers["acker-source"] == "memory"
+    assert (spout(consumer).dead_letters, spout(consumer).acked) == (1, 1) and letters.calls["close"] >= 1
+
+
+def work_in_block(message, work):
+    with message:
+        work(message)
+
+
+@pytest.mark.parametrize("fault", ["refuse", "fail", "be_unreachable"])
+def test_a_dead_letter_that_is_not_confirmed_is_written_again(broker, fault, caplog):
+    broker.publish([b"bad"])
+    letters = MemoryPublisher()
+    getattr(letters, fault)(1)
+
+    def work(message):
+        raise LookupError("no lamp")
+
+    consume(broker, work, attempts_max=1, dead_letters=letters)
+    assert len(letters.published) == (2 if fault == "fail" else 1) and broker.acked == [b"bad"]
+    assert "are not confirmed" in caplog.text
+
+
+def test_a_dead_letter_that_is_never_confirmed_goes_back(broker):
+    broker.publish([b"bad"])
+    letters = MemoryPublisher()
+    letters.refuse(10**6)
+
+    def work(message):
+        raise LookupError("no lamp")
+
+    def refused(broker):
+        return letters.calls["publish"] >= 1
+
+    with Consumer(MemorySource(broker), attempts_max=1, dead_letters=letters, drain_secs=0.2, **QUICK) as consumer:
+        work_in_block(next(iter(consumer)), work)
+        while not letters.calls["publish"]:
+            threading.Event().wait(0.005)
+    assert refused(broker) and broker.left() == 1 and broker.acked == [] and broker.counts["released"] == 1
+
+
+def test_the_broker_keeps_dead_letters_where_it_can():
+    broker = MemoryBroker(dead_letters=True)
+    broker.publish([b"bad", b"good"])
+
+    def work(message):
+        if message.value == b"bad":
+            raise LookupError("no lamp")
+
+    consume(broker, work, attempts_max=2, dead_letters="broker")
+    ((message, reason),) = broker.given_up
+    assert message.value == b"bad" and "no lamp" in reason and broker.violations == []
+
+
+def test_a_message_that_killed_earlier_processes_becomes_a_dead_letter(broker):
+    broker.publish([b"bad"])
+    letters = MemoryPublisher()
+    for _ in range(2):  # as often as the broker delivered it to processes that died
+        source = MemorySource(broker)
+        source.open(None, 1)
+        source.poll(1, 0.0)
+        source.close()
+    consumer = consume(broker, lambda _: pytest.fail("it was handed out"), attempts_max=2, dead_letters=letters)
+    assert "delivers it for the 3th time" in letters.published[0].headers["acker-reason"]
+    assert spout(consumer).dead_letters == 1
+
+
+def test_a_body_that_cannot_be_decoded_is_a_dead_letter_at_once(broker, tmp_path):
+    broker.publish([b'{"n": 1}', b"\xff", b"{"])
+    values = []
+    path = tmp_path / "letters.jsonl"
+    consumer = consume(
+        broker,
+        lambda message: values.append(message.value),
+        decode=json.loads,
+        attempts_max=5,
+        dead_letters=DeadLetterFile(path),
+    )
+    assert values == [{"n": 1}]
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row.get("value_base64") or row["value"] for row in rows] == ["/w==", "{"]
+    assert all(row["headers"]["acker-attempts"] == 1 for row in rows)
+    assert "UnicodeDecodeError" in rows[0]["headers"]["acker-reason"]
+    assert spout(consumer).user["undecodable"] == 2
+
+
+# ---- losses ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["open", "poll", "ack", "any"])
+@pytest.mark.parametrize("after", [False, True])
+def test_nothing_is_lost_with_a_connection(broker, method, after):
+    broker.publish(b"%d" % number for number in range(40))
+    source = MemorySource(broker)
+    source.lose(method, at=2 if method == "any" else 1, after=after)
+    consumer = consume(broker, lambda _: None, source)
+    assert set(broker.acked) == {b"%d" % number for number in range(40)} and broker.left() == 0
+    assert spout(consumer).user["reconnects"] == 1
+
+
+def test_an_outcome_of_a_lost_connection_is_dropped(broker):
+    broker.publish([b"a"])
+    source = MemorySource(broker)
+    with Consumer(source, **QUICK) as consumer:
+        iterator = iter(consumer)
+        first = next(iterator)
+        source.lose("poll")
+        second = next(iterator)
+        assert not first.alive and second.alive and second.attempt == 2
+        first.ack()
+        assert broker.acked == []
+        second.ack()
+        broker.wait_until(lambda broker: broker.left() == 0)
+    assert broker.counts["acked"] == 1 and spout(consumer).user["revoked"] == 1
+
+
+def test_a_lost_lease_is_noticed(caplog):
+    broker = MemoryBroker(lease_secs=0.2)
+    broker.publish([b"a"])
+    with Consumer(MemorySource(broker), **QUICK) as consumer:
+        iterator = iter(consumer)
+        first = next(iterator)
+        broker.take_back()
+        second = next(iterator)
+        second.ack()
+        broker.wait_until(lambda broker: broker.left() == 0)
+        while first.alive:  # until leases are renewed the next time
+            threading.Event().wait(0.005)
+        first.ack()
+    assert broker.counts["acked"] == 1 and broker.violations == []
+    assert "the leases of 1 messages were lost" in caplog.text
+
+
+def test_leases_are_renewed_while_a_message_is_open():
+    broker = MemoryBroker(lease_secs=0.1)
+    broker.publish([b"a"])
+    with Consumer(MemorySource(broker)) as consumer:
+        message = next(iter(consumer))
+        broker.wait_until(lambda broker: broker.counts["extended"] >= 10)
+        assert message.alive
+        message.ack()
+        broker.wait_until(lambda broker: broker.left() == 0)
+    assert broker.counts["delivered"] == 1
+
+
+def test_a_rebalance_lets_messages_finish_and_drops_the_rest(broker):
+    broker.publish([b"a", b"b"])
+    source = MemorySource(broker)
+    with Consumer(source, **QUICK) as consumer:
+        iterator = iter(consumer)
+        messages = {message.value: message for message in (next(iterator), next(iterator))}
+        source.rebalance(secs=0.5)
+        messages[b"a"].ack()
+        again = next(iterator)
+        assert (again.value, broker.acked) == (b"b", [b"a"])
+        assert not messages[b"b"].alive
+        messages[b"b"].ack()
+        again.ack()
+        broker.wait_until(lambda broker: broker.left() == 0)
+    assert broker.acked == [b"a", b"b"]
+
+
+def test_a_broker_that_is_away_is_asked_again_and_again(broker, caplog):
+    broker.publish([b"a"])
+    source = MemorySource(broker)
+    source.refuse(2)
+    consume(broker, lambda _: None, source)
+    assert broker.acked == [b"a"] and caplog.text.count("no connection") == 2
+
+
+def test_a_mistake_reaches_every_thread_that_iterates(broker):
+    source = MemorySource(broker)
+    source.mistake("open")
+    with Consumer(source) as consumer:
+        for _ in range(2):
+            with pytest.raises(SourceError, match="no such queue"):
+                next(iter(consumer))
+
+
+def test_a_bug_of_a_source_is_raised_where_messages_are_taken(broker, caplog):
+    source = MemorySource(broker)
+
+    def fail():
+        raise ZeroDivisionError("a bug")
+
+    source.on("poll", fail)
+    with Consumer(source) as consumer, pytest.raises(ZeroDivisionError):
+        next(iter(consumer))
+    assert "the I/O thread failed" in caplog.text
+
+
+# ---- the end --------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_waits_for_open_messages(broker):
+    broker.publish([b"a"])
+    go = threading.Event()
+    with ThreadPoolExecutor(1) as pool, Consumer(MemorySource(broker)) as consumer:
+        with next(iter(consumer)) as message:
+            message.submit(pool, go.wait, 60)
+        threading.Timer(0.05, go.set).start()
+    assert broker.acked == [b"a"] and consumer.stats().state == "stopped"
+
+
+def test_what_is_not_done_at_the_end_goes_back(broker, caplog):
+    broker.publish([b"a", b"b"])
+    with Consumer(MemorySource(broker), drain_secs=0.05) as consumer:
+        message = next(iter(consumer))
+    assert not message.alive and broker.left() == 2 and broker.counts["released"] == 2 and broker.acked == []
+    assert "go back to the broker" in caplog.text
+    message.ack()
+
+
+def test_messages_that_were_not_handed_out_go_back_at_once(broker):
+    broker.publish(b"%d" % number for number in range(10))
+    with Consumer(MemorySource(broker)) as consumer:
+        next(iter(consumer)).ack()
+    assert broker.left() == 9 and len(broker.acked) == 1 and spout(consumer).user["released"] == 9
+
+
+def test_a_failure_at_the_end_goes_back_and_is_not_tried_again(broker):
+    broker.publish([b"a"])
+    with Consumer(MemorySource(broker), backoff_secs=0) as consumer:
+        message = next(iter(consumer))
+        consumer.stop()
+        message.fail("no")
+    assert broker.left() == 1 and broker.counts["delivered"] == 1
+
+
+def test_stop_ends_all_iterations(broker):
+    with Consumer(MemorySource(broker)) as consumer, ThreadPoolExecutor(3) as pool:
+        ends = [pool.submit(list, consumer) for _ in range(3)]
+        consumer.stop()
+        assert [end.result(60) for end in ends] == [[], [], []]
+
+
+def test_a_signal_handler_may_stop(broker):
+    broker.publish([b"a"])
+    with Consumer(MemorySource(broker)) as consumer:
+        before = signal.signal(signal.SIGUSR1, lambda *_: consumer.stop())
+        try:
+            for message in consumer:
+                message.ack()
+                os.kill(os.getpid(), signal.SIGUSR1)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+    assert broker.acked == [b"a"]
+
+
+def test_a_consumer_is_started_and_closed_once(broker):
+    consumer = Consumer(MemorySource(broker))
+    consumer.close()
+    consumer.start()
+    with pytest.raises(RuntimeStateError, match="started before"):
+        consumer.start()
+    consumer.close()
+    consumer.close()
+    assert list(consumer) == []
+
+
+def test_a_forked_process_is_refused(broker):
+    consumer = Consumer(MemorySource(broker))
+    consumer.process -= 1
+    with pytest.raises(ForkedError, match="Consumer"):
+        next(iter(consumer))
+    consumer.process += 1
+
+
+# ---- asyncio --------------------------------------------------------------------------------------------------------
+
+
+def test_coroutines_consume(broker):
+    broker.publish(b"%d" % number for number in range(200))
+    running, most = set(), 0
+
+    async def part(message):
+        nonlocal most
+        running.add(message.value)
+        most = max(most, len(running))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        running.discard(message.value)
+        if message.value == b"13" and message.attempt == 1:
+            raise LookupError("once")
+
+    async def handle(message):
+        message.spawn(part(message))
+        await asyncio.sleep(0)
+
+    async def main():
+        async with Consumer(MemorySource(broker), **QUICK) as consumer:
+            stop_when(consumer, broker)
+            async for message in consumer.aiter():
+                message.spawn(handle(message))
+
+    asyncio.run(main())
+    assert len(broker.acked) == 200 and most > 1 and broker.counts["delivered"] == 200
+
+
+def test_a_cancelled_iteration_ends_and_gives_back(broker):
+    broker.publish([b"a"])
+
+    async def main():
+        arrived = asyncio.Event()
+        async with Consumer(MemorySource(broker), drain_secs=0.05) as consumer:
+
+            async def iterate():
+                async for message in consumer.aiter():
+                    with message:
+                        arrived.set()
+                        await asyncio.sleep(3600)
+
+            task = asyncio.create_task(iterate())
+            await arrived.wait()
+            consumer.stop()
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+
+    asyncio.run(main())
+    assert broker.left() == 1 and broker.acked == []
+
+
+def test_coroutines_of_a_message_that_timed_out_are_cancelled(broker):
+    broker.publish([b"a"])
+    cancelled = []
+
+    async def handle(message):
+        if message.attempt == 1:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                cancelled.append(message.alive)
+                raise
+
+    async def main():
+        async with Consumer(MemorySource(broker), timeout_secs=0.05, **QUICK) as consumer:
+            stop_when(consumer, broker)
+            async for message in consumer.aiter():
+                message.spawn(handle(message))
+
+    asyncio.run(main())
+    assert cancelled == [False] and broker.acked == [b"a"]
+
+
+# ---- questions ------------------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_messages_are_shown(broker):
+    broker.publish([b"a", b"b", b"c"])
+    with Consumer(MemorySource(broker), trace=True, drain_secs=0) as consumer:
+        iterator = iter(consumer)
+        first, second = next(iterator), next(iterator)
+        child = second.child()
+        rows = consumer.oldest(5)
+        assert [(row.key, row.attempt, row.parts) for row in rows] == [("memory/0", 1, 1), ("memory/1", 1, 2)]
+        assert rows[0].age_secs >= rows[1].age_secs >= 0
+        assert "test_the_oldest_messages_are_shown" in rows[1].made_in[0]
+        assert len(consumer.oldest(1)) == 1
+        html = consumer._repr_html_()
+        assert "memory/1" in html and "&lt;Consumer of memory, running" in html
+        first.ack(), second.ack(), child.ack()
+
+
+def test_figures_have_the_form_of_a_topology(broker):
+    prometheus = pytest.importorskip("acker.local.prometheus")
+    broker.publish([b"a"])
+    consumer = consume(broker, lambda _: None, name="orders")
+    stats = consumer.stats()
+    assert stats.topology == "orders" and stats.state == "stopped" and stats.totals.acked == 1
+    assert stats.totals.complete_latency.total == 1 and stats.tasks[1].acker.acked == 1
+    families = {family.name: family for family in prometheus.RuntimeCollector(consumer).collect()}
+    sample = families["acker_messages_acked"].samples[0]
+    assert sample.value == 1 and sample.labels["topology"] == "orders" and sample.labels["component"] == "memory"
+
+
+def test_a_stall_is_reported_with_the_oldest(broker, caplog):
+    broker.publish([b"a"])
+    warned = threading.Event()
+    logger = logging.getLogger("acker.connectors")
+    handler = logging.Handler()
+    handler.emit = lambda record: warned.set() if "nothing was acked" in record.getMessage() else None
+    logger.addHandler(handler)
+    try:
+        with Consumer(MemorySource(broker), timeout_secs=0.2, drain_secs=0) as consumer:
+            message = next(iter(consumer))
+            while not warned.wait(0.01):
+                message.reset_timeout()
+    finally:
+        logger.removeHandler(handler)
+    assert "the oldest: memory/0 for" in caplog.text and "1 open parts" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"timeout_secs": 0}, ArgumentValueError, "timeout_secs: expected more than 0"),
+        ({"timeout_secs": "1"}, ArgumentTypeError, "timeout_secs"),
+        ({"open_max": 0}, ArgumentValueError, "open_max: expected at least 1"),
+        ({"open_max": True}, ArgumentTypeError, "open_max: expected an int"),
+        ({"attempts_max": 3}, ArgumentValueError, "set dead_letters="),
+        ({"backoff_secs": -1}, ArgumentValueError, "backoff_secs"),
+        ({"drain_secs": float("inf")}, ArgumentValueError, "drain_secs"),
+        ({"dead_letters": "file"}, ArgumentTypeError, "expected a Publisher, 'broker' or None"),
+        ({"dead_letters": "broker"}, ArgumentValueError, "no place for dead letters"),
+        ({"decode": "json"}, ArgumentTypeError, "decode: expected a callable"),
+    ],
+)
+def test_wrong_options_are_refused(broker, options, error, text):
+    with pytest.raises(error, match=text):
+        Consumer(MemorySource(broker), **options)
+
+
+def test_a_consumer_needs_a_source():
+    with pytest.raises(ArgumentTypeError, match="source: expected a Source"):
+        Consumer("amqp://localhost")

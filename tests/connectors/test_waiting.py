@@ -1,0 +1,40 @@
+"""Advice on timeouts."""
+
+from acker.connectors.waiting import TimeoutAdvice
+
+
+def test_no_advice_without_timeouts():
+    advice = TimeoutAdvice(10)
+    assert [advice.look(now, 0, 1000, 0) for now in (0, 5, 10, 20, 40)] == [None] * 5
+
+
+def test_advice_where_open_messages_need_longer_than_the_timeout():
+    advice = TimeoutAdvice(3)
+    assert advice.look(0, 0, 50, 0) is None
+    assert advice.look(1, 10, 50, 20) is None  # too early for a rate
+    text = advice.look(4, 40, 50, 30)
+    assert text == (
+        "50 messages timed out in 4.0 s: 50 are in this process, 10 are acked a second, so each takes 5.0 s at that"
+        " rate, and timeout_secs is 3. Choose an open_max of at most 15, or a longer timeout"
+    )
+
+
+def test_no_advice_where_the_rate_suffices():
+    advice = TimeoutAdvice(3)
+    advice.look(0, 0, 50, 0)
+    assert advice.look(4, 400, 50, 1) is None
+
+
+def test_advice_where_nothing_is_acked():
+    advice = TimeoutAdvice(3)
+    advice.look(0, 0, 50, 0)
+    assert "nothing is acked" in advice.look(4, 0, 50, 50)
+
+
+def test_advice_comes_again_when_the_number_has_doubled():
+    advice = TimeoutAdvice(1)
+    advice.look(0, 0, 50, 0)
+    said = [advice.look(now, 0, 50, ended) is not None for now, ended in ((1, 4), (2, 4), (3, 7), (4, 8), (5, 9))]
+    assert said == [True, False, False, True, False]
+    assert advice.look(6, 5000, 50, 1) is None
+    assert advice.look(7, 5000, 50, 1) is not None
