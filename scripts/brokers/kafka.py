@@ -116,8 +116,10 @@ class Kafka(Server):
             "share.coordinator.state.topic.min.isr": 1,
             "share.coordinator.state.topic.num.partitions": 4,
             "share.coordinator.state.topic.replication.factor": 1,
-            # Short, for tests that wait: a group's first members, sessions, and retention.
+            # Short, for tests that wait: a group's first members, sessions, and what cleans.
             "group.initial.rebalance.delay.ms": 0,
+            "broker.heartbeat.interval.ms": 500,
+            "broker.session.timeout.ms": 3000,  # so long a broker that was killed is not let in again
             "group.min.session.timeout.ms": 1000,
             "log.cleaner.backoff.ms": 200,
             "log.retention.check.interval.ms": 1000,
