@@ -44,6 +44,19 @@ NEED_PYSPARK = [
 ]
 collect_ignore_glob = [] if find_spec("pyspark") else NEED_PYSPARK
 
+# The same of the clients of brokers.
+CLIENTS = {
+    "kafka": "confluent_kafka",
+    "nats": "nats",
+    "postgresql": "psycopg",
+    "rabbitmq": "pika",
+    "redis_streams": "redis",
+    "sqs": "boto3",
+}
+MISSING = [name for name, module in CLIENTS.items() if not find_spec(module)]
+collect_ignore_glob += [f"connectors/test_{name}*.py" for name in MISSING]
+collect_ignore_glob += ["repository/test_servers.py"] if MISSING else []
+
 # Names a server of Spark Connect for the tests, such as local[2]: set by tests/spark/test_connect.py.
 REMOTE = "ACKER_TESTS_REMOTE"
 
@@ -63,8 +76,14 @@ def pytest_collection_modifyitems(items):
     The longest groups begin first, so that no process is left with one of them at the end.
     """
 
+    def used(item):
+        """Return what of SHARED a test uses, also by a parameter that names it to `request.getfixturevalue`."""
+        asks = "request" in item.fixturenames and hasattr(item, "callspec")
+        names = [value for value in item.callspec.params.values() if isinstance(value, str)] if asks else []
+        return [name for name in SHARED if name in item.fixturenames or name in names]
+
     def group_of(item):
-        return next((group for name, group in SHARED.items() if name in item.fixturenames), str(item.path))
+        return next((SHARED[name] for name in used(item)), str(item.path))
 
     def start_order(item):
         return group_of(item) != SPARK_SESSION, item.get_closest_marker("spark") is None
@@ -72,18 +91,19 @@ def pytest_collection_modifyitems(items):
     items.sort(key=start_order)  # stable: within a file the order stays
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group_of(item)))
+        if any(name in SERVER_NAMES for name in used(item)):
+            item.add_marker(pytest.mark.repository)  # which has the script that starts them
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter):
-    """Name the servers that this machine does not have, as the last thing before the counts."""
-    skipped = Counter(
-        report.longrepr[2].partition(NO_SERVER)[2]
-        for report in terminalreporter.stats.get("skipped", [])
-        if NO_SERVER in report.longrepr[2]
-    )
-    for why, count in sorted(skipped.items()):
-        terminalreporter.write_line(f"SKIPPED {count} tests without {why}", yellow=True)
+    """Name the servers that this machine does not have, in the last line before the counts."""
+    yield
+    skips = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
+    without = Counter(text.partition(NO_SERVER)[2] for text in skips if NO_SERVER in text)
+    if without:
+        told = (f"{count} tests skipped without {why}" for why, count in sorted(without.items()))
+        terminalreporter.write_line("; ".join(told), yellow=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 LOOK_SECONDS = 0.05
+GONE_SECONDS = 30.0
 
 
 def children() -> dict[int, list[int]]:
@@ -86,28 +87,35 @@ class Program:
     def pause(self) -> None:
         """Let it do nothing until it is resumed. Each parent stops before its children are counted."""
         stopped: set[int] = set()
-        while more := [pid for pid in family(self._process.pid) if pid not in stopped]:
+        while more := [pid for pid in self._family() if pid not in stopped]:
             send(more[:1], signal.SIGSTOP)
             stopped.add(more[0])
 
     def resume(self) -> None:
         """Continue after a pause."""
-        send(family(self._process.pid), signal.SIGCONT)
+        send(self._family(), signal.SIGCONT)
 
     def stop(self, how: signal.Signals, seconds: float) -> bool:
         """Ask it to end, paused or not; return whether it did so in time."""
-        send([self._process.pid], how)
+        self._process.send_signal(how)
         self.resume()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self._process.returncode is not None
 
     def kill(self) -> None:
-        """End it and all of its children at once, as if the power failed, and wait until they are gone."""
+        """End it and all of its children at once, and wait until they are gone."""
         self.pause()  # so that no child is born meanwhile
-        pids = family(self._process.pid)
+        pids = self._family()
         send(pids, signal.SIGKILL)
         self._process.wait()
-        # A child that was adopted by a process that does not wait for it stays as a zombie, which holds nothing.
-        while any(pid in pids and state != "Z" for pid, _, state in _processes()):
+        # What is left of the group when the program ended by itself, without its children.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + GONE_SECONDS
+        while any(pid in pids and state != "Z" for pid, _, state in _processes()) and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
+
+    def _family(self) -> list[int]:
+        """Return its process and all that descend from it; none if it ended, since another may have its id now."""
+        return family(self._process.pid) if self.ended() is None else []

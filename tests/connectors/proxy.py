@@ -24,6 +24,8 @@ class Proxy:
         The server's.
     host : str
         The server's.
+    own_port : int
+        The port to listen on; 0 is any. A Kafka tells its clients which one it has to be.
 
     Attributes
     ----------
@@ -33,9 +35,9 @@ class Proxy:
         How many connections were accepted and forwarded.
     """
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1", own_port: int = 0) -> None:
         self._target = (host, port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", own_port))
         self._listener.settimeout(_LOOK_SECS)
         self.port: int = self._listener.getsockname()[1]
         self.accepted = 0

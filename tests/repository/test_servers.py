@@ -1,11 +1,23 @@
-"""The servers of the tests: each dies, hangs and comes back as it is told, with the data that it confirmed."""
+"""The servers of the tests: each dies, hangs and comes back as it is told, with the data that it confirmed.
+
+And what is said where there is none.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import importlib
+import os
 import select
+import signal
+import socket
+import subprocess
+import sys
+import time
 import urllib.request
+from pathlib import Path
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -15,8 +27,12 @@ import psycopg
 import pytest
 import redis as redis_client
 
+from tests.connectors.proxy import Proxy
+from tests.servers import NoServerError
+
 pytestmark = pytest.mark.repository
 
+ROOT = Path(__file__).resolve().parents[2]
 LONG = 60.0
 ENDS = pytest.mark.parametrize("end", ["stop", "kill"])
 
@@ -138,3 +154,197 @@ def test_sqs_answers_again(sqs, end):
     end_and_start(sqs, end)
     with urllib.request.urlopen(f"{sqs.url}/moto-api/data.json", timeout=LONG) as answer:
         assert answer.status == 200
+
+
+def test_clients_of_kafka_stay_with_a_proxy(kafka):
+    """What the second listener tells them is the proxy's address, so that they do not go round it."""
+    with Proxy(kafka.facts["proxied_port"], own_port=kafka.facts["proxy_port"]) as proxy:
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": f"127.0.0.1:{proxy.port}"})
+        (broker,) = admin.list_topics(timeout=LONG).brokers.values()
+        assert broker.port == proxy.port
+        admin.create_topics([confluent_kafka.admin.NewTopic("through-a-proxy", 1, 1)])["through-a-proxy"].result(LONG)
+
+
+def test_what_a_server_cannot_do_is_an_error(redis):
+    for order, why in (("start", "it runs already"), ("dance", "unknown order 'dance'")):
+        with pytest.raises(AssertionError, match=why):
+            redis._order(order, "up")
+    redis.stop()
+    for order in (redis.kill, redis.stop, redis.pause, redis.resume):
+        with pytest.raises(AssertionError, match="it does not run"):
+            order()
+
+
+def test_the_next_test_finds_a_server_that_runs(redis):
+    """The one before left it stopped."""
+    assert redis.state == "up"
+    with redis_client.Redis.from_url(redis.url) as client:
+        assert client.ping()
+
+
+def reached(condition):
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def accepts(url):
+    host, port = url.rpartition("//")[2].partition("/")[0].split(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), LONG):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("state", ["up", "paused"])
+def test_a_server_dies_with_the_program_that_started_it(tmp_path, state):
+    """Even if that is killed, with its group, when it had paused the server."""
+    code = f"""
+import sys, time
+from pathlib import Path
+from tests.servers import Server
+server = Server("sqs", Path({str(tmp_path / "told")!r}))
+if {state!r} == "paused":
+    server.pause()
+print(server.url, server.folder, flush=True)
+time.sleep({LONG})
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT) as process:
+        url, folder = process.stdout.readline().split()
+        assert Path(folder).is_dir()
+        os.killpg(process.pid, signal.SIGKILL)
+    reached(lambda: not Path(folder).exists())
+    assert not accepts(url)
+
+
+def test_a_server_that_does_not_stop_is_killed_in_the_end(monkeypatch, tmp_path):
+    """A program that ignores SIGTERM, with a child that does so too, in a session of its own."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    errors, processes, server = (
+        importlib.import_module(f"brokers.{name}") for name in ("errors", "processes", "server")
+    )
+    monkeypatch.setattr(server, "STOP_SECONDS", 0.2)
+
+    class Stubborn(server.Server):
+        url = ""
+
+        def command(self):
+            ignore = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+            child = "if not os.fork(): os.setsid(); open('child', 'w').write(str(os.getpid()))"
+            return [sys.executable, "-c", f"{ignore}\n{child}\nwhile True: time.sleep(1)"]
+
+        def answers(self):
+            return (self.folder / "child").exists() and (self.folder / "child").read_text().strip() != ""
+
+    stubborn = Stubborn(Path("/"), tmp_path)
+    stubborn.start()
+    child = int((tmp_path / "child").read_text())
+    assert child in [pid for pids in processes.children().values() for pid in pids]
+    with pytest.raises(errors.StartError, match="did not stop"):
+        stubborn.stop()
+    assert child not in [pid for pids in processes.children().values() for pid in pids]
+    stubborn.close()
+
+
+# ---- where there is none --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "is_skipped", "is_skipped_by_ci"),
+    [(3, True, True), (4, True, False), (1, False, False)],
+    ids=["impossible here", "not downloaded", "does not start"],
+)
+def test_ci_does_without_a_server_only_where_the_machine_cannot_have_it(
+    monkeypatch, code, is_skipped, is_skipped_by_ci
+):
+    monkeypatch.delenv("CI", raising=False)
+    assert NoServerError("", code).is_skipped == is_skipped
+    monkeypatch.setenv("CI", "true")
+    assert NoServerError("", code).is_skipped == is_skipped_by_ci
+
+
+@pytest.mark.parametrize(("code", "processes"), [(3, 2), (1, 0)])
+def test_the_last_lines_say_which_tests_had_no_server(tmp_path, code, processes):
+    """A few tests of this file, where broker.py says that there is no server, or that it does not start."""
+    script, plugin = tmp_path / "broker.py", tmp_path / "no_servers.py"
+    words = "f'{sys.argv[1]} is not here, and there is no shop'"
+    script.write_text(f"import sys; print({words}, file=sys.stderr); sys.exit({code})")
+    plugin.write_text(f"import pathlib, tests.servers\ntests.servers.SCRIPT = pathlib.Path({str(script)!r})\n")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT)])
+    options = f"-q -n {processes} --dist loadgroup -p no_servers -p no:cacheprovider".split()
+    command = [sys.executable, "-m", "pytest", *options, "-k", "redis_keeps or jetstream_keeps", __file__]
+    done = subprocess.run(command, capture_output=True, check=False, cwd=ROOT, env=environ, text=True)
+    *_, told, counts = done.stdout.splitlines()
+    if code == 3:
+        assert (done.returncode, counts.partition(" in ")[0]) == (0, "4 skipped")
+        assert told == (
+            "2 tests skipped without nats: nats is not here, and there is no shop; "
+            "2 tests skipped without redis: redis is not here, and there is no shop"
+        )
+    else:
+        assert (done.returncode, counts.partition(" in ")[0].rpartition(", ")[2]) == (1, "4 errors")
+        assert "no server redis: redis is not here" in done.stdout
+
+
+@pytest.fixture
+def jars(monkeypatch, tmp_path):
+    """Two jars in a Maven Central of our own."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    kafka = importlib.import_module("brokers.kafka")
+    monkeypatch.setattr(kafka, "CENTRAL", (tmp_path / "central").as_uri())
+    lines = []
+    for name in ("one", "two"):
+        jar = tmp_path / f"central/org/{name}.jar"
+        jar.parent.mkdir(parents=True, exist_ok=True)
+        jar.write_text(name)
+        lines.append(f"{hashlib.sha256(name.encode()).hexdigest()}  org/{name}.jar\n")
+    listed = tmp_path / "jars.sha256"
+    listed.write_text("".join(lines))
+    return kafka.Jars("kafka", listed)
+
+
+def test_jars_are_downloaded_once(jars, tmp_path):
+    root = jars.find_or_bring(os.environ, tmp_path / "brokers/kafka")
+    assert {path.name: path.read_text() for path in root.iterdir()} == {"one.jar": "one", "two.jar": "two"}
+    (tmp_path / "central/org/one.jar").unlink()
+    assert jars.find_or_bring({**os.environ, "ACKER_INSTALL_BROKERS": "0"}, root) == root
+    assert [path.name for path in root.parent.iterdir()] == ["kafka"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda jar: jar.write_text("three"), "it has another checksum than it had"),
+        (lambda jar: jar.unlink(), "No such file"),
+    ],
+)
+def test_a_jar_that_is_not_what_it_was_is_refused_and_nothing_is_left(jars, tmp_path, change, why):
+    change(tmp_path / "central/org/two.jar")
+    errors = importlib.import_module("brokers.errors")
+    with pytest.raises(errors.NotBroughtError, match=f"two.jar was not downloaded: .*{why}"):
+        jars.find_or_bring(os.environ, tmp_path / "brokers/kafka")
+    assert not list((tmp_path / "brokers").iterdir())
+
+
+def test_without_java_there_is_no_kafka(jars, monkeypatch, tmp_path):
+    monkeypatch.setattr("find_jdk.finder.find", lambda environ: (None, []))
+    errors = importlib.import_module("brokers.errors")
+    with pytest.raises(errors.UnavailableError, match="kafka needs Java 17 or newer") as raised:
+        jars.find_or_bring(os.environ, tmp_path / "kafka")
+    assert raised.type is errors.UnavailableError
+
+
+def test_the_set_up_says_which_servers_there_are_not_and_goes_on(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    environment = importlib.import_module("environment")
+
+    def find_or_bring(self, environ, root=None):
+        raise environment.UnavailableError(f"{self.name} is not here")
+
+    monkeypatch.setattr("brokers.packages.Packages.find_or_bring", find_or_bring)
+    environment.ensure_brokers(("nats", "redis"))
+    assert sorted(capsys.readouterr().err.splitlines()) == [
+        f"==> The tests that need it will be skipped: {name} is not here" for name in ("nats", "redis")
+    ]
