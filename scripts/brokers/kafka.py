@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import hashlib
+import json
 import ssl
 import sys
 import tempfile
@@ -21,8 +22,8 @@ CENTRAL = "https://repo1.maven.org/maven2"
 ATTEMPTS_MAX = 3
 DOWNLOADS_MAX = 8
 TIMEOUT_SECONDS = 60
-# The jars with their checksums, as sha256sum writes them: what a broker loads of all that kafka_2.13 depends on.
-JARS = Path(__file__).with_suffix(".sha256")
+# The jars with their SHA-256: what a broker may load of all that kafka_2.13 depends on.
+JARS = Path(__file__).with_suffix(".json")
 JVM_OPTIONS = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
@@ -36,8 +37,7 @@ class Jars(NamedTuple):
         """Return the folder of the jars."""
         if find_jdk.finder.find(environ)[0] is None:
             raise UnavailableError(f"{self.name} needs Java {find_jdk.finder.OLDEST} or newer: install it")
-        rows = [line.split() for line in self.listed.read_text().splitlines()]
-        checksums = {jar: checksum for checksum, jar in rows}
+        checksums = json.loads(self.listed.read_text())
         root = root or BROKERS / f"{self.name}-{_fingerprint(self.listed)}"
         if root.is_dir():  # it is complete: it got its name when it was
             return root

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import importlib
+import json
 import os
 import select
 import signal
@@ -294,14 +295,14 @@ def jars(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(ROOT / "scripts")
     kafka = importlib.import_module("brokers.kafka")
     monkeypatch.setattr(kafka, "CENTRAL", (tmp_path / "central").as_uri())
-    lines = []
+    checksums = {}
     for name in ("one", "two"):
         jar = tmp_path / f"central/org/{name}.jar"
         jar.parent.mkdir(parents=True, exist_ok=True)
         jar.write_text(name)
-        lines.append(f"{hashlib.sha256(name.encode()).hexdigest()}  org/{name}.jar\n")
-    listed = tmp_path / "jars.sha256"
-    listed.write_text("".join(lines))
+        checksums[f"org/{name}.jar"] = hashlib.sha256(name.encode()).hexdigest()
+    listed = tmp_path / "jars.json"
+    listed.write_text(json.dumps(checksums))
     return kafka.Jars("kafka", listed)
 
 
