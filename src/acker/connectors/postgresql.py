@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import secrets
 import socket
@@ -353,12 +354,19 @@ def _batches(messages: Sequence[Outgoing]) -> Iterator[tuple[str | None, list[in
 
 
 def _json_of(headers: Mapping[str, Any]) -> str:
-    """Return headers as JSON: numbers, truth values and None stay such, bytes become a text."""
-    texts = {
-        name: content.decode(errors="backslashreplace") if isinstance(content, bytes) else content
-        for name, content in headers.items()
-    }
-    return json.dumps(texts, allow_nan=False)
+    """Return headers as JSON: numbers, truth values and None stay such, everything else becomes a text."""
+    return json.dumps({_jsonb_text(name): _jsonb_value(content) for name, content in headers.items()})
+
+
+def _jsonb_value(content: Any) -> Any:
+    if content is None or isinstance(content, int) or (isinstance(content, float) and math.isfinite(content)):
+        return content
+    return _jsonb_text(content.decode(errors="backslashreplace") if isinstance(content, bytes) else str(content))
+
+
+def _jsonb_text(text: str) -> str:
+    """Return a text that jsonb takes: it has no place for NUL and for halves of characters."""
+    return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
 
 
 class _TimedConnection(psycopg.Connection[dict[str, Any]]):

@@ -38,8 +38,10 @@ class SourceHarness(abc.ABC):
     is_log : bool
         Whether the broker keeps one position instead of one ack a message, and so delivers messages after an open one
         again, although they were acked.
-    rebalances : bool
-        Whether a second consumer makes the broker take messages away from the first one.
+    is_stateless : bool
+        Whether sources connect for each request, and try it again, so that a cut connection is none of their business.
+    many : int
+        Number of messages in scenarios with many of them.
     takes_over_secs : float or None
         After how many seconds another consumer gets the messages of one that stands still but stays connected. None:
         never.
@@ -68,7 +70,8 @@ class SourceHarness(abc.ABC):
     keeps_headers: ClassVar[bool] = True
     counts_attempts: ClassVar[bool] = True
     is_log: ClassVar[bool] = False
-    rebalances: ClassVar[bool] = False
+    is_stateless: ClassVar[bool] = False
+    many: ClassVar[int] = 500
     takes_over_secs: ClassVar[float | None] = None
 
     @abc.abstractmethod

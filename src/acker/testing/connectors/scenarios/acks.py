@@ -106,8 +106,8 @@ def an_open_message_survives_the_end_of_its_consumer(harness: SourceHarness) -> 
 
 
 def many_messages_pass_through_several_threads(harness: SourceHarness) -> None:
-    """1,000 messages of three descendants each, four threads: each comes, none is acked before it is done."""
-    values = numbered(1000)
+    """Messages of three descendants each, four threads: each comes, none is acked before it is done."""
+    values = numbered(harness.many)
     finished: set[bytes] = set()
 
     def leaf(child: Any, value: bytes) -> None:
@@ -121,9 +121,9 @@ def many_messages_pass_through_several_threads(harness: SourceHarness) -> None:
             message.child().ack()
             pool.submit(leaf, message.child(), message.value)
 
-    harness.publish(values[:500])
+    harness.publish(values[: len(values) // 2])
     with ThreadPoolExecutor(4) as pool, ConsumerRun(harness, work, threads=4, open_max=100) as run:
-        harness.publish(values[500:])
+        harness.publish(values[len(values) // 2 :])
         for _ in range(5):
             left = harness.left()
             assert left >= len(values) - len(finished), f"{left} left, and only {len(finished)} were finished"

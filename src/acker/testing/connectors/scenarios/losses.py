@@ -23,8 +23,9 @@ def outcomes_of_a_lost_connection_settle_no_other_message(harness: SourceHarness
         run.wait(lambda: len(run.source.acked) == 2, "two messages are acked")
         run.wait_polls(3)
         harness.cut()
-        run.wait(lambda: run.source.lost, "the source notices the lost connection")
-        run.wait(lambda: run.source.calls["open"] > 1, "the source connects again")
+        if not harness.is_stateless:
+            run.wait(lambda: run.source.lost, "the source notices the lost connection")
+            run.wait(lambda: run.source.calls["open"] > 1, "the source connects again")
         run.wait_polls(3)
         # One ends now. It is acked, if its claim is as good as before, or it comes again. The others are open.
         old[2].ack()
@@ -84,8 +85,8 @@ def acks_wait_while_the_network_stands_still(harness: SourceHarness) -> None:
 
 def two_consumers_share_a_queue(harness: SourceHarness) -> None:
     """One joins, and one leaves in the middle of its work: nothing is lost."""
-    values = numbered(400)
-    harness.publish(values[:200])
+    values = numbered(harness.many)
+    harness.publish(values[: len(values) // 2])
     finished: set[bytes] = set()
 
     def leaf(message: Message) -> None:
@@ -101,8 +102,8 @@ def two_consumers_share_a_queue(harness: SourceHarness) -> None:
             one.wait(lambda: len(finished) >= 20, "the first messages are finished")
             with ConsumerRun(harness, work, open_max=10, drain_secs=0.05) as two:
                 two.wait_polls(5)
-                harness.publish(values[200:])
-                two.wait(lambda: len(finished) >= 220, "both have worked")
+                harness.publish(values[len(values) // 2 :])
+                two.wait(lambda: len(finished) >= len(values) // 2, "both have worked")
             one.wait(lambda: finished == set(values), "all messages are finished")
             one.wait_empty()
 
