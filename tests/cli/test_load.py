@@ -65,6 +65,21 @@ def test_a_topology_of_the_current_folder_is_found(folder, name) -> None:
     assert topology.graph().name == "Printing"
 
 
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("acker_test_good.py", "acker_test_good"),
+        ("./acker_test_good.py", "acker_test_good"),
+        ("{folder}/acker_test_good.py", "acker_test_good"),
+        ("acker_test_package/inner.py", "acker_test_package.inner"),
+        ("./acker_test_package/inner", "acker_test_package.inner"),
+    ],
+)
+def test_a_file_below_the_current_folder_is_its_module(folder, name, module) -> None:
+    topology = load(f"{name.format(folder=folder)}:Printing")
+    assert isinstance(topology, type) and topology.__module__ == module
+
+
 def test_packages_and_graphs_are_found(folder) -> None:
     assert load("acker_test_package.inner:Printing").__name__ == "Printing"
     assert isinstance(load("acker_test_good:graph"), Graph)
@@ -82,25 +97,10 @@ def test_packages_and_graphs_are_found(folder) -> None:
         ("acker_test_none.inner:Printing", "there is no module acker_test_none in {folder} or on PYTHONPATH"),
         ("acker_test_package.iner:Printing", "there is no module acker_test_package.iner in {folder} or on PYTHONPATH"),
         (
-            "acker_test_good.py:Printing",
-            "'acker_test_good.py' is a file and no module: write acker_test_good:Printing",
-        ),
-        (
-            "acker_test_package/inner.py:Printing",
-            "'acker_test_package/inner.py' is a file and no module: write acker_test_package.inner:Printing",
-        ),
-        (
-            "./acker_test_package/inner:Printing",
-            "'./acker_test_package/inner' is a file and no module: write acker_test_package.inner:Printing",
-        ),
-        (
-            "{folder}/acker_test_good.py:Printing",
-            "'{folder}/acker_test_good.py' is a file and no module: write acker_test_good:Printing",
-        ),
-        (
             "../acker_test_good.py:Printing",
-            "'../acker_test_good.py' is a file and no module: run acker in its folder and write acker_test_good:Pri",
+            "'../acker_test_good.py' is no module of this folder: run acker in its folder and write acker_test_good:Pr",
         ),
+        ("acker_test_god.py:Printing", "there is no file acker_test_god.py in {folder}: run acker in the folder that"),
         ("acker_test_needs:Printing", "acker_test_needs imports acker_test_absent, which is not installed"),
         (
             "acker_test_raises:Printing",

@@ -156,8 +156,9 @@ _environment_option = click.option(
 def run(topology: str, pairs: tuple[str, ...], **options: Any) -> None:
     """Run a topology in this process, until it is stopped or --until holds.
 
-    MODULE is looked up in the current folder first. While the topology runs, a table shows for each component the
-    tuples emitted, executed and acked, latencies, queues, and capacity: the busy share of its busiest task.
+    MODULE is looked up in the current folder first; a file below it, such as jobs/orders.py, will do too. While the
+    topology runs, a table shows for each component the tuples emitted, executed and acked, latencies, queues, and
+    capacity: the busy share of its busiest task.
 
     Ctrl-C or SIGTERM drains the topology: spouts stop, and open trees may finish. A second one stops it at once.
     """

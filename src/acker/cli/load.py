@@ -29,7 +29,8 @@ def load(name: str) -> type[Topology] | Graph:
     Parameters
     ----------
     name : str
-        MODULE:TOPOLOGY; the module may have dots, and so may the topology.
+        MODULE:TOPOLOGY; the module may have dots, and so may the topology. It may also be a file below the current
+        folder, such as jobs/orders.py:Orders for jobs.orders:Orders.
 
     Raises
     ------
@@ -41,7 +42,8 @@ def load(name: str) -> type[Topology] | Graph:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise UsageError(f"{name!r} names no topology: write MODULE:TOPOLOGY, such as wordcount:WordCount")
-    module = _import(module_name, attribute)
+    module_name = _module_of(module_name, attribute)
+    module = _import(module_name)
     found: object = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -61,10 +63,8 @@ def _is_topology(value: object) -> TypeGuard[type[Topology] | Graph]:
     )
 
 
-def _import(name: str, attribute: str) -> ModuleType:
+def _import(name: str) -> ModuleType:
     here = str(Path.cwd())
-    if "/" in name or os.sep in name:  # The import system would take some of these for names.
-        raise _of_file(name, attribute)
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -75,8 +75,6 @@ def _import(name: str, attribute: str) -> ModuleType:
         missing = fault.name or ""
         if name != missing and not name.startswith(f"{missing}."):
             raise UsageError(f"{name} imports {missing}, which is not installed") from fault
-        if name.endswith(".py"):
-            raise _of_file(name, attribute) from fault
         raise UsageError(
             f"there is no module {missing} in {here} or on PYTHONPATH: run acker in the folder that holds it"
         ) from fault
@@ -89,17 +87,22 @@ def _import(name: str, attribute: str) -> ModuleType:
         ) from fault
 
 
-def _of_file(name: str, attribute: str) -> UsageError:
-    """Return the error for a command line that names a file."""
+def _module_of(name: str, attribute: str) -> str:
+    """Return the name of a module, also where the command line names its file."""
     path = Path(name)
+    if path.suffix != ".py" and "/" not in name and os.sep not in name:
+        return name
     if path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
     parts = path.with_suffix("").parts if path.suffix == ".py" else path.parts
-    if all(part.isidentifier() for part in parts):
-        return UsageError(f"{name!r} is a file and no module: write {'.'.join(parts)}:{attribute}")
-    return UsageError(
-        f"{name!r} is a file and no module: run acker in its folder and write {path.stem or 'MODULE'}:{attribute}"
-    )
+    if not all(part.isidentifier() for part in parts):
+        fix = f"run acker in its folder and write {path.stem or 'MODULE'}:{attribute}"
+        raise UsageError(f"{name!r} is no module of this folder: {fix}")
+    if not path.with_suffix(".py").is_file():
+        raise UsageError(
+            f"there is no file {path.with_suffix('.py')} in {Path.cwd()}: run acker in the folder that holds it"
+        )
+    return ".".join(parts)
 
 
 def _instead(module: ModuleType, attribute: str) -> str:
