@@ -62,6 +62,7 @@ def main() -> int:
     """Run a broker, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("broker", choices=sorted(BY_NAME))
+    parser.add_argument("--port", help="the port for clients, such as 5672; by default a free one", type=int)
     parser.add_argument("--root", help="look and unpack below this folder only", type=Path)
     options = parser.parse_args()
     kind = BY_NAME[options.broker]
@@ -70,17 +71,16 @@ def main() -> int:
     except UnavailableError as why:
         print(why, file=sys.stderr)
         return NOT_BROUGHT if isinstance(why, NotBroughtError) else UNAVAILABLE
-    with (
-        tempfile.TemporaryDirectory(prefix=f"acker-{options.broker}-", ignore_cleanup_errors=True) as folder,
-        contextlib.closing(kind(root, Path(folder))) as server,
-    ):
-        try:
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix=f"acker-{options.broker}-", ignore_cleanup_errors=True) as folder,
+            contextlib.closing(kind(root, Path(folder), options.port)) as server,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
             serve(server)
-        except KeyboardInterrupt:
-            return 0
-        except StartError as why:
-            print(why, file=sys.stderr)
-            return 1
+    except StartError as why:
+        print(why, file=sys.stderr)
+        return 1
     return 0
 
 

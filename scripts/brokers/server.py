@@ -42,16 +42,22 @@ class Server(abc.ABC):
         The folder below which its programs lie.
     folder
         Its own folder: data, settings, log.
+    port
+        The port for its clients; None takes a free one, as for its other ports.
     """
 
     origin: ClassVar[Origin]
     ports_count: ClassVar[int] = 1
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
 
-    def __init__(self, root: Path, folder: Path) -> None:
+    def __init__(self, root: Path, folder: Path, port: int | None = None) -> None:
         self.root, self.folder = root, folder
         self.log = folder / "log"
         self.ports = free_ports(self.ports_count)
+        if port is not None:
+            if not is_free(port):
+                raise StartError(f"port {port} is in use")
+            self.ports[0] = port
         self.environ = dict(os.environ)
         self.user: int | None = None
         self.paused = False
@@ -164,12 +170,23 @@ def free_ports(count: int) -> list[int]:
     """Return ports of this machine that nobody listens on."""
     found: list[int] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        if is_free(port):
             found.append(port)
         if len(found) == count:
             return found
     raise StartError(f"no {count} ports are free in {PORTS}")
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server could listen on a port of this machine."""
+    with socket.socket() as probe:
+        # As servers do; else a port would count as used for a minute after a connection to it was closed.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def exchange(port: int, request: bytes, answer_size: int, *, until: bytes = b"") -> bytes:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pika
 import pytest
+
+from acker.connectors import Outgoing
+from acker.connectors.rabbitmq import RabbitMQPublisher
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
@@ -66,6 +75,70 @@ def test_test_topology_passes() -> None:
     assert "12 passed" in printed
 
 
+@pytest.fixture
+def orders_queues(rabbitmq, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], list[Any]]]:
+    """Let the program find the server; return a function that takes all messages out of a queue."""
+    monkeypatch.setenv("AMQP_URL", rabbitmq.url)
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq.url)) as connection:
+        channel = connection.channel()
+        for name in ("orders", "orders.dead", "parcels"):
+            channel.queue_declare(name, durable=True)
+
+        def taken(name: str) -> list[Any]:
+            bodies = iter(lambda: channel.basic_get(name, auto_ack=True)[2], None)
+            return [json.loads(body) if body.startswith(b"{") else body for body in bodies]
+
+        yield taken
+        for name in ("orders", "orders.dead", "parcels"):
+            channel.queue_delete(name)
+
+
+def test_orders_are_acked_when_their_parcels_are_confirmed(orders_queues, tmp_path: Path) -> None:
+    printed = run(tmp_path, "-W", "error", program("orders.py"))
+    assert printed == "published: 3 messages\n2 orders were acked\n"
+    parcels = Counter((parcel["order"], parcel["item"]) for parcel in orders_queues("parcels"))
+    # The first attempt of the second order published a chair before it found no sofa.
+    assert parcels == {(1, "lamp"): 2, (1, "desk"): 1, (2, "chair"): 2, (2, "sofa"): 1}
+    assert orders_queues("orders.dead") == [b"no JSON"]
+    assert orders_queues("orders") == []
+
+
+def test_orders_survive_kills_of_the_topology(orders_queues, rabbitmq, tmp_path: Path) -> None:
+    """Killed as soon as the first parcel of each lot is there, which is in the middle of the others."""
+    items, log = ("chair", "desk"), tmp_path / "told"
+    found: set[tuple[int, str]] = set()
+
+    def start() -> subprocess.Popen[bytes]:
+        with log.open("ab") as stream:
+            command = [sys.executable, "-m", "acker", "run", "examples/orders.py:Orders"]
+            return subprocess.Popen(command, cwd=ROOT, stdout=stream, stderr=stream)
+
+    def look() -> int:
+        found.update((parcel["order"], parcel["item"]) for parcel in orders_queues("parcels"))
+        return len(found)
+
+    def wait_for(process: subprocess.Popen[bytes], count: int) -> None:
+        deadline = time.monotonic() + 120
+        while look() < count:
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+
+    for lot in range(3):
+        lines = [json.dumps({"order": order, "items": items}) for order in range(lot * 1000, (lot + 1) * 1000)]
+        before = look()
+        with RabbitMQPublisher(rabbitmq.url, routing_key="orders") as publisher:
+            assert not any(publisher.publish([Outgoing(line.encode()) for line in lines]))
+        process = start()
+        wait_for(process, before + 1)
+        if lot < 2:
+            process.kill()
+            process.wait()
+    wait_for(process, 3000 * len(items))
+    process.terminate()
+    assert process.wait(60) == 0, log.read_text()
+    assert found == {(order, item) for order in range(3000) for item in items}
+    assert orders_queues("orders") == orders_queues("orders.dead") == []
+
+
 @pytest.mark.spark
 def test_spark_batch_counts_only_orders_that_are_done(tmp_path: Path) -> None:
     printed = run(tmp_path, program("spark_batch.py"))
@@ -83,7 +156,7 @@ def test_spark_stream_sends_the_failed_order_again(tmp_path: Path) -> None:
 
 
 def test_every_program_is_short_is_run_here_and_is_linked_from_a_page() -> None:
-    assert len(PROGRAMS) == 6
+    assert len(PROGRAMS) == 7
     tests = Path(__file__).read_text(encoding="utf-8")
     pages = "".join(path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
     for name in PROGRAMS:

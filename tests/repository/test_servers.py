@@ -176,8 +176,22 @@ def test_what_a_server_cannot_do_is_an_error(redis):
             order()
 
 
+def test_a_port_can_be_chosen_unless_it_is_in_use(redis):
+    def run(port):
+        command = [sys.executable, ROOT / "scripts/broker.py", "redis", "--port", port]
+        return subprocess.run(command, capture_output=True, check=False, input="", text=True)
+
+    taken = redis.url.rpartition(":")[2].partition("/")[0]
+    done = run(taken)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"port {taken} is in use\n")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        free = str(listener.getsockname()[1])
+    done = run(free)
+    assert (done.returncode, json.loads(done.stdout)["url"]) == (0, f"redis://127.0.0.1:{free}/0"), done.stderr
+
+
 def test_the_next_test_finds_a_server_that_runs(redis):
-    """The one before left it stopped."""
+    """Although another one left it stopped."""
     assert redis.state == "up"
     with redis_client.Redis.from_url(redis.url) as client:
         assert client.ping()
