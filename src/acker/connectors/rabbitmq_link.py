@@ -157,6 +157,10 @@ class Link:
         try:
             while not answers:
                 self._turn(_STEP_SECS)
+        except ValueError as fault:
+            # pika raises it when the other side resets a connection before pika has looked at its socket.
+            workflow.abort()
+            raise ConnectionLostError(f"{self._name}: the connection was lost while it began: {fault}") from None
         except BaseException:
             workflow.abort()
             raise

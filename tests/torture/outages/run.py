@@ -1,0 +1,323 @@
+"""One run: fill a queue, let outages happen under two consumers, and compare."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.connectors.proxy import Proxy
+from tests.servers import Server
+from tests.torture.outages.brokers import BROKERS, LEASE_SECS, port_of, with_port
+from tests.torture.outages.consumer import LEAVES
+
+_CONSUMERS: Final = 2
+_PAUSE_SECS: Final = 2 * LEASE_SECS
+_LOOK_SECS: Final = 0.05
+
+
+class OutagesError(Exception):
+    """A promise was broken, or a run did not come to its end; the text names the seed."""
+
+
+class Outage(enum.StrEnum):
+    """One kind of outage."""
+
+    KILL = "a consumer is killed"
+    TERMINATE = "a consumer is told to stop"
+    PAUSE = "a consumer stands still for longer than its lease"
+    RESTART = "the broker is restarted"
+    CRASH = "the broker is killed and started"
+    CUT = "all connections are cut"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What happens in a run, drawn from a seed.
+
+    Attributes
+    ----------
+    seed : int
+    broker : str
+    queue : str
+    messages : int
+    outages : tuple of (Outage, int)
+        Each with the number of leaves that are written before it, counted from the one before.
+    """
+
+    seed: int
+    broker: str
+    queue: str
+    messages: int
+    outages: tuple[tuple[Outage, int], ...]
+
+
+@dataclass
+class Account:
+    """What an independent count found after a run.
+
+    Attributes
+    ----------
+    messages : int
+    deliveries : int
+        Attempts that wrote at least one leaf.
+    complete : int
+        Attempts that wrote all of their leaves.
+    lost : list of int
+        Numbers of messages without a complete attempt: they were lost, or acked early.
+    left : int
+        What the broker says is not settled.
+    """
+
+    messages: int
+    deliveries: int = 0
+    complete: int = 0
+    lost: list[int] = field(default_factory=list)
+    left: int = 0
+
+    @property
+    def doubled(self) -> int:
+        """How many complete attempts were beyond the first one of their message."""
+        return self.complete - (self.messages - len(self.lost))
+
+
+KINDS: Final[dict[str, tuple[Outage, ...]]] = {
+    "rabbitmq": tuple(Outage),
+    "redis": tuple(Outage),
+    "nats": tuple(Outage),
+    "postgresql": tuple(Outage),
+    "kafka": (Outage.KILL, Outage.TERMINATE, Outage.PAUSE, Outage.RESTART, Outage.CRASH),
+}
+_QUEUES: Final = {"rabbitmq": ("classic", "quorum"), "kafka": ("eager", "cooperative")}
+
+
+def plan_of(seed: int, broker: str, outages: int, messages: int = 600) -> Plan:
+    """Draw a plan: `outages` of all kinds that the broker knows, in a random order."""
+    chance = random.Random(seed)
+    kinds = list(KINDS[broker])
+    drawn = [kinds[number % len(kinds)] for number in range(outages)]
+    chance.shuffle(drawn)
+    apart = max(1, messages * LEAVES // (outages + 1))
+    points = tuple((kind, chance.randint(apart // 2, apart)) for kind in drawn)
+    sorts = _QUEUES.get(broker, ("outages",))
+    return Plan(seed, broker, f"{sorts[seed % len(sorts)]}_{seed}", messages, points)
+
+
+class Run:
+    """A run of a plan against a server.
+
+    Parameters
+    ----------
+    plan : Plan
+    server : Server
+    folder : Path
+    deadline_secs : float
+        For each wait.
+    say : callable
+    """
+
+    def __init__(
+        self, plan: Plan, server: Server, folder: Path, deadline_secs: float, say: Callable[[str], object]
+    ) -> None:
+        self.plan, self.server, self.folder = plan, server, folder
+        self._deadline_secs, self._say = deadline_secs, say
+        self._broker = BROKERS[plan.broker]
+        self._chance = random.Random(plan.seed + 1)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._resumes: list[threading.Timer] = []
+        self._paused: set[int] = set()
+        self.happened: Counter[str] = Counter()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> Account:
+        """Run, and return the account.
+
+        Raises
+        ------
+        OutagesError
+            Something was not done in time.
+        """
+        plan = self.plan
+        bodies = [b"%d %s" % (number, b"x" * 100) for number in range(plan.messages)]
+        self._broker.fill(self.server.url, plan.queue, bodies)
+        with self._proxied() as (self._url, self._cut), self._closing():
+            for _ in range(_CONSUMERS):
+                self._start_consumer()
+            for outage, leaves in plan.outages:
+                before = self._leaves_written()
+                self._wait(
+                    lambda before=before, leaves=leaves: self._leaves_written() >= before + leaves or self._is_done()
+                )
+                self._say(f"seed {plan.seed}: {outage}")
+                self._happen(outage)
+                self.happened[outage] += 1
+            self._wait(self._is_done)
+            self._end_consumers()
+        return self._account()
+
+    # ---- outages -----------------------------------------------------------------------------------------------------
+
+    def _happen(self, outage: Outage) -> None:
+        if outage is Outage.RESTART or outage is Outage.CRASH:
+            self.server.stop() if outage is Outage.RESTART else self.server.kill()
+            self.server.start()
+            return
+        if outage is Outage.CUT:
+            self._cut()
+            return
+        victim = self._chance.choice([each for each in self._processes if each.pid not in self._paused])
+        if outage is Outage.PAUSE:
+            victim.send_signal(signal.SIGSTOP)
+            self._paused.add(victim.pid)
+            timer = threading.Timer(_PAUSE_SECS, self._resume, [victim])
+            self._resumes.append(timer)
+            timer.start()
+            self._start_consumer()
+            return
+        self._processes.remove(victim)
+        victim.send_signal(signal.SIGKILL if outage is Outage.KILL else signal.SIGTERM)
+        self._start_consumer()
+        code = victim.wait(self._deadline_secs)
+        if outage is Outage.TERMINATE and code:
+            raise OutagesError(f"seed {self.plan.seed}: a consumer ended with {code}: {self._log(victim.pid)}")
+
+    def _resume(self, process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+        self._paused.discard(process.pid)
+
+    # ---- processes ---------------------------------------------------------------------------------------------------
+
+    def _start_consumer(self) -> None:
+        plan = self.plan
+        command = [sys.executable, "-m", "tests.torture.outages.consumer"]
+        arguments = [plan.broker, self._url, plan.queue, str(self.folder), str(plan.seed)]
+        process = subprocess.Popen([*command, *arguments], stdin=subprocess.DEVNULL)
+        self._processes.append(process)
+
+        def is_ready() -> bool:
+            if process.poll() is not None:
+                text = f"seed {plan.seed}: a consumer ended with {process.returncode}: {self._log(process.pid)}"
+                raise OutagesError(text)
+            return (self.folder / f"ready-{process.pid}").exists()
+
+        self._wait(is_ready)
+
+    def _end_consumers(self) -> None:
+        for timer in self._resumes:
+            timer.join()
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            if code := process.wait(self._deadline_secs):
+                raise OutagesError(f"seed {self.plan.seed}: a consumer ended with {code}: {self._log(process.pid)}")
+        self._processes.clear()
+
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            for timer in self._resumes:
+                timer.cancel()
+            for process in self._processes:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                    process.wait()
+
+    @contextlib.contextmanager
+    def _proxied(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        """Put a proxy before the server where connections are to be cut."""
+        if Outage.CUT not in KINDS[self.plan.broker]:
+            yield self.server.url, lambda: None
+            return
+        with Proxy(port_of(self.server.url)) as proxy:
+            yield with_port(self.server.url, proxy.port), proxy.cut
+
+    # ---- what was done -----------------------------------------------------------------------------------------------
+
+    def _lines(self) -> Iterator[tuple[int, int, str]]:
+        for path in self.folder.glob("done-*"):
+            for line in path.read_text().splitlines():
+                number, place, token = line.split()
+                yield int(number), int(place), token
+
+    def _leaves_written(self) -> int:
+        return sum(path.read_bytes().count(b"\n") for path in self.folder.glob("done-*"))
+
+    def _complete(self) -> tuple[dict[str, set[int]], dict[int, set[str]]]:
+        places: dict[str, set[int]] = defaultdict(set)
+        tokens: dict[int, set[str]] = defaultdict(set)
+        for number, place, token in self._lines():
+            places[token].add(place)
+            tokens[number].add(token)
+        return places, tokens
+
+    def _is_done(self) -> bool:
+        """Return whether each message has a complete attempt."""
+        if self._leaves_written() < self.plan.messages * LEAVES:
+            return False
+        places, tokens = self._complete()
+        return len(tokens) == self.plan.messages and all(
+            any(len(places[token]) == LEAVES for token in of_message) for of_message in tokens.values()
+        )
+
+    def _account(self) -> Account:
+        places, tokens = self._complete()
+        complete = {token for token, found in places.items() if len(found) == LEAVES}
+        lost = [number for number in range(self.plan.messages) if not tokens.get(number, set()) & complete]
+        left = self._broker.left(self.server.url, self.plan.queue)
+        return Account(self.plan.messages, len(places), len(complete), lost, left)
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + self._deadline_secs
+        pause = threading.Event()
+        while not condition():
+            if time.monotonic() > deadline:
+                dead = [process.pid for process in self._processes if process.poll() is not None]
+                account = self._account() if self.server.state == "up" else None
+                logs = "\n".join(self._log(process.pid) for process in self._processes)
+                raise OutagesError(
+                    f"seed {self.plan.seed}: not done in {self._deadline_secs:g} s; ended consumers {dead}; {account};"
+                    f" {logs}"
+                )
+            pause.wait(_LOOK_SECS)
+
+    def _log(self, pid: int) -> str:
+        path = self.folder / f"log-{pid}"
+        return "\n".join(path.read_text(errors="replace").splitlines()[-30:]) if path.exists() else "no log"
+
+
+def survive(
+    plan: Plan,
+    server: Server,
+    folder: Path,
+    *,
+    deadline_secs: float = 120.0,
+    say: Callable[[str], object] = lambda text: None,
+) -> tuple[Account, Counter[str]]:
+    """Run a plan; return the account, and how often each outage happened.
+
+    Raises
+    ------
+    OutagesError
+        A message was lost or acked early, the broker still has one, or something was not done in time.
+    """
+    run = Run(plan, server, folder, deadline_secs, say)
+    account = run.run()
+    if account.lost or account.left:
+        raise OutagesError(
+            f"seed {plan.seed}: {len(account.lost)} messages were lost or acked early, such as {account.lost[:5]}, and"
+            f" the broker still has {account.left}"
+        )
+    return account, run.happened

@@ -1,0 +1,101 @@
+"""Outages under consumers of real brokers, and what their account would notice."""
+
+from collections import Counter
+
+import pytest
+
+from tests.torture.outages import __main__
+from tests.torture.outages.run import KINDS, Account, Outage, OutagesError, Plan, Run, plan_of, survive
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def outages_of(name, server, tmp_path, seed):
+    """Run each kind of outage once, and return the account."""
+    plan = plan_of(seed, name, len(KINDS[name]), messages=200)
+    account, happened = survive(plan, server, tmp_path / "run")
+    assert set(happened) == set(KINDS[name])
+    assert account.complete >= account.messages == 200
+    return account
+
+
+def test_nothing_is_lost_with_rabbitmq(rabbitmq, tmp_path):
+    outages_of("rabbitmq", rabbitmq, tmp_path, 11)
+
+
+def test_nothing_is_lost_with_redis(redis, tmp_path):
+    outages_of("redis", redis, tmp_path, 12)
+
+
+def test_nothing_is_lost_with_kafka(kafka, tmp_path):
+    outages_of("kafka", kafka, tmp_path, 13)
+
+
+def test_nothing_is_lost_with_nats(nats, tmp_path):
+    outages_of("nats", nats, tmp_path, 14)
+
+
+def test_nothing_is_lost_with_postgresql(postgresql, tmp_path):
+    outages_of("postgresql", postgresql, tmp_path, 15)
+
+
+# ---- plans, and what would be noticed -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_plan_is_that_of_its_seed(name):
+    plans = [plan_of(seed, name, 6) for seed in range(20)]
+    assert plans == [plan_of(seed, name, 6) for seed in range(20)]
+    assert {outage for plan in plans for outage, _ in plan.outages} == set(KINDS[name])
+    assert {plan.queue.partition("_")[0] for plan in plans} >= ({"classic", "quorum"} if name == "rabbitmq" else set())
+    assert Outage.CRASH in KINDS[name] and Outage.KILL in KINDS[name]
+
+
+class Left(Run):
+    """A run whose broker says that it has so many messages left."""
+
+    left = 0
+
+    def __init__(self, folder):
+        super().__init__(Plan(7, "redis", "q", 3, ()), None, folder, 1.0, print)
+        self.server = type("Up", (), {"url": "", "state": "up"})
+        self._broker = self._broker._replace(left=lambda url, queue: self.left)
+
+
+def test_a_message_without_a_complete_attempt_is_noticed(tmp_path):
+    run = Left(tmp_path)
+    complete = "".join(f"{number} {place} a.{number}\n" for number in (0, 1) for place in range(4))
+    # Message 2 has all its leaves, but of two attempts: each of them ended early.
+    (tmp_path / "done-1").write_text(f"{complete}2 0 a.2\n2 1 a.2\n")
+    (tmp_path / "done-2").write_text("2 2 b.0\n2 3 b.0\n")
+    assert run._account() == Account(3, deliveries=4, complete=2, lost=[2]) and not run._is_done()
+    (tmp_path / "done-3").write_text(
+        "".join(f"{number} {place} c.{number}\n" for number in (1, 2) for place in range(4))
+    )
+    assert run._account() == Account(3, deliveries=6, complete=4) and run._is_done()
+    assert run._account().doubled == 1
+
+
+def test_a_broken_promise_ends_the_program_with_the_seed(monkeypatch, capsys):
+    class NoServer:
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+    monkeypatch.setattr(__main__, "Server", NoServer)
+    found = Counter({Outage.KILL: 3})
+    monkeypatch.setattr(__main__, "survive", lambda plan, server, folder: (Account(600, 610, 601), found))
+    assert __main__.main(["--broker", "redis", "--outages", "6"]) == 0
+    assert "'runs': 2" in capsys.readouterr().out
+
+    def breaks(plan, server, folder):
+        raise OutagesError(f"seed {plan.seed}: 3 messages were lost")
+
+    monkeypatch.setattr(__main__, "survive", breaks)
+    assert __main__.main(["--broker", "redis", "--seed", "9"]) == 1
+    assert "again: python -m tests.torture.outages --broker redis --seed 9" in capsys.readouterr().out
