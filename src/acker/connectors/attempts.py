@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import queue
@@ -9,10 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from acker.connectors.source import Delivery
 from acker.topology.reasons import Reason
+
+# The longest wait without a look at signals.
+_SIGNAL_SECS: Final = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +100,7 @@ class AttemptTable:
             Nothing came within `timeout_secs`.
         """
         while True:
-            attempt = self._ready.get() if timeout_secs is None else self._ready.get(timeout_secs > 0, timeout_secs)
+            attempt = self._get() if timeout_secs is None else self._ready.get(timeout_secs > 0, timeout_secs)
             if attempt is None:
                 self._ready.put(None)  # for the next one who asks
                 return None
@@ -105,6 +109,14 @@ class AttemptTable:
                     attempt.state = "open"
                     attempt.since_ns = time.monotonic_ns()
                     return attempt
+
+    def _get(self) -> Attempt | None:
+        """Wait for an item without an end."""
+        while True:
+            # If another thread receives a signal, as after SIGSTOP and SIGCONT, nothing interrupts the wait of the main
+            # thread, and the handler runs only when the wait ends.
+            with contextlib.suppress(queue.Empty):
+                return self._ready.get(timeout=_SIGNAL_SECS)
 
     def close(self) -> None:
         """Let every `take`, from now on, return None once the queue is empty."""

@@ -153,7 +153,8 @@ class Intake:
         """Wait for the end of the I/O thread, which comes after `stop`."""
         self.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            while self._thread.is_alive():
+                self._thread.join(_WAIT_SECS_MAX)  # with an end, so that signal handlers run
 
     @property
     def is_alive(self) -> bool:

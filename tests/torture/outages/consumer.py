@@ -8,6 +8,7 @@ message, the number of the leaf, and a token that names this attempt, in one cal
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import logging
 import os
@@ -30,7 +31,9 @@ _FAILS_ONE_IN: Final = 20
 def main(arguments: list[str]) -> int:
     """Consume until SIGTERM."""
     name, url, queue, folder, seed = arguments
-    logging.basicConfig(filename=Path(folder, f"log-{os.getpid()}"), level=logging.INFO)
+    log = Path(folder, f"log-{os.getpid()}").open("a", encoding="utf-8")  # noqa: SIM115 - open to the end
+    logging.basicConfig(stream=log, level=logging.INFO)
+    faulthandler.register(signal.SIGUSR1, log)
     done = os.open(Path(folder, f"done-{os.getpid()}"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     chance = random.Random(f"{seed}-{os.getpid()}")
     tokens = itertools.count()

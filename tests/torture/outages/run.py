@@ -187,9 +187,7 @@ class Run:
         self._processes.remove(victim)
         victim.send_signal(signal.SIGKILL if outage is Outage.KILL else signal.SIGTERM)
         self._start_consumer()
-        code = victim.wait(self._deadline_secs)
-        if outage is Outage.TERMINATE and code:
-            raise OutagesError(f"seed {self.plan.seed}: a consumer ended with {code}: {self._log(victim.pid)}")
+        self._wait_for_end(victim, 0 if outage is Outage.TERMINATE else -signal.SIGKILL)
 
     def _resume(self, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -219,9 +217,20 @@ class Run:
         for process in self._processes:
             process.terminate()
         for process in self._processes:
-            if code := process.wait(self._deadline_secs):
-                raise OutagesError(f"seed {self.plan.seed}: a consumer ended with {code}: {self._log(process.pid)}")
+            self._wait_for_end(process, 0)
         self._processes.clear()
+
+    def _wait_for_end(self, process: subprocess.Popen[bytes], expected: int) -> None:
+        try:
+            code = process.wait(self._deadline_secs)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGUSR1)  # it writes the stacks of its threads
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+            text = f"seed {self.plan.seed}: a consumer did not end: {self._log(process.pid)}"
+            raise OutagesError(text) from None
+        if code != expected:
+            raise OutagesError(f"seed {self.plan.seed}: a consumer ended with {code}: {self._log(process.pid)}")
 
     @contextlib.contextmanager
     def _closing(self) -> Iterator[None]:
@@ -295,7 +304,7 @@ class Run:
 
     def _log(self, pid: int) -> str:
         path = self.folder / f"log-{pid}"
-        return "\n".join(path.read_text(errors="replace").splitlines()[-30:]) if path.exists() else "no log"
+        return "\n".join(path.read_text(errors="replace").splitlines()[-80:]) if path.exists() else "no log"
 
 
 def survive(
