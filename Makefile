@@ -4,6 +4,7 @@
 #   BUDGET_S=... seconds that `make soak` lets the fuzz body run, and then the simulation
 #   TREES=...    trees that `make soak` lets come and go
 #   VERSIONS=... releases of Spark for `make spark-versions`
+#   OUTAGES=...  outages of each broker that `make soak` lets happen
 #   KILLS=...    processes that `make soak` kills under a streaming acker on Spark
 
 PYTHON ?=
@@ -13,6 +14,7 @@ ARGS ?=
 BUDGET_S ?= 600
 TREES ?= 20000000
 KILLS ?= 20
+OUTAGES ?= 40
 SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
 IN_ENV = sh scripts/in_env.sh
 PYTEST = python -m pytest -n logical --dist loadgroup --no-loadscope-reorder
@@ -44,12 +46,13 @@ sanitize:  ## the quick tests with the native module under AddressSanitizer and 
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick
 	@ACKER_SANITIZE=address,undefined $(IN_ENV) sh scripts/sanitize.sh $(ARGS)
 
-soak:  ## flat memory over TREES=20000000; fuzz body and simulation, BUDGET_S=600 seconds each; KILLS=20 on Spark
-	@$(SETUP) run
+soak:  ## flat memory over TREES=20000000; fuzz and simulation, BUDGET_S=600 s each; KILLS=20 on Spark; OUTAGES=40 a broker
+	@$(SETUP) test
 	@$(IN_ENV) python scripts/flat_memory.py --trees $(TREES)
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)
 	@$(IN_ENV) python -m tests.torture.simulation --seconds $(BUDGET_S)
 	@$(IN_ENV) python -m tests.torture.kills --kills $(KILLS)
+	@$(IN_ENV) python -m tests.torture.outages --outages $(OUTAGES)
 	@$(IN_ENV) python -m tests.torture.shipping
 
 mutants:  ## put plausible bugs into copies of the native headers: the tests must catch each (ARGS="part of a name")
