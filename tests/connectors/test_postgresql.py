@@ -367,6 +367,24 @@ def test_a_lost_connection_takes_no_deliveries_with_it(opened, add, database, en
     assert [int(row["value"]) for row in rows()] == [3, 4]
 
 
+def test_outcomes_without_a_connection_wait_for_the_next_one(opened, add, database, rows, end_leases):
+    add(3)
+    source = opened()
+    failed, dead, lost = take(source, 3)
+    cut(database, source)
+    assert not source.retry(failed, 3600.0), "the consumer keeps it"
+    source.give_up(dead, "too often")
+    source.give_up(lost, "too often")
+    assert all(map(source.holds, (failed, dead, lost)))
+    end_leases([lost])
+    other = opened()
+    assert values(take(other, 1)) == [2]
+    source.close()
+    source.open(source._events, 100)
+    assert list(map(source.holds, (failed, dead, lost))) == [True, False, False]
+    assert [row["reason"] for row in rows()] == [None, "too often", None]
+
+
 def test_another_consumer_on_the_same_object_holds_nothing_of_the_first(opened, add):
     add(1)
     source = opened()
@@ -529,6 +547,14 @@ def test_each_message_has_its_own_error(postgresql, table, rows):
     assert "no_such_table" in str(errors[1])
     assert "neither" in str(errors[2])
     assert [row["value"] for row in rows()] == [b"1", b"4"]
+
+
+def test_a_message_that_the_table_refuses_takes_no_other_with_it(postgresql, table, database, rows):
+    database(f"ALTER TABLE {table} ADD CHECK (length(value) < 3)")
+    with PostgreSQLPublisher(postgresql.url, table=table) as publisher:
+        errors = publisher.publish([Outgoing(b"1"), Outgoing(b"22"), Outgoing(b"333"), Outgoing(b"4")])
+    assert [type(error) for error in errors] == [type(None), type(None), PublishError, type(None)]
+    assert [row["value"] for row in rows()] == [b"1", b"22", b"4"]
 
 
 def test_a_publisher_connects_again(postgresql, table, rows):

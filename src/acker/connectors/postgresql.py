@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -165,14 +166,17 @@ class PostgreSQL(Source):
         self._look_at = self._polled_at = 0.0
         self._events: SourceEvents | None = None
         self._held: dict[int, Delivery] = {}
+        self._given_up: dict[int, tuple[Delivery, str]] = {}
 
     def open(self, events: SourceEvents, limit: int) -> None:  # noqa: ARG002
         """Connect, look at the table, and find out which deliveries still belong to this consumer."""
         if events is not self._events:
             self._held.clear()
+            self._given_up.clear()
         self._events = events
         self._link.open_for(self._table, create=self._create)
         self.extend(list(self._held.values()))
+        self._give_up_all()
         self._look_at, self._polled_at = 0.0, time.monotonic()
 
     def poll(self, limit: int, wait_secs: float) -> Sequence[Delivery]:
@@ -221,8 +225,11 @@ class PostgreSQL(Source):
         self._end(self._settle, deliveries)
 
     def retry(self, delivery: Delivery, delay_secs: float) -> bool:
-        """Give the message back, due after the delay."""
-        self._end(_GIVE_BACK, [delivery], secs=delay_secs)
+        """Give the message back, due after the delay. Without a connection the consumer keeps it."""
+        try:
+            self._end(_GIVE_BACK, [delivery], secs=delay_secs)
+        except ConnectionLostError:
+            return False
         return True
 
     def release(self, deliveries: Sequence[Delivery]) -> None:
@@ -235,8 +242,17 @@ class PostgreSQL(Source):
         return True
 
     def give_up(self, delivery: Delivery, reason: str) -> None:
-        """Keep the row as dead, with the reason."""
-        self._end(_GIVE_UP, [delivery], reason=reason.replace("\0", "\\0"))
+        """Keep the row as dead, with the reason. Without a connection that waits for the next one."""
+        self._given_up[delivery.receipt.row_id] = delivery, reason.replace("\0", "\\0")
+        with contextlib.suppress(ConnectionLostError):  # The next `poll` raises it.
+            self._give_up_all()
+
+    def _give_up_all(self) -> None:
+        while self._given_up:
+            row_id, (delivery, reason) = next(iter(self._given_up.items()))
+            if self.holds(delivery):
+                self._end(_GIVE_UP, [delivery], reason=reason)
+            del self._given_up[row_id]
 
     def _end(self, statement: str, deliveries: Sequence[Delivery], **values: Any) -> None:
         """Change rows that this consumer no longer needs."""

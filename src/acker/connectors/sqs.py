@@ -82,7 +82,7 @@ class SQS(Source):
         boto3 finds them.
     """
 
-    # SQS counts the time of a receive in seconds. An ack may wait for so long when the queue is empty.
+    # A second is the shortest wait of SQS itself. An ack may wait for so long when the queue is empty.
     wait_secs_max = 1.0
 
     def __init__(self, queue_url: str, *, lease_secs: float = 60.0, **options: Any) -> None:
@@ -118,26 +118,32 @@ class SQS(Source):
             _log.warning("%s: %d acks are not sent; their messages may come again", self.name, len(self._acked))
 
     def wake(self) -> None:
-        """End a `poll` that waits with a limit of 0."""
+        """End a `poll` that waits, unless it waits for an answer of SQS."""
         self._woken.set()
 
     def poll(self, limit: int, wait_secs: float) -> Sequence[Delivery]:
-        """Send acks that wait, and receive messages: at most 10 at a time."""
+        """Send acks that wait, and receive messages: at most 10 at a time. SQS itself waits for whole seconds only."""
         self._send_acks()
         if limit <= 0:
-            self._woken.wait(wait_secs)
-            self._woken.clear()
+            self._wait(wait_secs)
             return ()
         now = time.monotonic()
         reply = self._link.call(
             "receive_message",
             MaxNumberOfMessages=min(limit, _BATCH),
             VisibilityTimeout=int(self.lease_secs),
-            WaitTimeSeconds=1 if wait_secs > 0 else 0,
+            WaitTimeSeconds=int(wait_secs),
             AttributeNames=["All"],
             MessageAttributeNames=["All"],
         )
-        return [self._deliver(message, now) for message in reply.get("Messages", ())]
+        found = [self._deliver(message, now) for message in reply.get("Messages", ())]
+        if not found and wait_secs < 1:
+            self._wait(wait_secs)
+        return found
+
+    def _wait(self, secs: float) -> None:
+        self._woken.wait(secs)
+        self._woken.clear()
 
     def _deliver(self, message: dict[str, Any], now: float) -> Delivery:
         message_id = message["MessageId"]
@@ -176,11 +182,14 @@ class SQS(Source):
                     self._forget(delivery)
 
     def retry(self, delivery: Delivery, delay_secs: float) -> bool:
-        """Make the message visible after the delay."""
+        """Make the message visible after the delay. Without a connection the consumer keeps it."""
         left_secs = _LEASE_SECS_MAX - math.ceil(time.monotonic() - delivery.receipt.began) - 1
         secs = max(0, min(math.ceil(delay_secs), left_secs))
         if self.holds(delivery):
-            self._change("change_message_visibility_batch", [delivery], secs)
+            try:
+                self._change("change_message_visibility_batch", [delivery], secs)
+            except ConnectionLostError:
+                return False
             self._forget(delivery)
         return True
 
