@@ -5,9 +5,14 @@ from pathlib import Path
 from brokers.packages import Packages
 from brokers.server import Server, exchange
 
+USER, PASSWORD = "acker", "only-for-tests"
+
 
 class NATS(Server):
-    """NATS with JetStream; streams that are stored in files outlive its process."""
+    """NATS with JetStream; streams that are stored in files outlive its process.
+
+    Clients need no credentials, but those that they give have to be right.
+    """
 
     origin = Packages("nats", "nats-server", ("nats-server",), "usr/sbin/nats-server")
 
@@ -16,9 +21,16 @@ class NATS(Server):
         """Of its clients' protocol."""
         return f"nats://127.0.0.1:{self.ports[0]}"
 
+    def facts(self) -> dict[str, object]:
+        """Return credentials."""
+        return {"user": USER, "password": PASSWORD}
+
     def prepare(self) -> None:
         """Write its settings."""
+        users = ", ".join(f"{{ user: {user}, password: {PASSWORD} }}" for user in (USER, "anyone"))
         settings = {
+            "authorization": f"{{ users: [ {users} ] }}",
+            "no_auth_user": "anyone",
             "listen": f"127.0.0.1:{self.ports[0]}",
             "jetstream": f'{{ store_dir: "{self.folder / "data"}" }}',
             "max_payload": 64 * 2**20,  # the most that it takes

@@ -120,6 +120,20 @@ def test_jetstream_keeps_what_it_confirmed(nats, end):
     assert asyncio.run(with_stream(read)) == b"1"
 
 
+@pytest.mark.parametrize(
+    ("credentials", "answer"),
+    [({}, "PONG"), ({"pass": "only-for-tests"}, "PONG"), ({"pass": "wrong"}, "-ERR 'Authorization Violation'")],
+)
+def test_nats_needs_no_credentials_but_refuses_wrong_ones(nats, credentials, answer):
+    assert nats.facts == {"user": "acker", "password": "only-for-tests"}
+    options = json.dumps({"verbose": False, **({"user": "acker"} if credentials else {}), **credentials})
+    with socket.create_connection(("127.0.0.1", int(nats.url.rpartition(":")[2])), LONG) as client:
+        client.sendall(f"CONNECT {options}\r\nPING\r\n".encode())
+        lines = client.makefile("r")
+        assert lines.readline().startswith("INFO ")
+        assert lines.readline().strip() == answer
+
+
 @ENDS
 def test_postgresql_keeps_what_it_committed_whatever_sessions_there_are(postgresql, end):
     with contextlib.closing(psycopg.connect(postgresql.url)) as session:
