@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts/broker.py"
 # Exit codes of the script.
@@ -57,13 +57,16 @@ class Server:
                 stdout=subprocess.PIPE,
                 text=True,
             )
-        line = self._process.stdout.readline()
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._orders, self._answers = self._process.stdin, self._process.stdout
+        line = self._answers.readline()
         if not line:
             code = self._process.wait()
             self._close_pipes()
             raise NoServerError(told.read_text(encoding="utf-8").strip(), code)
-        self.facts = json.loads(line)
-        self.url, self.folder = self.facts.pop("url"), Path(self.facts.pop("folder"))
+        self.facts: dict[str, Any] = json.loads(line)
+        self.url: str = self.facts.pop("url")
+        self.folder = Path(self.facts.pop("folder"))
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +74,7 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.stdin.close()  # which tells the script to stop the server
+        self._orders.close()  # which tells the script to stop the server
         code = self._process.wait(STOP_SECONDS)
         self._close_pipes()
         if kind is None:
@@ -116,13 +119,13 @@ class Server:
             self.start()
 
     def _order(self, order: str, state: str) -> None:
-        self._process.stdin.write(f"{order}\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        self._orders.write(f"{order}\n")
+        self._orders.flush()
+        line = self._answers.readline()
         assert line, f"broker.py {self.name} ended: {self.told.read_text(encoding='utf-8')}"
         assert json.loads(line) == {"done": order}, f"{self.name}: {line}"
         self.state = state
 
     def _close_pipes(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            pipe.close()
+        self._orders.close()
+        self._answers.close()
