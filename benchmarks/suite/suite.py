@@ -9,7 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.suite import calls, ingest, memory, report, rotate, sharded, snapshot, spark, streaming, topology
+from benchmarks.suite import (
+    calls,
+    connectors,
+    ingest,
+    memory,
+    report,
+    rotate,
+    sharded,
+    snapshot,
+    spark,
+    streaming,
+    topology,
+)
 from benchmarks.suite.measure import FULL, QUICK, Case, Scale
 from benchmarks.suite.run import Outcome, run_all, run_apart, select
 
@@ -26,6 +38,7 @@ CASES: Final[list[Case]] = [
     *topology.CASES,
     *spark.CASES,
     *streaming.CASES,
+    *connectors.CASES,
 ]
 
 

@@ -19,12 +19,12 @@ from benchmarks.suite.run import run_all, run_apart, run_here, select
 from benchmarks.suite.suite import write
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-IN_PROCESS = [case for case in CASES if not case.name.startswith("spark/")]
+IN_PROCESS = [case for case in CASES if not case.name.startswith(("spark/", "connectors/"))]
 
 
 @pytest.fixture(scope="module")
 def measured():
-    """The report of a tiny run of all cases that need no Spark."""
+    """The report of a tiny run of all cases that need neither Spark nor a server."""
     return run_all(IN_PROCESS, partial(run_here, scale=TINY), command="python -m benchmarks.suite", scale=TINY)
 
 

@@ -250,6 +250,40 @@ def test_bodies_of_any_size(rabbitmq, channel, queue, opened):
     source.ack(found)
 
 
+@pytest.mark.parametrize("size", [1, 2, 7, 61, 4096])
+def test_messages_in_pieces_of_any_size(rabbitmq, channel, queue, opened, monkeypatch, size):
+    """Deliveries are read past pika where they lie in whole frames; pika reads all other frames."""
+    monkeypatch.setattr(pika.adapters.utils.io_services_utils._AsyncTransportBase, "_MAX_RECV_BYTES", size)
+    sizes = [0, 1, 200, 0, 3000] if size < 10 else [0, 1, 131_063, 131_064, 131_065, 0, 300_000, 5]
+    chance = random.Random(size)
+    bodies_sent = [chance.randbytes(each) for each in sizes]
+    for number, body in enumerate(bodies_sent):
+        headers = {"n": number} if number % 2 else None
+        channel.basic_publish("", queue, body, pika.BasicProperties(headers=headers, app_id="a" * (number % 3)))
+    source = opened(rabbitmq.url, queue)
+    found = polled(source, len(sizes))
+    assert bodies(found) == bodies_sent
+    assert [each.headers for each in found] == [{"n": n} if n % 2 else {} for n in range(len(sizes))]
+    assert [len(each.raw.properties.app_id or "") for each in found] == [n % 3 for n in range(len(sizes))]
+    assert {each.raw.method.routing_key for each in found} == {queue}
+    assert [each.raw.method.delivery_tag for each in found] == list(range(1, len(sizes) + 1))
+    source.ack(found)
+    source.poll(0, 0.1)
+    source.close()
+    assert left_in(channel, queue) == []
+
+
+def test_what_comes_while_a_connection_is_closed_is_not_of_the_next_one(rabbitmq, channel, queue, opened):
+    put(channel, queue, [b"x" * 100_000] * 200)
+    source = opened(rabbitmq.url, queue, limit=200)
+    polled(source, 1)
+    source.close()
+    source.open(NoEvents(), 200)
+    found = polled(source, 200)
+    assert all(map(source.holds, found))
+    assert source.poll(200, 0.2) == []
+
+
 def test_the_message_id_names_the_message(rabbitmq, channel, queue, opened):
     put(channel, queue, [b"x"], message_id="order 5")
     assert polled(opened(rabbitmq.url, queue), 1)[0].key == f"{queue}/order 5"

@@ -7,10 +7,10 @@ import struct
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from acker.connectors.publisher import Outgoing, Publisher
-from acker.connectors.rabbitmq_link import Link, Parameters, encodable, parse_parameters, pika
+from acker.connectors.rabbitmq_link import Link, Parameters, decode_properties, encodable, parse_parameters, pika
 from acker.connectors.source import Delivery, Source, SourceEvents
 from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError
 
@@ -21,24 +21,42 @@ _PREFETCH_MAX: Final = 65_535
 # One ack may cover all tags below it. Acks that this does not reach wait for it, until they are this part of the
 # prefetch or no delivery is there.
 _WAITING_ACKS: Final = 4
+# In the two bytes that say which properties there are.
+_HEADERS_FLAG: Final = pika.BasicProperties.FLAG_HEADERS >> 8
+_MESSAGE_ID_FLAG: Final = pika.BasicProperties.FLAG_MESSAGE_ID
 # So often a batch looks for confirms while it is written.
 _MESSAGES_A_STEP: Final = 100
 _PRECONDITION_FAILED: Final = "(406)"
 
 
-class Received(NamedTuple):
-    """What pika says of a delivery.
+class Received:
+    """What pika says of a delivery, made when it is asked for."""
 
-    Attributes
-    ----------
-    method : pika.spec.Basic.Deliver
-        With ``exchange``, ``routing_key`` and ``redelivered``.
-    properties : pika.BasicProperties
-        With ``content_type``, ``correlation_id``, ``reply_to`` and so on.
-    """
+    __slots__ = ("_method", "_properties")
 
-    method: Any
-    properties: Any
+    def __init__(self, method: Any, properties: Any) -> None:
+        self._method = method
+        self._properties = properties
+
+    @property
+    def method(self) -> Any:
+        """pika.spec.Basic.Deliver: with ``exchange``, ``routing_key``, ``redelivered``."""
+        if isinstance(self._method, tuple):
+            consumer_tag, tag, is_redelivered, place = self._method
+            end = 1 + place[0]
+            names = (place[1:end].decode(errors="backslashreplace"), place[end + 1 :].decode(errors="backslashreplace"))
+            self._method = pika.spec.Basic.Deliver(consumer_tag, tag, is_redelivered, *names)
+        return self._method
+
+    @property
+    def properties(self) -> Any:
+        """pika.BasicProperties: with ``content_type``, ``correlation_id``, ``reply_to`` and so on."""
+        if isinstance(self._properties, bytes):
+            self._properties = decode_properties(self._properties)
+        return self._properties
+
+    def __repr__(self) -> str:
+        return f"Received({self.method}, {self.properties})"
 
 
 class RabbitMQ(Source):
@@ -134,6 +152,7 @@ class RabbitMQ(Source):
             link.call(channel.basic_qos, prefetch_count=prefetch)
             channel.add_on_cancel_callback(self._on_cancel)
             self._channel = channel
+            link.take_deliveries(self._on_delivery)
             subscribed: list[Any] = []
             self._consumer_tag = channel.basic_consume(
                 self._queue, self._on_message, arguments=self._arguments, callback=subscribed.append
@@ -145,16 +164,31 @@ class RabbitMQ(Source):
             raise
 
     def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        if channel is not self._channel:
-            return
-        tag = method.delivery_tag
-        headers = properties.headers or {}
-        attempt = 2 if method.redelivered else 1
-        if headers and type(count := headers.get("x-delivery-count")) is int:
-            attempt = max(attempt, count + 1)
-        key = f"{self._queue}#{tag}" if properties.message_id is None else f"{self._queue}/{properties.message_id}"
+        """Take a message that pika has assembled."""
+        if channel is self._channel:
+            self._keep(method.delivery_tag, method.redelivered, Received(method, properties), body, has_names=True)
+
+    def _on_delivery(self, tag: int, is_redelivered: bool, place: bytes, properties: bytes, body: bytes) -> None:
+        """Take a message that pika has not touched, and decode only those properties that the delivery needs."""
+        received = Received((self._consumer_tag, tag, is_redelivered, place), properties)
+        has_names = bool(properties[0] & _HEADERS_FLAG or properties[1] & _MESSAGE_ID_FLAG)
+        self._keep(tag, is_redelivered, received, body, has_names=has_names)
+
+    def _keep(self, tag: int, is_redelivered: bool, received: Received, body: bytes, *, has_names: bool) -> None:
+        if self._channel is None:
+            return  # it came while the connection was closed
+        headers: Mapping[str, Any] = {}
+        key = f"{self._queue}#{tag}"
+        attempt = 2 if is_redelivered else 1
+        if has_names:
+            properties = received.properties
+            headers = properties.headers or {}
+            if properties.message_id is not None:
+                key = f"{self._queue}/{properties.message_id}"
+            if type(count := headers.get("x-delivery-count")) is int:
+                attempt = max(attempt, count + 1)
         self._unsettled[tag] = None
-        self._buffer.append(Delivery(key, body, headers, attempt, Received(method, properties), (channel, tag)))
+        self._buffer.append(Delivery(key, body, headers, attempt, received, (self._channel, tag)))
 
     def _on_cancel(self, _method: Any) -> None:
         # The next `open` finds out whether the queue is gone, or another node has taken it over.
@@ -250,6 +284,7 @@ class RabbitMQ(Source):
         if self._link is None or self._channel is None or not self._channel.is_open:
             return
         if self._consumer_tag:
+            self._link.take_deliveries(None)  # pika gives back what comes until the broker has heard
             self._channel.basic_cancel(self._consumer_tag)
             self._consumer_tag = ""
         for delivery in (*deliveries, *self._buffer):

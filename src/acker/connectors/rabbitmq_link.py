@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise ImportError("acker.connectors.rabbitmq needs pika: pip install 'acker[rabbitmq]'") from error
 
-__all__ = ["UNREADABLE", "Link", "Parameters", "encodable", "parse_parameters", "pika"]
+__all__ = ["UNREADABLE", "Link", "Parameters", "decode_properties", "encodable", "parse_parameters", "pika"]
 
 # What `parameters` may be: pika tries several in turn, as for the nodes of a cluster.
 Parameters: TypeAlias = str | pika.connection.Parameters | Sequence[pika.connection.Parameters]
@@ -178,6 +178,11 @@ class Link:
         self.until(lambda: bool(opened), "a channel")
         self.channel = channel
 
+    def take_deliveries(self, receive: Receive | None) -> None:
+        """Give deliveries to `receive` from now on, those of large messages left out, which pika assembles."""
+        self._connection.receiving_channel = self.channel.channel_number
+        self._connection.receive = receive
+
     def call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a method of the channel, and return what the broker answers."""
         answers: list[Any] = []
@@ -257,31 +262,108 @@ def _do_nothing() -> None:
     pass
 
 
-# ---- headers of any type --------------------------------------------------------------------------------------------
+# ---- frames, and headers of any type --------------------------------------------------------------------------------
+
+
+# Takes the delivery tag, whether the message was delivered before, the encoded exchange and routing key, the encoded
+# properties, and the body.
+Receive = Callable[[int, bool, bytes, bytes, bytes], None]
 
 
 class _Connection(SelectConnection):  # type: ignore[misc]  # pika has no types
-    """pika's connection, with a reader of headers that no message can end.
+    """pika's connection, with a short way for deliveries, and a reader of headers that no message can end.
 
-    pika 1.4 makes integers of floats. It ends the connection at a timestamp after the year 9999, at a float that is
-    infinite or no number, and at types that it does not know: such a message would come again and again.
+    pika makes an object of each of the three frames of a message, which takes three quarters of the time that a
+    message takes. Here a delivery whose body is in one frame goes to `receive` at once. All else goes pika's way.
+
+    pika 1.4 makes integers of floats in headers. It ends the connection at a timestamp after the year 9999, at a float
+    that is infinite or no number, and at types that it does not know: such a message would come again and again.
     """
+
+    receive: Receive | None = None
+    receiving_channel = 0
+    _frame_buffer: bytes
+
+    def _on_data_available(self, data_in: bytes) -> None:
+        if self.receive is None:
+            super()._on_data_available(data_in)
+            return
+        buffer = self._frame_buffer + data_in
+        offset = 0
+        while offset < len(buffer):
+            end = self._deliver(buffer, offset)
+            if end == _OTHER:
+                end = offset + spec.FRAME_HEADER_SIZE
+                if end <= len(buffer):
+                    end += _LONG.unpack_from(buffer, offset + 3)[0] + spec.FRAME_END_SIZE
+                if end > len(buffer):
+                    break
+                self._frame_buffer = b""
+                super()._on_data_available(buffer[offset:end])
+            elif end == _INCOMPLETE:
+                break
+            offset = end
+        self._frame_buffer = buffer[offset:]
+
+    def _deliver(self, buffer: bytes, offset: int) -> int:
+        """Give a message that begins at an offset to `receive`; return where it ends."""
+        if buffer[offset] != spec.FRAME_METHOD:
+            return _OTHER
+        size = len(buffer)
+        if size < offset + _METHOD_HEAD.size:
+            return _INCOMPLETE
+        _, channel, method_size, method = _METHOD_HEAD.unpack_from(buffer, offset)
+        if method != spec.Basic.Deliver.INDEX or channel != self.receiving_channel:
+            return _OTHER
+        header: int = offset + method_size + _FRAME_SIZE
+        if size < header + _CONTENT_HEAD.size:
+            return _INCOMPLETE
+        header_type, _, header_size, _, body_size = _CONTENT_HEAD.unpack_from(buffer, header)
+        body = end = header + spec.FRAME_HEADER_SIZE + header_size + spec.FRAME_END_SIZE
+        if body_size:
+            if size < body + spec.FRAME_HEADER_SIZE:
+                return _INCOMPLETE
+            if _LONG.unpack_from(buffer, body + 3)[0] != body_size:
+                return _OTHER  # a body in several frames
+            end = body + body_size + _FRAME_SIZE
+        if size < end:
+            return _INCOMPLETE
+        if header_type != spec.FRAME_HEADER or not buffer[header - 1] == buffer[body - 1] == buffer[end - 1] == _END:
+            return _OTHER  # pika says what is wrong
+        self.bytes_received += end - offset
+        self.frames_received += 3 if body_size else 2
+        at = offset + _METHOD_HEAD.size
+        at += 1 + buffer[at]  # behind the consumer tag
+        assert self.receive is not None
+        self.receive(
+            _LONG_LONG.unpack_from(buffer, at)[0],
+            buffer[at + 8] & 1 == 1,
+            buffer[at + 9 : header - 1],
+            buffer[header + _CONTENT_HEAD.size : body - 1],
+            buffer[body + spec.FRAME_HEADER_SIZE : end - 1] if body_size else b"",
+        )
+        return end
 
     def _read_frame(self) -> tuple[int, Any]:
         buffer = self._frame_buffer
-        if buffer[0] == spec.FRAME_HEADER and len(buffer) >= _PROPERTIES_START:
-            end = spec.FRAME_HEADER_SIZE + _LONG.unpack_from(buffer, 3)[0]
-            if len(buffer) > end and _SHORT.unpack_from(buffer, _PROPERTIES_START)[0] & _WITH_HEADERS:
-                channel_number = _SHORT.unpack_from(buffer, 1)[0]
-                body_size = _LONG_LONG.unpack_from(buffer, _PROPERTIES_START - _LONG_LONG.size)[0]
-                properties = decode_properties(buffer[_PROPERTIES_START:end])
-                return end + spec.FRAME_END_SIZE, frame.Header(channel_number, body_size, properties)
+        if buffer[0] == spec.FRAME_HEADER and len(buffer) >= _CONTENT_HEAD.size:
+            _, channel, size, _, body_size = _CONTENT_HEAD.unpack_from(buffer)
+            end = spec.FRAME_HEADER_SIZE + size
+            if len(buffer) > end and buffer[end] == _END:
+                properties = decode_properties(buffer[_CONTENT_HEAD.size : end])
+                return end + spec.FRAME_END_SIZE, frame.Header(channel, body_size, properties)
         found: tuple[int, Any] = super()._read_frame()
         return found
 
 
-# Behind the head of the frame, the class, the weight and the size of the body.
-_PROPERTIES_START: Final = spec.FRAME_HEADER_SIZE + 12
+_OTHER: Final = -1
+_INCOMPLETE: Final = -2
+_END: Final[int] = spec.FRAME_END
+# Of a frame without content.
+_FRAME_SIZE: Final[int] = spec.FRAME_HEADER_SIZE + spec.FRAME_END_SIZE
+# The type of a frame, its channel and its size; then the number of the method, or the class and the size of the body.
+_METHOD_HEAD: Final = struct.Struct(">BHLL")
+_CONTENT_HEAD: Final = struct.Struct(">BHLLQ")
 _SHORT: Final = struct.Struct(">H")
 _LONG: Final = struct.Struct(">L")
 _LONG_LONG: Final = struct.Struct(">Q")
@@ -303,9 +385,11 @@ _FIXED: Final = {
 
 
 def decode_properties(encoded: bytes) -> Any:
-    """Return the properties of a message that has headers. pika reads all of them but the headers."""
+    """Return the properties of a message. pika reads all of them but the headers."""
     try:
         flags = _SHORT.unpack_from(encoded)[0]
+        if not flags & _WITH_HEADERS:
+            return spec.BasicProperties().decode(encoded)
         start = _SHORT.size
         for before in (_WITH_TYPE, _WITH_ENCODING):
             if flags & before:

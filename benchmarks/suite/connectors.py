@@ -1,0 +1,269 @@
+"""Benchmarks of the connectors: a `Consumer` against the bare client of the broker, on the same server.
+
+Each side takes the same messages of 200 bytes from a queue that was filled before, and acks each after its work, as the
+client allows at best: with one ack for many messages where their work ends in order. The clock runs from connecting to
+the end of the connection, so the last ack is part of it. Then the queue is empty, or the case fails.
+
+The cases start the servers that they need, as the tests do. `ACKER_RABBITMQ_URL` names one that runs already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from acker.connectors import Consumer, Outgoing
+from benchmarks.suite.measure import Case, Goal, Ratio, Result, Scale, expect, per, wall_ns
+
+MESSAGES: Final = 40_000
+MESSAGES_WIDE: Final = 4_000  # with children in a thread pool
+CHILDREN: Final = 20
+BYTES: Final = 200
+PREFETCH: Final = 1000
+THREADS: Final = 4
+# How many messages of the bare client share an ack, and how many are published at a time.
+_ACK_EVERY: Final = 100
+_FILL: Final = 2000
+_QUEUE: Final = "acker benchmark"
+
+BARE, CONSUMER = "bare client", "Consumer"
+GOAL: Final = Goal(at_least=0.7)
+
+# Takes everything from the queue: so many messages.
+Side = Callable[[str, int], None]
+
+
+def work(body: bytes) -> None:
+    """Stand for the work of a child."""
+    assert len(body) == BYTES
+
+
+# ---- RabbitMQ -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def rabbitmq() -> Iterator[str]:
+    """Yield the URL of a server."""
+    if url := os.environ.get("ACKER_RABBITMQ_URL"):
+        yield url
+        return
+    script = Path(__file__).resolve().parents[2] / "scripts/broker.py"
+    command = [sys.executable, str(script), "rabbitmq"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None and server.stdout is not None
+        line = server.stdout.readline()
+        if not line:
+            raise RuntimeError(f"no RabbitMQ server: {script} says why")
+        try:
+            yield json.loads(line)["url"]
+        finally:
+            server.stdin.close()
+
+
+def _fill_rabbitmq(url: str, count: int) -> None:
+    from acker.connectors.rabbitmq import RabbitMQPublisher
+
+    with RabbitMQPublisher(url, routing_key=_QUEUE, declare={"durable": True}) as publisher:
+        for first in range(0, count, _FILL):
+            batch = [Outgoing(b"x" * BYTES)] * min(_FILL, count - first)
+            expect("unconfirmed", [fault for fault in publisher.publish(batch) if fault], [])
+
+
+def _left_in_rabbitmq(url: str) -> int:
+    import pika
+
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        return int(connection.channel().queue_declare(_QUEUE, passive=True).method.message_count)
+
+
+def _pika(url: str, count: int) -> None:
+    """Consume with pika, the work done where the message arrives."""
+    import pika
+
+    done = 0
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=PREFETCH)
+
+        def received(channel: Any, method: Any, _properties: Any, body: bytes) -> None:
+            nonlocal done
+            work(body)
+            done += 1
+            if done % _ACK_EVERY == 0 or done == count:
+                channel.basic_ack(method.delivery_tag, multiple=True)
+
+        channel.basic_consume(_QUEUE, received)
+        while done < count:
+            connection.process_data_events(1.0)
+
+
+def _pika_pool(url: str, count: int) -> None:
+    """Consume with pika; a message is acked when the pool has done all of its parts."""
+    import pika
+
+    acked = 0
+    done: deque[int] = deque()
+    lock = threading.Lock()
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    with connection, ThreadPoolExecutor(THREADS) as pool:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=PREFETCH)
+
+        def ack() -> None:
+            nonlocal acked
+            while done:
+                channel.basic_ack(done.popleft())
+                acked += 1
+
+        def received(_channel: Any, method: Any, _properties: Any, body: bytes) -> None:
+            left = CHILDREN
+
+            def end(_future: Future[None]) -> None:
+                nonlocal left
+                with lock:
+                    left -= 1
+                    if left:
+                        return
+                    done.append(method.delivery_tag)
+                    is_first = len(done) == 1
+                if is_first:
+                    connection.add_callback_threadsafe(ack)
+
+            for _ in range(CHILDREN):
+                pool.submit(work, body).add_done_callback(end)
+
+        channel.basic_consume(_QUEUE, received)
+        while acked < count:
+            connection.process_data_events(1.0)
+
+
+def _aio_pika(url: str, count: int) -> None:
+    """Consume with aio-pika, a task for each message."""
+    import aio_pika
+
+    async def run() -> None:
+        done, all_done = 0, asyncio.Event()
+        connection = await aio_pika.connect(url)
+        async with connection:
+            channel = await connection.channel()
+            await channel.set_qos(prefetch_count=PREFETCH)
+            queue = await channel.get_queue(_QUEUE)
+            tasks = set()
+
+            async def handle(message: Any) -> None:
+                nonlocal done
+                async with message.process():
+                    work(message.body)
+                done += 1
+                if done == count:
+                    all_done.set()
+
+            async def received(message: Any) -> None:
+                task = asyncio.create_task(handle(message))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+
+            await queue.consume(received)
+            await all_done.wait()
+
+    asyncio.run(run())
+
+
+def _consumer(url: str) -> Consumer:
+    from acker.connectors.rabbitmq import RabbitMQ
+
+    return Consumer(RabbitMQ(url, _QUEUE), open_max=PREFETCH)
+
+
+def _consume(url: str, count: int) -> None:
+    with _consumer(url) as consumer:
+        for number, message in enumerate(consumer, 1):
+            with message, message.child() as child:
+                work(message.value)
+                del child
+            if number == count:
+                break
+
+
+def _consume_pool(url: str, count: int) -> None:
+    with ThreadPoolExecutor(THREADS) as pool, _consumer(url) as consumer:
+        for number, message in enumerate(consumer, 1):
+            with message:
+                for _ in range(CHILDREN):
+                    message.submit(pool, work, message.value)
+            if number == count:
+                break
+
+
+def _consume_async(url: str, count: int) -> None:
+    async def handle(message: Any) -> None:
+        work(message.value)
+
+    async def run() -> None:
+        number = 0
+        async with _consumer(url) as consumer:
+            async for message in consumer.aiter():
+                message.spawn(handle(message))
+                number += 1
+                if number == count:
+                    break
+
+    asyncio.run(run())
+
+
+def _compare(scale: Scale, *, bare: Side, consumer: Side, messages: int, children: int, goal: Goal | None) -> Result:
+    """Time both sides in turns, each on a queue that was filled just before."""
+    count = scale.size(messages, 20)
+    sides = {BARE: bare, CONSUMER: consumer}
+    samples: dict[str, list[float]] = {side: [] for side in sides}
+    with rabbitmq() as url:
+        for number in range(scale.pairs + 1):  # the first pair warms up
+            for side in list(sides)[:: -1 if number % 2 else 1]:
+                _fill_rabbitmq(url, count)
+                taken = wall_ns(partial(sides[side], url, count))
+                expect(f"messages left by {side}", _left_in_rabbitmq(url), 0)
+                if number:
+                    samples[side].append(taken)
+    rates = {side: [1e9 / each for each in taken] for side, taken in per(samples, count).items()}
+    return Result(
+        unit="messages/s",
+        samples=rates,
+        ratios=[Ratio(CONSUMER, BARE, scale.goal(goal))],
+        parameters={"messages": count, "children": children, "bytes": BYTES, "prefetch": PREFETCH},
+        checksum={"messages": count},
+    )
+
+
+CASES: Final[list[Case]] = [
+    Case(
+        "connectors/rabbitmq/one-child",
+        "What does a Consumer cost against pika's consume and ack, one child a message?",
+        partial(_compare, bare=_pika, consumer=_consume, messages=MESSAGES, children=1, goal=GOAL),
+        needs=("pika",),
+    ),
+    Case(
+        "connectors/rabbitmq/pool",
+        "And with 20 children a message in a thread pool?",
+        partial(
+            _compare, bare=_pika_pool, consumer=_consume_pool, messages=MESSAGES_WIDE, children=CHILDREN, goal=GOAL
+        ),
+        needs=("pika",),
+    ),
+    Case(
+        "connectors/rabbitmq/asyncio",
+        "What does a Consumer cost on an event loop, against aio-pika?",
+        partial(_compare, bare=_aio_pika, consumer=_consume_async, messages=MESSAGES, children=1, goal=GOAL),
+        needs=("pika", "aio_pika"),
+    ),
+]
