@@ -30,6 +30,20 @@ Row = tuple[int, int, int, int, int]
 _current: contextvars.ContextVar[Handle | None] = contextvars.ContextVar("acker handle", default=None)
 
 
+class _Process:
+    """The id of this process, which takes no call of the system to look at."""
+
+    id = os.getpid()
+
+    @classmethod
+    def look(cls) -> None:
+        cls.id = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Process.look)
+
+
 class Owner(Protocol):
     """What handles need of their consumer."""
 
@@ -277,7 +291,7 @@ class Handle:
     def _end(self, reason: str | None) -> bool:
         """End, if it has not ended yet; return whether that was so."""
         tree = self._tree
-        if tree.owner.process != os.getpid():
+        if tree.owner.process != _Process.id:
             raise ForkedError("message", tree.owner.process)
         with tree.lock:
             if self._is_ended:
