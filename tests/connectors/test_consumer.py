@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections import Counter
@@ -698,3 +699,20 @@ def test_wrong_options_are_refused(broker, options, error, text):
 def test_a_consumer_needs_a_source():
     with pytest.raises(ArgumentTypeError, match="source: expected a Source"):
         Consumer("amqp://localhost")
+
+
+def test_memory_does_not_grow_with_the_messages_that_wait(broker):
+    """Blocks that Python holds: a leak of one object for each message would be 20,000 of them."""
+    messages, blocks = 40_000, {}
+    broker.flood(messages)
+    with Consumer(MemorySource(broker), open_max=1000) as consumer:
+        for count, message in enumerate(consumer, 1):
+            with message, message.child():
+                pass
+            if count in (messages // 2, messages):
+                broker.wait_until(lambda broker, count=count: broker.counts["acked"] >= count - 1000)
+                gc.collect()
+                blocks[count] = sys.getallocatedblocks()
+            if count == messages:
+                consumer.stop()
+    assert blocks[messages] - blocks[messages // 2] < 10_000
