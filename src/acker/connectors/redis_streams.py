@@ -98,11 +98,8 @@ class _EntryClaim:
     stream: str
     entry_id: bytes
     renewed: float
-    trimmed: bool = False  # The entry is no longer in the stream.
-
-    @property
-    def place(self) -> tuple[str, bytes]:
-        return self.stream, self.entry_id
+    is_held: bool = True
+    is_trimmed: bool = False  # The entry is no longer in the stream.
 
 
 class RedisStreams(Source):
@@ -156,7 +153,8 @@ class RedisStreams(Source):
             raise ArgumentValueError("stream= names no stream")
         if lease_secs <= 0:
             raise ArgumentValueError(f"lease_secs must be positive, not {lease_secs}")
-        self._group, self._start, self._field = group, start, field
+        self._group, self._start = group, start
+        self._wanted = None if field is None else field.encode()
         self._consumer = consumer or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         named = ", ".join(map(repr, self._streams))
         self.name = f"Redis stream{'s' * (len(self._streams) > 1)} {named}, group {group!r}"
@@ -252,7 +250,8 @@ class RedisStreams(Source):
         self._leases.forget_acked(acked)
         self._link.check([found])
         pairs = found.items() if isinstance(found, Mapping) else found or ()
-        return [self._deliver(name.decode(), entry, 1, now) for name, entries in pairs for entry in entries]
+        named = [(name.decode(), entries) for name, entries in pairs]
+        return [self._deliver(stream, entry, 1, now) for stream, entries in named for entry in entries]
 
     def _read_own(self, limit: int) -> list[Delivery]:
         """Read what is pending for this consumer's name and not open: from an earlier run, or a lost connection."""
@@ -308,8 +307,11 @@ class RedisStreams(Source):
         """Return the delivery of an entry, as Redis writes one: its id, and its fields and their contents in turn."""
         entry_id, pairs = entry
         flat = iter(pairs)
-        fields: dict[bytes, bytes] = dict(zip(flat, flat, strict=True))
-        value, headers = _message_of(fields, self._field)
+        fields: dict[bytes, bytes] = dict(zip(flat, flat))  # noqa: B905 - these are pairs
+        if len(fields) == 1 and self._wanted in fields:
+            value, headers = fields[self._wanted], {}
+        else:
+            value, headers = _message_of(fields, self._wanted)
         claim = _EntryClaim(stream, entry_id, renewed)
         delivery = Delivery(f"{stream}/{entry_id.decode()}", value, headers, attempt, fields, claim)
         before = self._leases.add(delivery)
@@ -343,7 +345,7 @@ class RedisStreams(Source):
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether the entry still belongs to this consumer: also while it is not connected."""
-        return self._leases.holds(delivery)
+        return bool(delivery.receipt.is_held)
 
     def extend(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Begin the leases anew; return the deliveries whose entries another consumer has claimed or acked."""
@@ -360,7 +362,7 @@ class _EntryLeases:
     def __init__(self, link: _RedisLink, group: str, consumer: str, lease_secs: float) -> None:
         self._link, self._name, self._who, self._lease_secs = link, link.name, (group, consumer), lease_secs
         self._held: dict[tuple[str, bytes], Delivery] = {}
-        self._acked: dict[tuple[str, bytes], Delivery] = {}
+        self._acked: dict[Delivery, None] = {}  # in their order
 
     def __len__(self) -> int:
         return len(self._held)
@@ -375,25 +377,29 @@ class _EntryLeases:
 
     def clear(self) -> None:
         """Forget all deliveries: they were another consumer's."""
-        self._held.clear()
+        self._forget(list(self._held.values()))
         self._acked.clear()
 
     def add(self, delivery: Delivery) -> Delivery | None:
         """Keep a delivery; return the one of the same entry that it replaces."""
-        before = self._held.get(delivery.receipt.place)
-        self._held[delivery.receipt.place] = delivery
+        claim: _EntryClaim = delivery.receipt
+        place = claim.stream, claim.entry_id
+        before = self._held.get(place)
+        if before is not None:
+            before.receipt.is_held = False
+        self._held[place] = delivery
         return before
 
-    def holds(self, delivery: Delivery) -> bool:
-        return self._held.get(delivery.receipt.place) is delivery
-
     def _forget(self, deliveries: Iterable[Delivery]) -> None:
-        for delivery in filter(self.holds, deliveries):
-            del self._held[delivery.receipt.place]
+        for delivery in deliveries:
+            claim: _EntryClaim = delivery.receipt
+            if claim.is_held:
+                claim.is_held = False
+                del self._held[claim.stream, claim.entry_id]
 
     def ack_later(self, deliveries: Iterable[Delivery]) -> int:
         """Keep acks for `ack_commands`; return how many wait."""
-        self._acked.update((delivery.receipt.place, delivery) for delivery in deliveries)
+        self._acked.update(dict.fromkeys(deliveries))
         return len(self._acked)
 
     def send_acks(self) -> None:
@@ -404,7 +410,7 @@ class _EntryLeases:
         """Return the commands that ack what waits: by a script that checks the owner where a lease may be over."""
         sure_after = time.monotonic() - self._lease_secs * 0.8
         commands: list[tuple[Any, ...]] = []
-        for stream, claims in _by_stream(filter(self.holds, self._acked.values())):
+        for stream, claims in _by_stream(delivery for delivery in self._acked if delivery.receipt.is_held):
             ids = [claim.entry_id for claim in claims]
             if min(claim.renewed for claim in claims) > sure_after:
                 commands.append(("XACK", stream, self._who[0], *ids))
@@ -415,8 +421,8 @@ class _EntryLeases:
     def forget_acked(self, replies: Sequence[Any]) -> None:
         """Read the answers to `ack_commands`. Where one is an error, all acks stay for the next time."""
         self._link.check(replies)
-        late = sum(not delivery.receipt.trimmed for delivery in self._acked.values()) - sum(replies)
-        self._forget(self._acked.values())
+        late = sum(not delivery.receipt.is_trimmed for delivery in self._acked) - sum(replies)
+        self._forget(self._acked)
         self._acked.clear()
         if late > 0:
             _log.warning("%s: %d acks came too late: others have the entries and do the work again", self._name, late)
@@ -441,7 +447,7 @@ class _EntryLeases:
         held: list[Delivery] = []
         lost: list[Delivery] = []
         for delivery in deliveries:
-            (held if self.holds(delivery) else lost).append(delivery)
+            (held if delivery.receipt.is_held else lost).append(delivery)
         for stream, claims in _by_stream(held):
             now = time.monotonic()
             ids = [claim.entry_id for claim in claims]
@@ -449,11 +455,12 @@ class _EntryLeases:
             trimmed = []
             for claim, answer in zip(claims, answers, strict=True):
                 if answer == 0:
-                    lost.append(self._held.pop(claim.place))
+                    lost.append(self._held.pop((stream, claim.entry_id)))
+                    claim.is_held = False
                     continue
                 claim.renewed = now
-                if answer == 2 and not claim.trimmed:
-                    claim.trimmed = True
+                if answer == 2 and not claim.is_trimmed:
+                    claim.is_trimmed = True
                     trimmed.append(claim.entry_id.decode())
             if trimmed:
                 _log.warning(
@@ -654,15 +661,14 @@ def _by_stream(deliveries: Iterable[Delivery]) -> Iterator[tuple[str, list[_Entr
             yield stream, all_[begin : begin + _BATCH]
 
 
-def _message_of(fields: Mapping[bytes, bytes], field: str | None) -> tuple[bytes, dict[str, Any]]:
+def _message_of(fields: Mapping[bytes, bytes], wanted: bytes | None) -> tuple[bytes, dict[str, Any]]:
     """Return the value and the headers of an entry."""
-    if field is None:
+    if wanted is None:
         names = {
             name.decode(errors="surrogateescape"): content.decode(errors="surrogateescape")
             for name, content in fields.items()
         }
         return json.dumps(names).encode(), {}
-    wanted = field.encode()
     headers = {
         name.decode(errors="backslashreplace"): _text_of(content) for name, content in fields.items() if name != wanted
     }
