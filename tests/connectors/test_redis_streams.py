@@ -613,7 +613,15 @@ def test_credentials_are_told_to_nobody(redis, account, stream, caplog, make):
 
 
 def test_what_is_published_is_what_is_read(redis, client, stream, opened):
-    headers = {"text": "größe", "bytes": b"\xff", "int": 7, "float": 0.5, "bool": True, "none": None}
+    headers = {
+        "text": "größe",
+        "bytes": b"\xff",
+        "int": 7,
+        "float": 0.5,
+        "bool": True,
+        "none": None,
+        "\udcff": "\udcff",
+    }
     other = f"{stream}-other"
     with RedisStreamsPublisher(redis.url, stream=stream) as publisher:
         messages = [
@@ -633,6 +641,7 @@ def test_what_is_published_is_what_is_read(redis, client, stream, opened):
         "float": "0.5",
         "bool": "true",
         "none": "",
+        "\\udcff": "\\udcff",
         "key": "k",
     }
     assert second.value == b""

@@ -308,10 +308,7 @@ class RedisStreams(Source):
         entry_id, pairs = entry
         flat = iter(pairs)
         fields: dict[bytes, bytes] = dict(zip(flat, flat))  # noqa: B905 - these are pairs
-        if len(fields) == 1 and self._wanted in fields:
-            value, headers = fields[self._wanted], {}
-        else:
-            value, headers = _message_of(fields, self._wanted)
+        value, headers = _message_of(fields, self._wanted)
         claim = _EntryClaim(stream, entry_id, renewed)
         delivery = Delivery(f"{stream}/{entry_id.decode()}", value, headers, attempt, fields, claim)
         before = self._leases.add(delivery)
@@ -669,6 +666,8 @@ def _message_of(fields: Mapping[bytes, bytes], wanted: bytes | None) -> tuple[by
             for name, content in fields.items()
         }
         return json.dumps(names).encode(), {}
+    if len(fields) == 1 and wanted in fields:
+        return fields[wanted], {}
     headers = {
         name.decode(errors="backslashreplace"): _text_of(content) for name, content in fields.items() if name != wanted
     }
@@ -685,7 +684,7 @@ def _text_of(content: bytes) -> str | bytes:
 def _fields_of(message: Outgoing, field: str) -> Iterator[str | bytes]:
     """Yield the fields of an entry and their contents in turn."""
     for name, content in message.headers.items():
-        yield name
+        yield _bytes_of(name)
         yield _bytes_of(content)
     if message.key is not None:
         yield "key"
@@ -694,9 +693,9 @@ def _fields_of(message: Outgoing, field: str) -> Iterator[str | bytes]:
     yield message.value
 
 
-def _bytes_of(content: Any) -> str | bytes:
-    if isinstance(content, str | bytes):
+def _bytes_of(content: Any) -> bytes:
+    if isinstance(content, bytes):
         return content
     if isinstance(content, bool):
-        return "true" if content else "false"
-    return "" if content is None else str(content)
+        content = "true" if content else "false"
+    return ("" if content is None else str(content)).encode(errors="backslashreplace")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import json
 import logging
 import math
 import re
@@ -49,6 +51,10 @@ _PASSING_CODES: Final = re.compile(
 _BODY: Final = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")
 _ENCODING: Final = ("Content-Transfer-Encoding", "base64")
 _EMPTY: Final = "="
+# Headers that are no attributes of SQS travel as JSON, in an attribute of this name.
+_HEADERS: Final = "acker-headers"
+_ATTRIBUTES_MAX: Final = 10
+_ATTRIBUTE_NAME: Final = re.compile(r"(?!\.|aws\.|amazon\.|.*\.\.|.*\.$)[A-Za-z0-9_.-]{1,256}", re.IGNORECASE)
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +74,8 @@ class SQS(Source):
     visible again after its back-off, so another consumer may have the next attempt. SQS does not say when a message
     has gone to someone else, so a lease that could not be renewed in time counts as lost.
 
-    Bodies are UTF-8. What `SQSPublisher` sent as base64 is decoded. Message attributes are the headers: texts, numbers
-    and bytes.
+    Bodies are UTF-8; message attributes are the headers: texts, numbers and bytes. What `SQSPublisher` has encoded is
+    decoded.
 
     Parameters
     ----------
@@ -258,9 +264,10 @@ class _Code:
 class SQSPublisher(Publisher):
     """Sends messages to an SQS queue, at most 10 in a call.
 
-    Headers become message attributes, at most 10, which is a limit of SQS; None and empty texts are left out. A body
-    that SQS would not take, because it is empty or not UTF-8, is sent as base64 with an attribute
-    ``Content-Transfer-Encoding``. In a FIFO queue the key of a message is its group.
+    Headers become message attributes. Those that SQS does not take (more than 10, an empty text, a name with a space)
+    are sent as JSON in one attribute, ``acker-headers``. A body that SQS does not take, because it is empty or not
+    UTF-8, is sent as base64 with an attribute ``Content-Transfer-Encoding``. `SQS` reads both. In a FIFO queue the key
+    of a message is its group.
 
     Parameters
     ----------
@@ -327,6 +334,9 @@ class SQSPublisher(Publisher):
 def _message_of(message: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
     """Return the value and the headers of a message."""
     headers = {name: _header_of(attribute) for name, attribute in message.get("MessageAttributes", {}).items()}
+    with contextlib.suppress(KeyError, TypeError, ValueError):  # There is none, or it is somebody else's.
+        headers |= json.loads(headers[_HEADERS])
+        del headers[_HEADERS]
     body = message["Body"]
     if headers.get(_ENCODING[0]) == _ENCODING[1]:
         try:
@@ -354,16 +364,15 @@ def _header_of(attribute: Mapping[str, Any]) -> Any:
 
 def _entry_of(message: Outgoing, *, is_fifo: bool) -> dict[str, Any]:
     """Return what SQS calls an entry of a batch, but for its id."""
-    attributes = {
-        name: _attribute_of(content) for name, content in message.headers.items() if content not in (None, "", b"")
-    }
     try:
         body = message.value.decode()
     except UnicodeDecodeError:
         body = ""
+    attributes = {}
     if not _BODY.fullmatch(body):
         body = base64.b64encode(message.value).decode() or _EMPTY
         attributes[_ENCODING[0]] = _attribute_of(_ENCODING[1])
+    attributes |= _attributes_of(message.headers, _ATTRIBUTES_MAX - len(attributes))
     entry: dict[str, Any] = {"MessageBody": body, "MessageAttributes": attributes}
     if is_fifo:
         group = (message.key or b"").decode(errors="backslashreplace") or "none"
@@ -371,13 +380,38 @@ def _entry_of(message: Outgoing, *, is_fifo: bool) -> dict[str, Any]:
     return entry
 
 
-def _attribute_of(content: Any) -> dict[str, Any]:
+def _attributes_of(headers: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """Return headers as at most so many attributes; those that are none together in one."""
+    found = {
+        name: attribute
+        for name, content in headers.items()
+        if _ATTRIBUTE_NAME.fullmatch(name) and (attribute := _attribute_of(content)) is not None
+    }
+    if len(found) < len(headers) or len(found) > most:
+        found = dict(list(found.items())[: most - 1])
+        rest = {name: _json_of(content) for name, content in headers.items() if name not in found}
+        found[_HEADERS] = {"DataType": "String", "StringValue": json.dumps(rest)}
+    return found
+
+
+def _attribute_of(content: Any) -> dict[str, Any] | None:
+    """Return a header as an attribute; None if SQS takes no such value."""
     if isinstance(content, bytes):
-        return {"DataType": "Binary", "BinaryValue": content}
-    if isinstance(content, bool):
-        return {"DataType": "String", "StringValue": "true" if content else "false"}
-    kind = "Number" if isinstance(content, int | float) else "String"
-    return {"DataType": kind, "StringValue": str(content)}
+        return {"DataType": "Binary", "BinaryValue": content} if content else None
+    if isinstance(content, bool) or content is None:
+        return None
+    if isinstance(content, int | float):
+        # Numbers of SQS have 38 digits.
+        is_number = abs(content) < 1e37 and (isinstance(content, int) or abs(content) > 1e-37 or content == 0)
+        return {"DataType": "Number", "StringValue": str(content)} if is_number else None
+    text = str(content)
+    return {"DataType": "String", "StringValue": text} if _BODY.fullmatch(text) else None
+
+
+def _json_of(content: Any) -> Any:
+    if content is None or isinstance(content, bool | int | float):
+        return content
+    return content.decode(errors="backslashreplace") if isinstance(content, bytes) else str(content)
 
 
 def _size_of(entry: Mapping[str, Any]) -> int:
