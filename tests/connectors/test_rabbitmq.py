@@ -506,6 +506,34 @@ def test_a_lost_connection_is_opened_anew(rabbitmq, channel, queue, opened, prox
     assert bodies(polled(source, 2)) == [b"a", b"b"]
 
 
+def test_a_cut_at_any_moment_is_a_lost_connection(rabbitmq, channel, queue, proxy):
+    """Also while it is opened: pika guesses that the credentials are wrong, or that a vhost is missing."""
+    put(channel, queue, [b"x"] * 50)
+    source = RabbitMQ(through(proxy, rabbitmq.url), queue)
+    end = threading.Event()
+
+    def cut():
+        while not end.wait(0.004):
+            proxy.cut()
+
+    cutting = in_thread(cut)
+    losses = 0
+    while losses < 60:
+        try:
+            source.open(NoEvents(), 100)
+            while True:
+                source.poll(0, 1.0)
+        except errors.ConnectionLostError:
+            losses += 1
+        source.close()
+    end.set()
+    cutting()
+    source.open(NoEvents(), 100)
+    source.ack(polled(source, 50))
+    source.close()
+    assert left_in(channel, queue) == []
+
+
 def test_an_ack_on_a_connection_that_is_cut_is_lost_and_not_doubled(rabbitmq, channel, queue, opened, proxy):
     put(channel, queue, [b"a"])
     source = opened(through(proxy, rabbitmq.url), queue)

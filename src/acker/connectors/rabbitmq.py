@@ -153,11 +153,9 @@ class RabbitMQ(Source):
             channel.add_on_cancel_callback(self._on_cancel)
             self._channel = channel
             link.take_deliveries(self._on_delivery)
-            subscribed: list[Any] = []
-            self._consumer_tag = channel.basic_consume(
-                self._queue, self._on_message, arguments=self._arguments, callback=subscribed.append
-            )
-            link.until(lambda: bool(subscribed), "basic_consume")
+            self._consumer_tag = f"acker-{secrets.token_hex(8)}"
+            options = {"arguments": self._arguments, "consumer_tag": self._consumer_tag}
+            link.call(channel.basic_consume, self._queue, self._on_message, **options)
             link.is_opening = False
         except BaseException:
             self.close()

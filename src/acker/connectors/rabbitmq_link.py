@@ -11,7 +11,7 @@ import re
 import ssl
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
@@ -173,9 +173,10 @@ class Link:
         self._connection.add_on_connection_blocked_callback(self._on_blocked)
         self._connection.add_on_connection_unblocked_callback(self._on_unblocked)
         opened: list[Any] = []
-        channel = self._connection.channel(on_open_callback=opened.append)
+        with self._words_of_pika():
+            channel = self._connection.channel(on_open_callback=opened.append)
         channel.add_on_close_callback(self._on_closed)
-        self.until(lambda: bool(opened), "a channel")
+        self._until(lambda: bool(opened), "a channel")
         self.channel = channel
 
     def take_deliveries(self, receive: Receive | None) -> None:
@@ -186,12 +187,22 @@ class Link:
     def call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a method of the channel, and return what the broker answers."""
         answers: list[Any] = []
-        method(*args, callback=answers.append, **options)
-        self.until(lambda: bool(answers), method.__name__)
+        with self._words_of_pika():
+            method(*args, callback=answers.append, **options)
+        self._until(lambda: bool(answers), method.__name__)
         return answers[0]
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Step until a condition holds; `what` names the request that is not answered otherwise."""
+    @contextlib.contextmanager
+    def _words_of_pika(self) -> Iterator[None]:
+        """Raise this project's errors: for a connection that was lost in the turn before, or a bad argument."""
+        try:
+            yield
+        except (exceptions.ConnectionWrongStateError, exceptions.ChannelWrongStateError) as fault:
+            raise self.fault or ConnectionLostError(f"{self._name}: {_text_of(fault)}") from None
+        except exceptions.AMQPError as fault:
+            raise SourceError(f"{self._name}: {_text_of(fault)}") from None
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _ANSWER_SECS
         while not condition():
             if time.monotonic() > deadline:
@@ -315,11 +326,12 @@ class _Connection(SelectConnection):  # type: ignore[misc]  # pika has no types
         _, channel, method_size, method = _METHOD_HEAD.unpack_from(buffer, offset)
         if method != spec.Basic.Deliver.INDEX or channel != self.receiving_channel:
             return _OTHER
-        header: int = offset + method_size + _FRAME_SIZE
+        header = offset + method_size + _FRAME_SIZE
         if size < header + _CONTENT_HEAD.size:
             return _INCOMPLETE
         header_type, _, header_size, _, body_size = _CONTENT_HEAD.unpack_from(buffer, header)
-        body = end = header + spec.FRAME_HEADER_SIZE + header_size + spec.FRAME_END_SIZE
+        body: int = header + header_size + _FRAME_SIZE
+        end = body
         if body_size:
             if size < body + spec.FRAME_HEADER_SIZE:
                 return _INCOMPLETE
