@@ -86,7 +86,9 @@ def pytest_collection_modifyitems(items):
         return next((SHARED[name] for name in used(item)), str(item.path))
 
     def start_order(item):
-        return group_of(item) != SPARK_SESSION, item.get_closest_marker("spark") is None
+        group = group_of(item)
+        # Tests with servers wait more than they compute, so they go well beside those of the Spark session.
+        return group != SPARK_SESSION, group not in SHARED.values(), item.get_closest_marker("spark") is None
 
     items.sort(key=start_order)  # stable: within a file the order stays
     for item in items:
