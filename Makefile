@@ -46,7 +46,7 @@ sanitize:  ## the quick tests with the native module under AddressSanitizer and 
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick
 	@ACKER_SANITIZE=address,undefined $(IN_ENV) sh scripts/sanitize.sh $(ARGS)
 
-soak:  ## flat memory over TREES=20000000; fuzz and simulation, BUDGET_S=600 s each; KILLS=20 on Spark; OUTAGES=40 a broker
+soak:  ## flat memory, TREES=20000000; fuzz and simulation, BUDGET_S=600 s each; KILLS=20 on Spark; OUTAGES=40 a broker
 	@$(SETUP) test
 	@$(IN_ENV) python scripts/flat_memory.py --trees $(TREES)
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)

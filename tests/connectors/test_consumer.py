@@ -16,6 +16,7 @@ import pytest
 
 from acker import ArgumentTypeError, ArgumentValueError, ForkedError, RuntimeStateError, SourceError
 from acker.connectors import Consumer, DeadLetterFile
+from acker.local.prometheus import RuntimeCollector
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 
 QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
@@ -648,13 +649,12 @@ def test_the_oldest_messages_are_shown(broker):
 
 
 def test_figures_have_the_form_of_a_topology(broker):
-    prometheus = pytest.importorskip("acker.local.prometheus")
     broker.publish([b"a"])
     consumer = consume(broker, lambda _: None, name="orders")
     stats = consumer.stats()
     assert stats.topology == "orders" and stats.state == "stopped" and stats.totals.acked == 1
     assert stats.totals.complete_latency.total == 1 and stats.tasks[1].acker.acked == 1
-    families = {family.name: family for family in prometheus.RuntimeCollector(consumer).collect()}
+    families = {family.name: family for family in RuntimeCollector(consumer).collect()}
     sample = families["acker_messages_acked"].samples[0]
     assert sample.value == 1 and sample.labels["topology"] == "orders" and sample.labels["component"] == "memory"
 
