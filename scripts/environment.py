@@ -58,7 +58,7 @@ LEVELS = {
         brokers=BROKERS,
     ),
     "docs": Needs(extras=("spark", "cli", *EXPORTERS, *CLIENTS), groups=("docs",)),
-    "bench": Needs(extras=("spark", "cli", *CLIENTS), groups=("test", "bench"), jdk=True),
+    "bench": Needs(extras=("spark", "cli", *CLIENTS), groups=("test", "bench"), jdk=True, brokers=BROKERS),
     "release": Needs(groups=("release",)),
 }
 
@@ -196,7 +196,7 @@ def ensure_brokers(names: tuple[str, ...]) -> None:
         try:
             brokers.BY_NAME[name].origin.find_or_bring(dict(os.environ))
         except UnavailableError as why:
-            say(f"The tests that need it will be skipped: {why}")
+            say(f"What needs it will be skipped: {why}")
 
     with concurrent.futures.ThreadPoolExecutor() as pool:  # most of the time they wait for the network
         list(pool.map(get, names))

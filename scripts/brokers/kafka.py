@@ -21,7 +21,7 @@ from brokers.server import Server, exchange
 CENTRAL = "https://repo1.maven.org/maven2"
 ATTEMPTS_MAX = 3
 DOWNLOADS_MAX = 8
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 20
 # The jars with their SHA-256: what a broker may load of all that kafka_2.13 depends on.
 JARS = Path(__file__).with_suffix(".json")
 JVM_OPTIONS = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -49,7 +49,13 @@ class Jars(NamedTuple):
             folder = Path(scratch, "jars")
             folder.mkdir()
             with concurrent.futures.ThreadPoolExecutor(DOWNLOADS_MAX) as pool:
-                list(pool.map(lambda jar: _download(jar, checksums[jar], folder), checksums))
+                downloads = [pool.submit(_download, jar, checksum, folder) for jar, checksum in checksums.items()]
+                try:
+                    for each in downloads:
+                        each.result()
+                except NotBroughtError:
+                    pool.shutdown(cancel_futures=True)  # without a network all would wait in vain
+                    raise
             with contextlib.suppress(OSError):  # another process may have been quicker
                 folder.rename(root)
         return root

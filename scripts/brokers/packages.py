@@ -65,11 +65,18 @@ class Packages(NamedTuple):
                 "Dir::Cache": folder / "cache",
                 "APT::Sandbox::User": "root",  # the user that it would change to cannot read this folder
                 "Acquire::Retries": 3,
+                "Acquire::http::Timeout": 20,
             }
             options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
             _run(["apt-get", *options, "update"], folder)
             depends = ["apt-cache", *options, "depends", "--recurse", "--no-recommends", "--no-suggests"]
-            listed = _run([*depends, "--no-conflicts", "--no-breaks", "--no-replaces", self.package], folder)
+            try:
+                listed = _run([*depends, "--no-conflicts", "--no-breaks", "--no-replaces", self.package], folder)
+            except NotBroughtError as why:  # an update without a network only warns
+                raise NotBroughtError(
+                    f"apt-get update found no package {self.package}: without a network, or without lists of packages "
+                    f"that hold it ({why})"
+                ) from why
             names = self._needed(listed.splitlines(), folder)
             if not names:
                 raise UnavailableError(f"apt-cache knows no package {self.package}")

@@ -346,6 +346,18 @@ def test_a_download_that_fails_says_why_and_leaves_nothing(machine: Path, tmp_pa
     assert list((tmp_path / "brokers").iterdir()) == []
 
 
+def test_an_update_without_a_network_is_told(machine: Path, tmp_path: Path) -> None:
+    """It only warns, and then no package is known."""
+    write_program(machine / "apt-get", "echo 'W: Some index files failed to download.' >&2\n")
+    write_program(machine / "apt-cache", "echo 'E: No packages found' >&2; exit 100\n")
+    for program in ("dpkg-deb", "dpkg-query"):
+        write_program(machine / program, "exit 1\n")
+    done = broker(machine, tmp_path / "brokers/rabbitmq")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "apt-get update found no package rabbitmq-server: without a network" in done.stderr.splitlines()[-1]
+    assert list((tmp_path / "brokers").iterdir()) == []
+
+
 def test_a_broker_that_does_not_start_shows_what_it_wrote(machine: Path, tmp_path: Path) -> None:
     root = tmp_path / "rabbitmq"
     write_program(root / "usr/lib/erlang/bin/epmd", "echo the address is in use; exit 7\n")

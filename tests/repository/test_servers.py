@@ -375,5 +375,5 @@ def test_the_set_up_says_which_servers_there_are_not_and_goes_on(monkeypatch, ca
     monkeypatch.setattr("brokers.packages.Packages.find_or_bring", find_or_bring)
     environment.ensure_brokers(("nats", "redis"))
     assert sorted(capsys.readouterr().err.splitlines()) == [
-        f"==> The tests that need it will be skipped: {name} is not here" for name in ("nats", "redis")
+        f"==> What needs it will be skipped: {name} is not here" for name in ("nats", "redis")
     ]
