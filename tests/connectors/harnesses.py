@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from urllib.parse import urlsplit, urlunsplit
@@ -245,3 +246,66 @@ class SQSHarness(ServerHarness):
 
     def publisher_to_nowhere(self):
         return self.publisher(f"{self.queue_url}-unknown")
+
+
+class JetStreamHarness(ServerHarness):
+    """A stream of one subject, with one durable consumer."""
+
+    takes_over_secs = 4.0
+
+    def __init__(self, server):
+        super().__init__(server)
+        self.stream = self.name
+        self.run(lambda context: context.add_stream(name=self.stream, subjects=[self.stream]))
+
+    def run(self, work):
+        """Run a coroutine function with a context of JetStream."""
+        import nats
+
+        async def connected():
+            client = await nats.connect(self.server.url)
+            try:
+                return await work(client.jetstream(timeout=30))
+            finally:
+                await client.close()
+
+        return asyncio.run(connected())
+
+    def close(self):
+        super().close()
+        self.run(lambda context: context.delete_stream(self.stream))
+
+    def source(self, **settings):
+        from acker.connectors.nats import JetStream
+
+        return JetStream(self.url, **{"stream": self.stream, "durable": "kit", "lease_secs": 2.0, **settings})
+
+    def publish(self, values, headers=None):
+        async def publish(context):
+            for value in values:
+                await context.publish(self.stream, value, headers=dict(headers or {}) or None)
+
+        self.run(publish)
+
+    def left(self):
+        import nats.js.errors
+
+        async def count(context):
+            try:
+                info = await context.consumer_info(self.stream, "kit")
+            except nats.js.errors.NotFoundError:
+                return (await context.stream_info(self.stream)).state.messages
+            return info.num_pending + info.num_ack_pending
+
+        return self.run(count)
+
+    def mistakes(self):
+        return [self.source(stream="no-such-stream")]
+
+    def publisher(self, subject=None):
+        from acker.connectors.nats import JetStreamPublisher
+
+        return JetStreamPublisher(self.url, subject=subject or self.stream)
+
+    def publisher_to_nowhere(self):
+        return self.publisher("no.such.subject")

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from acker.testing.connectors import SCENARIOS
-from tests.connectors.harnesses import PostgreSQLHarness, RedisHarness, SQSHarness
+from tests.connectors.harnesses import JetStreamHarness, PostgreSQLHarness, RedisHarness, SQSHarness
 
 each_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 
@@ -15,6 +15,12 @@ each_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenar
 @each_scenario
 def test_redis_streams(redis, scenario):
     with contextlib.closing(RedisHarness(redis)) as harness:
+        scenario(harness)
+
+
+@each_scenario
+def test_jetstream(nats, scenario):
+    with contextlib.closing(JetStreamHarness(nats)) as harness:
         scenario(harness)
 
 

@@ -202,7 +202,7 @@ def an_event_loop_consumes_too(harness: SourceHarness) -> None:
                 message.spawn(branch())
             if len(taken) == len(values):
                 break
-        while harness.left():
+        while await asyncio.to_thread(harness.left):
             await asyncio.sleep(0.02)
 
     consumer = Consumer(source)

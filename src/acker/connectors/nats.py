@@ -1,0 +1,538 @@
+"""NATS JetStream: a stream read through a durable pull consumer, and a publisher. The client is nats-py."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import logging
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from acker.connectors.publisher import Outgoing, Publisher
+from acker.connectors.source import Delivery, Source, SourceEvents
+from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
+
+try:
+    import nats.errors
+    import nats.js.errors
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+except ImportError as missing:  # pragma: no cover - the tests have it
+    raise ImportError("acker.connectors.nats needs nats-py: pip install 'acker[nats]'") from missing
+
+_URL: Final = "nats://127.0.0.1:4222"
+_ANSWER_SECS: Final = 5.0
+_PULL_SECS: Final = 10.0  # how long a pull request stays with the server
+_PULL_AGAIN_SECS: Final = 0.1  # after the server has refused one
+_LOOK_SECS: Final = 0.1  # between looks whether the connection lives, while an answer is awaited
+_BATCH: Final = 500
+_NS: Final = 1_000_000_000
+# The server may give a message to someone else at the very end of its lease.
+_LEASE_SHARE: Final = 0.95
+
+_log = logging.getLogger("acker.connectors")
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class _StreamClaim:
+    """One delivery of a message of a stream, and until when it is certainly with this consumer."""
+
+    sequence: int
+    reply: str  # the subject of its acks
+    lease_end: float
+
+
+class JetStream(Source):
+    """Messages of a JetStream stream, pulled through a durable consumer, which processes may share.
+
+    A message that is open keeps its lease by in-progress acks. A failed one comes again after its back-off, for which
+    the server waits, so another process may have the next attempt. JetStream does not say when a message has gone to
+    someone else, so a lease that could not be renewed in time counts as lost.
+
+    Parameters
+    ----------
+    servers : str or list of str
+        URLs of nats-py, such as ``nats://user:password@host:4222``.
+    stream : str
+        It must exist.
+    durable : str
+        The name of the consumer. It is created if it is missing, for all messages of the stream from the first on.
+    subject : str, optional
+        A new consumer gets messages of this subject only; wildcards are allowed.
+    lease_secs : float
+        The ``ack_wait`` of a new consumer. An existing one keeps its own.
+    **options
+        More options of ``nats.connect``, such as ``tls``, ``user_credentials`` or ``token``.
+    """
+
+    wait_secs_max = 1.0
+
+    def __init__(
+        self,
+        servers: str | list[str] = _URL,
+        *,
+        stream: str,
+        durable: str,
+        subject: str | None = None,
+        lease_secs: float = 60.0,
+        **options: Any,
+    ) -> None:
+        if lease_secs <= 0:
+            raise ArgumentValueError(f"lease_secs must be positive, not {lease_secs}")
+        self._stream, self._durable, self._subject = stream, durable, subject
+        self.name = f"JetStream stream {stream!r}, consumer {durable!r}"
+        self.lease_secs: float = lease_secs
+        self._link = _NATSLink(self.name, servers, options)
+        self._events: SourceEvents | None = None
+        self._inbox = ""
+        self._requested = 0  # messages that the server may still send for the pull request
+        self._request_end = 0.0
+        # The loop's thread appends, the I/O thread takes.
+        self._arrived: deque[Msg] = deque()
+        self._news = threading.Event()
+        # What came and was not delivered, and what was delivered and is not settled; by number in the stream.
+        self._buffer: deque[Delivery] = deque()
+        self._held: dict[int, Delivery] = {}
+
+    # ---- connection --------------------------------------------------------------------------------------------------
+
+    def open(self, events: SourceEvents, limit: int) -> None:
+        """Connect, and create the consumer if it is missing."""
+        if events is not self._events:
+            self._held.clear()
+        self._events = events
+        self._arrived.clear()
+        self._buffer.clear()
+        self._requested, self._request_end = 0, 0.0
+        self._link.open(on_change=self._news.set)
+        try:
+            self._link.run(self._subscribe(limit))
+        except AckerError:
+            self._link.close()
+            raise
+
+    async def _subscribe(self, limit: int) -> None:
+        manager = self._link.client.jsm(timeout=_ANSWER_SECS)
+        try:
+            await manager.stream_info(self._stream)
+        except nats.js.errors.NotFoundError:
+            raise SourceError(f"{self.name}: there is no such stream; create it first") from None
+        try:
+            info = await manager.consumer_info(self._stream, self._durable)
+        except nats.js.errors.NotFoundError:
+            info = await manager.add_consumer(self._stream, self._new_consumer())
+            _log.info("%s: the consumer is created", self.name)
+        self._check(info.config, limit)
+        self._inbox = self._link.client.new_inbox()
+        await self._link.client.subscribe(self._inbox, cb=self._receive, pending_bytes_limit=0, pending_msgs_limit=0)
+        await self._link.client.flush(_ANSWER_SECS)
+
+    def _new_consumer(self) -> ConsumerConfig:
+        return ConsumerConfig(
+            durable_name=self._durable,
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=self.lease_secs,
+            deliver_policy=DeliverPolicy.ALL,
+            filter_subject=self._subject,
+            max_ack_pending=-1,  # each process limits its own
+        )
+
+    def _check(self, config: ConsumerConfig, limit: int) -> None:
+        """Take the lease from the consumer, and refuse one that would lose messages."""
+        if config.deliver_subject:
+            raise SourceError(f"{self.name}: a push consumer; a pull consumer is needed, under another name")
+        if config.ack_policy != AckPolicy.EXPLICIT:
+            raise SourceError(f"{self.name}: its ack policy is {config.ack_policy}, and has to be explicit")
+        leases = [secs for secs in (config.ack_wait, *(config.backoff or ())) if secs]
+        self.lease_secs = min(leases, default=30.0)
+        if config.max_deliver is not None and config.max_deliver > 0:
+            _log.warning(
+                "%s: the server gives a message up after %d deliveries (max_deliver), and tells nobody; use"
+                " attempts_max= and dead_letters= instead",
+                self.name,
+                config.max_deliver,
+            )
+        if config.max_ack_pending is not None and 0 < config.max_ack_pending < limit:
+            _log.warning(
+                "%s: the server keeps back all but %d messages (max_ack_pending), fewer than open_max, %d",
+                self.name,
+                config.max_ack_pending,
+                limit,
+            )
+
+    def close(self) -> None:
+        """Send acks that wait, give back what was not delivered, and disconnect."""
+        try:
+            if self._link.is_open:
+                self._take_arrived()
+                self._send(b"-NAK", self._buffer)
+                self._link.run(self._link.client.flush(_ANSWER_SECS))
+        except AckerError as error:
+            _log.warning("%s: closed without a farewell: %s", self.name, error)
+        finally:
+            self._buffer.clear()
+            self._link.close()
+
+    def wake(self) -> None:
+        """End a `poll` that waits."""
+        self._news.set()
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    async def _receive(self, message: Msg) -> None:
+        self._arrived.append(message)
+        self._news.set()
+
+    def poll(self, limit: int, wait_secs: float) -> Sequence[Delivery]:
+        """Return messages that came for a pull request; make one if there is none."""
+        self._link.check()
+        self._take_arrived()
+        if limit > len(self._buffer):
+            self._request(limit - len(self._buffer))
+        if not (self._buffer and limit):
+            self._news.wait(wait_secs)
+        # Cleared after the wait: a wake that came before it counts.
+        self._news.clear()
+        self._link.check()
+        self._take_arrived()
+        found = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
+        self._held.update((delivery.receipt.sequence, delivery) for delivery in found)
+        return found
+
+    def _request(self, count: int) -> None:
+        """Ask for messages, unless the server has a request already."""
+        now = time.monotonic()
+        if self._requested > 0 and now < self._request_end + _ANSWER_SECS:
+            return
+        if self._requested <= 0 and now < self._request_end:
+            return  # the server has just refused one
+        count = min(count, _BATCH)
+        request = {"batch": count, "expires": int(_PULL_SECS * _NS)}
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._durable}"
+        self._requested, self._request_end = count, now + _PULL_SECS
+        self._link.run(self._link.client.publish(subject, json.dumps(request).encode(), self._inbox))
+
+    def _take_arrived(self) -> None:
+        """Move what came into the buffer."""
+        while self._arrived:
+            message = self._arrived.popleft()
+            # What is no message of the stream says how the request ended.
+            if not message.reply.startswith("$JS.ACK."):
+                self._end_request(message)
+                continue
+            self._requested -= 1
+            if self._requested <= 0:
+                self._request_end = 0.0
+            self._buffer.append(self._delivery(message))
+
+    def _end_request(self, message: Msg) -> None:
+        headers = message.headers or {}
+        status, text = headers.get("Status", ""), headers.get("Description", "")
+        if status == "100":
+            return  # the server lives
+        self._requested = 0
+        self._request_end = 0.0 if status == "408" else time.monotonic() + _PULL_AGAIN_SECS
+        if status == "503" or "Deleted" in text:
+            raise ConnectionLostError(f"{self.name}: the server does not know the consumer any more: {status} {text}")
+        if status == "409" and "Exceeded" in text:
+            _log.warning("%s: the server refuses to send messages: %s", self.name, text)
+
+    def _delivery(self, message: Msg) -> Delivery:
+        metadata = message.metadata
+        sequence = metadata.sequence.stream
+        claim = _StreamClaim(sequence, message.reply, time.monotonic() + _LEASE_SHARE * self.lease_secs)
+        headers = dict(message.headers or {})
+        delivery = Delivery(f"{self._stream}/{sequence}", message.data, headers, metadata.num_delivered, message, claim)
+        before = self._held.pop(sequence, None)
+        if before is not None and self._events is not None:  # its lease was over
+            self._events.revoked(lambda other: other is before)
+        for waiting in [each for each in self._buffer if each.receipt.sequence == sequence]:
+            self._buffer.remove(waiting)
+        return delivery
+
+    # ---- settling ----------------------------------------------------------------------------------------------------
+
+    def _send(self, word: bytes, deliveries: Sequence[Delivery] | deque[Delivery]) -> None:
+        replies = [delivery.receipt.reply for delivery in deliveries]
+        if replies:
+            self._link.run(self._publish_all(word, replies))
+
+    async def _publish_all(self, word: bytes, replies: Sequence[str]) -> None:
+        for reply in replies:
+            await self._link.client.publish(reply, word)
+
+    def _settle(self, word: bytes, deliveries: Sequence[Delivery]) -> None:
+        self._send(word, [delivery for delivery in deliveries if self.holds(delivery)])
+        self._forget(deliveries)
+
+    def _forget(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            if self._held.get(delivery.receipt.sequence) is delivery:
+                del self._held[delivery.receipt.sequence]
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Ack messages. The server gets the acks soon; none of them has an answer."""
+        self._settle(b"+ACK", deliveries)
+
+    def retry(self, delivery: Delivery, delay_secs: float) -> bool:
+        """Let the server deliver the message again after the delay."""
+        self._settle(b'-NAK {"delay": %d}' % int(max(delay_secs, 0.001) * _NS), [delivery])
+        return True
+
+    def release(self, deliveries: Sequence[Delivery]) -> None:
+        """Let the server deliver the messages again at once."""
+        self._settle(b"-NAK", deliveries)
+
+    def extend(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Send in-progress acks, also for what waits here."""
+        now = time.monotonic()
+        kept = [delivery for delivery in deliveries if self.holds(delivery)]
+        self._send(b"+WPI", [*kept, *self._buffer])
+        for delivery in (*kept, *self._buffer):
+            delivery.receipt.lease_end = now + _LEASE_SHARE * self.lease_secs
+        lost = [delivery for delivery in deliveries if delivery not in kept]
+        self._forget(lost)
+        return lost
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Return whether the message is held, and its lease was renewed in time. A new connection changes nothing."""
+        claim = delivery.receipt
+        return self._held.get(claim.sequence) is delivery and time.monotonic() < claim.lease_end
+
+
+class JetStreamPublisher(Publisher):
+    """Publishes to a subject of a JetStream stream, and waits for the stream's answer to each message.
+
+    All messages of a call are on their way at a time. Headers become texts, in one line each; None is left out. The
+    key of a message becomes a header ``key``.
+
+    Parameters
+    ----------
+    servers : str or list of str
+    subject : str
+        For the messages whose `Outgoing.to` is None.
+    stream : str, optional
+        The server refuses messages whose subject belongs to another stream.
+    answer_secs : float
+        How long to wait for an answer.
+    **options
+        More options of ``nats.connect``.
+    """
+
+    def __init__(
+        self,
+        servers: str | list[str] = _URL,
+        *,
+        subject: str,
+        stream: str | None = None,
+        answer_secs: float = _ANSWER_SECS,
+        **options: Any,
+    ) -> None:
+        self._subject, self._stream, self._answer_secs = subject, stream, answer_secs
+        self.name = f"JetStream subject {subject!r}"
+        self._link = _NATSLink(self.name, servers, options)
+
+    def open(self) -> None:
+        """Connect."""
+        self._link.open()
+
+    def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+        """Publish messages, and wait for the answers."""
+        outcomes: list[Exception | None] = []
+        for begin in range(0, len(messages), _BATCH):
+            chunk = messages[begin : begin + _BATCH]
+            try:
+                if not self._link.is_open:
+                    self._link.open()
+                outcomes += self._link.run(self._publish_all(chunk), 2 * self._answer_secs)
+            except AckerError as error:
+                outcomes += [PublishError(f"not confirmed: {error}") for _ in chunk]
+        return outcomes
+
+    async def _publish_all(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+        context = self._link.client.jetstream(timeout=self._answer_secs)
+        publishing = [self._publish(context, message) for message in messages]
+        return await asyncio.gather(*publishing)
+
+    async def _publish(self, context: Any, message: Outgoing) -> Exception | None:
+        subject = message.to or self._subject
+        try:
+            await context.publish(subject, message.value, headers=_headers_of(message), stream=self._stream)
+        except nats.js.errors.NoStreamResponseError:
+            return PublishError(f"{self.name}: no stream takes the subject {subject!r}")
+        except Exception as error:  # noqa: BLE001 - each message has its own
+            return PublishError(f"{self.name}: {self._link.text_of(error)}")
+        return None
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._link.close()
+
+
+class _NATSLink:
+    """One connection, on an event loop of its own thread, so that heartbeats go on whatever the callers do.
+
+    The client does not connect again by itself: it would send old requests and acks without a word.
+    """
+
+    def __init__(self, name: str, servers: str | list[str], options: Mapping[str, Any]) -> None:
+        self._name = name
+        self._servers = servers
+        # Each server of the list is tried twice; then the consumer waits, and lets the source try again.
+        once = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": _LOOK_SECS}
+        self._options = {"connect_timeout": _ANSWER_SECS, "ping_interval": 20, **options, **once}
+        self._secrets = [
+            str(options[option]) for option in ("password", "token", "nkeys_seed_str") if option in options
+        ]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._on_change: Callable[[], object] = bool
+        self._refusal: str | None = None
+        self._noted = ""
+        self.client: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.client is not None and self.client.is_connected
+
+    def open(self, on_change: Callable[[], object] = bool) -> None:
+        self.close()
+        self._on_change, self._refusal = on_change, None
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._note_context)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"acker {self._name}", daemon=True)
+        self._thread.start()
+        try:
+            self.client = self.run(self._connect(), 4 * _ANSWER_SECS)
+        except AckerError:
+            self.close()
+            raise
+
+    async def _connect(self) -> Any:
+        client = Client()
+        try:
+            await client.connect(
+                self._servers, error_cb=self._note, disconnected_cb=self._tell, closed_cb=self._tell, **self._options
+            )
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    async def _note(self, error: Exception) -> None:
+        """Note an error that belongs to no call. Those of permissions are told to the next one."""
+        text = self.text_of(error)
+        if "permissions violation" in text.lower():
+            self._refusal = text
+        self._noted = text
+        _log.debug("%s: %s", self._name, text)
+        self._on_change()
+
+    async def _tell(self) -> None:
+        self._on_change()
+
+    def _note_context(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Note what the client's own tasks have raised, such as an error while it closes a broken connection."""
+        error = context.get("exception")
+        _log.debug("%s: %s", self._name, context["message"] if error is None else self.text_of(error))
+        self._on_change()
+
+    def check(self) -> None:
+        """Raise what has happened to the connection."""
+        if self._refusal is not None:
+            raise SourceError(f"{self._name}: {self._refusal}")
+        if not self.is_open:
+            raise ConnectionLostError(f"{self._name}: the connection is lost")
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_secs: float = 2 * _ANSWER_SECS, *, watch: bool = True) -> T:
+        """Run a coroutine on the loop, and return its result; watch the connection meanwhile."""
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise ConnectionLostError(f"{self._name}: not connected")
+        future = asyncio.run_coroutine_threadsafe(self._run_while_connected(work) if watch else work, loop)
+        try:
+            return future.result(timeout_secs)
+        except AckerError:
+            raise
+        except concurrent.futures.TimeoutError as error:
+            future.cancel()
+            raise ConnectionLostError(f"{self._name}: no answer in time") from error
+        except Exception as error:
+            raise self._fault(error) from error
+
+    async def _run_while_connected(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine until the connection is lost. The client lets some requests wait for their timeout then."""
+        task = asyncio.ensure_future(work)
+        while not (await asyncio.wait({task}, timeout=_LOOK_SECS))[0]:
+            if self.client is not None and self.client.is_closed:
+                task.cancel()
+                raise ConnectionLostError(f"{self._name}: the connection is lost")
+        return task.result()
+
+    def close(self) -> None:
+        loop, thread, client = self._loop, self._thread, self.client
+        if loop is None or thread is None:
+            return
+        if client is not None and not client.is_closed:
+            try:
+                self.run(client.close(), _ANSWER_SECS, watch=False)
+            except AckerError as error:
+                _log.debug("%s: %s", self._name, error)
+        self._loop = self._thread = self.client = None
+        ending = asyncio.run_coroutine_threadsafe(_cancel_tasks(), loop)
+        concurrent.futures.wait([ending], _ANSWER_SECS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def text_of(self, error: BaseException) -> str:
+        """Return an error as a text without secrets."""
+        text = re.sub(r"//[^/@\s]*@", "//", f"{error}" or type(error).__name__)
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def _fault(self, error: Exception) -> AckerError:
+        """Return what a consumer makes of an error of nats-py."""
+        text = f"{self._name}: {self.text_of(error)}"
+        lower = text.lower()
+        if "authorization" in lower or "authentication" in lower or "permissions violation" in lower:
+            return SourceError(f"{self._name}: NATS refuses the credentials: {self.text_of(error)}")
+        if isinstance(error, nats.js.errors.NotFoundError | nats.js.errors.BadRequestError | ValueError | TypeError):
+            return SourceError(text)
+        if isinstance(error, nats.errors.NoServersError):  # which does not say why
+            text = f"{text}: {self._noted}"
+        return ConnectionLostError(text)
+
+
+async def _cancel_tasks() -> None:
+    """Let what the client has left behind end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _headers_of(message: Outgoing) -> dict[str, str] | None:
+    """Return headers as NATS takes them: texts of one line."""
+    found = {name: _line_of(content) for name, content in message.headers.items() if content is not None}
+    if message.key is not None:
+        found["key"] = _line_of(message.key)
+    return found or None
+
+
+def _line_of(content: Any) -> str:
+    if isinstance(content, bool):
+        return "true" if content else "false"
+    text = content.decode(errors="backslashreplace") if isinstance(content, bytes) else str(content)
+    return " ".join(text.splitlines()).strip()
