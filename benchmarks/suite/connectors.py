@@ -4,7 +4,8 @@ Each side takes the same messages of 200 bytes from a queue that was filled befo
 client allows at best: with one ack for many messages where their work ends in order. The clock runs from connecting to
 the end of the connection, so the last ack is part of it. Then the queue is empty, or the case fails.
 
-The cases start the servers that they need, as the tests do. `ACKER_RABBITMQ_URL` names one that runs already.
+The cases start the servers that they need, as the tests do. `ACKER_RABBITMQ_URL` and `ACKER_REDIS_URL` name some that
+run already.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from queue import SimpleQueue
+from typing import Any, Final, NamedTuple
 
-from acker.connectors import Consumer, Outgoing
+from acker.connectors import Consumer, Outgoing, Source
 from benchmarks.suite.measure import Case, Goal, Ratio, Result, Scale, expect, per, wall_ns
 
 MESSAGES: Final = 40_000
@@ -35,13 +37,23 @@ THREADS: Final = 4
 # How many messages of the bare client share an ack, and how many are published at a time.
 _ACK_EVERY: Final = 100
 _FILL: Final = 2000
-_QUEUE: Final = "acker benchmark"
+_QUEUE, _GROUP = "acker benchmark", "benchmark"
 
 BARE, CONSUMER = "bare client", "Consumer"
 GOAL: Final = Goal(at_least=0.7)
 
-# Takes everything from the queue: so many messages.
-Side = Callable[[str, int], None]
+# Take so many messages, which are all that there are: the bare client from a URL, a Consumer from a source.
+Bare = Callable[[str, int], None]
+Consume = Callable[[Source, int], None]
+
+
+class Broker(NamedTuple):
+    """A broker whose one queue is filled again and again."""
+
+    name: str  # of scripts/broker.py
+    fill: Callable[[str, int], None]
+    left: Callable[[str], int]
+    source: Callable[[str], Source]
 
 
 def work(body: bytes) -> None:
@@ -49,26 +61,26 @@ def work(body: bytes) -> None:
     assert len(body) == BYTES
 
 
-# ---- RabbitMQ -------------------------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
-def rabbitmq() -> Iterator[str]:
+def server(name: str) -> Iterator[str]:
     """Yield the URL of a server."""
-    if url := os.environ.get("ACKER_RABBITMQ_URL"):
+    if url := os.environ.get(f"ACKER_{name.upper()}_URL"):
         yield url
         return
     script = Path(__file__).resolve().parents[2] / "scripts/broker.py"
-    command = [sys.executable, str(script), "rabbitmq"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdin is not None and server.stdout is not None
-        line = server.stdout.readline()
+    command = [sys.executable, str(script), name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        line = process.stdout.readline()
         if not line:
-            raise RuntimeError(f"no RabbitMQ server: {script} says why")
+            raise RuntimeError(f"no server {name}: {script} says why")
         try:
             yield json.loads(line)["url"]
         finally:
-            server.stdin.close()
+            process.stdin.close()
+
+
+# ---- RabbitMQ -------------------------------------------------------------------------------------------------------
 
 
 def _fill_rabbitmq(url: str, count: int) -> None:
@@ -180,14 +192,128 @@ def _aio_pika(url: str, count: int) -> None:
     asyncio.run(run())
 
 
-def _consumer(url: str) -> Consumer:
+def _rabbitmq(url: str) -> Source:
     from acker.connectors.rabbitmq import RabbitMQ
 
-    return Consumer(RabbitMQ(url, _QUEUE), open_max=PREFETCH)
+    return RabbitMQ(url, _QUEUE)
 
 
-def _consume(url: str, count: int) -> None:
-    with _consumer(url) as consumer:
+RABBITMQ: Final = Broker("rabbitmq", _fill_rabbitmq, _left_in_rabbitmq, _rabbitmq)
+
+
+# ---- Redis Streams --------------------------------------------------------------------------------------------------
+
+
+def _fill_redis(url: str, count: int) -> None:
+    import redis
+
+    from acker.connectors.redis_streams import RedisStreamsPublisher
+
+    with redis.Redis.from_url(url) as client:
+        client.delete(_QUEUE)
+        client.xgroup_create(_QUEUE, _GROUP, "0", mkstream=True)
+    with RedisStreamsPublisher(url, stream=_QUEUE) as publisher:
+        for first in range(0, count, _FILL):
+            batch = [Outgoing(b"x" * BYTES)] * min(_FILL, count - first)
+            expect("unconfirmed", [fault for fault in publisher.publish(batch) if fault], [])
+
+
+def _left_in_redis(url: str) -> int:
+    import redis
+
+    with redis.Redis.from_url(url) as client:
+        (group,) = client.xinfo_groups(_QUEUE)
+        return int(group["pending"] + group["lag"])
+
+
+def _redis_py(url: str, count: int) -> None:
+    """Consume with redis-py, the work done where the entries arrive, one XACK for each XREADGROUP."""
+    import redis
+
+    done = 0
+    with redis.Redis.from_url(url) as client:
+        while done < count:
+            for _, entries in client.xreadgroup(_GROUP, "bare", {_QUEUE: ">"}, count=_ACK_EVERY):
+                for _, fields in entries:
+                    work(fields[b"value"])
+                client.xack(_QUEUE, _GROUP, *(entry_id for entry_id, _ in entries))
+                done += len(entries)
+
+
+def _redis_py_pool(url: str, count: int) -> None:
+    """Consume with redis-py; an entry is acked when the pool has done all of its parts."""
+    import redis
+
+    acked = taken = 0
+    done: SimpleQueue[bytes] = SimpleQueue()
+    lock = threading.Lock()
+
+    def submit(pool: ThreadPoolExecutor, entry_id: bytes, body: bytes) -> None:
+        left = CHILDREN
+
+        def end(_future: Future[None]) -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                is_last = not left
+            if is_last:
+                done.put(entry_id)
+
+        for _ in range(CHILDREN):
+            pool.submit(work, body).add_done_callback(end)
+
+    with redis.Redis.from_url(url) as client, ThreadPoolExecutor(THREADS) as pool:
+        while acked < count:
+            room = min(_ACK_EVERY, PREFETCH - (taken - acked), count - taken)
+            if room:
+                for _, entries in client.xreadgroup(_GROUP, "bare", {_QUEUE: ">"}, count=room):
+                    taken += len(entries)
+                    for entry_id, fields in entries:
+                        submit(pool, entry_id, fields[b"value"])
+            ids = [] if room else [done.get()]
+            while not done.empty():
+                ids.append(done.get())
+            if ids:
+                client.xack(_QUEUE, _GROUP, *ids)
+                acked += len(ids)
+
+
+def _redis_asyncio(url: str, count: int) -> None:
+    """Consume with redis-py's client for asyncio, a task for each entry."""
+    import redis.asyncio
+
+    async def handle(body: bytes) -> None:
+        work(body)
+
+    async def run() -> None:
+        done = 0
+        client: Any  # its answers have types of many shapes
+        async with redis.asyncio.Redis.from_url(url) as client:
+            while done < count:
+                for _, entries in await client.xreadgroup(_GROUP, "bare", {_QUEUE: ">"}, count=_ACK_EVERY):
+                    async with asyncio.TaskGroup() as tasks:
+                        for _, fields in entries:
+                            tasks.create_task(handle(fields[b"value"]))
+                    await client.xack(_QUEUE, _GROUP, *(entry_id for entry_id, _ in entries))
+                    done += len(entries)
+
+    asyncio.run(run())
+
+
+def _redis_streams(url: str) -> Source:
+    from acker.connectors.redis_streams import RedisStreams
+
+    return RedisStreams(url, stream=_QUEUE, group=_GROUP)
+
+
+REDIS: Final = Broker("redis", _fill_redis, _left_in_redis, _redis_streams)
+
+
+# ---- the consumer ---------------------------------------------------------------------------------------------------
+
+
+def _consume(source: Source, count: int) -> None:
+    with Consumer(source, open_max=PREFETCH) as consumer:
         for number, message in enumerate(consumer, 1):
             with message, message.child() as child:
                 work(message.value)
@@ -196,8 +322,8 @@ def _consume(url: str, count: int) -> None:
                 break
 
 
-def _consume_pool(url: str, count: int) -> None:
-    with ThreadPoolExecutor(THREADS) as pool, _consumer(url) as consumer:
+def _consume_pool(source: Source, count: int) -> None:
+    with ThreadPoolExecutor(THREADS) as pool, Consumer(source, open_max=PREFETCH) as consumer:
         for number, message in enumerate(consumer, 1):
             with message:
                 for _ in range(CHILDREN):
@@ -206,13 +332,13 @@ def _consume_pool(url: str, count: int) -> None:
                 break
 
 
-def _consume_async(url: str, count: int) -> None:
+def _consume_async(source: Source, count: int) -> None:
     async def handle(message: Any) -> None:
         work(message.value)
 
     async def run() -> None:
         number = 0
-        async with _consumer(url) as consumer:
+        async with Consumer(source, open_max=PREFETCH) as consumer:
             async for message in consumer.aiter():
                 message.spawn(handle(message))
                 number += 1
@@ -222,17 +348,19 @@ def _consume_async(url: str, count: int) -> None:
     asyncio.run(run())
 
 
-def _compare(scale: Scale, *, bare: Side, consumer: Side, messages: int, children: int, goal: Goal | None) -> Result:
+def _compare(
+    scale: Scale, *, broker: Broker, bare: Bare, consumer: Consume, messages: int, children: int, goal: Goal | None
+) -> Result:
     """Time both sides in turns, each on a queue that was filled just before."""
     count = scale.size(messages, 20)
-    sides = {BARE: bare, CONSUMER: consumer}
-    samples: dict[str, list[float]] = {side: [] for side in sides}
-    with rabbitmq() as url:
+    with server(broker.name) as url:
+        sides = {BARE: lambda: bare(url, count), CONSUMER: lambda: consumer(broker.source(url), count)}
+        samples: dict[str, list[float]] = {side: [] for side in sides}
         for number in range(scale.pairs + 1):  # the first pair warms up
             for side in list(sides)[:: -1 if number % 2 else 1]:
-                _fill_rabbitmq(url, count)
-                taken = wall_ns(partial(sides[side], url, count))
-                expect(f"messages left by {side}", _left_in_rabbitmq(url), 0)
+                broker.fill(url, count)
+                taken = wall_ns(sides[side])
+                expect(f"messages left by {side}", broker.left(url), 0)
                 if number:
                     samples[side].append(taken)
     rates = {side: [1e9 / each for each in taken] for side, taken in per(samples, count).items()}
@@ -249,21 +377,63 @@ CASES: Final[list[Case]] = [
     Case(
         "connectors/rabbitmq/one-child",
         "What does a Consumer cost against pika's consume and ack, one child a message?",
-        partial(_compare, bare=_pika, consumer=_consume, messages=MESSAGES, children=1, goal=GOAL),
+        partial(_compare, broker=RABBITMQ, bare=_pika, consumer=_consume, messages=MESSAGES, children=1, goal=GOAL),
         needs=("pika",),
     ),
     Case(
         "connectors/rabbitmq/pool",
         "And with 20 children a message in a thread pool?",
         partial(
-            _compare, bare=_pika_pool, consumer=_consume_pool, messages=MESSAGES_WIDE, children=CHILDREN, goal=GOAL
+            _compare,
+            broker=RABBITMQ,
+            bare=_pika_pool,
+            consumer=_consume_pool,
+            messages=MESSAGES_WIDE,
+            children=CHILDREN,
+            goal=GOAL,
         ),
         needs=("pika",),
     ),
     Case(
         "connectors/rabbitmq/asyncio",
         "What does a Consumer cost on an event loop, against aio-pika?",
-        partial(_compare, bare=_aio_pika, consumer=_consume_async, messages=MESSAGES, children=1, goal=GOAL),
+        partial(
+            _compare, broker=RABBITMQ, bare=_aio_pika, consumer=_consume_async, messages=MESSAGES, children=1, goal=GOAL
+        ),
         needs=("pika", "aio_pika"),
+    ),
+    Case(
+        "connectors/redis/one-child",
+        "What does a Consumer cost against redis-py's xreadgroup and xack, one child a message?",
+        partial(_compare, broker=REDIS, bare=_redis_py, consumer=_consume, messages=MESSAGES, children=1, goal=GOAL),
+        needs=("redis",),
+    ),
+    Case(
+        "connectors/redis/pool",
+        "And with 20 children a message in a thread pool?",
+        partial(
+            _compare,
+            broker=REDIS,
+            bare=_redis_py_pool,
+            consumer=_consume_pool,
+            messages=MESSAGES_WIDE,
+            children=CHILDREN,
+            goal=GOAL,
+        ),
+        needs=("redis",),
+    ),
+    Case(
+        "connectors/redis/asyncio",
+        "What does a Consumer cost on an event loop, against redis-py's client for asyncio?",
+        partial(
+            _compare,
+            broker=REDIS,
+            bare=_redis_asyncio,
+            consumer=_consume_async,
+            messages=MESSAGES,
+            children=1,
+            goal=GOAL,
+        ),
+        needs=("redis",),
     ),
 ]

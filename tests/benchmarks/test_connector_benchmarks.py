@@ -8,22 +8,43 @@ from benchmarks.suite.measure import TINY
 CASES = [case for case in connectors.CASES if not case.missing()]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_rabbitmq(rabbitmq, monkeypatch, case):
-    monkeypatch.setenv("ACKER_RABBITMQ_URL", rabbitmq.url)
+def cases_of(broker):
+    cases = [case for case in CASES if case.name.split("/")[1] == broker]
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+
+
+def run(case):
     result = case.run(TINY)
     assert result.checksum == {"messages": 20}
     assert result.spread(connectors.CONSUMER).least > 0
 
 
+@cases_of("rabbitmq")
+def test_rabbitmq(rabbitmq, monkeypatch, case):
+    monkeypatch.setenv("ACKER_RABBITMQ_URL", rabbitmq.url)
+    run(case)
+
+
+@cases_of("redis")
+def test_redis(redis, monkeypatch, case):
+    monkeypatch.setenv("ACKER_REDIS_URL", redis.url)
+    run(case)
+
+
 def test_there_are_cases():
-    assert len(CASES) >= 2
+    assert len(CASES) >= 5
 
 
 def test_messages_that_a_side_leaves_are_noticed(rabbitmq, monkeypatch):
     monkeypatch.setenv("ACKER_RABBITMQ_URL", rabbitmq.url)
     with pytest.raises(AssertionError, match="messages left by Consumer: expected 0, got 20"):
         connectors._compare(
-            TINY, bare=connectors._pika, consumer=lambda url, count: None, messages=1, children=1, goal=None
+            TINY,
+            broker=connectors.RABBITMQ,
+            bare=connectors._pika,
+            consumer=lambda source, count: None,
+            messages=1,
+            children=1,
+            goal=None,
         )
     connectors._pika(rabbitmq.url, 20)
