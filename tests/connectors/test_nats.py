@@ -212,6 +212,19 @@ def test_a_lease_that_ends_unseen_is_told_when_the_message_comes_again(opened, a
     assert not source.holds(old) and source.holds(new)
 
 
+def test_a_renewal_that_the_server_does_not_confirm_is_a_lost_connection(opened, add, nats):
+    add(b"a")
+    source = opened(lease_secs=1.0)
+    (delivery,) = take(source, 1)
+    lease_end = delivery.receipt.lease_end
+    nats.pause()
+    with pytest.raises(ConnectionLostError):
+        source.extend([delivery])
+    assert delivery.receipt.lease_end == lease_end
+    nats.resume()
+    source.close()
+
+
 def test_leases_are_as_good_on_a_new_connection(opened, add, info):
     add(b"a")
     source = opened()

@@ -134,7 +134,7 @@ class JetStream(Source):
         self._check(info.config, limit)
         self._inbox = self._link.client.new_inbox()
         await self._link.client.subscribe(self._inbox, cb=self._receive, pending_bytes_limit=0, pending_msgs_limit=0)
-        await self._link.client.flush(_ANSWER_SECS)
+        await self._link.flush(_ANSWER_SECS)
 
     def _new_consumer(self) -> ConsumerConfig:
         return ConsumerConfig(
@@ -175,7 +175,7 @@ class JetStream(Source):
             if self._link.is_open:
                 self._take_arrived()
                 self._send(b"-NAK", self._buffer)
-                self._link.run(self._link.client.flush(_ANSWER_SECS))
+                self._link.run(self._link.flush(_ANSWER_SECS))
         except AckerError as error:
             _log.warning("%s: closed without a farewell: %s", self.name, error)
         finally:
@@ -297,6 +297,7 @@ class JetStream(Source):
         now = time.monotonic()
         kept = [delivery for delivery in deliveries if self.holds(delivery)]
         self._send(b"+WPI", [*kept, *self._buffer])
+        self._link.run(self._link.flush(min(_ANSWER_SECS, self.lease_secs / 3)))
         for delivery in (*kept, *self._buffer):
             delivery.receipt.lease_end = now + _LEASE_SHARE * self.lease_secs
         lost = [delivery for delivery in deliveries if delivery not in kept]
@@ -469,6 +470,14 @@ class _NATSLink:
             raise ConnectionLostError(f"{self._name}: no answer in time") from error
         except Exception as error:
             raise self._fault(error) from error
+
+    async def flush(self, timeout_secs: float) -> None:
+        """Wait until the server has read all that was published: an ack has no answer, but a ping has.
+
+        Two pings, since the client's first one overtakes what it has not written yet.
+        """
+        for _ in range(2):
+            await self.client.flush(timeout_secs)
 
     async def _run_while_connected(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine until the connection is lost. The client lets some requests wait for their timeout then."""
