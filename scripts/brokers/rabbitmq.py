@@ -81,4 +81,4 @@ class RabbitMQ(Server):
         if not self.paused:
             write = "ok = mnesia:sync_log(), [dets:sync(T) || T <- dets:all()]."
             self.run_first([self.folder / "commands/rabbitmqctl", "--quiet", "eval", write])
-        super().kill()
+        self.kill_now()

@@ -89,7 +89,11 @@ class Server(abc.ABC):
         if self._program is not None:
             raise StartError("it runs already")
         self._program = Program(self.command(), self.environ, self.log, user=self.user)
-        self.wait_for(self._program, self.answers)
+        try:
+            self.wait_for(self._program, self.answers)
+        except BaseException:  # also a Ctrl-C: one that has not started does not know how to stop
+            self.kill_now()
+            raise
 
     def stop(self) -> None:
         """Ask it to end in good order, and wait until it has."""
@@ -101,6 +105,10 @@ class Server(abc.ABC):
 
     def kill(self) -> None:
         """End it by SIGKILL."""
+        self.kill_now()
+
+    def kill_now(self) -> None:
+        """End it by SIGKILL, whatever it does."""
         self._ends().kill()
 
     def pause(self) -> None:

@@ -247,12 +247,11 @@ time.sleep({LONG})
     assert not accepts(url)
 
 
-def test_a_server_that_does_not_stop_is_killed_in_the_end(monkeypatch, tmp_path):
-    """A program that ignores SIGTERM, with a child that does so too, in a session of its own."""
+@pytest.fixture
+def stubborn(monkeypatch, tmp_path):
+    """A server that ignores SIGTERM, with a child that does so too, in a session of its own."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
-    errors, processes, server = (
-        importlib.import_module(f"brokers.{name}") for name in ("errors", "processes", "server")
-    )
+    server = importlib.import_module("brokers.server")
     monkeypatch.setattr(server, "STOP_SECONDS", 0.2)
 
     class Stubborn(server.Server):
@@ -263,16 +262,41 @@ def test_a_server_that_does_not_stop_is_killed_in_the_end(monkeypatch, tmp_path)
             child = "if not os.fork(): os.setsid(); open('child', 'w').write(str(os.getpid()))"
             return [sys.executable, "-c", f"{ignore}\n{child}\nwhile True: time.sleep(1)"]
 
-        def answers(self):
-            return (self.folder / "child").exists() and (self.folder / "child").read_text().strip() != ""
+        def child(self):
+            path = self.folder / "child"
+            return int(path.read_text() or 0) if path.exists() else 0
 
-    stubborn = Stubborn(Path("/"), tmp_path)
+        def answers(self):
+            return self.child() != 0
+
+    return Stubborn(Path("/"), tmp_path)
+
+
+def is_alive(pid):
+    children = importlib.import_module("brokers.processes").children()
+    return any(pid in pids for pids in children.values())
+
+
+def test_a_server_that_does_not_stop_is_killed_in_the_end(stubborn):
     stubborn.start()
-    child = int((tmp_path / "child").read_text())
-    assert child in [pid for pids in processes.children().values() for pid in pids]
-    with pytest.raises(errors.StartError, match="did not stop"):
+    child = stubborn.child()
+    assert is_alive(child)
+    with pytest.raises(importlib.import_module("brokers.errors").StartError, match="did not stop"):
         stubborn.stop()
-    assert child not in [pid for pids in processes.children().values() for pid in pids]
+    assert not is_alive(child)
+    stubborn.close()
+
+
+def test_an_interrupted_start_leaves_nothing(stubborn, monkeypatch):
+    def interrupted():
+        if stubborn.child():
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr(stubborn, "answers", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stubborn.start()
+    assert not is_alive(stubborn.child())
     stubborn.close()
 
 
