@@ -289,32 +289,45 @@ class _Connection(SelectConnection):  # type: ignore[misc]  # pika has no types
 
     pika 1.4 makes integers of floats in headers. It ends the connection at a timestamp after the year 9999, at a float
     that is infinite or no number, and at types that it does not know: such a message would come again and again.
+
+    If another pika calls these methods no more, all goes its own way, and still comes to the consumer.
     """
 
     receive: Receive | None = None
     receiving_channel = 0
-    _frame_buffer: bytes
+    _rest = b""
 
     def _on_data_available(self, data_in: bytes) -> None:
-        if self.receive is None:
+        """Take what has come, until it ends or the last frame is not whole; pika keeps nothing."""
+        if not self.receiving_channel:
             super()._on_data_available(data_in)
             return
-        buffer = self._frame_buffer + data_in
+        buffer = self._rest + data_in
         offset = 0
         while offset < len(buffer):
-            end = self._deliver(buffer, offset)
+            end = _OTHER if self.receive is None else self._deliver(buffer, offset)
             if end == _OTHER:
-                end = offset + spec.FRAME_HEADER_SIZE
-                if end <= len(buffer):
-                    end += _LONG.unpack_from(buffer, offset + 3)[0] + spec.FRAME_END_SIZE
-                if end > len(buffer):
-                    break
-                self._frame_buffer = b""
-                super()._on_data_available(buffer[offset:end])
-            elif end == _INCOMPLETE:
+                end = self._pass_on(buffer, offset)
+            if end == _INCOMPLETE:
                 break
             offset = end
-        self._frame_buffer = buffer[offset:]
+        self._rest = buffer[offset:]
+
+    def _pass_on(self, buffer: bytes, offset: int) -> int:
+        """Give a whole frame to pika, with its headers read; return where it ends."""
+        if len(buffer) < offset + spec.FRAME_HEADER_SIZE:
+            return _INCOMPLETE
+        end: int = offset + _LONG.unpack_from(buffer, offset + 3)[0] + _FRAME_SIZE
+        if len(buffer) < end:
+            return _INCOMPLETE
+        if buffer[offset] != spec.FRAME_HEADER or buffer[end - 1] != _END:
+            super()._on_data_available(buffer[offset:end])
+            return end
+        _, channel, _, _, body_size = _CONTENT_HEAD.unpack_from(buffer, offset)
+        properties = decode_properties(buffer[offset + _CONTENT_HEAD.size : end - 1])
+        self.bytes_received += end - offset
+        self._process_frame(frame.Header(channel, body_size, properties))
+        return end
 
     def _deliver(self, buffer: bytes, offset: int) -> int:
         """Give a message that begins at an offset to `receive`; return where it ends."""
@@ -355,17 +368,6 @@ class _Connection(SelectConnection):  # type: ignore[misc]  # pika has no types
             buffer[body + spec.FRAME_HEADER_SIZE : end - 1] if body_size else b"",
         )
         return end
-
-    def _read_frame(self) -> tuple[int, Any]:
-        buffer = self._frame_buffer
-        if buffer[0] == spec.FRAME_HEADER and len(buffer) >= _CONTENT_HEAD.size:
-            _, channel, size, _, body_size = _CONTENT_HEAD.unpack_from(buffer)
-            end = spec.FRAME_HEADER_SIZE + size
-            if len(buffer) > end and buffer[end] == _END:
-                properties = decode_properties(buffer[_CONTENT_HEAD.size : end])
-                return end + spec.FRAME_END_SIZE, frame.Header(channel, body_size, properties)
-        found: tuple[int, Any] = super()._read_frame()
-        return found
 
 
 _OTHER: Final = -1
