@@ -338,6 +338,46 @@ def test_a_restart_skips_what_was_done_above_the_commit():
     assert [offset for offset in range(1, 8) if again.emitted(0, offset)] == [1, 4, 6, 7]
 
 
+def test_what_lies_behind_the_last_message_is_committable_once_all_messages_are_done():
+    tracker = tracker_of(5, 6)
+    tracker.read_up_to(0, 9)
+    assert tracker.committable(0) == 5 and tracker.lag(0) == 4
+    tracker.acked(0, 5)
+    tracker.acked(0, 6)
+    assert tracker.committable() == {0: 9}
+    tracker.committed({0: 9})
+    assert tracker.committable() == {} and tracker.done_through(0) == 8
+    assert tracker.emitted(0, 9) and tracker.committable(0) == 9
+
+
+def test_a_log_without_messages_is_read_up_to_its_end():
+    tracker = OffsetTracker()
+    tracker.assign(0)
+    tracker.read_up_to(0, 7)
+    assert tracker.committable() == {0: 7}
+    again = OffsetTracker.restore(json.loads(json.dumps(tracker.snapshot())))
+    assert again.snapshot() == tracker.snapshot() and again.committable() == {0: 7}
+
+
+def test_reading_up_to_a_lower_offset_changes_nothing():
+    tracker = tracker_of(5, 6)
+    before = tracker.snapshot()
+    tracker.read_up_to(0, 6)
+    tracker.read_up_to(1, 6)
+    assert tracker.snapshot() == before
+    with pytest.raises(ArgumentValueError, match="offset"):
+        tracker.read_up_to(0, -1)
+
+
+def test_offsets_behind_the_last_message_were_never_emitted():
+    tracker = tracker_of(5)
+    tracker.read_up_to(0, 9)
+    with pytest.raises(ArgumentValueError, match="ascending order"):
+        tracker.emitted(0, 7)
+    with pytest.raises(ArgumentValueError, match="never emitted"):
+        tracker.acked(0, 7)
+
+
 def damage(**changes):
     tracker = tracker_of(5, 6, 9, 10)
     tracker.acked(0, 6)
@@ -366,7 +406,7 @@ def damage(**changes):
         damage(revoked={"1": -1}),
         damage(stats={}),
         damage(stats__acked="many"),
-        damage(partitions__zero__next=12),
+        damage(partitions__zero__next=10),
         damage(partitions__zero__next=None),
         damage(partitions__zero__start=12),
         damage(partitions__zero__start=6),

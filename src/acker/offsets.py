@@ -213,10 +213,11 @@ class _Log:
         if own["next"] is not None:
             log.next = check_integer("next", own["next"], 0, OFFSET_MAX + 1)
             log.start = check_integer("start", own["start"], 0, min([log.next, *edges]))
-            log.committed = check_integer("committed", own["committed"], 0, OFFSET_MAX + 1)
+            if edges or own["committed"] is not None:  # without a message, `read_up_to` gives no commit
+                log.committed = check_integer("committed", own["committed"], 0, OFFSET_MAX + 1)
         log.starts, log.ends = edges[::2], edges[1::2]
         is_ascending = all(low < high for low, high in pairwise(edges)) and all(len(run) == 2 for run in own["runs"])
-        if not is_ascending or (edges and edges[-1] != log.next):
+        if not is_ascending or (edges and (log.next is None or edges[-1] > log.next)):
             raise SnapshotError(f"partition {partition}: its runs of offsets are not ascending pairs up to {log.next}")
         last = -1
         for value in own["open"]:
@@ -473,6 +474,18 @@ class OffsetTracker:
             )
         self._partitions.stats.reread += 1
         return is_open
+
+    def read_up_to(self, partition: int, offset: int) -> None:
+        """Note that nothing but markers of transactions and compacted messages lies below this offset.
+
+        Once all messages are done, it is `committable`. Without this call tools would show a lag until the next message
+        comes. Where the partition is not assigned, or more of it was read, nothing changes.
+        """
+        offset = check_integer("offset", offset, 0, OFFSET_MAX + 1)
+        log = self._partitions.logs.get(partition)
+        if log is not None and offset > (log.next or -1):
+            log.start = offset if log.next is None else log.start
+            log.next = offset
 
     def committed(self, offsets: Mapping[int, int]) -> None:
         """Note what was committed to the log, in the convention of `committable`.
