@@ -81,15 +81,20 @@ def _download(jar: str, checksum: str, folder: Path) -> None:
     raise NotBroughtError(f"{url} was not downloaded: {why}")
 
 
+def addresses(ports: Mapping[str, int]) -> str:
+    """Return listeners on loopback, as Kafka's settings write them."""
+    return ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
+
+
 class Kafka(Server):
     """Kafka; what it has confirmed outlives its process.
 
     A second listener tells its clients the address of a proxy that a test may start: proxy_port. The proxy forwards to
-    proxied_port.
+    proxied_port. The listener at sasl_port wants SASL's mechanism PLAIN, from alice with the password wonderland.
     """
 
     origin = Jars("kafka", JARS)
-    ports_count = 4
+    ports_count = 5
 
     @property
     def url(self) -> str:
@@ -97,21 +102,29 @@ class Kafka(Server):
         return f"127.0.0.1:{self.ports[0]}"
 
     def facts(self) -> dict[str, object]:
-        """Return the ports for a proxy: that where it listens, and that which it forwards to."""
-        return {"proxy_port": self.ports[2], "proxied_port": self.ports[3]}
+        """Return the ports for a proxy: that where it listens, and that which it forwards to; and that for SASL."""
+        return {"proxy_port": self.ports[2], "proxied_port": self.ports[3], "sasl_port": self.ports[4]}
 
     def prepare(self) -> None:
         """Write its settings, and an empty log of the cluster's metadata."""
-        port, controller, proxy, proxied = self.ports
+        port, controller, proxy, proxied, sasl = self.ports
+        listeners = {"PLAIN": port, "PROXIED": proxied, "SASL": sasl}
+        advertised = listeners | {"PROXIED": proxy}
         settings = {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAIN",
-            "listeners": f"PLAIN://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},PROXIED://127.0.0.1:{proxied}",
-            "advertised.listeners": f"PLAIN://127.0.0.1:{port},PROXIED://127.0.0.1:{proxy}",
-            "listener.security.protocol.map": "PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT",
+            "listeners": addresses(listeners | {"CONTROLLER": controller}),
+            "advertised.listeners": addresses(advertised),
+            "listener.security.protocol.map": (
+                "PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT,SASL:SASL_PLAINTEXT"
+            ),
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl.plain.sasl.jaas.config": (
+                'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="wonderland";'
+            ),
             "log.dirs": self.folder / "data",
             # Topics of Kafka's own: the defaults want three nodes, and make a hundred files.
             "offsets.topic.num.partitions": 4,
@@ -127,6 +140,10 @@ class Kafka(Server):
             "broker.heartbeat.interval.ms": 500,
             "broker.session.timeout.ms": 3000,  # so long a broker that was killed is not let in again
             "group.min.session.timeout.ms": 1000,
+            "group.consumer.heartbeat.interval.ms": 500,
+            "group.consumer.min.heartbeat.interval.ms": 500,
+            "group.consumer.session.timeout.ms": 5000,
+            "group.consumer.min.session.timeout.ms": 5000,
             "log.cleaner.backoff.ms": 200,
             "log.retention.check.interval.ms": 1000,
             "log.initial.task.delay.ms": 1000,
