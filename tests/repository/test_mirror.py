@@ -13,6 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Modules that have none, below the file that tests them together with their neighbours.
 TESTED_WITH_OTHERS = {
+    "connectors/test_kafka.py": [
+        "connectors/kafka_assignments",
+        "connectors/kafka_client",
+        "connectors/kafka_membership",
+    ],
     "engine/test_acker.py": ["_engine/completions"],
     "engine/test_acker_threads.py": ["_engine/single_entry"],
     "engine/test_plain.py": ["_engine/plain/checks", "_engine/plain/combine", "_engine/plain/sharded"],

@@ -1,0 +1,323 @@
+"""One client's stay in a Kafka consumer group: what it reads, and the rebalances that give and take partitions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from acker.connectors.kafka_assignments import Assignment, Assignments, Commits, KafkaStats
+from acker.connectors.kafka_client import LOGGER, MISTAKES, KafkaFaults
+from acker.connectors.source import Delivery, SourceEvents
+from acker.errors import AckerError, ConnectionLostError
+
+# Without room, the client is called so often nevertheless: for rebalances, and as max.poll.interval.ms wants it. What
+# comes is kept. At one of these limits the partitions are paused; a pause makes the client throw away what it has
+# fetched ahead, and it takes a second until messages flow again.
+LOOK_SECS: Final = 0.5
+SURPLUS_MAX: Final = 16
+SURPLUS_BYTES_MAX: Final = 1_000_000
+# The longest wait for the last commit, and then for the client's end, while no broker answers.
+CLOSE_SECS: Final = 5.0
+_FROM_THE_START: Final = ("earliest", "smallest", "beginning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipOptions:
+    """The arguments of a `Kafka` source, checked."""
+
+    config: Mapping[str, Any]
+    topics: Sequence[str]
+    commit_secs: float
+    rebalance_secs: float
+    connect_secs: float
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether a rebalance tells the partitions that change, and not all of them."""
+        strategy = str(self.config.get("partition.assignment.strategy", ""))
+        return "cooperative" in strategy or self.config.get("group.protocol") == "consumer"
+
+    @property
+    def starts_at_the_end(self) -> bool:
+        """Whether a group without a commit begins with the messages that come from then on."""
+        fallback = self.config.get("default.topic.config", {}).get("auto.offset.reset", "largest")
+        return str(self.config.get("auto.offset.reset", fallback)).lower() not in _FROM_THE_START
+
+
+def holds(delivery: Delivery) -> bool:
+    """Return whether the assignment of a delivery goes on."""
+    assignment: Assignment = delivery.receipt[0]
+    return assignment.is_held
+
+
+class Membership:
+    """A client from its start to its end. After `close`, whatever it calls back concerns nobody.
+
+    Parameters
+    ----------
+    options : MembershipOptions
+    events : SourceEvents
+    faults : KafkaFaults
+    stats : KafkaStats
+    woken : threading.Event
+        Ends waits.
+
+    Raises
+    ------
+    SourceError
+        The client refuses the configuration.
+    """
+
+    def __init__(
+        self,
+        options: MembershipOptions,
+        events: SourceEvents,
+        faults: KafkaFaults,
+        stats: KafkaStats,
+        woken: threading.Event,
+    ) -> None:
+        self._options = options
+        self._events = events
+        self._faults = faults
+        self._stats = stats
+        self._woken = woken
+        self.assignments = Assignments()
+        self.surplus: list[Delivery] = []
+        self.is_paused = False
+        self._look_at = 0.0
+        self._fault: BaseException | None = None
+        self._is_closed = False
+        self._commits = Commits(faults, stats, options.commit_secs, options.config.get("on_commit"))
+        callbacks = {"error_cb": faults.on_error, "on_commit": self._commits.on_commit}
+        try:
+            self._client = Consumer({**options.config, **callbacks})
+        except (KafkaException, TypeError, ValueError) as fault:
+            raise faults.refused(fault) from None
+
+    def join(self) -> None:
+        """Look for the topics, and join the group.
+
+        Raises
+        ------
+        SourceError, ConnectionLostError
+        """
+        plain = [topic for topic in self._options.topics if not topic.startswith("^")]
+        self._faults.check_topics(self._client, plain, self._options.connect_secs)
+        try:
+            self._client.subscribe(
+                list(self._options.topics),
+                on_assign=self._guarded(self._assign),
+                on_revoke=self._guarded(self._revoke),
+                on_lost=self._guarded(self._lose),
+            )
+        except KafkaException as fault:
+            raise self._faults.raised(self._faults.error_of(fault), "subscribe") from None
+
+    def poll(self, limit: int, wait_secs: float) -> list[Delivery]:
+        """Return what was read; see `Source.poll`."""
+        deliveries: list[Delivery] = []
+        if limit <= 0:
+            self._idle(wait_secs)
+        elif self.surplus:
+            deliveries, self.surplus = self.surplus[:limit], self.surplus[limit:]
+        else:
+            self._resume()
+            deliveries = self._read(limit, wait_secs)
+        self._commits.send_when_due(self._client, self.assignments)
+        return deliveries
+
+    def close(self) -> None:
+        """Commit what is done, and leave the group; a broker that does not answer holds it up for a few seconds."""
+        self._is_closed = True
+        try:
+            self._commits.send_last(self._client, self.assignments, CLOSE_SECS)
+        except Exception as fault:  # noqa: BLE001  A callback of the configuration may raise anything.
+            LOGGER.warning("%s: the last commit: %s", self._faults.name, self._faults.hide(fault))
+        # On a thread of its own, since the client waits without an end for a broker that hangs.
+        leaving = threading.Thread(target=self._leave, name=f"acker {self._faults.name} close", daemon=True)
+        leaving.start()
+        leaving.join(CLOSE_SECS)
+        if leaving.is_alive():
+            LOGGER.warning("%s: no broker lets it leave its group; it goes on without", self._faults.name)
+        self._end(list(self.assignments))
+
+    def _leave(self) -> None:
+        try:
+            self._client.close()
+        except Exception as fault:  # noqa: BLE001  A callback of the configuration may raise anything.
+            LOGGER.warning("%s: close: %s", self._faults.name, self._faults.hide(fault))
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def _read(self, limit: int, wait_secs: float) -> list[Delivery]:
+        """Return deliveries; wait for the first one only."""
+        deliveries: list[Delivery] = []
+        try:
+            messages = self._client.consume(limit, 0)
+            if not messages and (first := self._client.poll(wait_secs)) is not None:
+                deliveries = self._enter([first])  # now, since a rebalance within the next call may concern it
+                messages = self._client.consume(limit - 1, 0) if limit > 1 else []
+        except AckerError:
+            raise
+        except KafkaException as fault:
+            raise self._faults.raised(self._faults.error_of(fault), "reading") from None
+        except Exception as fault:  # noqa: BLE001  A callback of the configuration may raise anything.
+            # The client drops the messages that it held at that time, so only a new one goes on at the right place.
+            text = f"{self._faults.name}: reading: {type(fault).__name__}: {self._faults.hide(fault)}"
+            raise ConnectionLostError(text) from None
+        if messages:
+            deliveries += self._enter(messages)
+        if deliveries and not holds(deliveries[0]):
+            del deliveries[0]
+        if self._fault is not None:
+            raise self._fault
+        if self._faults.fatal is not None:
+            raise self._faults.fatal
+        return deliveries
+
+    def _enter(self, messages: Iterable[Any]) -> list[Delivery]:
+        """Note offsets as open, and return their deliveries."""
+        by_place = self.assignments.by_place
+        deliveries = []
+        for message in messages:
+            if (error := message.error()) is not None:
+                self._judge(error, message)
+                continue
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            assignment = by_place.get((topic, partition))
+            if assignment is None:
+                continue  # it was revoked by a rebalance within the same call
+            if offset < assignment.next:
+                self._refuse_older(assignment, offset)
+            assignment.tracker.emitted(partition, offset)
+            assignment.next = offset + 1
+            headers = message.headers()
+            deliveries.append(
+                Delivery(
+                    f"{topic}/{partition}@{offset}",
+                    message.value() or b"",
+                    dict(headers) if headers else {},
+                    1,
+                    message,
+                    (assignment, offset),
+                )
+            )
+        if deliveries:
+            self._faults.on_success()
+        return deliveries
+
+    def _refuse_older(self, assignment: Assignment, offset: int) -> None:
+        """Raise: the log lost its end, or the topic was made anew, so old offsets are those of new messages."""
+        was = assignment.next
+        self._end([assignment])  # without a commit, which could skip new messages
+        raise ConnectionLostError(
+            f"{self._faults.name}: the offsets of {assignment} went back from {was} to {offset}: it was truncated or"
+            " made anew; reading starts again at the last commit"
+        )
+
+    def _judge(self, error: KafkaError, message: Message) -> None:
+        """Raise if an error of the client needs a new one; else note it."""
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            return
+        if code == KafkaError._MAX_POLL_EXCEEDED:
+            LOGGER.error(
+                "%s: it was not polled for longer than 'max.poll.interval.ms', so the group gave its partitions away;"
+                " raise it, or find what blocks this process",
+                self._faults.name,
+            )
+        if error.fatal() or code in MISTAKES or code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise self._faults.raised(error, message.topic() or "the group")
+        self._faults.on_error(error)
+
+    def _idle(self, wait_secs: float) -> None:
+        """Hand out nothing, but let the client see to its group."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECS
+            size = sum(len(delivery.value) for delivery in self.surplus)
+            if not self.is_paused and (len(self.surplus) >= SURPLUS_MAX or size >= SURPLUS_BYTES_MAX):
+                self._client.pause(self.assignments.places())
+                self.is_paused = True
+            read = self._read(1, 0)  # first, since a rebalance within it replaces the list
+            self.surplus += read
+        self._woken.wait(wait_secs)
+        self._woken.clear()
+
+    def _resume(self) -> None:
+        if self.is_paused:
+            self.is_paused = False
+            self._client.resume(self.assignments.places())
+
+    # ---- rebalances, within calls of the client ---------------------------------------------------------------------
+
+    def _guarded(self, act: Callable[[Sequence[TopicPartition]], None]) -> Callable[[Consumer, Any], None]:
+        """Return a callback that keeps what it raises for the end of `poll`: the client would drop messages with it."""
+
+        def callback(_: Consumer, partitions: Sequence[TopicPartition]) -> None:
+            if self._is_closed:
+                return  # it is being closed
+            try:
+                act(partitions)
+            except KafkaException as fault:
+                self._fault = self._faults.raised(self._faults.error_of(fault), "rebalance")
+            except Exception as fault:  # noqa: BLE001  `poll` raises it.
+                self._fault = fault
+
+        return callback
+
+    def _assign(self, partitions: Sequence[TopicPartition]) -> None:
+        if self._options.starts_at_the_end:
+            self._pin(partitions)
+        if self._options.is_incremental:
+            self._client.incremental_assign(list(partitions))
+        else:
+            self._client.assign(list(partitions))
+        if self.is_paused and partitions:
+            self._client.pause(list(partitions))
+        self.assignments.begin(partitions)
+
+    def _pin(self, partitions: Sequence[TopicPartition]) -> None:
+        """Commit the end of partitions that have no commit yet.
+
+        Otherwise, whoever reads them next, before the first commit, would begin at what is the end by then.
+        """
+        new = []
+        for place in self._client.committed(list(partitions), timeout=self._options.connect_secs):
+            if place.error is not None:
+                raise KafkaException(place.error)
+            if place.offset < 0:
+                place.offset = self._client.get_watermark_offsets(place, timeout=self._options.connect_secs)[1]
+                new.append(place)
+        if new:
+            self._client.commit(offsets=new, asynchronous=False)
+
+    def _revoke(self, partitions: Sequence[TopicPartition]) -> None:
+        ended = self.assignments.find(partitions)
+        self._events.finish(lambda delivery: delivery.receipt[0] in ended, self._options.rebalance_secs)
+        self._commits.send_now(self._client, self.assignments, ended)
+        self._stats.revoked += len(ended)
+        self._forget(ended)
+
+    def _lose(self, partitions: Sequence[TopicPartition]) -> None:
+        lost = self.assignments.find(partitions)
+        LOGGER.warning("%s: lost %s without notice", self._faults.name, ", ".join(sorted(map(str, lost))))
+        self._stats.lost += len(lost)
+        self._forget(lost)
+
+    def _forget(self, ended: set[Assignment]) -> None:
+        """End assignments whose messages others will read."""
+        if self.is_paused:
+            self._client.resume([each.at(-1) for each in ended])  # or else it would stay so when it comes back
+        self._end(ended)
+        self._events.revoked(lambda delivery: delivery.receipt[0] in ended)
+
+    def _end(self, ended: Iterable[Assignment]) -> None:
+        self._stats.left_open += self.assignments.open(ended)
+        self.assignments.end(ended)
+        self.surplus = [delivery for delivery in self.surplus if holds(delivery)]
