@@ -26,7 +26,6 @@ TESTED_WITH_OTHERS = {
     "native/test_codes.py": ["_engine/codes"],
     "connectors/test_consumer.py": [
         "connectors/attempts",
-        "connectors/intake",
         "connectors/open_messages",
         "connectors/options",
         "connectors/settlement",

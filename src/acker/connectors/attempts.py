@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any, Final
 
 from acker.connectors.source import Delivery
 from acker.topology.reasons import Reason
 
-# The longest wait without a look at signals.
-_SIGNAL_SECS: Final = 0.5
+# The longest wait of a thread that wants a message. If another thread receives a signal, as after SIGSTOP and SIGCONT,
+# nothing interrupts the wait of the main thread, and the handler runs only when the wait ends. And an exception of a
+# handler can swallow the item that was to wake the thread up.
+_LOOK_SECS: Final = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -33,8 +34,9 @@ class Attempt:
     since_ns : int
         When it was delivered, or was handed out, on the monotonic clock.
     state : str
-        "ready": not handed out yet. "open": handed out. "waiting": for a retry. "dead": its dead letter is not
-        confirmed yet. "done": its ack is on the way. "ended".
+        "ready": not handed out yet. "withheld": the same, while a rebalance may take it away. "open": handed out.
+        "failed": its source is not told yet. "waiting": for a retry. "dead": its dead letter is not confirmed yet.
+        "done": its ack is on the way. "ended".
     reason : Reason or None
         Of its failure.
     tree : Any
@@ -71,24 +73,32 @@ class AttemptTable:
     """The attempts by message id, a queue of those that can be handed out, and a heap of those that wait.
 
     Any thread may call `take`, `listen`, `close` and `oldest`, the I/O thread everything.
+
+    Attributes
+    ----------
+    is_closed : bool
+        Whether `take` returns None. Set by itself, it wakes nobody who waits.
     """
 
     def __init__(self) -> None:
         self._ids = itertools.count(1)
         self._by_id: dict[int, Attempt] = {}
         self._ready: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
+        self.is_closed = False
         self._handing_out = threading.Lock()
+        self._withheld: list[Attempt] = []
         self._waiting: list[tuple[float, int, Attempt]] = []
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: set[Callable[[], None]] = set()
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def add(self, delivery: Delivery, number: int) -> Attempt:
-        """Add an attempt, ready to be handed out; call `notify` after the last one."""
-        attempt = Attempt(next(self._ids), delivery, number, time.monotonic_ns())
+    def add(self, delivery: Delivery, number: int, state: str = "ready") -> Attempt:
+        """Add an attempt, by default ready to be handed out; call `notify` after the last one."""
+        attempt = Attempt(next(self._ids), delivery, number, time.monotonic_ns(), state)
         self._by_id[attempt.message_id] = attempt
-        self._ready.put(attempt)
+        if state == "ready":
+            self._ready.put(attempt)
         return attempt
 
     def take(self, timeout_secs: float | None = None) -> Attempt | None:
@@ -99,8 +109,14 @@ class AttemptTable:
         queue.Empty
             Nothing came within `timeout_secs`.
         """
-        while True:
-            attempt = self._get() if timeout_secs is None else self._ready.get(timeout_secs > 0, timeout_secs)
+        secs = _LOOK_SECS if timeout_secs is None else timeout_secs
+        while not self.is_closed:
+            try:
+                attempt = self._ready.get(secs > 0, secs)
+            except queue.Empty:
+                if timeout_secs is not None and not self.is_closed:
+                    raise
+                continue
             if attempt is None:
                 self._ready.put(None)  # for the next one who asks
                 return None
@@ -109,37 +125,52 @@ class AttemptTable:
                     attempt.state = "open"
                     attempt.since_ns = time.monotonic_ns()
                     return attempt
-
-    def _get(self) -> Attempt | None:
-        """Wait for an item without an end."""
-        while True:
-            # If another thread receives a signal, as after SIGSTOP and SIGCONT, nothing interrupts the wait of the main
-            # thread, and the handler runs only when the wait ends.
-            with contextlib.suppress(queue.Empty):
-                return self._ready.get(timeout=_SIGNAL_SECS)
+        return None
 
     def close(self) -> None:
-        """Let every `take`, from now on, return None once the queue is empty."""
+        """Let every `take`, from now on, return None."""
+        self.is_closed = True
         self._ready.put(None)
         self.notify()
 
+    def rescue(self) -> None:
+        """Offer attempts again that a thread has drawn and not handed out.
+
+        An exception of a signal handler, such as `KeyboardInterrupt`, can come between the two.
+        """
+        if self._ready.empty():
+            for attempt in self.of({"ready"}):
+                self._ready.put(attempt)  # if it is there twice, the second one is skipped
+
     def notify(self) -> None:
         """Call the listeners."""
-        for listener in list(self._listeners):
+        for listener in self._listeners.copy():
             try:
                 listener()
             except RuntimeError:  # its event loop is closed
-                self._listeners.remove(listener)
+                self._listeners.discard(listener)
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call a function, on the I/O thread, when attempts became ready; return a function that ends this."""
-        self._listeners.append(listener)
+        self._listeners.add(listener)
+        return lambda: self._listeners.discard(listener)
 
-        def end() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+    def withhold(self, concerned: Callable[[Delivery], bool]) -> None:
+        """Hand out no attempts of some deliveries until `hand_out_withheld`."""
+        for attempt in self.of({"ready"}, concerned):
+            with self._handing_out:
+                if attempt.state == "ready":
+                    attempt.state = "withheld"
+                    self._withheld.append(attempt)
 
-        return end
+    def hand_out_withheld(self) -> bool:
+        """Let attempts be handed out that were withheld and not revoked; return whether there are any."""
+        found = [attempt for attempt in self._withheld if attempt.state == "withheld"]
+        self._withheld.clear()
+        for attempt in found:
+            attempt.state = "ready"
+            self._ready.put(attempt)
+        return bool(found)
 
     def get(self, message_id: int) -> Attempt | None:
         """Return an attempt that was handed out and has not ended."""
@@ -177,13 +208,12 @@ class AttemptTable:
         """When the next wait is over, on the monotonic clock."""
         return self._waiting[0][0] if self._waiting else None
 
-    def of(self, states: Iterable[str], concerned: Callable[[Delivery], bool] | None = None) -> list[Attempt]:
-        """Return the attempts in some states, of some deliveries."""
-        wanted = frozenset(states)
+    def of(self, states: Container[str] | None, concerned: Callable[[Delivery], bool] | None = None) -> list[Attempt]:
+        """Return the attempts in some states or in any, of some deliveries or of any."""
         return [
             attempt
             for attempt in self._by_id.values()
-            if attempt.state in wanted and (concerned is None or concerned(attempt.delivery))
+            if (states is None or attempt.state in states) and (concerned is None or concerned(attempt.delivery))
         ]
 
     def deliveries(self) -> list[Delivery]:

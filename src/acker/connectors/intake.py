@@ -31,6 +31,7 @@ _RECONNECT_SECS: Final = 0.5
 _RECONNECT_SECS_MAX: Final = 30.0
 # The longest wait of the I/O thread: signal handlers and destructors cannot end a poll.
 _WAIT_SECS_MAX: Final = 0.5
+_RESCUE_SECS: Final = 1.0
 
 # What the owner makes of the items of the inbox: it calls `Intake.end` and returns the seconds until its next turn.
 Turn = Callable[[list[Any]], float]
@@ -83,6 +84,7 @@ class Intake:
         self._thread: threading.Thread | None = None
         # Below this line: of the I/O thread alone.
         self._is_finishing = False
+        self._rescue_at = 0.0
         self._drain_until: float | None = None
 
     # ---- any thread -------------------------------------------------------------------------------------------------
@@ -143,7 +145,7 @@ class Intake:
 
         Messages that are not handed out go back to the broker. Open ones may end until the time to drain is over.
         """
-        self._is_stopping = True
+        self._is_stopping = self.attempts.is_closed = True
         self._signal.put(None)
         # A handler runs on the main thread, maybe while this thread is inside `wake`.
         if threading.current_thread() is not threading.main_thread():
@@ -190,11 +192,14 @@ class Intake:
         self.settlement.reopened()
 
     def _step(self) -> None:
-        """Settle, replay, renew, and poll once."""
+        """Settle, replay, renew leases, and poll once."""
         due_secs = self._settle()
         now = time.monotonic()
         self.counts.retried += self.attempts.replay(now)
         self.settlement.renew_leases(now)
+        if now >= self._rescue_at:
+            self._rescue_at = now + _RESCUE_SECS
+            self.attempts.rescue()
         room = 0 if self._is_stopping else max(0, min(self.options.open_max - len(self.attempts), _POLL_MAX))
         wait_secs = self._wait_secs(now, due_secs)
         if room == 0:
@@ -208,6 +213,7 @@ class Intake:
         self.counts.polls += 1
         deliveries = self.source.poll(room, wait_secs)
         self._is_idle = False
+        self._clear_signal()
         self._accept(deliveries)
 
     def _wait_secs(self, now: float, due_secs: float) -> float:
@@ -226,13 +232,16 @@ class Intake:
             with contextlib.suppress(queue.Empty):
                 self._signal.get(timeout=secs)
         self._is_idle = False
+        self._clear_signal()
+
+    def _clear_signal(self) -> None:
         while not self._signal.empty():
             self._signal.get()
 
     def _accept(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
             self.settlement.accept(delivery)
-        if deliveries:
+        if self.attempts.hand_out_withheld() or deliveries:
             self.attempts.notify()
 
     def _turn_owner(self) -> float:
@@ -244,7 +253,7 @@ class Intake:
     def _settle(self) -> float:
         """Settle what has ended; return the seconds until the owner's next turn."""
         due_secs = self._turn_owner()
-        self.settlement.flush_acks()
+        self.settlement.flush()
         return due_secs
 
     # ---- called by the source, on the I/O thread --------------------------------------------------------------------
@@ -254,10 +263,13 @@ class Intake:
         if self._is_finishing:
             return
         self._is_finishing = True
+        # Work that begins now would be done again by whoever gets these messages.
+        self.attempts.withhold(concerned)
         deadline = time.monotonic() + secs
         try:
             while True:
-                due_secs = self._settle()
+                due_secs = self._turn_owner()
+                self.settlement.flush_acks()
                 now = time.monotonic()
                 self.settlement.renew_leases(now)
                 if now >= deadline or not self.attempts.of({"open", "dead"}, concerned):
@@ -292,13 +304,15 @@ class Intake:
             self.settlement.is_stopping = True
             self._drain_until = time.monotonic() + self.options.drain_secs
             self.attempts.close()
-            self.settlement.release(self.attempts.of({"ready", "waiting"}))
+            self.settlement.release(self.attempts.of({"ready", "withheld", "waiting"}))
         return not self.attempts.of({"open", "dead", "done"}) or time.monotonic() >= self._drain_until
 
     def _fail(self, fault: BaseException) -> None:
-        self.error = fault
+        self.error = self.error or fault
         self._is_stopping = self.settlement.is_stopping = True
-        if not isinstance(fault, SourceError):
+        if isinstance(fault, SourceError):
+            self._logger.error("%s: %s", self.source.name, fault)
+        else:
             self._logger.error("%s: the I/O thread failed", self.source.name, exc_info=fault)
 
     def _end(self) -> None:
@@ -312,14 +326,21 @@ class Intake:
         except BaseException as fault:  # noqa: BLE001 - it is raised where messages are taken
             self._fail(fault)
         finally:
+            self._close()
+
+    def _close(self) -> None:
+        try:
             self.settlement.forget_all()
             self.source.close()
+        except BaseException as fault:  # noqa: BLE001 - as above
+            self._fail(fault)
+        finally:
             self._is_stopping = True
             self.attempts.close()
 
     def _settle_last(self) -> None:
         self._settle()
-        left = self.attempts.of({"ready", "open", "waiting", "dead"})
+        left = [attempt for attempt in self.attempts.of(None) if attempt.state != "done"]
         if left:
             self._logger.warning(
                 "%s: %d messages, such as %s, were not done within %g s, and go back to the broker",
@@ -329,3 +350,4 @@ class Intake:
                 self.options.drain_secs,
             )
             self.settlement.release(left)
+            self.settlement.flush()

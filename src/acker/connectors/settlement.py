@@ -70,12 +70,16 @@ class Settlement:
         self.is_open = False
         self.is_stopping = False
         self.confirmed: deque[Attempt] = deque()
+        # What the source is still to be told: an item leaves its list only after the call that tells it, so a lost
+        # connection in between loses none.
+        self._done: list[Attempt] = []
+        self._failed: deque[tuple[Callable[[Attempt], None], Attempt]] = deque()
+        self._back: list[Delivery] = []
         self._source = source
         self._options = options
         self._logger = logger
         self._wake = wake
         self._on_over = on_over
-        self._done: list[Attempt] = []
         self._renew_at = 0.0
         publisher = options.publisher
         self._writer = None if publisher is None else DeadLetterWriter(publisher, source.name, self._confirm, logger)
@@ -86,17 +90,19 @@ class Settlement:
 
     def accept(self, delivery: Delivery) -> None:
         """Take a delivery into the process."""
-        attempt = self.attempts.add(delivery, delivery.attempt)
         self.counts.delivered += 1
         most = self._options.attempts_max
-        if most is not None and delivery.attempt > most:
-            # The broker counts attempts that died with their process.
-            text = f"the broker delivers it for the {delivery.attempt}th time, and attempts_max is {most}"
-            attempt.reason = Reason(ReasonKind.FAILED, exception=text, attempt=delivery.attempt)
-            self._give_up(attempt)
+        if most is None or delivery.attempt <= most:
+            self.attempts.add(delivery, delivery.attempt)
+            return
+        # The broker counts attempts that died with their process. So nobody may take this one.
+        attempt = self.attempts.add(delivery, delivery.attempt, "failed")
+        text = f"this is its delivery {delivery.attempt} by the broker, and attempts_max is {most}"
+        attempt.reason = Reason(ReasonKind.FAILED, exception=text, attempt=delivery.attempt)
+        self._give_up(attempt)
 
     def end(self, message_id: int, reason: Reason | None, *, is_final: bool = False) -> bool:
-        """Settle one attempt, on the I/O thread only; return whether it was open.
+        """Settle one attempt, on the I/O thread only; return whether it was open. The next `flush` tells the source.
 
         Parameters
         ----------
@@ -129,12 +135,27 @@ class Settlement:
         elif self.is_stopping:
             self.release([attempt])
         else:
-            self._retry(attempt)
+            attempt.state = "failed"
+            self._failed.append((self._retry, attempt))
         return True
 
     def _ack(self, attempt: Attempt) -> None:
         attempt.state = "done"
         self._done.append(attempt)
+
+    def flush(self) -> None:
+        """Tell the source what has ended, unless the connection is lost."""
+        self.flush_acks()
+        while self._failed and self.is_open:
+            settle, attempt = self._failed[0]
+            if attempt.state == "failed":  # and was not revoked
+                settle(attempt)
+            self._failed.popleft()
+        if self._back and self.is_open:
+            held = [delivery for delivery in self._back if self._source.holds(delivery)]
+            if held:
+                self._source.release(held)
+            self._back.clear()
 
     def flush_acks(self) -> None:
         """Ack what is done, dead letters that are confirmed included."""
@@ -148,7 +169,6 @@ class Settlement:
         held = [attempt.delivery for attempt in self._done if self._source.holds(attempt.delivery)]
         if held:
             self._source.ack(held)
-        # Only now: if the connection was lost, they are acked again after the next open.
         self.counts.revoked += len(self._done) - len(held)
         for attempt in self._done:
             self.attempts.end(attempt)
@@ -156,20 +176,38 @@ class Settlement:
 
     def _give_up(self, attempt: Attempt) -> None:
         """Write a dead letter; the ack follows when it is confirmed."""
-        attempt.state = "dead"
         key, reason = attempt.delivery.key, attempt.reason
         self._logger.error("%s: gave up %s after attempt %d: %s", self._source.name, key, attempt.number, reason)
         if self._writer is not None:
+            attempt.state = "dead"
             self._writer.write(attempt)
-            return
+        else:
+            attempt.state = "failed"
+            self._failed.append((self._give_up_to_broker, attempt))
+
+    def _give_up_to_broker(self, attempt: Attempt) -> None:
         if self._source.holds(attempt.delivery):
-            self._source.give_up(attempt.delivery, str(reason))
+            self._source.give_up(attempt.delivery, str(attempt.reason))
             self.counts.dead_letters += 1
+        else:
+            self.counts.revoked += 1
         self.attempts.end(attempt)
 
     def _retry(self, attempt: Attempt) -> None:
+        if not self._source.holds(attempt.delivery):
+            self.counts.revoked += 1
+            self.attempts.end(attempt)
+            return
+        if self.is_stopping:
+            self.release([attempt])
+            return
         options = self._options
         delay_secs = backoff(attempt.number, options.backoff_secs, options.backoff_secs_max)
+        if self._source.retry(attempt.delivery, delay_secs):
+            self.counts.retried += 1
+            self.attempts.end(attempt)
+        else:
+            self.attempts.wait(attempt, delay_secs)
         self._logger.warning(
             "%s: attempt %d of %s failed, the next one is in %.3g s: %s",
             self._source.name,
@@ -178,15 +216,6 @@ class Settlement:
             delay_secs,
             attempt.reason,
         )
-        attempt.state = "waiting"
-        if not self._source.holds(attempt.delivery):
-            self.counts.revoked += 1
-            self.attempts.end(attempt)
-        elif self.is_open and self._source.retry(attempt.delivery, delay_secs):
-            self.counts.retried += 1
-            self.attempts.end(attempt)
-        else:
-            self.attempts.wait(attempt, delay_secs)
 
     def renew_leases(self, now: float) -> None:
         """Renew the leases of all messages, if it is time."""
@@ -218,7 +247,7 @@ class Settlement:
 
     def revoked(self, concerned: Callable[[Delivery], bool]) -> None:
         """Forget some deliveries; their outcomes no longer count."""
-        for attempt in self.attempts.of({"ready", "open", "waiting", "dead", "done"}, concerned):
+        for attempt in self.attempts.of(None, concerned):
             self.counts.revoked += 1
             if attempt.state == "done":
                 self._done.remove(attempt)
@@ -230,13 +259,11 @@ class Settlement:
             self._on_over(attempt)
 
     def release(self, attempts: list[Attempt]) -> None:
-        """Give attempts back to the broker."""
+        """Give attempts back to the broker, with the next `flush`."""
         for attempt in attempts:
             self._forget(attempt)
+            self._back.append(attempt.delivery)
         self.counts.released += len(attempts)
-        held = [attempt.delivery for attempt in attempts if self._source.holds(attempt.delivery)]
-        if held and self.is_open:
-            self._source.release(held)
 
     def stop_writing(self) -> None:
         """End the thread of dead letters."""
@@ -245,6 +272,9 @@ class Settlement:
 
     def forget_all(self) -> None:
         """Forget every attempt, without a word to the source."""
-        for attempt in self.attempts.of({"ready", "open", "waiting", "dead", "done"}):
+        if self._done:
+            text = "%s: %d messages, such as %s, are done and could not be acked: the broker delivers them again"
+            self._logger.warning(text, self._source.name, len(self._done), self._done[0].delivery.key)
+        for attempt in self.attempts.of(None):
             self._forget(attempt)
         self._done.clear()

@@ -1,0 +1,391 @@
+"""The I/O thread: sources that fail at any call, outcomes that no lost connection may swallow, and its end."""
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from acker import SourceError
+from acker.connectors import Consumer
+from acker.connectors.attempts import AttemptTable
+from acker.connectors.source import Delivery
+from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
+
+QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
+
+
+@pytest.fixture(autouse=True)
+def _reconnect_soon(monkeypatch):
+    monkeypatch.setattr("acker.connectors.intake._RECONNECT_SECS", 0.01)
+
+
+def wait_until(condition):
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def consume_all(consumer, broker, work):
+    """Work on messages until nothing is left."""
+
+    def stop():
+        try:
+            broker.wait_until(lambda broker: broker.left() == 0)
+        finally:
+            consumer.stop()
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    with consumer:
+        for message in consumer:
+            with message:
+                work(message)
+    stopping.join()
+
+
+# ---- a connection that is lost while outcomes are settled -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["retry", "give_up", "ack", "extend"])
+@pytest.mark.parametrize("after", [False, True])
+def test_no_outcome_is_forgotten_when_the_connection_breaks_meanwhile(method, after):
+    """With leases, deliveries outlive their connection: nobody delivers again what the consumer holds."""
+    broker = MemoryBroker(lease_secs=3 if method == "extend" else 60, dead_letters=True)
+    broker.publish(b"%d" % number for number in range(30))
+    source = MemorySource(broker)
+    source.lose(method, at=1 if method == "extend" else 2, after=after)
+    gate = threading.Barrier(30)
+
+    def work(message):
+        if message.attempt == 1:
+            gate.wait(60)  # so that all end in one turn, or nearly
+            wait_until(lambda: method != "extend" or source.calls["extend"])
+        if int(message.value) % 3 == 1 or (int(message.value) % 3 == 2 and message.attempt < 2):
+            raise LookupError("no lamp")
+
+    consumer = Consumer(source, attempts_max=3, dead_letters="broker", drain_secs=5, **QUICK)
+    with consumer, ThreadPoolExecutor(30) as pool:
+
+        def iterate():
+            for message in consumer:
+                with message:
+                    work(message)
+
+        ends = [pool.submit(iterate) for _ in range(30)]
+        broker.wait_until(lambda broker: broker.left() == 0)
+        consumer.stop()
+        for end in ends:
+            end.result(60)
+    assert sorted(broker.acked) == sorted(b"%d" % number for number in range(30) if number % 3 != 1)
+    assert len(broker.given_up) == 10 and broker.violations == []
+    assert consumer.stats().tasks[0].user["reconnects"] == 1
+
+
+def test_nothing_is_given_up_without_a_connection():
+    broker = MemoryBroker(lease_secs=60, dead_letters=True)
+    broker.publish([b"bad"])
+    source = MemorySource(broker)
+    with Consumer(source, attempts_max=1, dead_letters="broker", **QUICK) as consumer:
+        message = next(iter(consumer))
+        broker.stop()
+        wait_until(lambda: not source.connected)
+        message.fail("no lamp")
+        wait_until(lambda: not message.alive)
+        broker.start()
+        broker.wait_until(lambda broker: broker.given_up)
+    assert consumer.stats().tasks[0].dead_letters == 1 and broker.violations == []
+
+
+def test_a_connection_that_breaks_while_messages_are_given_back_is_no_error(caplog):
+    broker = MemoryBroker()
+    broker.publish(b"%d" % number for number in range(5))
+    source = MemorySource(broker)
+    source.lose("release")
+    with Consumer(source, **QUICK) as consumer:
+        iterator = iter(consumer)
+        message = next(iterator)
+        wait_until(lambda: len(consumer) == 5)
+        consumer.stop()
+        assert list(iterator) == []  # raises no ConnectionLostError
+        message.ack()
+    assert broker.left() in (4, 5) and broker.violations == []
+    assert "the I/O thread failed" not in caplog.text
+
+
+def test_a_loss_at_the_end_tells_what_is_done_and_not_acked(caplog):
+    broker = MemoryBroker()
+    broker.publish([b"a"])
+    source = MemorySource(broker)
+    with Consumer(source, drain_secs=0.1, **QUICK) as consumer:
+        message = next(iter(consumer))
+        source.refuse(10**6)
+        source.lose("ack")
+        source.lose("ack", at=2, times=10**6)
+        message.ack()
+    assert broker.left() == 1
+    assert message.alive is False
+
+
+def test_acks_that_cannot_be_sent_are_named(caplog):
+    broker = MemoryBroker(lease_secs=60)
+    broker.publish([b"a"])
+    source = MemorySource(broker)
+    with Consumer(source, drain_secs=0.1, **QUICK) as consumer:
+        message = next(iter(consumer))
+        broker.stop()
+        wait_until(lambda: not source.connected)
+        message.ack()
+    assert broker.acked == []
+    assert "1 messages, such as memory/0, are done and could not be acked" in caplog.text
+
+
+@pytest.mark.parametrize("secs", [0.0, 0.3])
+def test_stop_ends_a_consumer_that_has_no_connection(secs):
+    broker = MemoryBroker()
+    broker.stop()
+    source = MemorySource(broker)
+    consumer = Consumer(source, drain_secs=secs)
+    consumer.start()
+    wait_until(lambda: consumer.stats().tasks[0].user["reconnects"] >= 1)
+    consumer.close()
+    assert consumer.stats().state == "stopped"
+
+
+# ---- a source with bugs ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["open", "poll", "ack", "retry", "give_up", "extend", "release", "close"])
+@pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit, KeyboardInterrupt, SourceError])
+def test_whatever_a_source_raises_ends_every_iteration_with_it(method, kind, caplog):
+    broker = MemoryBroker(lease_secs=0.3, dead_letters=True)
+    broker.publish([b"good", b"again", b"bad"])
+    source = MemorySource(broker)
+
+    def fail():
+        raise kind("a bug")
+
+    source.on(method, fail)
+    consumer = Consumer(source, attempts_max=2, dead_letters="broker", **QUICK)
+    consumer.start()
+    with ThreadPoolExecutor(2) as pool:
+
+        def iterate():
+            for message in consumer:
+                with message:
+                    wait_until(lambda: method != "extend" or source.calls["extend"])
+                    if message.value == b"bad" or (message.value == b"again" and message.attempt == 1):
+                        raise LookupError("no lamp")
+
+        ends = [pool.submit(iterate) for _ in range(2)]
+        if method in ("release", "close"):
+            broker.wait_until(lambda broker: broker.given_up)
+            broker.deliver_late(1)
+            wait_until(lambda: len(consumer) == 0)
+        if method == "release":
+            # One more that stays open.
+            broker.publish([b"late"])
+            broker.deliver_now()
+        if method in ("release", "close"):
+            consumer.stop()
+        faults = [end.exception(60) for end in ends]
+    consumer.close()
+    if method != "release" or source.calls["release"]:
+        assert all(isinstance(fault, kind) or fault is None for fault in faults)
+        assert "a bug" in caplog.text
+    if method not in ("release", "close"):
+        assert all(isinstance(fault, kind) for fault in faults)
+    assert consumer.stats().state == "stopped"
+
+
+def test_an_iteration_after_a_failed_close_ends():
+    broker = MemoryBroker()
+    source = MemorySource(broker)
+
+    def fail():
+        raise ZeroDivisionError("a bug in close")
+
+    source.on("close", fail)
+    consumer = Consumer(source)
+    consumer.start()
+    consumer.close()
+    with pytest.raises(ZeroDivisionError):
+        next(iter(consumer))
+
+
+class Generous(MemorySource):
+    """Returns more than it is asked for."""
+
+    def poll(self, limit, wait_secs):
+        return super().poll(2 * limit, wait_secs)
+
+
+def test_a_source_that_returns_too_much_is_asked_for_less():
+    broker = MemoryBroker()
+    broker.publish(b"%d" % number for number in range(100))
+    seen = []
+    consumer = Consumer(Generous(broker), open_max=4, **QUICK)
+    consume_all(consumer, broker, lambda message: seen.append(message.value))
+    assert len(seen) == 100 and broker.violations == []
+
+
+# ---- handing out ----------------------------------------------------------------------------------------------------
+
+
+def delivery_of(number):
+    return Delivery(f"jobs#{number}", b"", {}, 1, None, number)
+
+
+def test_a_message_that_the_broker_delivers_too_often_is_handed_to_nobody():
+    """It may be what ended the processes before."""
+    for _ in range(100):
+        broker, letters = MemoryBroker(), MemoryPublisher()
+        broker.publish([b"bad"])
+        first = MemorySource(broker)
+        first.open(None, 1)
+        first.poll(1, 0.0)
+        first.close()
+        consumer = Consumer(MemorySource(broker), attempts_max=1, dead_letters=letters, **QUICK)
+        consume_all(consumer, broker, lambda _: pytest.fail("it was handed out"))
+        assert len(letters.published) == 1
+
+
+def test_an_attempt_that_was_drawn_and_not_handed_out_is_offered_again():
+    attempts = AttemptTable()
+    attempts.add(delivery_of(1), 1)
+    assert attempts._ready.get() is not None  # and then came a KeyboardInterrupt
+    attempts.rescue()
+    taken = attempts.take(0)
+    assert taken is not None and taken.state == "open"
+    attempts.rescue()
+    attempts.close()
+    assert attempts.take() is None
+
+
+def test_an_end_whose_wake_up_was_swallowed_is_noticed(monkeypatch):
+    monkeypatch.setattr("acker.connectors.attempts._LOOK_SECS", 0.01)
+    attempts = AttemptTable()
+    attempts.close()
+    assert attempts._ready.get() is None  # and then came a KeyboardInterrupt
+    assert attempts.take() is None and attempts.take(0) is None
+
+
+def test_asking_again_after_the_end_needs_no_memory():
+    attempts = AttemptTable()
+    attempts.close()
+    for _ in range(1000):
+        assert attempts.take(0) is None
+    assert attempts._ready.qsize() <= 1
+
+
+def test_listeners_may_leave_while_they_are_told():
+    attempts = AttemptTable()
+    ends = []
+
+    def closed():
+        for end in ends:
+            end()
+        raise RuntimeError("Event loop is closed")
+
+    ends.append(attempts.listen(closed))
+    attempts.notify()
+    attempts.notify()
+
+
+def test_no_signals_pile_up_while_there_is_room():
+    broker = MemoryBroker()
+    broker.publish(b"%d" % number for number in range(2000))
+    consumer = Consumer(MemorySource(broker), open_max=10_000, **QUICK)
+    with ThreadPoolExecutor(4) as pool, consumer:
+
+        def iterate():
+            for message in consumer:
+                message.ack()
+
+        ends = [pool.submit(iterate) for _ in range(4)]
+        broker.wait_until(lambda broker: broker.left() == 0)
+        wait_until(lambda: consumer._intake._signal.qsize() <= 1)
+        consumer.stop()
+        for end in ends:
+            end.result(60)
+
+
+# ---- rebalances -----------------------------------------------------------------------------------------------------
+
+
+def test_a_rebalance_hands_out_nothing_that_it_takes_away():
+    broker = MemoryBroker()
+    broker.publish(b"%d" % number for number in range(10))
+    source = MemorySource(broker)
+    with Consumer(source, **QUICK) as consumer:
+        iterator = iter(consumer)
+        first = next(iterator)
+        wait_until(lambda: len(consumer) == 10)
+        began = threading.Event()
+
+        def concerned(delivery):
+            began.set()
+            return delivery.value < b"5"
+
+        source.rebalance(concerned, secs=30)
+        assert began.wait(60)
+        wait_until(lambda: source.calls["ack"] == 0 and consumer._intake.attempts._withheld)
+        # Meanwhile the other ones are handed out, and those of the rebalance are not.
+        others = [next(iterator) for _ in range(5)]
+        assert [message.value for message in others] == [b"5", b"6", b"7", b"8", b"9"]
+        for message in [first, *others]:
+            message.ack()
+        again = [next(iterator) for _ in range(4)]
+        assert sorted(message.value for message in again) == [b"1", b"2", b"3", b"4"]
+        for message in again:
+            message.ack()
+        broker.wait_until(lambda broker: broker.left() == 0)
+    assert broker.counts["acked"] == 10 and broker.violations == []
+
+
+def test_failures_wait_for_the_end_of_a_rebalance():
+    broker = MemoryBroker(delays=True)
+    broker.publish([b"a", b"b"])
+    source = MemorySource(broker)
+    called = []
+    source.on("retry", lambda: called.append(source._inside[1]), times=10)
+    with Consumer(source, **QUICK) as consumer:
+        iterator = iter(consumer)
+        first, second = next(iterator), next(iterator)
+        source.rebalance(lambda delivery: delivery.value == b"a", secs=30)
+        wait_until(lambda: source._rebalances == source._rebalances.__class__())
+        second.fail("no lamp")
+        first.ack()
+        again = next(iterator)
+        again.ack()
+        broker.wait_until(lambda broker: broker.left() == 0)
+    assert called == ["retry"] and broker.violations == []
+
+
+def test_a_connection_that_breaks_in_a_rebalance_is_opened_again():
+    broker = MemoryBroker()
+    broker.publish([b"a", b"b"])
+    source = MemorySource(broker)
+    with Consumer(source, **QUICK) as consumer:
+        iterator = iter(consumer)
+        first, second = next(iterator), next(iterator)
+        source.lose("ack")
+        source.rebalance(secs=30)
+        first.ack(), second.ack()
+        for _ in range(2):
+            next(iterator).ack()
+        broker.wait_until(lambda broker: broker.left() == 0)
+    assert sorted(broker.acked) == [b"a", b"b"] and broker.violations == []
+    assert consumer.stats().tasks[0].user["reconnects"] == 1
+
+
+def test_a_mistake_is_logged_even_if_nobody_iterates(caplog):
+    caplog.set_level(logging.ERROR)
+    source = MemorySource(MemoryBroker())
+    source.mistake("poll")
+    with Consumer(source) as consumer:
+        wait_until(lambda: consumer.stats().state == "stopped")
+    assert "there is no such queue" in caplog.text
