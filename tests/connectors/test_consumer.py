@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import weakref
@@ -14,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from acker import ArgumentTypeError, ArgumentValueError, ForkedError, RuntimeStateError, SourceError
-from acker.connectors import Consumer, DeadLetterFile
+from acker import ArgumentTypeError, ArgumentValueError, ForkedError, RuntimeStateError, SourceError, TopologyError
+from acker.connectors import Consumer, DeadLetterFile, PublishBolt, SourceSpout
+from acker.connectors import consumer as consumer_module
 from acker.local.prometheus import RuntimeCollector
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 
@@ -207,6 +209,78 @@ def test_handles_and_messages_are_freed_without_the_collector(broker):
         assert [tree() for tree in trees[:-1]] == [None] * 3  # the last message is still the loop's variable
     finally:
         gc.enable()
+
+
+class InterruptError(BaseException):
+    """Stands for a KeyboardInterrupt."""
+
+
+@pytest.mark.parametrize("place", ["before the tree", "in the decoder", "before the handle"])
+def test_a_message_whose_hand_out_is_interrupted_comes_again(broker, monkeypatch, place):
+    broker.publish([b"a"])
+    interrupts = [InterruptError()]
+
+    def interrupt(*arguments):
+        if interrupts:
+            raise interrupts.pop()
+        return original(*arguments)
+
+    original = bytes.decode
+    decode = interrupt if place == "in the decoder" else original
+    consumer = Consumer(MemorySource(broker), timeout_secs=0.1, **QUICK, decode=decode)
+    if place == "before the tree":
+        original = consumer_module.MessageTree
+        monkeypatch.setattr(consumer_module, "MessageTree", interrupt)
+    elif place == "before the handle":
+        original = consumer_module.ConsumedMessage
+        monkeypatch.setattr(consumer_module, "ConsumedMessage", interrupt)
+    with consumer:
+        with pytest.raises(InterruptError):
+            next(iter(consumer))
+        message = next(iter(consumer))
+        assert (message.value, message.attempt) == ("a", 2)
+        message.ack()
+        broker.wait_until(lambda broker: broker.left() == 0)
+
+
+def test_a_message_that_was_taken_back_while_it_was_handed_out_has_no_effect(broker, monkeypatch):
+    broker.publish([b"a"])
+    source = MemorySource(broker)
+    consumer = Consumer(source, **QUICK)
+    original = consumer_module.MessageTree
+    made = []
+
+    def make(*arguments):
+        if not made:
+            broker.cut()
+            broker.wait_until(lambda broker: broker.counts["delivered"] == 2)
+        made.append(original(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(consumer_module, "MessageTree", make)
+    with consumer:
+        iterator = iter(consumer)
+        first, second = next(iterator), next(iterator)
+        assert not first.alive and second.alive
+        assert made[0].is_cancelled and made[0].attempt.tree is None
+        first.ack()
+        second.ack()
+        broker.wait_until(lambda broker: broker.left() == 0)
+    assert broker.counts["acked"] == 1
+
+
+def test_a_decoder_may_raise_what_has_no_text(broker):
+    class MuteError(Exception):
+        def __str__(self):
+            raise ZeroDivisionError
+
+    def decode(body):
+        raise MuteError
+
+    broker.publish([b"a"])
+    letters = MemoryPublisher()
+    consume(broker, lambda _: None, decode=decode, attempts_max=5, dead_letters=letters)
+    assert "MuteError: its text cannot be made" in letters.published[0].headers["acker-reason"]
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------
@@ -697,8 +771,43 @@ def test_wrong_options_are_refused(broker, options, error, text):
 
 
 def test_a_consumer_needs_a_source():
-    with pytest.raises(ArgumentTypeError, match="source: expected a Source"):
+    with pytest.raises(ArgumentTypeError, match="source: expected a Source, got str"):
         Consumer("amqp://localhost")
+
+
+def test_errors_show_no_passwords(broker):
+    url = "amqp://user:secret@localhost"
+    with pytest.raises(ArgumentTypeError) as wrong_source:
+        Consumer(url)
+    with pytest.raises(ArgumentTypeError) as wrong_letters:
+        Consumer(MemorySource(broker), dead_letters=url)
+    with pytest.raises(TopologyError) as wrong_spout:
+        SourceSpout.spec(source=url)
+    with pytest.raises(TopologyError) as wrong_bolt:
+        PublishBolt.spec(publisher=url)
+    for wrong in (wrong_source, wrong_letters, wrong_spout, wrong_bolt):
+        assert "secret" not in str(wrong.value)
+
+
+EXIT = """
+import sys
+from acker.connectors import Consumer
+from acker.testing.connectors import MemoryBroker, MemorySource
+broker = MemoryBroker()
+broker.publish(b"%d" % number for number in range(100))
+consumer = Consumer(MemorySource(broker))
+iterator = iter(consumer)
+messages = [next(iterator) for _ in range(50)]
+children = [message.child() for message in messages]
+cycle = [messages[0].child()]
+cycle.append(cycle)
+sys.messages = messages[:10]
+"""
+
+
+def test_a_program_that_ends_with_open_messages_ends_silently():
+    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, check=True, text=True, timeout=60)
+    assert done.stdout == done.stderr == ""
 
 
 def test_memory_does_not_grow_with_the_messages_that_wait(broker):

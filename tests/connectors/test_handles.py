@@ -360,6 +360,30 @@ def test_the_coroutines_of_a_message_that_is_over_are_cancelled(owner):
     asyncio.run(main())
 
 
+def test_a_coroutine_of_a_message_that_is_over_already_is_cancelled(owner):
+    async def main():
+        message = owner.message()
+        message._tree.attempt.state = "ended"
+        message._tree.cancel()
+        task = message.spawn(asyncio.sleep(3600))
+        await asyncio.wait([task])
+        assert task.cancelled() and task.cancelling() == 1
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_that_no_handle_can_take_is_closed(owner):
+    async def main():
+        with owner.message() as message:
+            pass
+        work = asyncio.sleep(3600)
+        with pytest.raises(TupleStateError, match="has ended"):
+            message.spawn(work)
+        assert work.cr_frame is None  # so Python does not warn that it was never awaited
+
+    asyncio.run(main())
+
+
 def test_a_spawn_without_a_loop_fails_the_message(owner):
     async def work():
         pass

@@ -55,7 +55,7 @@ class PublishBolt(Bolt):
         if publisher is not None and (not callable(publisher)):
             raise TopologyError(
                 f"{cls.__name__}.spec: publisher has to be a function that returns a new publisher, since each task"
-                f" needs its own: write publisher=lambda: ...; got {publisher!r}"
+                f" needs its own: write publisher=lambda: ...; got {type(publisher).__name__}"
             )
         own: dict[str, Any] = dict(config or {})
         if publisher is not None:

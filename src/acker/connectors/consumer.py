@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from acker._engine.ids import IdGenerator
-from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
 from acker.connectors.handles import ConsumedMessage, MessageTree, Row, describe, track_row
 from acker.connectors.intake import Intake
@@ -96,7 +95,8 @@ class Consumer:
         name: str | None = None,
     ) -> None:
         if not isinstance(source, Source):
-            raise ArgumentTypeError(f"source: expected a Source, got {source!r}")
+            # Without the value, which may be a URL with a password.
+            raise ArgumentTypeError(f"source: expected a Source, got {type(source).__name__}")
         if decode is not None and not callable(decode):
             raise ArgumentTypeError(f"decode: expected a callable, got {decode!r}")
         check_secs("timeout_secs", timeout_secs, above_zero=True)
@@ -114,7 +114,6 @@ class Consumer:
         self.post: Callable[[Row], None] = self._intake.post
         self.post_quietly: Callable[[Row], None] = self._intake.post_quietly
         self.post_unlocked: Callable[[Row], None] = self._intake.post_unlocked
-        self._undecodable = 0
         self._started: float | None = None
         self._starting = threading.Lock()
 
@@ -136,11 +135,14 @@ class Consumer:
         self._started = time.monotonic()
 
     def _ensure_started(self) -> None:
-        if self.process != os.getpid():
-            raise ForkedError("Consumer", self.process)
+        self._refuse_fork()
         with self._starting:
             if self._started is None:
                 self._start()
+
+    def _refuse_fork(self) -> None:
+        if self.process != os.getpid():
+            raise ForkedError("Consumer", self.process)
 
     def stop(self) -> None:
         """Take no new messages: iterations end. Signal handlers may call it."""
@@ -151,7 +153,11 @@ class Consumer:
 
         What is not done goes back to the broker. May be called again.
         """
-        if self._started is not None and self.process == os.getpid():
+        if self.process != os.getpid():
+            return
+        with self._starting:  # else a start on another thread could be missed
+            is_started = self._started is not None
+        if is_started:
             self._intake.stop()
             self._intake.join()
 
@@ -188,6 +194,7 @@ class Consumer:
         self._ensure_started()
         frame = sys._getframe(1)
         while (attempt := self._intake.take()) is not None:
+            self._refuse_fork()
             message = self._message(attempt, (frame.f_code, frame.f_lasti))
             if message is not None:
                 yield message
@@ -227,20 +234,23 @@ class Consumer:
     def _message(self, attempt: Attempt, place: Any) -> ConsumedMessage | None:
         """Begin the tree of an attempt; return its message, or None if the body cannot be decoded."""
         tree = MessageTree(self, attempt, self.next_id())
-        attempt.tree = tree
         tuple_id = self.next_id()
+        # A KeyboardInterrupt can come at any place: `MessageTrees` looks for attempts without a tree, a tree times out,
+        # and a handle notices that it is lost.
         self.post_quietly(track_row(tree, tuple_id))
-        value: Any = attempt.delivery.value
+        attempt.tree = tree
+        if attempt.state != "open":  # the broker took it back meanwhile, when it had no tree
+            attempt.tree = None
+            tree.cancel()
+        message = ConsumedMessage(tree, tuple_id, place, attempt.delivery.value)
         if self._decode is not None:
             try:
-                value = self._decode(value)
+                message.value = self._decode(message.value)
             except Exception as fault:  # noqa: BLE001 - whatever a decoder raises is the message's fault
-                self._undecodable += 1
                 tree.is_final = True
-                tree.reason = f"the body cannot be decoded: {describe(fault)}"
-                self.post((int(Kind.FAIL), tree.root_id, 0, 0, 0))
+                message.fail(f"the body cannot be decoded: {describe(fault)}")
                 return None
-        return ConsumedMessage(tree, tuple_id, place, value)
+        return message
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -263,7 +273,7 @@ class Consumer:
         "lost_handles" and "undecodable".
         """
         uptime_secs = 0.0 if self._started is None else time.monotonic() - self._started
-        user = {"lost_handles": self._trees.lost, "undecodable": self._undecodable}
+        user = {"lost_handles": self._trees.lost, "undecodable": self._trees.undecodable}
         return RuntimeStats(
             topology=self.name,
             state=self._state,

@@ -85,6 +85,7 @@ class MessageTree:
         "__weakref__",
         "attempt",
         "handles",
+        "is_cancelled",
         "is_final",
         "lock",
         "lost",
@@ -106,6 +107,7 @@ class MessageTree:
         self.lock = threading.Lock()
         # The coroutines that work for it, each with its loop.
         self.tasks: dict[asyncio.Task[Any], asyncio.AbstractEventLoop] = {}
+        self.is_cancelled = False
         # The places of the handles that have not ended, by tuple id, while the owner traces.
         self.handles: dict[int, str] = {}
 
@@ -115,10 +117,21 @@ class MessageTree:
         return self.attempt.state == "open"
 
     def cancel(self) -> None:
-        """Cancel its coroutines, from any thread."""
-        for task, loop in self.tasks.copy().items():
+        """Cancel its coroutines, from any thread, and those that are still to come."""
+        with self.lock:
+            self.is_cancelled = True
+            tasks = self.tasks.copy()
+        for task, loop in tasks.items():
             with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks with it
                 loop.call_soon_threadsafe(task.cancel)
+
+    def hold(self, task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
+        """Keep a coroutine, as a loop holds its tasks weakly; cancel it if the tree is over."""
+        with self.lock:
+            self.tasks[task] = loop
+            is_late = self.is_cancelled
+        if is_late:
+            task.cancel()
 
 
 class Handle:
@@ -209,8 +222,11 @@ class Handle:
         was spawned, `spawn` and `submit` make children of that coroutine's part. When the message fails or times out,
         its coroutines are cancelled.
         """
-        part = self._part(sys._getframe(1))
-        tree = part._tree
+        try:
+            part = self._part(sys._getframe(1))
+        except BaseException:
+            work.close()
+            raise
         context = contextvars.copy_context()
         context.run(_current.set, part)
         try:
@@ -220,7 +236,7 @@ class Handle:
             work.close()
             part._end(describe(fault))
             raise
-        tree.tasks[task] = loop  # also a reference, as a loop holds its tasks weakly
+        part._tree.hold(task, loop)
         task.add_done_callback(part._end_as)
         return task
 
@@ -358,7 +374,8 @@ class Handle:
     def __del__(self) -> None:
         if self._is_ended:
             return
-        # A destructor runs anywhere, also in a thread that holds a lock: so nothing here takes one.
+        # A destructor runs anywhere, also in a thread that holds a lock: so nothing here takes one. No other thread has
+        # this handle any more; that two handles of a tree are lost at a time only decides whose place is reported.
         self._is_ended = True
         tree = self._tree
         if tree.attempt.state == "open":
@@ -445,6 +462,9 @@ def stack_of(frame: FrameType) -> str:
 def describe(reason: object) -> str:
     """Return the text of a reason; of an exception its type and message."""
     if isinstance(reason, BaseException):
-        text = str(reason)
+        try:
+            text = str(reason)
+        except Exception:  # noqa: BLE001 - the text matters less than the failure
+            text = "its text cannot be made"
         return f"{type(reason).__name__}: {text}" if text else type(reason).__name__
     return str(reason)

@@ -78,7 +78,8 @@ class Intake:
         # Puts an item into the inbox, for some later turn.
         self.post_quietly: Callable[[Any], None] = self._inbox.append
         self._signal: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # Each is set before the other one is looked at, so no item waits while this thread does.
+        # Each is set before the other one is looked at, so no item waits while this thread does. Without the GIL, a
+        # thread may see them in another order: then an item waits for at most `_WAIT_SECS_MAX`.
         self._is_idle = self._is_urgent = False
         self._is_stopping = False
         self._thread: threading.Thread | None = None

@@ -46,7 +46,9 @@ class IntakeOptions:
         check_secs("backoff_secs_max", self.backoff_secs_max)
         check_secs("drain_secs", self.drain_secs)
         if not (self.dead_letters is None or self.dead_letters == BROKER or isinstance(self.dead_letters, Publisher)):
-            raise ArgumentTypeError(f"dead_letters: expected a Publisher, 'broker' or None, got {self.dead_letters!r}")
+            # Without the value, which may be a URL with a password.
+            found = type(self.dead_letters).__name__
+            raise ArgumentTypeError(f"dead_letters: expected a Publisher, 'broker' or None, got another {found}")
 
     @property
     def publisher(self) -> Publisher | None:

@@ -85,7 +85,7 @@ class SourceSpout(Spout):
         if source is not None and (not callable(source)):
             raise TopologyError(
                 f"{cls.__name__}.spec: source has to be a function that returns a new source, since each task and each"
-                f" restart needs its own: write source=lambda: ...; got {source!r}"
+                f" restart needs its own: write source=lambda: ...; got {type(source).__name__}"
             )
         own: dict[str, Any] = {**(config or {}), _OPTIONS: options}
         if source is not None:

@@ -44,6 +44,8 @@ class MessageTrees:
         Set by the consumer.
     lost : int
         Number of messages that failed because a handle was garbage-collected without an end.
+    undecodable : int
+        Number of messages whose bodies could not be decoded.
     """
 
     intake: Intake
@@ -51,7 +53,7 @@ class MessageTrees:
     def __init__(
         self, name: str, timeout_secs: float, logger: logging.Logger, stats: Callable[[], RuntimeStats]
     ) -> None:
-        self.lost = 0
+        self.lost = self.undecodable = 0
         self._name = name
         self._logger = logger
         self._stats = stats
@@ -84,7 +86,7 @@ class MessageTrees:
 
     def _rotate(self, now: float) -> None:
         self._rotate_at = now + self._rotate_secs
-        timed_out = self._settle(self._acker.rotate(now_ms=int(1000 * now)))
+        timed_out = self._settle(self._acker.rotate(now_ms=int(1000 * now))) + self._end_unbegun()
         advice = self._advice.look(now, self.intake.counts.acked, len(self.intake.attempts), timed_out)
         if advice is not None:
             self._logger.warning("%s: %s", self._name, advice)
@@ -97,7 +99,7 @@ class MessageTrees:
             attempt = get(message_id)
             if attempt is None:
                 continue  # revoked meanwhile, and counted as such
-            tree: MessageTree = attempt.tree
+            tree: MessageTree | None = attempt.tree
             attempt.tree = None  # the tree refers to the attempt: without this, only the collector would free both
             if outcome == Outcome.ACKED:
                 self.intake.end(message_id, None)
@@ -106,12 +108,27 @@ class MessageTrees:
                 timed_out += 1
                 reason = Reason(ReasonKind.TIMED_OUT, attempt=attempt.number)
             else:
-                reason = Reason(ReasonKind.FAILED, exception=tree.reason, attempt=attempt.number)
-                if tree.lost is not None:
+                reason = Reason(ReasonKind.FAILED, exception=tree.reason if tree else None, attempt=attempt.number)
+                if tree and tree.lost is not None:
                     self._report_lost(attempt, tree.lost)
-            self.intake.end(message_id, reason, is_final=tree.is_final)
-            tree.cancel()
+            is_final = tree is not None and tree.is_final
+            self.undecodable += is_final
+            self.intake.end(message_id, reason, is_final=is_final)
+            if tree is not None:
+                tree.cancel()
         return timed_out
+
+    def _end_unbegun(self) -> int:
+        """Time out messages whose hand-out an exception interrupted before their tree began; return how many."""
+        before_ns = time.monotonic_ns() - round(1e9 * self._rotate_secs * (_BUCKETS - 1))
+        unbegun = [
+            attempt
+            for attempt in self.intake.attempts.of({"open"})
+            if attempt.tree is None and attempt.since_ns < before_ns
+        ]
+        for attempt in unbegun:
+            self.intake.end(attempt.message_id, Reason(ReasonKind.TIMED_OUT, attempt=attempt.number))
+        return len(unbegun)
 
     def _report_lost(self, attempt: Attempt, place: str) -> None:
         self.lost += 1
