@@ -113,7 +113,8 @@ def _kafka_source(url: str, queue: str) -> Source:
 
 def _kafka_fill(url: str, queue: str, bodies: Sequence[bytes]) -> None:
     from confluent_kafka import Producer
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
 
     AdminClient({"bootstrap.servers": url}).create_topics([NewTopic(queue, _PARTITIONS, 1)])[queue].result(60)
     producer = Producer({"bootstrap.servers": url, "enable.idempotence": True})

@@ -154,10 +154,7 @@ class Run:
             for _ in range(_CONSUMERS):
                 self._start_consumer()
             for outage, leaves in plan.outages:
-                before = self._leaves_written()
-                self._wait(
-                    lambda before=before, leaves=leaves: self._leaves_written() >= before + leaves or self._is_done()
-                )
+                self._wait_for_leaves(self._leaves_written() + leaves)
                 self._say(f"seed {plan.seed}: {outage}")
                 self._happen(outage)
                 self.happened[outage] += 1
@@ -287,6 +284,9 @@ class Run:
         lost = [number for number in range(self.plan.messages) if not tokens.get(number, set()) & complete]
         left = self._broker.left(self.server.url, self.plan.queue)
         return Account(self.plan.messages, len(places), len(complete), lost, left)
+
+    def _wait_for_leaves(self, count: int) -> None:
+        self._wait(lambda: self._leaves_written() >= count or self._is_done())
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + self._deadline_secs
