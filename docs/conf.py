@@ -58,12 +58,15 @@ napoleon_use_ivar = True
 
 # Names of other libraries, of the standard one, and of what is not public: there is no page of ours to lead to.
 NOT_PUBLIC: Final = (
+    "connectors.handles.MessageTree",
+    "connectors.handles.T",
     "local.clock.Signal",
     "local.lifecycle.Lifecycle",
     "local.executors.base.Executor",
     "local.until.Until",
     "topology.tuples.TupleSource",
     "spark.pipelines.stages.Step",
+    "testing.connectors.broker.Claim",
 )
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!acker\.).*"),

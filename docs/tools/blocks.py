@@ -4,7 +4,7 @@ Comments that no reader sees say how to run them:
 
     <!-- examples: one after the other -->              blocks of this page share their names
     <!-- examples: one after the other, on Spark -->    the same, with a session as `spark` and a folder as `folder`
-    <!-- examples: one after the other, with RabbitMQ -->    the same, with the address of a server as `url`
+    <!-- examples: one after the other, with a broker in memory -->    the same, with new orders for each, as `source`
     <!-- not run: REASON -->                            above a block that is not run
     <!-- run by: tests/FILE.py -->                      above a block that this test runs or compares
 
@@ -25,7 +25,7 @@ PATTERNS: Final = ("*.md", "docs/*.md", "docs/api/*.md", "benchmarks/*.md", ".gi
 ALONE: Final = "one by one"
 TOGETHER: Final = "one after the other"
 ON_SPARK: Final = "one after the other, on Spark"
-WITH_RABBITMQ: Final = "one after the other, with RabbitMQ"
+WITH_MEMORY: Final = "one after the other, with a broker in memory"
 
 _FENCE: Final = re.compile(
     r"^(?P<dent> *)(?P<fence>```+)(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=dent)(?P=fence) *$", re.DOTALL | re.MULTILINE
@@ -62,7 +62,7 @@ def pages() -> list[Path]:
 
 
 def mode_of(page: Path) -> str:
-    """Return how the blocks of a page are run: ALONE, TOGETHER, ON_SPARK or WITH_RABBITMQ.
+    """Return how the blocks of a page are run: ALONE, TOGETHER, ON_SPARK or WITH_MEMORY.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def mode_of(page: Path) -> str:
     """
     found = _EXAMPLES.findall(page.read_text(encoding="utf-8"))
     mode = found[0] if found else ALONE
-    if len(found) > 1 or mode not in (ALONE, TOGETHER, ON_SPARK, WITH_RABBITMQ):
+    if len(found) > 1 or mode not in (ALONE, TOGETHER, ON_SPARK, WITH_MEMORY):
         raise ValueError(f"{page.name}: examples: {', '.join(found)}")
     return str(mode)
 

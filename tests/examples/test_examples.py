@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from acker.connectors import Outgoing
 from acker.connectors.rabbitmq import RabbitMQPublisher
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG = 60.0  # no wait is for a time; one that comes to this is a failure
 PROGRAMS = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 LINES_MAX = 80
 
@@ -42,6 +44,23 @@ def run(folder: Path, *command: str) -> str:
 
 def program(name: str) -> str:
     return str(ROOT / "examples" / name)
+
+
+def test_consumer_acks_what_is_sent_and_gives_one_order_up(redis, tmp_path: Path) -> None:
+    letters = tmp_path / "dead-letters.jsonl"
+    command = [sys.executable, "-W", "error", program("consumer.py"), redis.url]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + LONG
+        while not (letters.exists() and letters.read_text()):
+            assert process.poll() is None and time.monotonic() < deadline
+        process.send_signal(signal.SIGTERM)  # it ends when the other orders are done
+        printed, said = process.communicate(timeout=LONG)
+    assert process.returncode == 0, said
+    *sent, last = printed.splitlines()
+    assert set(sent) == {f"sent parcel with a {item}" for item in ("lamp", "desk", "chair", "rug")}
+    assert last == "2 orders were acked, 1 was given up"
+    letter = json.loads(letters.read_text())
+    assert letter["value"] == '["chair", "sofa"]' and "no sofa is left" in letter["headers"]["acker-reason"]
 
 
 def test_queue_consumer_acks_each_order_once(tmp_path: Path) -> None:
@@ -156,7 +175,7 @@ def test_spark_stream_sends_the_failed_order_again(tmp_path: Path) -> None:
 
 
 def test_every_program_is_short_is_run_here_and_is_linked_from_a_page() -> None:
-    assert len(PROGRAMS) == 7
+    assert len(PROGRAMS) == 8
     tests = Path(__file__).read_text(encoding="utf-8")
     pages = "".join(path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
     for name in PROGRAMS:

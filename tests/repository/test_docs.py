@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 import blocks
-from blocks import ALONE, ON_SPARK, ROOT, WITH_RABBITMQ, blocks_of, mode_of, pages, spans_of
+from blocks import ALONE, ON_SPARK, ROOT, WITH_MEMORY, blocks_of, mode_of, pages, spans_of
 from running import is_example, run_blocks
 
 pytestmark = pytest.mark.repository
 
 EVERY = [block for page in pages() for block in blocks_of(page)]
-# What tests/spark/test_docs.py runs, where there is a Spark, and tests/test_rabbitmq.py, where there is a broker.
-ELSEWHERE = [page for page in pages() if mode_of(page) in (ON_SPARK, WITH_RABBITMQ)]
+# What tests/spark/test_docs.py runs, where there is a Spark, and tests/test_connector_pages.py.
+ELSEWHERE = [page for page in pages() if mode_of(page) in (ON_SPARK, WITH_MEMORY)]
 PAGES_HERE = [page for page in pages() if page not in ELSEWHERE]
 # Directives of the API reference, which the build of the site runs.
 DIRECTIVES = {"{eval-rst}"}

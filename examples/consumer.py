@@ -1,0 +1,65 @@
+"""A consumer of a broker: an order is acked when all of its items are packed, and all of their parcels are sent.
+
+Run it: python examples/consumer.py redis://localhost:6379, or with the amqp:// URL of a RabbitMQ.
+
+`python scripts/broker.py redis` starts a Redis and prints its URL; it needs the extra `redis`. The program puts three
+orders into the stream (or queue) "orders", and consumes until it is stopped by Ctrl-C or SIGTERM.
+"""
+
+import json
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from acker.connectors import Child, Consumer, DeadLetterFile, Outgoing, Publisher, Source
+
+ORDERS = (["lamp", "lamp", "desk"], ["chair", "sofa"], ["rug"])
+
+
+def connect(url: str) -> tuple[Source, Publisher]:
+    """Return a source and a publisher of the same broker."""
+    if url.startswith("amqp"):
+        from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
+
+        return RabbitMQ(url, queue="orders", declare={"durable": True}), RabbitMQPublisher(url, routing_key="orders")
+    from acker.connectors.redis_streams import RedisStreams, RedisStreamsPublisher
+
+    return RedisStreams(url, stream="orders", group="packers"), RedisStreamsPublisher(url, stream="orders")
+
+
+def pack(item: str, part: Child) -> None:
+    """Pack one item in a thread of the pool. The end of the block says that it is done, an exception that it failed."""
+    with part:
+        if item == "sofa":
+            raise LookupError("no sofa is left")
+        part.submit(pool, send, f"parcel with a {item}")  # a part of this part: the order waits for it too
+
+
+def send(parcel: str) -> None:
+    """Send a parcel."""
+    print(f"sent {parcel}\n", end="", flush=True)
+
+
+source, publisher = connect(sys.argv[1])
+pool = ThreadPoolExecutor(4)
+consumer = Consumer(
+    source,
+    decode=json.loads,
+    open_max=100,
+    attempts_max=3,
+    backoff_secs=0.1,
+    dead_letters=DeadLetterFile("dead-letters.jsonl"),
+)
+signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+signal.signal(signal.SIGINT, lambda *_: consumer.stop())
+
+with pool, consumer:  # the consumer ends first: it waits for the pool
+    with publisher:
+        for fault in publisher.publish([Outgoing(json.dumps(order).encode()) for order in ORDERS]):
+            if fault is not None:
+                raise fault
+    for message in consumer:
+        with message:
+            for item in message.value:
+                pool.submit(pack, item, message.child())
+print(consumer.stats().tasks[0].acked, "orders were acked,", consumer.stats().tasks[0].dead_letters, "was given up")
