@@ -40,7 +40,7 @@ IMPORT_MS_MAX = 100.0
 ARCHITECTURES = {"linux": ("x86_64", "aarch64"), "macos": ("x86_64", "arm64"), "windows": ("AMD64",)}
 KINDS = {"linux": ("manylinux", "musllinux"), "macos": ("macosx",), "windows": ("win",)}
 
-_README_EXAMPLE = re.compile(r"```python\n(?P<code>.*?)```\n\n```text\n(?P<output>.*?)```", re.DOTALL)
+_README_EXAMPLE = re.compile(r"```python\n(?P<code>(?:(?!```).)*)```\n\n```text\n(?P<output>.*?)```", re.DOTALL)
 
 
 class WheelError(Exception):
@@ -184,7 +184,7 @@ def readme_example(readme: str) -> tuple[str, str]:
 
 
 def check_readme(python: Path, readme: str) -> None:
-    """Run the README's first example with what is installed."""
+    """Run the README's first example that shows its output with what is installed."""
     code, expected = readme_example(readme)
     done = subprocess.run(
         [python, "-I", "-c", code], capture_output=True, check=False, cwd=WORK, env=environ(), text=True
