@@ -116,7 +116,8 @@ def _kafka_fill(url: str, queue: str, bodies: Sequence[bytes]) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
-    AdminClient({"bootstrap.servers": url}).create_topics([NewTopic(queue, _PARTITIONS, 1)])[queue].result(60)
+    admin = AdminClient({"bootstrap.servers": url})  # its end would end the request
+    admin.create_topics([NewTopic(queue, _PARTITIONS, 1)])[queue].result(60)
     producer = Producer({"bootstrap.servers": url, "enable.idempotence": True})
     for number, body in enumerate(bodies):
         producer.produce(queue, body, partition=number % _PARTITIONS)
