@@ -6,12 +6,13 @@ import itertools
 import logging
 import multiprocessing
 import os
+import pickle
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
 
-from acker import IdGenerator, ReferenceAcker, TupleStateError
+from acker import ArgumentTypeError, IdGenerator, ReferenceAcker, TupleStateError
 from acker._engine.protocol import Outcome
 from acker.connectors import Delivery
 from acker.connectors.attempts import Attempt
@@ -289,6 +290,24 @@ def test_a_pool_of_processes_does_the_work(owner):
         failed = message.submit(pool, int, "x")
         assert isinstance(failed.exception(), ValueError)
     assert owner.outcomes() == ["FAILED"]
+
+
+def test_a_call_that_returns_a_coroutine_has_not_done_the_work(owner, caplog):
+    async def work():
+        raise AssertionError("nobody runs this")
+
+    with ThreadPoolExecutor(1) as pool, owner.message() as message:
+        message.submit(pool, work)
+    assert owner.outcomes() == ["FAILED"] and "use message.spawn" in message._tree.reason
+    assert "is a coroutine, which no pool runs" in caplog.text
+
+
+def test_a_handle_cannot_go_to_another_process(owner):
+    with owner.message() as message, pytest.raises(ArgumentTypeError, match="a handle stays in its process"):
+        pickle.dumps(message)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool, owner.message() as message:
+        assert isinstance(message.submit(pool, repr, message.child()).exception(), ArgumentTypeError)
+    assert "FAILED" in owner.outcomes()
 
 
 # ---- coroutines -----------------------------------------------------------------------------------------------------

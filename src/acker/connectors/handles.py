@@ -12,12 +12,12 @@ import threading
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Executor, Future
-from types import CodeType, FrameType, TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from types import CodeType, CoroutineType, FrameType, TracebackType
+from typing import Any, Final, Never, Protocol, Self, TypeVar
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
-from acker.errors import ForkedError, TupleStateError
+from acker.errors import ArgumentTypeError, ForkedError, TupleStateError
 
 _OK, _FAIL, _TRACK, _RESET_TIMEOUT = int(Kind.OK), int(Kind.FAIL), int(Kind.TRACK), int(Kind.RESET_TIMEOUT)
 _STACK_FRAMES: Final = 16
@@ -257,6 +257,8 @@ class Handle:
         if isinstance(future, asyncio.Task):
             self._tree.tasks.pop(future, None)
         fault = CancelledError("cancelled") if future.cancelled() else future.exception()
+        if fault is None and isinstance(future, Future):
+            fault = _unrun(future.result())
         if fault is None:
             self._end(None)
             return
@@ -389,6 +391,12 @@ class Handle:
         state = "ended" if self._is_ended else "open" if self.alive else "over"
         return f"<{type(self).__name__} of {attempt.delivery.key}, attempt {attempt.number}, {state}>"
 
+    def __reduce__(self) -> Never:
+        raise ArgumentTypeError(
+            f"{self!r}: a handle stays in its process; submit work with plain arguments, such as"
+            " message.submit(pool, work, message.value)"
+        )
+
 
 class Child(Handle):
     """A part of the work for a message. `message` is the message."""
@@ -435,6 +443,14 @@ class ConsumedMessage(Handle):
     def raw(self) -> Any:
         """The client's own object."""
         return self._tree.attempt.delivery.raw
+
+
+def _unrun(result: object) -> ArgumentTypeError | None:
+    """Return the fault of a call that returned a coroutine: the work has not begun."""
+    if not isinstance(result, CoroutineType):
+        return None
+    result.close()
+    return ArgumentTypeError(f"{result.__qualname__} is a coroutine, which no pool runs: use message.spawn")
 
 
 def track_row(tree: MessageTree, tuple_id: int) -> Row:
