@@ -1,6 +1,7 @@
 """Dead letters in a file, and the thread that writes them."""
 
 import json
+import logging
 import resource
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from acker import PublishError, SourceError
 from acker.connectors import DeadLetterFile, Delivery, Outgoing
 from acker.connectors.attempts import Attempt
 from acker.connectors.dead_letters import DeadLetterWriter, dead_letter_of
+from acker.testing.connectors import MemoryPublisher
 from acker.topology.reasons import Reason, ReasonKind
 
 
@@ -95,17 +97,21 @@ def test_a_dead_letter_says_what_happened():
 
 
 class Flaky(DeadLetterFile):
-    """Refuses every other message, and raises at the first call."""
+    """Refuses each message once, and raises at the first call."""
 
-    calls = 0
+    def __init__(self, path):
+        super().__init__(path)
+        self.calls = 0
+        self.refused = set()
 
     def publish(self, messages):
         self.calls += 1
         if self.calls == 1:
             raise ZeroDivisionError("a bug")
-        kept = messages[::2]
-        faults = super().publish(kept)
-        return [faults[0] if place % 2 == 0 else PublishError("no room") for place in range(len(messages))]
+        new = {message.value for message in messages} - self.refused
+        self.refused |= new
+        super().publish([message for message in messages if message.value not in new])
+        return [PublishError("no room") if message.value in new else None for message in messages]
 
 
 def test_the_writer_confirms_each_attempt_once_and_goes_on_after_errors(tmp_path, monkeypatch, caplog):
@@ -117,8 +123,6 @@ def test_the_writer_confirms_each_attempt_once_and_goes_on_after_errors(tmp_path
         confirmed.append(attempt.message_id)
         if len(confirmed) == 20:
             all_done.set()
-
-    import logging
 
     writer = DeadLetterWriter(Flaky(path), "jobs", confirm, logging.getLogger("acker.connectors"))
     for number in range(20):
@@ -137,8 +141,6 @@ def test_the_writer_skips_what_has_gone_to_another_consumer(tmp_path):
         confirmed.append(attempt.message_id)
         done.set()
 
-    import logging
-
     writer = DeadLetterWriter(DeadLetterFile(tmp_path / "letters"), "jobs", confirm, logging.getLogger("acker"))
     writer.write(attempt_of(1, state="ended"))
     writer.write(attempt_of(2))
@@ -151,3 +153,131 @@ def test_a_writer_without_dead_letters_has_no_thread(tmp_path):
     writer = DeadLetterWriter(DeadLetterFile(tmp_path / "letters"), "jobs", print, None)
     writer.stop()
     assert not (tmp_path / "letters").exists()
+
+
+LOGGER = logging.getLogger("acker.connectors")
+
+
+class Confirmed(list):
+    """The message ids that were confirmed, in their order."""
+
+    def __init__(self):
+        super().__init__()
+        self._changed = threading.Condition()
+
+    def __call__(self, attempt):
+        with self._changed:
+            self.append(attempt.message_id)
+            self._changed.notify_all()
+
+    def wait_for(self, ids):
+        with self._changed:
+            assert self._changed.wait_for(lambda: set(self) >= set(ids), 60), self
+
+
+class Picky(MemoryPublisher):
+    """Answers to the message b"1" in its own way."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self._answer = answer
+
+    def publish(self, messages):
+        faults = super().publish(messages)
+        return [
+            self._answer() if message.value == b"1" else each for message, each in zip(messages, faults, strict=True)
+        ]
+
+
+def refuse():
+    return PublishError("it is too large")
+
+
+def crash():
+    raise ZeroDivisionError("a bug")
+
+
+def leave():
+    raise SystemExit
+
+
+@pytest.mark.parametrize("answer", [refuse, crash, leave])
+def test_a_dead_letter_that_no_one_takes_does_not_stop_the_others(answer, monkeypatch):
+    monkeypatch.setattr("acker.connectors.dead_letters._BACKOFF_SECS", 0.001)
+    monkeypatch.setattr("acker.connectors.dead_letters._BACKOFF_SECS_MAX", 0.01)
+    confirmed = Confirmed()
+    writer = DeadLetterWriter(Picky(answer), "jobs", confirmed, LOGGER)
+    for number in range(1, 20):
+        writer.write(attempt_of(number))
+    confirmed.wait_for(range(2, 20))
+    for number in range(20, 30):
+        writer.write(attempt_of(number))
+    confirmed.wait_for(range(2, 30))
+    writer.stop()
+    assert 1 not in confirmed
+
+
+class Forgetful(MemoryPublisher):
+    """Answers once for fewer messages than it got."""
+
+    def publish(self, messages):
+        faults = super().publish(messages)
+        return faults[1:] if self.calls["publish"] == 1 else faults
+
+
+def test_a_publisher_that_forgets_an_answer_is_asked_again(monkeypatch, caplog):
+    monkeypatch.setattr("acker.connectors.dead_letters._BACKOFF_SECS", 0.001)
+    confirmed = Confirmed()
+    writer = DeadLetterWriter(Forgetful(), "jobs", confirmed, LOGGER)
+    writer.write(attempt_of(1))
+    confirmed.wait_for([1])
+    writer.stop()
+    assert "ValueError" in caplog.text
+
+
+def test_a_publisher_that_never_answers_is_left_behind(monkeypatch, caplog):
+    monkeypatch.setattr("acker.connectors.dead_letters._STOP_SECS", 0.05)
+    publisher, confirmed = MemoryPublisher(), Confirmed()
+    publisher.block()
+    writer = DeadLetterWriter(publisher, "jobs", confirmed, LOGGER)
+    writer.write(attempt_of(1))
+    while not publisher.calls["publish"]:
+        threading.Event().wait(0.002)
+    writer.stop()
+    assert "no answer within 0.05 s" in caplog.text and confirmed == []
+    publisher.unblock()
+    writer._thread.join()
+
+
+def test_consumers_share_a_publisher(monkeypatch):
+    """One call at a time, and the end of one consumer does not close it for the other."""
+    monkeypatch.setattr("acker.connectors.dead_letters._BACKOFF_SECS", 0.001)
+    publisher = MemoryPublisher()
+    confirmed = [Confirmed(), Confirmed()]
+    writers = [DeadLetterWriter(publisher, "jobs", each, LOGGER) for each in confirmed]
+    for number in range(200):
+        writers[number % 2].write(attempt_of(number))
+    for place, each in enumerate(confirmed):
+        each.wait_for(range(place, 200, 2))
+    writers[0].stop()
+    writers[1].write(attempt_of(1000))
+    confirmed[1].wait_for([1000])
+    writers[1].stop()
+    assert len(publisher.published) == 201
+
+
+def test_headers_of_any_kind_become_lines(tmp_path):
+    cycle = {}
+    cycle["self"] = cycle
+    with DeadLetterFile(tmp_path / "letters") as letters:
+        messages = [
+            Outgoing(b"", headers={"a": {b"k": 1}}),
+            Outgoing(b"", headers=cycle),
+            Outgoing(b"", headers={1: 2}),
+        ]
+        assert letters.publish(messages) == [None] * 3
+    assert [row["headers"] for row in lines(tmp_path / "letters")] == [
+        {"a": "{b'k': 1}"},
+        {"self": "{'self': {...}}"},
+        {"1": 2},
+    ]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
 import os
 import queue
 import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from acker.connectors.attempts import Attempt
+from acker.connectors.handles import describe
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.errors import AckerError, PublishError, SourceError
 from acker.topology.backoff import backoff
@@ -37,12 +41,42 @@ def dead_letter_of(attempt: Attempt, source: str) -> Outgoing:
     return Outgoing(attempt.delivery.value, headers={**attempt.delivery.headers, **own})
 
 
+class _Use:
+    """A publisher and the writers that share it: one calls it at a time, and each opens it again if another closed it.
+
+    Attributes
+    ----------
+    lock : Lock
+    is_open : bool
+    """
+
+    def __init__(self, publisher: Publisher) -> None:
+        self.publisher = publisher  # as long as this lives, no other publisher has its id
+        self.lock = threading.Lock()
+        self.is_open = False
+
+
+_uses: weakref.WeakValueDictionary[int, _Use] = weakref.WeakValueDictionary()
+_using = threading.Lock()
+
+
+def _use_of(publisher: Publisher) -> _Use:
+    with _using:
+        use = _uses.get(id(publisher))
+        if use is None:
+            use = _uses[id(publisher)] = _Use(publisher)
+        return use
+
+
 class DeadLetterWriter:
     """A thread that publishes dead letters until each is confirmed, so that a slow target does not stop the intake.
+
+    Those that are refused are written again after a back-off, and meanwhile do not stop others.
 
     Parameters
     ----------
     publisher : Publisher
+        Several writers may share it.
     source : str
         The name of the source.
     confirm : callable
@@ -54,12 +88,13 @@ class DeadLetterWriter:
         self, publisher: Publisher, source: str, confirm: Callable[[Attempt], None], logger: logging.Logger
     ) -> None:
         self._publisher = publisher
+        self._use = _use_of(publisher)
         self._source = source
         self._confirm = confirm
         self._logger = logger
         self._queue: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._is_open = False
+        self._is_broken = False  # the last call raised something
         self._thread: threading.Thread | None = None
 
     def write(self, attempt: Attempt) -> None:
@@ -73,60 +108,79 @@ class DeadLetterWriter:
         """End the thread; what is not confirmed by now is not written again."""
         self._stopping.set()
         self._queue.put(None)
-        if self._thread is not None:
-            self._thread.join(_STOP_SECS)
+        if self._thread is None:
+            return
+        self._thread.join(_STOP_SECS)
+        if self._thread.is_alive():
+            text = (
+                "%s: no answer within %g s; this thread is left behind, and its dead letters of %s count as not written"
+            )
+            self._logger.error(text, self._publisher.name, _STOP_SECS, self._source)
 
     def _run(self) -> None:
+        refused: list[Attempt] = []
+        retry_at, failures, most = 0.0, 0, _BATCH_MAX
         try:
-            while not self._stopping.is_set():
-                batch = self._next_batch()
-                failures = 0
-                while batch and not self._stopping.is_set():
-                    batch, fault = self._try(batch)
-                    if batch:
-                        failures += 1
-                        self._report(len(batch), fault, failures)
-                        self._stopping.wait(backoff(failures, _BACKOFF_SECS, _BACKOFF_SECS_MAX))
+            while True:
+                if self._is_broken:
+                    self._stopping.wait(max(0.0, retry_at - time.monotonic()))
+                batch = self._next_batch(max(0.0, retry_at - time.monotonic()) if refused else None, most)
+                if self._stopping.is_set():
+                    return
+                if not batch:
+                    batch, refused = refused[:most], refused[most:]
+                # An attempt that has ended meanwhile belongs to another consumer now.
+                left, fault = self._try([attempt for attempt in batch if attempt.state == "dead"])
+                if left:
+                    refused += left
+                    failures += 1
+                    retry_at = time.monotonic() + backoff(failures, _BACKOFF_SECS, _BACKOFF_SECS_MAX)
+                    self._report(len(left), fault, failures)
+                    if self._is_broken:
+                        most = 1  # maybe one message is the cause: it must not stop the others
+                elif not refused:
+                    failures, most = 0, _BATCH_MAX
         finally:
-            self._publisher.close()
+            with self._use.lock:
+                self._use.is_open = False
+                self._publisher.close()
 
-    def _next_batch(self) -> list[Attempt]:
-        found = [self._queue.get()]
-        while len(found) < _BATCH_MAX and not self._queue.empty():
-            found.append(self._queue.get())
-        # An attempt that has ended meanwhile belongs to another consumer now.
-        return [attempt for attempt in found if attempt is not None and attempt.state == "dead"]
+    def _next_batch(self, wait_secs: float | None, most: int) -> list[Attempt]:
+        """Return new dead letters; none if the time is over, or at the end."""
+        found: list[Attempt | None] = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._queue.get(wait_secs != 0, wait_secs))
+            while len(found) < most:
+                found.append(self._queue.get(False))
+        return [attempt for attempt in found if attempt is not None]
 
-    def _try(self, batch: list[Attempt]) -> tuple[list[Attempt], Exception | None]:
+    def _try(self, batch: list[Attempt]) -> tuple[list[Attempt], BaseException | None]:
         """Publish some dead letters once; return those that are not confirmed, and why not."""
-        try:
-            if not self._is_open:
-                self._publisher.open()
-                self._is_open = True
-            faults = self._publisher.publish([dead_letter_of(attempt, self._source) for attempt in batch])
-        except Exception as fault:  # noqa: BLE001 - whatever it is, the message must not be acked
-            self._is_open = False
-            return batch, fault
-        left = []
-        for attempt, refusal in zip(batch, faults, strict=True):
+        if not batch:
+            return [], None
+        with self._use.lock:
+            try:
+                if not self._use.is_open:
+                    self._publisher.open()
+                    self._use.is_open = True
+                faults = self._publisher.publish([dead_letter_of(attempt, self._source) for attempt in batch])
+                answers = list(zip(batch, faults, strict=True))
+            except BaseException as fault:  # noqa: BLE001 - whatever it is, the message must not be acked
+                self._is_broken, self._use.is_open = True, False
+                return batch, fault
+        self._is_broken = False
+        for attempt, refusal in answers:
             if refusal is None:
                 self._confirm(attempt)
-            else:
-                left.append(attempt)
-        return left, next((refusal for refusal in faults if refusal is not None), None)
+        left = [(attempt, refusal) for attempt, refusal in answers if refusal is not None]
+        return [attempt for attempt, _ in left], left[0][1] if left else None
 
-    def _report(self, messages: int, fault: Exception | None, failures: int) -> None:
+    def _report(self, messages: int, fault: BaseException | None, failures: int) -> None:
         text = "%s: %d dead letters of %s are not confirmed (attempt %d), and stay unacked: %s"
         is_expected = isinstance(fault, AckerError) and not isinstance(fault, SourceError)
-        self._logger.log(
-            logging.WARNING if is_expected else logging.ERROR,
-            text,
-            self._publisher.name,
-            messages,
-            self._source,
-            failures,
-            fault,
-        )
+        level = logging.WARNING if is_expected else logging.ERROR
+        why = None if fault is None else describe(fault)
+        self._logger.log(level, text, self._publisher.name, messages, self._source, failures, why)
 
 
 class DeadLetterFile(Publisher):
@@ -159,6 +213,7 @@ class DeadLetterFile(Publisher):
         except OSError as fault:
             raise SourceError(f"{self.name}: {fault.strerror}") from fault
         self._file = os.fdopen(descriptor, "ab", buffering=0)
+        sync_folder(self._path.parent)
 
     def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Append messages; see `Publisher`. After a fault, as of a full disk, the file has its former length."""
@@ -184,6 +239,16 @@ class DeadLetterFile(Publisher):
             self._file = None
 
 
+def sync_folder(path: Path) -> None:
+    """Sync a folder to the disk, so that a new file in it outlives a power cut; where the system can."""
+    with contextlib.suppress(OSError):
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
 def json_line(message: Outgoing) -> bytes:
     """Return a message as one line of JSON."""
     try:
@@ -192,5 +257,10 @@ def json_line(message: Outgoing) -> bytes:
         row = {"value_base64": base64.b64encode(message.value).decode()}
     if message.key is not None:
         row["key"] = message.key.decode(errors="backslashreplace")
-    row["headers"] = dict(message.headers)
-    return json.dumps(row, default=str).encode() + b"\n"
+    row["headers"] = {str(name): value for name, value in message.headers.items()}
+    try:
+        text = json.dumps(row, default=str)
+    except (TypeError, ValueError, RecursionError):  # keys of inner mappings that JSON has not, or a cycle
+        row["headers"] = {name: repr(value) for name, value in row["headers"].items()}
+        text = json.dumps(row)
+    return text.encode() + b"\n"
