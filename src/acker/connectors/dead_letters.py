@@ -136,8 +136,8 @@ class DeadLetterWriter:
                     failures += 1
                     retry_at = time.monotonic() + backoff(failures, _BACKOFF_SECS, _BACKOFF_SECS_MAX)
                     self._report(len(left), fault, failures)
-                    if self._is_broken:
-                        most = 1  # maybe one message is the cause: it must not stop the others
+                    # After an exception maybe one message is the cause: it must not stop the others.
+                    most = 1 if self._is_broken else _BATCH_MAX
                 elif not refused:
                     failures, most = 0, _BATCH_MAX
         finally:
