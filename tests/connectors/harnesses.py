@@ -309,3 +309,66 @@ class JetStreamHarness(ServerHarness):
 
     def publisher_to_nowhere(self):
         return self.publisher("no.such.subject")
+
+
+class KafkaHarness(ServerHarness):
+    """A topic of one partition. Its own port of the server tells clients the address of the proxy."""
+
+    is_log = True
+    counts_attempts = False
+    # The client connects by itself; what is open stays open.
+    is_stateless = True
+    many = 500
+
+    def __init__(self, server):
+        from tests.connectors.kafka_kit import Cluster
+
+        self.server = server
+        self.cluster = Cluster(server.url)
+        self.name = self.cluster.topic(max_message_bytes="2000000")
+        self.proxy = Proxy(server.facts["proxied_port"], own_port=server.facts["proxy_port"])
+        self.url = f"127.0.0.1:{self.proxy.port}"
+
+    def close(self):
+        self.proxy.close()
+        self.cluster.delete(self.name)
+
+    def source(self, topics=None, **settings):
+        from acker.connectors.kafka import Kafka
+
+        config = {
+            "bootstrap.servers": self.url,
+            "group.id": self.name,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 200,
+            "reconnect.backoff.max.ms": 500,
+            "message.max.bytes": 2_000_000,
+        }
+        return Kafka(config | settings, topics or self.name, commit_secs=0.05, rebalance_secs=0.5, connect_secs=5.0)
+
+    def publish(self, values, headers=None):
+        self.cluster.write(self.name, values, headers=list((headers or {}).items()))
+
+    def left(self):
+        return self.cluster.ends(self.name)[1] - max(0, self.cluster.committed(self.name, self.name))
+
+    def mistakes(self):
+        sasl = {
+            "bootstrap.servers": f"127.0.0.1:{self.server.facts['sasl_port']}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": "wrong",
+        }
+        return [self.source("no-such-topic"), self.source(**sasl)]
+
+    def publisher(self, topic=None, **settings):
+        from acker.connectors.kafka import KafkaPublisher
+
+        config = {"bootstrap.servers": self.url, "message.max.bytes": 2_000_000}
+        return KafkaPublisher(config | settings, topic or self.name, timeout_secs=5.0, connect_secs=5.0)
+
+    def publisher_to_nowhere(self):
+        settings = {"allow.auto.create.topics": False, "topic.metadata.propagation.max.ms": 100}
+        return self.publisher("no-such-topic", **settings)

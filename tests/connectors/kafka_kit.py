@@ -30,7 +30,8 @@ class Cluster:
     def __init__(self, url):
         self.url = url
         self.admin = AdminClient({"bootstrap.servers": url, "logger": Quiet()})
-        self.producer = Producer({"bootstrap.servers": url, "linger.ms": 0, "logger": Quiet()})
+        limits = {"linger.ms": 0, "message.max.bytes": 2_000_000}
+        self.producer = Producer({"bootstrap.servers": url, "logger": Quiet()} | limits)
 
     def topic(self, partitions=1, name=None, **config):
         """Make a topic."""

@@ -7,7 +7,13 @@ import contextlib
 import pytest
 
 from acker.testing.connectors import SCENARIOS
-from tests.connectors.harnesses import JetStreamHarness, PostgreSQLHarness, RedisHarness, SQSHarness
+from tests.connectors.harnesses import (
+    JetStreamHarness,
+    KafkaHarness,
+    PostgreSQLHarness,
+    RedisHarness,
+    SQSHarness,
+)
 
 each_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 
@@ -33,4 +39,10 @@ def test_postgresql(postgresql, scenario):
 @each_scenario
 def test_sqs(sqs, scenario):
     with contextlib.closing(SQSHarness(sqs)) as harness:
+        scenario(harness)
+
+
+@each_scenario
+def test_kafka(kafka, scenario):
+    with contextlib.closing(KafkaHarness(kafka)) as harness:
         scenario(harness)

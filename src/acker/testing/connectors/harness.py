@@ -39,7 +39,8 @@ class SourceHarness(abc.ABC):
         Whether the broker keeps one position instead of one ack a message, and so delivers messages after an open one
         again, although they were acked.
     is_stateless : bool
-        Whether sources connect for each request, and try it again, so that a cut connection is none of their business.
+        Whether sources connect for each request, or their client does it for them, so that a cut connection is none of
+        their business.
     many : int
         Number of messages in scenarios with many of them.
     takes_over_secs : float or None

@@ -65,7 +65,8 @@ def nothing_is_lost_when_the_broker_restarts(harness: SourceHarness) -> None:
         restart.start()
         ack_all(run.messages[:5])
         restart.join()
-        run.wait(lambda: run.source.calls["open"] > 1, "the source connects again")
+        if not harness.is_stateless:
+            run.wait(lambda: run.source.calls["open"] > 1, "the source connects again")
         run.ack_rest(5)
         assert set(run.values()) == set(values)
 
