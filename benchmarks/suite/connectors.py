@@ -37,7 +37,7 @@ THREADS: Final = 4
 # How many messages of the bare client share an ack, and how many are published at a time.
 _ACK_EVERY: Final = 100
 _FILL: Final = 2000
-_QUEUE, _GROUP = "acker benchmark", "benchmark"
+_QUEUE, _TOPIC, _GROUP = "acker benchmark", "acker-benchmark", "benchmark"
 
 BARE, CONSUMER = "bare client", "Consumer"
 GOAL: Final = Goal(at_least=0.7)
@@ -309,6 +309,141 @@ def _redis_streams(url: str) -> Source:
 REDIS: Final = Broker("redis", _fill_redis, _left_in_redis, _redis_streams)
 
 
+# ---- Kafka ----------------------------------------------------------------------------------------------------------
+
+
+def _kafka_config(url: str) -> dict[str, Any]:
+    return {"bootstrap.servers": url, "group.id": _GROUP, "auto.offset.reset": "earliest"}
+
+
+def _fill_kafka(url: str, count: int) -> None:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined,unused-ignore]
+
+    from acker.connectors.kafka import KafkaPublisher
+
+    made = AdminClient({"bootstrap.servers": url}).create_topics([NewTopic(_TOPIC, 1, 1)])
+    with contextlib.suppress(KafkaException):  # it is there already
+        made[_TOPIC].result()
+    with KafkaPublisher({"bootstrap.servers": url}, _TOPIC) as publisher:
+        for first in range(0, count, _FILL):
+            batch = [Outgoing(b"x" * BYTES)] * min(_FILL, count - first)
+            expect("unconfirmed", [fault for fault in publisher.publish(batch) if fault], [])
+
+
+def _left_in_kafka(url: str) -> int:
+    from confluent_kafka import Consumer as Client
+    from confluent_kafka import TopicPartition
+
+    client = Client(_kafka_config(url))
+    place = TopicPartition(_TOPIC, 0)
+    end = client.get_watermark_offsets(place, timeout=30.0)[1]
+    committed = client.committed([place], timeout=30.0)[0].offset
+    client.close()
+    return int(end - max(0, committed))
+
+
+@contextlib.contextmanager
+def _kafka_client(url: str) -> Iterator[Any]:
+    """Yield a client that reads the topic, and commits by hand."""
+    from confluent_kafka import Consumer as Client
+
+    client = Client(_kafka_config(url) | {"enable.auto.commit": False})
+    client.subscribe([_TOPIC])
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def _confluent(url: str, count: int) -> None:
+    """Consume with confluent-kafka, the work done where the messages arrive, one commit for each batch."""
+    done = 0
+    with _kafka_client(url) as client:
+        while done < count:
+            messages = client.consume(_ACK_EVERY, 0.05)
+            for message in messages:
+                work(message.value())
+            done += len(messages)
+            if messages:
+                client.commit(message=messages[-1], asynchronous=done < count)
+
+
+def _confluent_pool(url: str, count: int) -> None:
+    """Consume with confluent-kafka; the commit is the lowest offset of which the pool has not done all parts."""
+    from confluent_kafka import TopicPartition
+
+    taken = acked = 0
+    lowest = -1  # not known yet
+    done: SimpleQueue[int] = SimpleQueue()
+    waiting: set[int] = set()
+    lock = threading.Lock()
+
+    def submit(pool: ThreadPoolExecutor, offset: int, body: bytes) -> None:
+        left = CHILDREN
+
+        def end(_future: Future[None]) -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                is_last = not left
+            if is_last:
+                done.put(offset)
+
+        for _ in range(CHILDREN):
+            pool.submit(work, body).add_done_callback(end)
+
+    with _kafka_client(url) as client, ThreadPoolExecutor(THREADS) as pool:
+        while acked < count:
+            room = min(_ACK_EVERY, PREFETCH - (taken - acked), count - taken)
+            messages = client.consume(room, 0.05) if room else []
+            for message in messages:
+                lowest = message.offset() if lowest < 0 else lowest
+                submit(pool, message.offset(), message.value())
+            taken += len(messages)
+            if not room:
+                waiting.add(done.get())
+            while not done.empty():
+                waiting.add(done.get())
+            before = lowest
+            while lowest in waiting:
+                waiting.remove(lowest)
+                lowest += 1
+                acked += 1
+            if lowest != before:
+                client.commit(offsets=[TopicPartition(_TOPIC, 0, lowest)], asynchronous=acked < count)
+
+
+def _confluent_asyncio(url: str, count: int) -> None:
+    """Consume with confluent-kafka on another thread than the loop's, a task for each message."""
+
+    async def handle(body: bytes) -> None:
+        work(body)
+
+    async def run() -> None:
+        done = 0
+        with _kafka_client(url) as client:
+            while done < count:
+                messages = await asyncio.to_thread(client.consume, _ACK_EVERY, 0.05)
+                async with asyncio.TaskGroup() as tasks:
+                    for message in messages:
+                        tasks.create_task(handle(message.value()))
+                done += len(messages)
+                if messages:
+                    client.commit(message=messages[-1], asynchronous=done < count)
+
+    asyncio.run(run())
+
+
+def _kafka(url: str) -> Source:
+    from acker.connectors.kafka import Kafka
+
+    return Kafka(_kafka_config(url), _TOPIC)
+
+
+KAFKA: Final = Broker("kafka", _fill_kafka, _left_in_kafka, _kafka)
+
+
 # ---- the consumer ---------------------------------------------------------------------------------------------------
 
 
@@ -435,5 +570,39 @@ CASES: Final[list[Case]] = [
             goal=GOAL,
         ),
         needs=("redis",),
+    ),
+    Case(
+        "connectors/kafka/one-child",
+        "What does a Consumer cost against confluent-kafka's consume and commit, one child a message?",
+        partial(_compare, broker=KAFKA, bare=_confluent, consumer=_consume, messages=MESSAGES, children=1, goal=GOAL),
+        needs=("confluent_kafka",),
+    ),
+    Case(
+        "connectors/kafka/pool",
+        "And with 20 children a message in a thread pool?",
+        partial(
+            _compare,
+            broker=KAFKA,
+            bare=_confluent_pool,
+            consumer=_consume_pool,
+            messages=MESSAGES_WIDE,
+            children=CHILDREN,
+            goal=GOAL,
+        ),
+        needs=("confluent_kafka",),
+    ),
+    Case(
+        "connectors/kafka/asyncio",
+        "What does a Consumer cost on an event loop, against confluent-kafka on a thread beside the loop?",
+        partial(
+            _compare,
+            broker=KAFKA,
+            bare=_confluent_asyncio,
+            consumer=_consume_async,
+            messages=MESSAGES,
+            children=1,
+            goal=GOAL,
+        ),
+        needs=("confluent_kafka",),
     ),
 ]

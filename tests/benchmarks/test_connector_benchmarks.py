@@ -31,6 +31,12 @@ def test_redis(redis, monkeypatch, case):
     run(case)
 
 
+@cases_of("kafka")
+def test_kafka(kafka, monkeypatch, case):
+    monkeypatch.setenv("ACKER_KAFKA_URL", kafka.url)
+    run(case)
+
+
 def test_there_are_cases():
     assert len(CASES) >= 5
 
