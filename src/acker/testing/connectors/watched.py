@@ -27,6 +27,8 @@ class WatchedSource(Source):
     lost : int
         How many calls lost the connection.
     delivered, acked : list of Delivery
+    retried : list of Delivery
+        Those that the broker delivers again itself.
     extended : Counter
         How often the lease of each delivery was renewed.
     violations : list of str
@@ -41,6 +43,7 @@ class WatchedSource(Source):
         self.lost = 0
         self.delivered: list[Delivery] = []
         self.acked: list[Delivery] = []
+        self.retried: list[Delivery] = []
         self.extended: Counter[Delivery] = Counter()
         self.violations: list[str] = []
         self._known: set[int] = set()
@@ -79,7 +82,10 @@ class WatchedSource(Source):
 
     def retry(self, delivery: Delivery, delay_secs: float) -> bool:
         """Retry with the source."""
-        return self._call("retry", lambda: self.inner.retry(delivery, delay_secs))
+        is_retried = self._call("retry", lambda: self.inner.retry(delivery, delay_secs))
+        if is_retried:
+            self.retried.append(delivery)
+        return is_retried
 
     def give_up(self, delivery: Delivery, reason: str) -> None:
         """Give up with the source."""

@@ -70,7 +70,7 @@ def a_message_is_acked_when_its_last_descendant_is_done(harness: SourceHarness) 
     with ThreadPoolExecutor(2) as pool, ConsumerRun(harness, work) as run:
         run.wait_for(values)
         run.wait(lambda: len(run.source.acked) == 4, "the other messages are acked")
-        run.wait_polls(3)
+        run.wait_polls(2)
         assert values[0] not in {delivery.value for delivery in run.source.acked}, "it was acked early"
         assert harness.left() >= 1, "the broker has no open message left"
         assert run.messages[0].alive
@@ -138,7 +138,7 @@ def open_messages_are_bounded(harness: SourceHarness) -> None:
     harness.publish(values)
     with ConsumerRun(harness, open_max=7) as run:
         run.wait(lambda: len(run.messages) >= 7, "the first messages come")
-        run.wait_polls(10)
+        run.wait_polls(5)
         assert len(run.messages) == 7, f"{len(run.messages)} messages are open, 7 may be"
         assert len(run.consumer) == 7
         done = 0

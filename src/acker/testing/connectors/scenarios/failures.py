@@ -33,6 +33,26 @@ def a_failed_message_comes_again(harness: SourceHarness) -> None:
         run.wait_empty()
 
 
+def many_messages_fail_now_and_then(harness: SourceHarness) -> None:
+    """Every tenth first attempt fails, on four threads: each message is done in the end."""
+    values = numbered(harness.many)
+    harness.publish(values)
+    failed: set[bytes] = set()
+    finished: set[bytes] = set()
+
+    def work(message: Message) -> None:
+        with message:
+            if message.value.endswith(b"3") and message.value not in failed:
+                failed.add(message.value)
+                raise ValueError("not yet")
+            finished.add(message.value)
+
+    with ConsumerRun(harness, work, threads=4, open_max=50) as run:
+        run.wait(lambda: finished == set(values), "all messages are finished")
+        run.wait_empty()
+        assert len(failed) == len(values) // 10
+
+
 def no_commit_passes_a_failed_message(harness: SourceHarness) -> None:
     """One message waits for its retry, all others are done, and the consumer ends: it is not lost."""
     values = numbered(8)
@@ -43,7 +63,7 @@ def no_commit_passes_a_failed_message(harness: SourceHarness) -> None:
         messages[2].fail("poison")
         ack_all([message for message in messages if message.value != values[2]])
         run.wait(lambda: len(run.source.acked) == 7, "the other messages are acked")
-        run.wait_polls(3)
+        run.wait_polls(2)
         assert harness.left() >= 1, "the failed message was acked"
     assert harness.left() >= 1, "the failed message was acked at the end"
     assert values[2] in consume_rest(harness)
@@ -88,7 +108,7 @@ def a_dead_letter_is_confirmed_before_the_ack(harness: SourceHarness) -> None:
         with ConsumerRun(harness, work, attempts_max=3, dead_letters=publisher) as run:
             run.wait(lambda: publisher.calls["publish"], "the dead letter is written")
             run.wait(lambda: len(run.source.acked) == 1, "the other message is acked")
-            run.wait_polls(3)
+            run.wait_polls(2)
             assert harness.left() >= 1, "it was acked before its dead letter was confirmed"
             publisher.unblock()
             run.wait_empty()
@@ -145,7 +165,7 @@ def a_tree_that_times_out_comes_again(harness: SourceHarness) -> None:
         assert not first.alive
         assert second.attempt > first.attempt
         first.ack()
-        run.wait_polls(3)
+        run.wait_polls(2)
         assert not run.source.acked, "the late ack of the first attempt acked the second one"
         assert harness.left() >= 1
     # Whoever waits no longer than the time-out can still finish it.
@@ -174,6 +194,7 @@ def a_lost_handle_fails_its_tree(harness: SourceHarness) -> None:
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     a_failed_message_comes_again,
+    many_messages_fail_now_and_then,
     no_commit_passes_a_failed_message,
     replays_go_on_at_the_limit_of_open_messages,
     a_dead_letter_is_confirmed_before_the_ack,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from acker.connectors.handles import ConsumedMessage as Message
-from acker.testing.connectors.consumer_run import ConsumerRun, ack_all, consume_rest
+from acker.testing.connectors.consumer_run import ConsumerRun, ack_all, consume_rest, wait_until
 from acker.testing.connectors.harness import NotApplicable, SourceHarness
+from acker.testing.connectors.publisher import MemoryPublisher
 from acker.testing.connectors.scenarios.registry import Scenario, numbered
 
 
@@ -21,30 +24,35 @@ def outcomes_of_a_lost_connection_settle_no_other_message(harness: SourceHarness
         old = run.wait_for(values)
         ack_all(old[:2])
         run.wait(lambda: len(run.source.acked) == 2, "two messages are acked")
-        run.wait_polls(3)
+        run.wait_polls(2)
         harness.cut()
         if not harness.is_stateless:
             run.wait(lambda: run.source.lost, "the source notices the lost connection")
             run.wait(lambda: run.source.calls["open"] > 1, "the source connects again")
-        run.wait_polls(3)
+        run.wait_polls(2)
         # One ends now. It is acked, if its claim is as good as before, or it comes again. The others are open.
         old[2].ack()
-        run.wait_polls(3)
+        run.wait_polls(2)
         assert harness.left() >= 3, "a message was acked that is open"
     rest = consume_rest(harness)
     assert set(values[3:]) <= rest, "an outcome of the old connection has acked another message"
 
 
 def work_goes_on_after_a_lost_connection(harness: SourceHarness) -> None:
-    """The connection breaks again and again in the middle of open trees: nothing is lost."""
+    """The connection breaks again and again, while messages are open, fail and wait for a retry: nothing is lost."""
     harness.needs("cut")
     values = numbered(300)
     harness.publish(values)
     finished: set[bytes] = set()
+    failed: set[bytes] = set()
 
     def work(message: Message) -> None:
-        finished.add(message.value)
-        message.ack()
+        if message.value not in failed and message.value.endswith(b"7"):
+            failed.add(message.value)
+            message.fail("not yet")
+        else:
+            finished.add(message.value)
+            message.ack()
 
     with ConsumerRun(harness, work, threads=2, open_max=20) as run:
         for cut in range(1, 4):
@@ -121,7 +129,7 @@ def a_rebalance_commits_what_is_done_and_forgets_the_rest(harness: SourceHarness
         run.wait(lambda: not any(message.alive for message in messages), "the messages are forgotten")
         again = [run.wait_again(message) for message in messages[3:]]
         ack_all(messages[3:])
-        run.wait_polls(3)
+        run.wait_polls(2)
         assert harness.left() >= 3, "a late outcome was acked on a new assignment"
         ack_all(again)
         if not harness.is_log:
@@ -131,33 +139,91 @@ def a_rebalance_commits_what_is_done_and_forgets_the_rest(harness: SourceHarness
 
 def leases_are_renewed_while_messages_are_open(harness: SourceHarness) -> None:
     """Also while the limit of open messages is reached: nobody else gets them."""
-    if harness.source().lease_secs is None:
-        raise NotApplicable("the broker leaves messages with a consumer as long as it is connected")
+    _needs_leases(harness)
     values = numbered(6)
     harness.publish(values)
     with ConsumerRun(harness, open_max=2) as run:
         run.wait(lambda: len(run.messages) == 2, "the limit of open messages is reached")
         held = list(run.messages)
-        others: list[bytes] = []
-
-        def take(message: Message) -> None:
-            others.append(message.value)
-            message.ack()
-
-        with ConsumerRun(harness, take) as second:
-
-            def is_old() -> bool:
-                # Three renewals a lease: these messages are held for more than two leases.
-                deliveries = [each for each in run.source.delivered if each.value in {held[0].value, held[1].value}]
-                return all(run.source.extended[delivery] >= 7 for delivery in deliveries)
-
-            run.wait(is_old, "the leases are renewed")
-            second.wait_polls(3)
-        taken = {message.value for message in held} & set(others)
-        assert not taken, f"{len(taken)} open messages were given to another consumer"
+        _hold_for_leases(run, held)
         assert all(message.alive for message in held)
-        assert [message.value for message in run.messages] == [message.value for message in held]
+        assert run.values() == [message.value for message in held]
         run.ack_rest(0)
+
+
+def leases_are_renewed_while_messages_wait_for_a_retry(harness: SourceHarness) -> None:
+    """The consumer keeps a message that has failed, and nobody else gets it before its back-off is over."""
+    _needs_leases(harness)
+    harness.publish([b"waits"])
+    with ConsumerRun(harness, backoff_secs=300.0, backoff_secs_max=300.0, drain_secs=0.05) as run:
+        (message,) = run.wait_for([b"waits"])
+        message.fail("not yet")
+        run.wait(lambda: run.source.calls["retry"], "the message waits for its retry")
+        if run.source.retried:
+            raise NotApplicable("the broker itself delays a retry")
+        _hold_for_leases(run, [message])
+    assert consume_rest(harness) == {b"waits"}
+
+
+def leases_are_renewed_while_dead_letters_are_written(harness: SourceHarness) -> None:
+    """A slow place for dead letters: nobody else gets the message meanwhile."""
+    _needs_leases(harness)
+    harness.publish([b"poison"])
+    publisher = MemoryPublisher()
+    publisher.block()
+    try:
+        with ConsumerRun(harness, attempts_max=1, dead_letters=publisher) as run:
+            (message,) = run.wait_for([b"poison"])
+            message.fail("cannot be digested")
+            run.wait(lambda: publisher.calls["publish"], "the dead letter is written")
+            _hold_for_leases(run, [message])
+            publisher.unblock()
+            run.wait_empty()
+    finally:
+        publisher.unblock()
+    assert [letter.value for letter in publisher.published] == [b"poison"]
+
+
+def leases_are_renewed_while_a_consumer_closes(harness: SourceHarness) -> None:
+    """It waits for an open message for longer than a lease: nobody else gets it."""
+    _needs_leases(harness)
+    harness.publish([b"slow"])
+    with ConsumerRun(harness, drain_secs=harness.patience_secs) as run:
+        (message,) = run.wait_for([b"slow"])
+        run.consumer.stop()
+        _hold_for_leases(run, [message])
+        assert message.alive
+        message.ack()
+        run.close()
+    wait_until(lambda: harness.left() == 0, "the message is acked", harness.patience_secs)
+
+
+def _hold_for_leases(run: ConsumerRun, held: Sequence[Message]) -> None:
+    """Let another consumer look for messages for more than two leases; fail if one that is held is delivered again."""
+    values = {message.value for message in held}
+    others: list[bytes] = []
+
+    def take(message: Message) -> None:
+        others.append(message.value)
+        message.ack()
+
+    with ConsumerRun(run.harness, take) as second:
+        deliveries = [delivery for delivery in run.source.delivered if delivery.value in values]
+        before = Counter({delivery: run.source.extended[delivery] for delivery in deliveries})
+        # Three renewals a lease.
+        run.wait(
+            lambda: all(run.source.extended[each] - before[each] >= 7 for each in deliveries), "the leases are renewed"
+        )
+        second.wait_polls(2)
+    taken = values & set(others)
+    assert not taken, f"another consumer got {sorted(taken)}"
+    again = [each for each in run.source.delivered if each.value in values and each not in deliveries]
+    assert not again, f"{len(again)} messages that are held were delivered again"
+
+
+def _needs_leases(harness: SourceHarness) -> None:
+    if harness.source().lease_secs is None:
+        raise NotApplicable("the broker leaves messages with a consumer as long as it is connected")
 
 
 def outcomes_of_a_lost_lease_are_dropped(harness: SourceHarness) -> None:
@@ -171,7 +237,7 @@ def outcomes_of_a_lost_lease_are_dropped(harness: SourceHarness) -> None:
         new = [run.wait_again(message) for message in old]
         run.wait(lambda: not any(message.alive for message in old), "the old ones are forgotten")
         ack_all(old)
-        run.wait_polls(3)
+        run.wait_polls(2)
         assert harness.left() == 3, "an outcome of a lost lease was acked"
         ack_all(new)
         run.wait_empty()
@@ -185,5 +251,8 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     two_consumers_share_a_queue,
     a_rebalance_commits_what_is_done_and_forgets_the_rest,
     leases_are_renewed_while_messages_are_open,
+    leases_are_renewed_while_messages_wait_for_a_retry,
+    leases_are_renewed_while_dead_letters_are_written,
+    leases_are_renewed_while_a_consumer_closes,
     outcomes_of_a_lost_lease_are_dropped,
 )
