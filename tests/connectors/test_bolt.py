@@ -57,6 +57,60 @@ def test_nothing_is_acked_before_it_is_confirmed():
     assert broker.acked == [b"a"]
 
 
+class Strange(MemoryPublisher):
+    """Does something strange at the first call."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self._answer = answer
+
+    def publish(self, messages):
+        faults = super().publish(messages)
+        return self._answer(faults) if self.calls["publish"] == 1 else faults
+
+
+def crash(faults):
+    raise ZeroDivisionError("a bug")
+
+
+def leave(faults):
+    raise SystemExit
+
+
+def forget(faults):
+    return faults[1:]
+
+
+@pytest.mark.parametrize("answer", [crash, leave, forget])
+def test_whatever_a_publisher_does_the_tuples_are_tried_again(answer, caplog):
+    broker, publisher = MemoryBroker(), Strange(answer)
+    broker.publish([b"a", b"b"])
+    stats = run(broker, publisher)
+    assert sorted(broker.acked) == [b"a", b"b"] and stats.user["unconfirmed"] >= 1
+    assert "memory publisher failed" in caplog.text
+
+
+def test_a_publisher_that_never_answers_does_not_hold_a_stop(monkeypatch, caplog):
+    monkeypatch.setattr("acker.connectors.bolt._CLOSE_SECS", 0.05)
+    monkeypatch.setattr("acker.connectors.bolt._PUT_SECS", 0.05)
+    monkeypatch.setattr("acker.connectors.bolt._WAITING_MAX", 2)
+    broker, publisher = MemoryBroker(), MemoryPublisher()
+    broker.publish(b"%d" % number for number in range(20))
+    publisher.block()
+
+    class Copy(Topology):
+        source = SourceSpout.spec(source=lambda: MemorySource(broker))
+        copy = PublishBolt.spec(inputs=[source], publisher=lambda: publisher)
+
+    try:
+        with LocalRuntime(Copy, {"topology.drain.secs": 0.2}):
+            broker.wait_until(lambda broker: "has confirmed nothing for 0.05 s" in caplog.text)
+    finally:
+        publisher.unblock()
+    assert "no answer within 0.05 s" in caplog.text
+    assert broker.acked == [] and broker.left() == 20 and "abandoned" not in caplog.text
+
+
 class NoValue(SourceSpout):
     outputs = ["body"]
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from acker.connectors.publisher import Outgoing, Publisher
-from acker.errors import AckerError, RuntimeStateError, TopologyError, TupleStateError
+from acker.errors import AckerError, PublishError, RuntimeStateError, TopologyError, TupleStateError
 from acker.topology.bolt import Bolt
 from acker.topology.specs import ComponentSpec
 from acker.topology.tuples import Tuple
@@ -19,6 +19,8 @@ _PUBLISHER: Final = "user.acker.publisher"
 # The most messages of one call of the publisher, and how many may wait for the next one.
 _BATCH_MAX: Final = 500
 _WAITING_MAX: Final = 2000
+_PUT_SECS: Final = 10.0
+_CLOSE_SECS: Final = 5.0
 
 
 class PublishBolt(Bolt):
@@ -98,49 +100,76 @@ class PublishBolt(Bolt):
         super().initialize(conf, context)
         self._publisher: Publisher = conf.get(_PUBLISHER, self.publisher)()
         self._publisher.open()
+        self._is_closing = threading.Event()
         self._waiting: queue.Queue[tuple[Tuple, Outgoing] | None] = queue.Queue(_WAITING_MAX)
         self._thread = threading.Thread(target=self._run, name=f"acker {self._publisher.name}", daemon=True)
         self._thread.start()
 
     def process(self, tup: Tuple) -> None:
-        """Hand a tuple to the thread; wait while it has many."""
-        self._waiting.put((tup, self.message(tup)))
+        """Hand a tuple to the thread; wait while it has many. A tuple for which the wait takes too long fails."""
+        try:
+            self._waiting.put((tup, self.message(tup)), timeout=_PUT_SECS)
+        except queue.Full:
+            raise PublishError(
+                f"{self._publisher.name} has confirmed nothing for {_PUT_SECS:g} s, and {_WAITING_MAX} messages wait"
+            ) from None
 
     def close(self) -> None:
-        """End the thread, after what it has begun. A subclass that overrides it has to call it."""
+        """End the thread, after the call of the publisher that it has begun, and disconnect.
+
+        Tuples that still wait are tried again. A subclass that overrides this has to call it.
+        """
         if "_thread" in vars(self):
-            self._waiting.put(None)
-            self._thread.join()
+            self._is_closing.set()
+            with suppress(queue.Full):  # a full queue wakes the thread, too
+                self._waiting.put_nowait(None)
+            self._thread.join(_CLOSE_SECS)
+            if self._thread.is_alive():
+                text = (
+                    "%s: no answer within %g s; its thread is left behind, and the tuples that it holds are tried again"
+                )
+                self.logger.error(text, self._publisher.name, _CLOSE_SECS)
+        elif "_publisher" in vars(self):
             self._publisher.close()
         super().close()
 
     def _run(self) -> None:
-        is_open = True
-        while is_open:
-            batch = [self._waiting.get()]
-            with suppress(queue.Empty):
-                while len(batch) < _BATCH_MAX:
-                    batch.append(self._waiting.get_nowait())
-            is_open = None not in batch
-            self._publish([each for each in batch if each is not None])
+        try:
+            while not self._is_closing.is_set():
+                batch = [self._waiting.get()]
+                with suppress(queue.Empty):
+                    while len(batch) < _BATCH_MAX:
+                        batch.append(self._waiting.get_nowait())
+                self._publish([each for each in batch if each is not None])
+        finally:
+            self._publisher.close()
 
     def _publish(self, batch: list[tuple[Tuple, Outgoing]]) -> None:
         if not batch:
             return
+        answers: list[tuple[tuple[Tuple, Outgoing], BaseException | None]]
         try:
             faults = self._publisher.publish([message for _, message in batch])
-        except Exception as fault:
+            answers = list(zip(batch, faults, strict=True))
+        except BaseException as fault:
+            # Whatever it is, this thread has to go on: without it, all tuples would time out without a word.
             if not isinstance(fault, AckerError):
                 self.logger.exception("%s failed", self._publisher.name)
-            faults = [fault] * len(batch)
-        for (tup, _), refusal in zip(batch, faults, strict=True):
-            # Their trees have ended meanwhile: the topology restarts or stops.
-            with suppress(TupleStateError, RuntimeStateError):
-                if refusal is None:
-                    self.ack(tup)
-                else:
-                    self.report_metric("unconfirmed")
-                    self.fail(tup, refusal)
+            answers = [(each, fault) for each in batch]
+        for (tup, _), refusal in answers:
+            self._settle(tup, refusal)
+
+    def _settle(self, tup: Tuple, refusal: BaseException | None) -> None:
+        try:
+            if refusal is None:
+                self.ack(tup)
+            else:
+                self.report_metric("unconfirmed")
+                self.fail(tup, refusal)
+        except (TupleStateError, RuntimeStateError):
+            pass  # its tree has ended meanwhile: the topology restarts or stops
+        except BaseException:  # of a hook
+            self.logger.exception("%s: could not settle %r, which will time out", self.component_name, tup)
 
 
 def to_bytes(value: Any) -> bytes:
