@@ -50,6 +50,7 @@ class Consumer:
         a retry. Further ones stay with the broker.
     attempts_max : int, optional
         After so many failed attempts a message becomes a dead letter. None: a message is tried again without an end.
+        Where the broker counts deliveries, those count too that ended with their process or went back at a stop.
     backoff_secs, backoff_secs_max : float
         The wait after the first failed attempt, and the longest one; each wait is twice the one before.
     dead_letters : Publisher or "broker", optional

@@ -305,7 +305,7 @@ class Intake:
             self.settlement.is_stopping = True
             self._drain_until = time.monotonic() + self.options.drain_secs
             self.attempts.close()
-            self.settlement.release(self.attempts.of({"ready", "withheld", "waiting"}))
+        self.settlement.release(self.attempts.of({"ready", "withheld", "waiting"}))
         return not self.attempts.of({"open", "dead", "done"}) or time.monotonic() >= self._drain_until
 
     def _fail(self, fault: BaseException) -> None:

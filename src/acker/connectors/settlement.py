@@ -18,7 +18,7 @@ from acker.local.observe.metrics import LatencyRecorder
 from acker.topology.backoff import backoff
 from acker.topology.reasons import Reason, ReasonKind
 
-# Failures that are not the message's fault: it goes back to the broker.
+# Failures that are not the message's fault: it goes back to the broker, and its owner stops.
 _NOT_COUNTED: Final = frozenset({ReasonKind.RESTART, ReasonKind.SHUTDOWN})
 # How often leases are renewed within their time.
 _RENEWALS: Final = 3
@@ -122,7 +122,8 @@ class Settlement:
             self._ack(attempt)
             return True
         if reason.kind in _NOT_COUNTED:
-            self.release([attempt])
+            # It goes back when the intake stops. Now, the broker would deliver it here again, and count that.
+            attempt.state = "withheld"
             return True
         attempt.reason = replace(reason, attempt=attempt.number)
         if reason.kind is ReasonKind.TIMED_OUT:
