@@ -123,6 +123,14 @@ def test_what_a_delivery_says(opened, add, stream):
     assert not source.can_give_up
 
 
+def test_orders_to_the_server_are_no_headers(opened, add, stream):
+    orders = {"Nats-Expected-Stream": stream, "Nats-Msg-Id": "7"}
+    add(b"a", headers={"kind": "letter", **orders})
+    (delivery,) = take(opened(), 1)
+    assert delivery.headers == {"kind": "letter"}
+    assert delivery.raw.headers == {"kind": "letter", **orders}
+
+
 def test_a_new_consumer_gets_one_subject(opened, add, stream, info):
     add(b"other")
     add(b"mine", subject=f"{stream}.mine")
@@ -191,7 +199,7 @@ def test_a_lease_that_was_not_renewed_is_lost(opened, add, info):
     source = opened(lease_secs=0.5)
     (old,) = take(source, 1)
     until(lambda: not source.holds(old), "the lease ends")
-    assert source.extend([old]) == [old]
+    assert source.extend([old]) == [old] and not source._held
     (new,) = take(source, 1)
     assert new.attempt == 2
     source.ack([old])

@@ -34,6 +34,8 @@ _PULL_AGAIN_SECS: Final = 0.1  # after the server has refused one
 _LOOK_SECS: Final = 0.1  # between looks whether the connection lives, while an answer is awaited
 _BATCH: Final = 500
 _NS: Final = 1_000_000_000
+# Headers that are orders to the server, which it has obeyed: the stream it expected, the id it looked for, a rollup.
+_ORDERS: Final = "Nats-"
 # The server may give a message to someone else at the very end of its lease.
 _LEASE_SHARE: Final = 0.95
 
@@ -57,6 +59,9 @@ class JetStream(Source):
     A message that is open keeps its lease by in-progress acks. A failed one comes again after its back-off, for which
     the server waits, so another process may have the next attempt. JetStream does not say when a message has gone to
     someone else, so a lease that could not be renewed in time counts as lost.
+
+    Headers that begin with ``Nats-`` are orders to the server, which it has obeyed. Those of a message are in ``raw``
+    only: a dead letter must not repeat them.
 
     Parameters
     ----------
@@ -109,6 +114,7 @@ class JetStream(Source):
         """Connect, and create the consumer if it is missing."""
         if events is not self._events:
             self._held.clear()
+        self._forget([delivery for delivery in self._held.values() if not self.holds(delivery)])
         self._events = events
         self._arrived.clear()
         self._buffer.clear()
@@ -250,7 +256,7 @@ class JetStream(Source):
         metadata = message.metadata
         sequence = metadata.sequence.stream
         claim = _StreamClaim(sequence, message.reply, time.monotonic() + _LEASE_SHARE * self.lease_secs)
-        headers = dict(message.headers or {})
+        headers = {name: text for name, text in (message.headers or {}).items() if not name.startswith(_ORDERS)}
         delivery = Delivery(f"{self._stream}/{sequence}", message.data, headers, metadata.num_delivered, message, claim)
         before = self._held.pop(sequence, None)
         if before is not None and self._events is not None:  # its lease was over
@@ -295,12 +301,14 @@ class JetStream(Source):
     def extend(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Send in-progress acks, also for what waits here."""
         now = time.monotonic()
-        kept = [delivery for delivery in deliveries if self.holds(delivery)]
+        kept: list[Delivery] = []
+        lost: list[Delivery] = []
+        for delivery in deliveries:
+            (kept if self.holds(delivery) else lost).append(delivery)
         self._send(b"+WPI", [*kept, *self._buffer])
         self._link.run(self._link.flush(min(_ANSWER_SECS, self.lease_secs / 3)))
         for delivery in (*kept, *self._buffer):
             delivery.receipt.lease_end = now + _LEASE_SHARE * self.lease_secs
-        lost = [delivery for delivery in deliveries if delivery not in kept]
         self._forget(lost)
         return lost
 
@@ -399,15 +407,17 @@ class _NATSLink:
         self._on_change: Callable[[], object] = bool
         self._refusal: str | None = None
         self._noted = ""
+        # A request had no answer. The client takes a late answer for that to another request.
+        self._is_broken = False
         self.client: Any = None
 
     @property
     def is_open(self) -> bool:
-        return self.client is not None and self.client.is_connected
+        return self.client is not None and self.client.is_connected and not self._is_broken
 
     def open(self, on_change: Callable[[], object] = bool) -> None:
         self.close()
-        self._on_change, self._refusal = on_change, None
+        self._on_change, self._refusal, self._is_broken = on_change, None, False
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._note_context)
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"acker {self._name}", daemon=True)
@@ -465,8 +475,9 @@ class _NATSLink:
             return future.result(timeout_secs)
         except AckerError:
             raise
-        except concurrent.futures.TimeoutError as error:
+        except TimeoutError as error:
             future.cancel()
+            self._is_broken = True
             raise ConnectionLostError(f"{self._name}: no answer in time") from error
         except Exception as error:
             raise self._fault(error) from error
