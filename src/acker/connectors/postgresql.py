@@ -23,7 +23,7 @@ try:
     from psycopg import sql
     from psycopg.conninfo import conninfo_to_dict
     from psycopg.rows import dict_row
-    from psycopg.waiting import Ready
+    from psycopg.waiting import Ready, wait_selector
 except ImportError as error:
     raise ImportError("acker.connectors.postgresql needs psycopg: pip install 'acker[postgresql]'") from error
 
@@ -40,6 +40,7 @@ _NETWORK: Final = {
     "application_name": "acker",
 }
 _ANSWER_SECS_MAX: Final = 30.0
+_LOOK_SECS: Final = 0.1
 _CLAIM_COUNT_MAX: Final = 500
 _INSERT_COUNT_MAX: Final = 500
 _INSERT_BYTES_MAX: Final = 16 << 20
@@ -390,8 +391,9 @@ class _TimedConnection(psycopg.Connection[dict[str, Any]]):
 
     answer_secs = _ANSWER_SECS_MAX
 
-    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().wait(_timed(gen, self.answer_secs), *args, **kwargs)
+    def wait(self, gen: Any, *_args: Any, **_options: Any) -> Any:
+        # Not psycopg's compiled one, which in some releases lets no generator look at the time.
+        return wait_selector(_timed(gen, self.answer_secs), self.pgconn.socket, interval=_LOOK_SECS)
 
 
 def _timed(gen: Generator[Any, Any, Any], secs: float) -> Generator[Any, Any, Any]:
