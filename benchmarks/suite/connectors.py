@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -311,6 +312,10 @@ REDIS: Final = Broker("redis", _fill_redis, _left_in_redis, _redis_streams)
 
 # ---- Kafka ----------------------------------------------------------------------------------------------------------
 
+# As a Consumer: the most messages of one call, and the time between two commits.
+_BATCH: Final = 500
+_COMMIT_SECS: Final = 1.0
+
 
 def _kafka_config(url: str) -> dict[str, Any]:
     return {"bootstrap.servers": url, "group.id": _GROUP, "auto.offset.reset": "earliest"}
@@ -322,9 +327,9 @@ def _fill_kafka(url: str, count: int) -> None:
 
     from acker.connectors.kafka import KafkaPublisher
 
-    made = AdminClient({"bootstrap.servers": url}).create_topics([NewTopic(_TOPIC, 1, 1)])
-    with contextlib.suppress(KafkaException):  # it is there already
-        made[_TOPIC].result()
+    admin = AdminClient({"bootstrap.servers": url})  # its end would end the request
+    with contextlib.suppress(KafkaException):  # the topic is there already
+        admin.create_topics([NewTopic(_TOPIC, 1, 1)])[_TOPIC].result(60)
     with KafkaPublisher({"bootstrap.servers": url}, _TOPIC) as publisher:
         for first in range(0, count, _FILL):
             batch = [Outgoing(b"x" * BYTES)] * min(_FILL, count - first)
@@ -357,19 +362,21 @@ def _kafka_client(url: str) -> Iterator[Any]:
 
 
 def _confluent(url: str, count: int) -> None:
-    """Consume with confluent-kafka, the work done where the messages arrive, one commit for each batch."""
+    """Consume with confluent-kafka, the work done where the messages arrive, a commit a second."""
     done = 0
+    commit_at = time.monotonic() + _COMMIT_SECS
     with _kafka_client(url) as client:
         while done < count:
-            messages = client.consume(_ACK_EVERY, 0.05)
+            messages = client.consume(_BATCH, 0.05)
             for message in messages:
                 work(message.value())
             done += len(messages)
-            if messages:
+            if messages and (done == count or time.monotonic() >= commit_at):
                 client.commit(message=messages[-1], asynchronous=done < count)
+                commit_at = time.monotonic() + _COMMIT_SECS
 
 
-def _confluent_pool(url: str, count: int) -> None:
+def _confluent_pool(url: str, count: int, children: int = CHILDREN) -> None:
     """Consume with confluent-kafka; the commit is the lowest offset of which the pool has not done all parts."""
     from confluent_kafka import TopicPartition
 
@@ -378,9 +385,10 @@ def _confluent_pool(url: str, count: int) -> None:
     done: SimpleQueue[int] = SimpleQueue()
     waiting: set[int] = set()
     lock = threading.Lock()
+    commit_at = time.monotonic() + _COMMIT_SECS
 
     def submit(pool: ThreadPoolExecutor, offset: int, body: bytes) -> None:
-        left = CHILDREN
+        left = children
 
         def end(_future: Future[None]) -> None:
             nonlocal left
@@ -390,12 +398,12 @@ def _confluent_pool(url: str, count: int) -> None:
             if is_last:
                 done.put(offset)
 
-        for _ in range(CHILDREN):
+        for _ in range(children):
             pool.submit(work, body).add_done_callback(end)
 
     with _kafka_client(url) as client, ThreadPoolExecutor(THREADS) as pool:
         while acked < count:
-            room = min(_ACK_EVERY, PREFETCH - (taken - acked), count - taken)
+            room = min(_BATCH, PREFETCH - (taken - acked), count - taken)
             messages = client.consume(room, 0.05) if room else []
             for message in messages:
                 lowest = message.offset() if lowest < 0 else lowest
@@ -405,13 +413,13 @@ def _confluent_pool(url: str, count: int) -> None:
                 waiting.add(done.get())
             while not done.empty():
                 waiting.add(done.get())
-            before = lowest
             while lowest in waiting:
                 waiting.remove(lowest)
                 lowest += 1
                 acked += 1
-            if lowest != before:
+            if acked == count or time.monotonic() >= commit_at:
                 client.commit(offsets=[TopicPartition(_TOPIC, 0, lowest)], asynchronous=acked < count)
+                commit_at = time.monotonic() + _COMMIT_SECS
 
 
 def _confluent_asyncio(url: str, count: int) -> None:
@@ -422,15 +430,17 @@ def _confluent_asyncio(url: str, count: int) -> None:
 
     async def run() -> None:
         done = 0
+        commit_at = time.monotonic() + _COMMIT_SECS
         with _kafka_client(url) as client:
             while done < count:
-                messages = await asyncio.to_thread(client.consume, _ACK_EVERY, 0.05)
+                messages = await asyncio.to_thread(client.consume, _BATCH, 0.05)
                 async with asyncio.TaskGroup() as tasks:
                     for message in messages:
                         tasks.create_task(handle(message.value()))
                 done += len(messages)
-                if messages:
+                if messages and (done == count or time.monotonic() >= commit_at):
                     client.commit(message=messages[-1], asynchronous=done < count)
+                    commit_at = time.monotonic() + _COMMIT_SECS
 
     asyncio.run(run())
 
@@ -457,11 +467,11 @@ def _consume(source: Source, count: int) -> None:
                 break
 
 
-def _consume_pool(source: Source, count: int) -> None:
+def _consume_pool(source: Source, count: int, children: int = CHILDREN) -> None:
     with ThreadPoolExecutor(THREADS) as pool, Consumer(source, open_max=PREFETCH) as consumer:
         for number, message in enumerate(consumer, 1):
             with message:
-                for _ in range(CHILDREN):
+                for _ in range(children):
                     message.submit(pool, work, message.value)
             if number == count:
                 break
@@ -572,14 +582,28 @@ CASES: Final[list[Case]] = [
         needs=("redis",),
     ),
     Case(
+        "connectors/kafka/in-place",
+        "What does a Consumer cost against a loop over confluent-kafka's consume, one child a message?",
+        partial(_compare, broker=KAFKA, bare=_confluent, consumer=_consume, messages=MESSAGES, children=1, goal=None),
+        needs=("confluent_kafka",),
+    ),
+    Case(
         "connectors/kafka/one-child",
-        "What does a Consumer cost against confluent-kafka's consume and commit, one child a message?",
-        partial(_compare, broker=KAFKA, bare=_confluent, consumer=_consume, messages=MESSAGES, children=1, goal=GOAL),
+        "And where a thread pool works on it?",
+        partial(
+            _compare,
+            broker=KAFKA,
+            bare=partial(_confluent_pool, children=1),
+            consumer=partial(_consume_pool, children=1),
+            messages=MESSAGES,
+            children=1,
+            goal=GOAL,
+        ),
         needs=("confluent_kafka",),
     ),
     Case(
         "connectors/kafka/pool",
-        "And with 20 children a message in a thread pool?",
+        "And with 20 children a message?",
         partial(
             _compare,
             broker=KAFKA,
