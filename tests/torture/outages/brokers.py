@@ -25,14 +25,14 @@ class Broker(NamedTuple):
         Creates the queue and publishes bodies, each confirmed.
     left : callable
         Returns how many messages are not settled.
-    can_restart : bool
-        Whether what the server confirmed outlives its process.
+    is_log : bool
+        Whether the broker keeps a position, and not what was acked of the messages after it.
     """
 
     source: Callable[[str, str], Source]
     fill: Callable[[str, str, Sequence[bytes]], None]
     left: Callable[[str, str], int]
-    can_restart: bool = True
+    is_log: bool = False
 
 
 # ---- RabbitMQ -------------------------------------------------------------------------------------------------------
@@ -133,6 +133,7 @@ def _kafka_left(url: str, queue: str) -> int:
         partitions = [TopicPartition(queue, number) for number in range(_PARTITIONS)]
         left = 0
         for found in client.committed(partitions, timeout=60):
+            assert found.error is None, found
             low, high = client.get_watermark_offsets(found, timeout=60)
             left += high - (found.offset if found.offset >= 0 else low)
         return left
@@ -213,7 +214,7 @@ def _postgresql_left(url: str, queue: str) -> int:
 BROKERS: Final[dict[str, Broker]] = {
     "rabbitmq": Broker(_rabbitmq_source, _rabbitmq_fill, _rabbitmq_left),
     "redis": Broker(_redis_source, _redis_fill, _redis_left),
-    "kafka": Broker(_kafka_source, _kafka_fill, _kafka_left),
+    "kafka": Broker(_kafka_source, _kafka_fill, _kafka_left, is_log=True),
     "nats": Broker(_nats_source, _nats_fill, _nats_left),
     "postgresql": Broker(_postgresql_source, _postgresql_fill, _postgresql_left),
 }
