@@ -243,17 +243,34 @@ def test_a_call_is_a_child_within_a_block(owner):
 
 
 def test_a_call_takes_a_message_that_is_outside_a_block(owner):
-    go = threading.Event()
+    go, has_child = threading.Event(), threading.Event()
+
+    def work(message):
+        message.submit(pool, go.wait, 60)  # a child
+        has_child.set()
+
     message = owner.message()
     with ThreadPoolExecutor(2) as pool:
-        message.submit(pool, go.wait, 60)
-        message.submit(pool, go.wait, 60)  # a child
+        message.submit(pool, work, message)
         for wrong in (message.ack, message.__enter__):
             with pytest.raises(TupleStateError, match="a call of submit or spawn has taken it"):
                 wrong()
+        assert has_child.wait(60)
         assert owner.outcomes() == []
         go.set()
     assert owner.outcomes() == ["ACKED"]
+
+
+def test_a_second_call_outside_a_block_is_refused_and_fails_the_message(owner):
+    """Else the message would be acked if the first call ends before the second one begins."""
+    go = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        message = owner.message()
+        message.submit(pool, go.wait, 60)
+        with pytest.raises(TupleStateError, match="enter its block"):
+            message.submit(pool, go.wait, 60)
+        go.set()
+    assert owner.outcomes() == ["FAILED"] and "more than once" in message._tree.reason
 
 
 def test_a_call_that_raises_fails_the_message(owner, caplog):
@@ -368,8 +385,8 @@ def test_a_cancelled_coroutine_fails_the_message(owner):
 
 def test_the_coroutines_of_a_message_that_is_over_are_cancelled(owner):
     async def main():
-        message = owner.message()
-        tasks = [message.spawn(asyncio.sleep(3600)), message.spawn(asyncio.sleep(3600))]
+        with owner.message() as message:
+            tasks = [message.spawn(asyncio.sleep(3600)), message.spawn(asyncio.sleep(3600))]
         await asyncio.sleep(0)
         message._tree.attempt.state = "ended"
         await asyncio.to_thread(message._tree.cancel)

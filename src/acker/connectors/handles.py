@@ -145,7 +145,7 @@ class Handle:
     fails its message.
     """
 
-    __slots__ = ("_emitted", "_is_ended", "_is_entered", "_is_handed_over", "_place", "_tree", "_tuple_id")
+    __slots__ = ("_emitted", "_handed_over_by", "_is_ended", "_is_entered", "_place", "_tree", "_tuple_id")
 
     def __init__(self, tree: MessageTree, tuple_id: int, place: tuple[CodeType, int] | str) -> None:
         self._tree = tree
@@ -154,7 +154,7 @@ class Handle:
         self._emitted = 0  # xor of the tuple ids of its children
         self._is_ended = False
         self._is_entered = False  # by `with`
-        self._is_handed_over = False  # to a call or a coroutine, which ends it
+        self._handed_over_by = 0  # the thread that gave it to a call or a coroutine, which ends it
 
     # ---- children ----------------------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class Handle:
         """Let an executor do a part of the work: a child that ends with the call.
 
         The child is acked when the call returns, and fails the message when it raises or is cancelled. On a message
-        outside a ``with`` block, the call is the message's own part, and not a child.
+        outside a ``with`` block, the call is the message's own part, and not a child; so there may be one such call.
 
         Parameters
         ----------
@@ -204,6 +204,11 @@ class Handle:
         Returns
         -------
         Future
+
+        Raises
+        ------
+        TupleStateError
+            This handle has ended; or it is the second call outside a block, and the message fails.
         """
         part = self._part(sys._getframe(1))
         try:
@@ -218,9 +223,9 @@ class Handle:
         """Run a coroutine on the running event loop: a child that ends with it.
 
         The child is acked when the coroutine returns, and fails the message when it raises or is cancelled. On a
-        message outside a ``with`` block, the coroutine is the message's own part, and not a child. In a coroutine that
-        was spawned, `spawn` and `submit` make children of that coroutine's part. When the message fails or times out,
-        its coroutines are cancelled.
+        message outside a ``with`` block, the coroutine is the message's own part, and not a child; so there may be one
+        such call. In a coroutine that was spawned, `spawn` and `submit` make children of that coroutine's part. When
+        the message fails or times out, its coroutines are cancelled.
         """
         try:
             part = self._part(sys._getframe(1))
@@ -247,10 +252,19 @@ class Handle:
             return current._child(frame)
         if self._is_entered or isinstance(self, Child):
             return self._child(frame)
+        me = threading.get_ident()
         with self._tree.lock:
-            is_first = not self._is_ended and not self._is_handed_over
-            self._is_handed_over = True
-        return self if is_first else self._child(frame)
+            is_first = not self._is_ended and not self._handed_over_by
+            is_sibling = self._handed_over_by == me
+            self._handed_over_by = self._handed_over_by or me
+        if is_first:
+            return self
+        if is_sibling:
+            # The first call may end before this one begins, and the message would be acked without this part.
+            fault = TupleStateError(f"{self!r}: enter its block before you call submit or spawn more than once")
+            self._end(describe(fault))
+            raise fault
+        return self._child(frame)
 
     def _end_as(self, future: Future[Any] | asyncio.Task[Any]) -> None:
         """End as a call or a coroutine has ended."""
@@ -297,7 +311,7 @@ class Handle:
         self._end_once("failed" if reason is None else describe(reason))
 
     def _refuse_if_handed_over(self) -> None:
-        if self._is_handed_over:
+        if self._handed_over_by:
             raise TupleStateError(
                 f"{self!r}: a call of submit or spawn has taken it, and ends it; enter its block before such calls"
             )
