@@ -14,7 +14,7 @@ import uuid
 import pytest
 import redis as redis_py
 
-from acker.connectors import Outgoing
+from acker.connectors import Outgoing, redis_streams
 from acker.connectors.redis_streams import RedisStreams, RedisStreamsPublisher
 from acker.errors import ArgumentValueError, ConnectionLostError, PublishError, SourceError
 
@@ -404,6 +404,22 @@ def test_a_consumer_with_nothing_pending_leaves_the_group(client, stream, opened
     busy.close()
     (left,) = client.xinfo_consumers(stream, GROUP)
     assert left["pending"] == 2
+
+
+def test_names_of_killed_consumers_leave_the_group_after_a_day(client, stream, opened, monkeypatch):
+    add(client, stream, 1)
+    busy = opened(consumer="busy")
+    take(busy, 1)
+    client.xgroup_createconsumer(stream, GROUP, "killed")
+
+    def names():
+        return {consumer["name"] for consumer in client.xinfo_consumers(stream, GROUP)}
+
+    opened()
+    assert names() == {b"busy", b"killed"}
+    monkeypatch.setattr(redis_streams, "_SWEEP", redis_streams._SWEEP.replace("86400000", "-1"))
+    opened()
+    assert names() == {b"busy"}
 
 
 def test_a_lost_connection_takes_no_deliveries_with_it(client, stream, opened):

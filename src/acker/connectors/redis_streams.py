@@ -89,6 +89,16 @@ if not redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2])[1] then
   redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
 end
 """
+# Removes consumers that nothing is pending for and that have not been seen for a day: killed ones leave their names.
+_SWEEP: Final = """
+for _, told in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+  local consumer = {}
+  for i = 1, #told, 2 do consumer[told[i]] = told[i + 1] end
+  if consumer.pending == 0 and consumer.idle > 86400000 then
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer.name)
+  end
+end
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -197,6 +207,7 @@ class RedisStreams(Source):
             elif not str(reply).startswith("BUSYGROUP"):
                 raise self._link.fault(reply)
             self._opened.add(stream)
+            self._link.call(("EVAL", _SWEEP, "1", stream, self._group))  # An error is no harm: names stay.
         self._leases.renew_all()
         # A lost connection may have taken entries with it that were on their way.
         self._own = dict.fromkeys(self._streams, b"-")
