@@ -15,6 +15,7 @@ import struct
 import subprocess
 import threading
 import time
+from functools import partialmethod
 
 import pika
 import pytest
@@ -22,7 +23,7 @@ import pytest
 from acker import errors
 from acker.connectors import Outgoing, Source
 from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
-from acker.connectors.rabbitmq_link import UNREADABLE, decode_properties, explain
+from acker.connectors.rabbitmq_link import UNREADABLE, Link, decode_properties, explain
 from tests.connectors.proxy import Proxy
 
 # No wait below is for a time; one that comes to this is a failure.
@@ -558,7 +559,8 @@ def test_a_broker_that_falls_silent_is_noticed_by_its_heartbeats(rabbitmq, queue
         source.close()  # waits for no answer
 
 
-def test_close_does_not_wait_for_a_broker_that_hangs(rabbitmq, queue, opened, proxy):
+def test_close_does_not_wait_for_a_broker_that_hangs(rabbitmq, queue, opened, proxy, monkeypatch):
+    monkeypatch.setattr(Link, "close", partialmethod(Link.close, 0.5))
     source = opened(through(proxy, rabbitmq.url), queue)
     with proxy.stalled():
         source.close()
