@@ -685,15 +685,28 @@ def test_a_callback_that_fails_costs_no_messages(cluster, group, caplog):
         assert reader.keys == keys(topic, range(200))
 
 
-def test_messages_are_read_again_where_the_client_dropped_them(cluster, group, monkeypatch):
-    """It drops those that it is about to hand out when a callback, such as a logger of the user, raises."""
-    drops = [7, 4, 0]
+class UnknownTopic:
+    """A message that is an error."""
+
+    def error(self):
+        return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+    def topic(self):
+        return "another"
+
+
+@pytest.mark.parametrize("fault", ["raised by a callback", "among the messages"])
+def test_a_commit_does_not_pass_messages_that_nobody_saw(cluster, group, monkeypatch, fault):
+    """An error costs the client the messages that it is about to hand out; its position has passed them."""
+    drops = [7, 4, 1]
 
     class DroppingConsumer(Consumer):
         def consume(self, *arguments):
             messages = super().consume(*arguments)
-            if messages and drops and len(reader.open) >= 50 * drops[-1]:
+            if messages and drops and len(reader.keys) >= 50 * drops[-1]:
                 drops.pop()
+                if fault == "among the messages":
+                    return [UnknownTopic(), *messages]
                 raise ZeroDivisionError("of the user")
             return messages
 
@@ -702,8 +715,9 @@ def test_messages_are_read_again_where_the_client_dropped_them(cluster, group, m
     cluster.write(topic, values(400))
     reader = Reader(make_source(cluster, topic, group))
     with reader:
-        wait_for(lambda: len(reader.open) == 400, lambda: reader.step(20))
-        assert reader.reopened == 3 and list(reader.open) == keys(topic, range(400))
+        wait_for(lambda: len(reader.keys) >= 400, lambda: (reader.step(20), reader.ack_all()))
+        assert reader.reopened == 3 and reader.keys == keys(topic, range(400))
+        wait_for(lambda: cluster.committed(group, topic) == 400, reader.step)
 
 
 def test_callbacks_of_the_configuration_are_called(cluster, group, caplog):

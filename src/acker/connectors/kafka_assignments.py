@@ -45,9 +45,17 @@ class Assignment:
 
 
 class Assignments:
-    """The assignments of now, with one `OffsetTracker` for each topic."""
+    """The assignments of now, with one `OffsetTracker` for each topic.
+
+    Attributes
+    ----------
+    is_complete : bool
+        Whether each message that the client handed out has been entered. Where it is not, because reading raised an
+        error, the client's positions may have passed messages that nobody saw.
+    """
 
     def __init__(self) -> None:
+        self.is_complete = True
         self.by_place: dict[tuple[str, int], Assignment] = {}
         self._trackers: dict[str, OffsetTracker] = {}
 
@@ -84,10 +92,9 @@ class Assignments:
                 del self.by_place[each.topic, each.partition]
 
     def follow(self, consumer: Consumer) -> None:
-        """Take over the positions of the client: they pass markers of transactions, which are no messages.
-
-        To be called when each message that the client handed out has been entered.
-        """
+        """Take over the positions of the client: they pass markers of transactions, which are no messages."""
+        if not self.is_complete:
+            return
         places = [each.at(-1) for each in self if not each.tracker.open(each.partition)]
         for place in consumer.position(places) if places else ():
             if place.error is None and place.offset > 0:

@@ -157,6 +157,7 @@ class Membership:
     def _read(self, limit: int, wait_secs: float) -> list[Delivery]:
         """Return deliveries; wait for the first one only."""
         deliveries: list[Delivery] = []
+        self.assignments.is_complete = False  # and remains so if an error leaves this method
         try:
             messages = self._client.consume(limit, 0)
             if not messages and (first := self._client.poll(wait_secs)) is not None:
@@ -172,6 +173,7 @@ class Membership:
             raise ConnectionLostError(text) from None
         if messages:
             deliveries += self._enter(messages)
+        self.assignments.is_complete = True
         if deliveries and not holds(deliveries[0]):
             del deliveries[0]
         if self._fault is not None:
