@@ -316,6 +316,7 @@ class KafkaHarness(ServerHarness):
 
     is_log = True
     counts_attempts = False
+    takes_over_secs = 15.0
     # The client connects by itself; what is open stays open.
     is_stateless = True
     many = 500
@@ -341,6 +342,7 @@ class KafkaHarness(ServerHarness):
             "group.id": self.name,
             "auto.offset.reset": "earliest",
             "session.timeout.ms": 6000,
+            "max.poll.interval.ms": 6000,
             "heartbeat.interval.ms": 200,
             "reconnect.backoff.max.ms": 500,
             "message.max.bytes": 2_000_000,
@@ -352,6 +354,19 @@ class KafkaHarness(ServerHarness):
 
     def left(self):
         return self.cluster.ends(self.name)[1] - max(0, self.cluster.committed(self.name, self.name))
+
+    def rebalance(self):
+        # Another member joins the group, which revokes all partitions with the default assignors, and leaves it.
+        from confluent_kafka import Consumer
+
+        from tests.connectors.kafka_kit import Quiet, wait_for
+
+        joined = []
+        config = {"bootstrap.servers": self.server.url, "group.id": self.name, "enable.auto.commit": False}
+        member = Consumer({**config, "logger": Quiet()})
+        member.subscribe([self.name], on_assign=lambda _, partitions: joined.append(partitions))
+        wait_for(lambda: joined, lambda: member.poll(0.1), "an assignment")
+        member.close()
 
     def mistakes(self):
         sasl = {
