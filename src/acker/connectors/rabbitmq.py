@@ -183,7 +183,7 @@ class RabbitMQ(Source):
             headers = properties.headers or {}
             if properties.message_id is not None:
                 key = f"{self._queue}/{properties.message_id}"
-            if type(count := headers.get("x-delivery-count")) is int:
+            if isinstance(count := headers.get("x-delivery-count"), int):
                 attempt = max(attempt, count + 1)
         self._unsettled[tag] = None
         self._buffer.append(Delivery(key, body, headers, attempt, received, (self._channel, tag)))
