@@ -7,7 +7,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -184,6 +184,12 @@ class AttemptTable:
             attempt.state = "ended"
         self._by_id.pop(attempt.message_id, None)
         return was_open
+
+    def end_done(self, attempts: Iterable[Attempt]) -> None:
+        """Remove attempts whose acks are sent: nobody works on them, so no lock is needed."""
+        for attempt in attempts:
+            attempt.state = "ended"
+            self._by_id.pop(attempt.message_id, None)
 
     def wait(self, attempt: Attempt, secs: float) -> None:
         """Keep an attempt that failed for a retry."""

@@ -73,6 +73,8 @@ class MessageTree:
     root_id : int
     parts : int
         Number of handles that have not ended: the message and its children.
+    ack_val : int
+        The xor of what the parts that ended would tell the acker.
     reason : str or None
         Of the first failure.
     is_final : bool
@@ -83,6 +85,7 @@ class MessageTree:
 
     __slots__ = (
         "__weakref__",
+        "ack_val",
         "attempt",
         "handles",
         "is_cancelled",
@@ -101,6 +104,7 @@ class MessageTree:
         self.attempt = attempt
         self.root_id = root_id
         self.parts = 1
+        self.ack_val = 0
         self.reason: str | None = None
         self.is_final = False
         self.lost: str | None = None
@@ -270,13 +274,18 @@ class Handle:
         """End as a call or a coroutine has ended."""
         if isinstance(future, asyncio.Task):
             self._tree.tasks.pop(future, None)
-        fault = CancelledError("cancelled") if future.cancelled() else future.exception()
-        if fault is None and isinstance(future, Future):
+        fault: BaseException | None
+        try:
             fault = _unrun(future.result())
+        except (CancelledError, asyncio.CancelledError):
+            self._end("cancelled")
+            return
+        except BaseException as raised:  # noqa: BLE001 - it fails the message
+            fault = raised
         if fault is None:
             self._end(None)
             return
-        if self.alive and not future.cancelled():
+        if self.alive:
             self._log(fault)
         self._end(describe(fault))
 
@@ -331,6 +340,7 @@ class Handle:
             self._is_ended = True
             tree.parts -= 1
             is_last = tree.parts == 0
+            tree.ack_val ^= self._tuple_id ^ self._emitted
             if tree.owner.trace:
                 tree.handles.pop(self._tuple_id, None)
             if reason is not None and tree.reason is None:
@@ -341,9 +351,8 @@ class Handle:
         if reason is not None:
             owner.post((_FAIL, tree.root_id, 0, 0, 0))
         elif is_last:
-            owner.post((_OK, tree.root_id, self._tuple_id ^ self._emitted, 0, 0))
-        else:
-            owner.post_quietly((_OK, tree.root_id, self._tuple_id ^ self._emitted, 0, 0))
+            # One message for all parts: their xor is the same, in whatever order and however combined they are sent.
+            owner.post((_OK, tree.root_id, tree.ack_val, 0, 0))
         return True
 
     def reset_timeout(self) -> None:

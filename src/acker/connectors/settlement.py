@@ -171,8 +171,7 @@ class Settlement:
         if held:
             self._source.ack(held)
         self.counts.revoked += len(self._done) - len(held)
-        for attempt in self._done:
-            self.attempts.end(attempt)
+        self.attempts.end_done(self._done)
         self._done.clear()
 
     def _give_up(self, attempt: Attempt) -> None:
