@@ -177,7 +177,8 @@ class Intake:
             while not self._is_drained():
                 try:
                     if not self.settlement.is_open:
-                        self._open()
+                        self.source.open(self, self.options.open_max)
+                        self.settlement.reopened()
                     self._step()
                     failures = 0
                 except ConnectionLostError as lost:
@@ -187,10 +188,6 @@ class Intake:
             self._fail(fault)
         finally:
             self._end()
-
-    def _open(self) -> None:
-        self.source.open(self, self.options.open_max)
-        self.settlement.reopened()
 
     def _step(self) -> None:
         """Settle, replay, renew leases, and poll once."""
@@ -321,7 +318,8 @@ class Intake:
         try:
             self.settlement.stop_writing()
             if self.error is None:
-                self._settle_last()
+                self._settle()
+                self.settlement.release_rest()
         except ConnectionLostError as lost:
             self._logger.warning("%s: no connection at the end: %s", self.source.name, lost)
         except BaseException as fault:  # noqa: BLE001 - it is raised where messages are taken
@@ -338,17 +336,3 @@ class Intake:
         finally:
             self._is_stopping = True
             self.attempts.close()
-
-    def _settle_last(self) -> None:
-        self._settle()
-        left = [attempt for attempt in self.attempts.of(None) if attempt.state != "done"]
-        if left:
-            self._logger.warning(
-                "%s: %d messages, such as %s, were not done within %g s, and go back to the broker",
-                self.source.name,
-                len(left),
-                left[0].delivery.key,
-                self.options.drain_secs,
-            )
-            self.settlement.release(left)
-            self.settlement.flush()

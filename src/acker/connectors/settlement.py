@@ -265,6 +265,21 @@ class Settlement:
             self._back.append(attempt.delivery)
         self.counts.released += len(attempts)
 
+    def release_rest(self) -> None:
+        """Give back what is not done by the end."""
+        left = [attempt for attempt in self.attempts.of(None) if attempt.state != "done"]
+        if not left:
+            return
+        self._logger.warning(
+            "%s: %d messages, such as %s, were not done within %g s, and go back to the broker",
+            self._source.name,
+            len(left),
+            left[0].delivery.key,
+            self._options.drain_secs,
+        )
+        self.release(left)
+        self.flush()
+
     def stop_writing(self) -> None:
         """End the thread of dead letters."""
         if self._writer is not None:
