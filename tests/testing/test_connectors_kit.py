@@ -101,7 +101,7 @@ class LeaseHarness(QueueHarness):
 
     def __init__(self) -> None:
         super().__init__()
-        self.broker = MemoryBroker(lease_secs=0.6)
+        self.broker = MemoryBroker(lease_secs=1.0)
 
     def take_back(self):
         self.broker.take_back()
@@ -112,7 +112,7 @@ class DelayHarness(LeaseHarness):
 
     def __init__(self) -> None:
         super().__init__()
-        self.broker = MemoryBroker(lease_secs=0.6, delays=True)
+        self.broker = MemoryBroker(lease_secs=1.0, delays=True)
 
 
 HARNESSES = (QueueHarness, LagHarness, LeaseHarness, DelayHarness)

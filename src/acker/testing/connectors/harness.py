@@ -77,7 +77,7 @@ class SourceHarness(abc.ABC):
 
     @abc.abstractmethod
     def source(self) -> Source:
-        """Return a new source of this harness's queue. Let leases, where there are any, last for two seconds."""
+        """Return a new source of this harness's queue. Let leases, where there are any, last for three seconds."""
 
     @abc.abstractmethod
     def publish(self, values: Sequence[bytes], headers: Mapping[str, Any] | None = None) -> None:

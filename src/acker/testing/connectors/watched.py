@@ -27,8 +27,8 @@ class WatchedSource(Source):
     lost : int
         How many calls lost the connection.
     delivered, acked : list of Delivery
-    retried : list of Delivery
-        Those that the broker delivers again itself.
+    retries : list of bool
+        The answers of `retry`: whether the broker delivers the message again itself.
     extended : Counter
         How often the lease of each delivery was renewed.
     violations : list of str
@@ -43,7 +43,7 @@ class WatchedSource(Source):
         self.lost = 0
         self.delivered: list[Delivery] = []
         self.acked: list[Delivery] = []
-        self.retried: list[Delivery] = []
+        self.retries: list[bool] = []
         self.extended: Counter[Delivery] = Counter()
         self.violations: list[str] = []
         self._known: set[int] = set()
@@ -83,8 +83,7 @@ class WatchedSource(Source):
     def retry(self, delivery: Delivery, delay_secs: float) -> bool:
         """Retry with the source."""
         is_retried = self._call("retry", lambda: self.inner.retry(delivery, delay_secs))
-        if is_retried:
-            self.retried.append(delivery)
+        self.retries.append(is_retried)
         return is_retried
 
     def give_up(self, delivery: Delivery, reason: str) -> None:
