@@ -93,6 +93,11 @@ class AttemptTable:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    @property
+    def ready_count(self) -> int:
+        """About how many attempts wait to be handed out."""
+        return self._ready.qsize()
+
     def add(self, delivery: Delivery, number: int, state: str = "ready") -> Attempt:
         """Add an attempt, by default ready to be handed out; call `notify` after the last one."""
         attempt = Attempt(next(self._ids), delivery, number, time.monotonic_ns(), state)

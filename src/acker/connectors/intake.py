@@ -27,6 +27,10 @@ from acker.topology.reasons import Reason
 
 # The most deliveries of one poll, so that acks never wait for long.
 _POLL_MAX: Final = 500
+# While this share of `open_max` waits to be handed out, turns are at least so far apart. Not for a small `open_max`.
+_PLENTY_SHARE: Final = 8
+_PLENTY_MIN: Final = 16
+_GATHER_SECS: Final = 0.001
 _RECONNECT_SECS: Final = 0.5
 _RECONNECT_SECS_MAX: Final = 30.0
 # The longest wait of the I/O thread: signal handlers and destructors cannot end a poll.
@@ -72,6 +76,8 @@ class Intake:
         self.attempts = self.settlement.attempts
         self.counts = self.settlement.counts
         self.error: BaseException | None = None
+        plenty = options.open_max // _PLENTY_SHARE
+        self._plenty: float = plenty if plenty >= _PLENTY_MIN else float("inf")
         self._logger = logger
         self._turn = turn
         self._inbox: deque[Any] = deque()
@@ -191,6 +197,9 @@ class Intake:
 
     def _step(self) -> None:
         """Settle, replay, renew leases, and poll once."""
+        if self.attempts.ready_count >= self._plenty:
+            # Nobody waits for this thread. A turn for each message would take the interpreter from those who work.
+            time.sleep(_GATHER_SECS)
         due_secs = self._settle()
         now = time.monotonic()
         self.counts.retried += self.attempts.replay(now)
