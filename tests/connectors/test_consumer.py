@@ -412,17 +412,52 @@ def test_the_broker_keeps_dead_letters_where_it_can():
     assert message.value == b"bad" and "no lamp" in reason and broker.violations == []
 
 
-def test_a_message_that_killed_earlier_processes_becomes_a_dead_letter(broker):
-    broker.publish([b"bad"])
-    letters = MemoryPublisher()
-    for _ in range(2):  # as often as the broker delivered it to processes that died
+def deliver_to_processes_that_died(broker, times):
+    for _ in range(times):
         source = MemorySource(broker)
         source.open(None, 1)
         source.poll(1, 0.0)
         source.close()
+
+
+def test_a_message_that_killed_earlier_processes_becomes_a_dead_letter(broker):
+    broker.publish([b"bad"])
+    letters = MemoryPublisher()
+    deliver_to_processes_that_died(broker, 20)
     consumer = consume(broker, lambda _: pytest.fail("it was handed out"), attempts_max=2, dead_letters=letters)
-    assert "this is its delivery 3 by the broker, and attempts_max is 2" in letters.published[0].headers["acker-reason"]
+    reason = letters.published[0].headers["acker-reason"]
+    assert "this is its delivery 21 by the broker, and deliveries_max is 20" in reason
     assert spout(consumer).dead_letters == 1
+
+
+def test_stops_and_crashes_are_no_attempts_where_the_process_tries_again(broker):
+    broker.publish([b"a"])
+    letters = MemoryPublisher()
+    deliver_to_processes_that_died(broker, 5)
+    attempts = []
+
+    def work(message):
+        attempts.append(message.attempt)
+        if len(attempts) < 3:
+            raise LookupError("not yet")
+
+    consume(broker, work, attempts_max=3, dead_letters=letters)
+    assert attempts == [6, 7, 8] and not letters.published
+
+
+def test_a_delivery_is_an_attempt_where_the_broker_tries_again():
+    broker = MemoryBroker(delays=True)
+    broker.publish([b"a"])
+    letters = MemoryPublisher()
+    deliver_to_processes_that_died(broker, 1)
+    attempts = []
+
+    def work(message):
+        attempts.append(message.attempt)
+        raise LookupError("never")
+
+    consume(broker, work, attempts_max=3, dead_letters=letters)
+    assert attempts == [2, 3] and len(letters.published) == 1
 
 
 def test_a_body_that_cannot_be_decoded_is_a_dead_letter_at_once(broker, tmp_path):
@@ -760,6 +795,7 @@ def test_a_stall_is_reported_with_the_oldest(broker, caplog):
         ({"attempts_max": 3}, ArgumentValueError, "set dead_letters="),
         ({"backoff_secs": -1}, ArgumentValueError, "backoff_secs"),
         ({"drain_secs": float("inf")}, ArgumentValueError, "drain_secs"),
+        ({"deliveries_max": 3}, ArgumentValueError, "deliveries_max: 3 needs dead_letters="),
         ({"dead_letters": "file"}, ArgumentTypeError, "expected a Publisher, 'broker' or None"),
         ({"dead_letters": "broker"}, ArgumentValueError, "no place for dead letters"),
         ({"decode": "json"}, ArgumentTypeError, "decode: expected a callable"),

@@ -80,7 +80,7 @@ def test_a_full_disk_leaves_no_half_lines(tmp_path):
 
 def attempt_of(number, state="dead"):
     delivery = Delivery(f"jobs#{number}", b"%d" % number, {"a": 1}, 1, None, None)
-    return Attempt(number, delivery, 3, 0, state=state, reason=Reason(ReasonKind.TIMED_OUT, attempt=3))
+    return Attempt(number, delivery, 3, 3, 0, state=state, reason=Reason(ReasonKind.TIMED_OUT, attempt=3))
 
 
 def test_a_dead_letter_says_what_happened():

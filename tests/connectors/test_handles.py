@@ -43,7 +43,7 @@ class Owner:
         self.rows.append(row)
 
     def message(self, value=b"a b"):
-        attempt = Attempt(7, Delivery("jobs#7", value, {"n": 1}, 2, "raw", None), 2, 0, state="open")
+        attempt = Attempt(7, Delivery("jobs#7", value, {"n": 1}, 2, "raw", None), 2, 1, 0, state="open")
         tree = MessageTree(self, attempt, 99)
         attempt.tree = tree
         tuple_id = self.next_id()
@@ -456,3 +456,14 @@ def test_reasons_are_described():
     assert describe(ValueError("no")) == "ValueError: no"
     assert describe(KeyError()) == "KeyError"
     assert isinstance(Owner().message().child(), Child)
+
+
+def test_a_pool_skips_calls_for_a_message_that_is_over(owner):
+    go, done = threading.Event(), []
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(go.wait, 60)
+        with owner.message() as message:
+            future = message.submit(pool, done.append, 1)
+        message._tree.attempt.state = "ended"
+        go.set()
+    assert done == [] and "jobs#7: the message is over" in str(future.exception())

@@ -248,7 +248,7 @@ def test_a_message_that_the_broker_delivers_too_often_is_handed_to_nobody():
         first.open(None, 1)
         first.poll(1, 0.0)
         first.close()
-        consumer = Consumer(MemorySource(broker), attempts_max=1, dead_letters=letters, **QUICK)
+        consumer = Consumer(MemorySource(broker), attempts_max=1, deliveries_max=1, dead_letters=letters, **QUICK)
         consume_all(consumer, broker, lambda _: pytest.fail("it was handed out"))
         assert len(letters.published) == 1
 

@@ -31,6 +31,8 @@ class Attempt:
     delivery : Delivery
     number : int
         The attempt's number, from 1, as far as broker and consumer know.
+    tries : int
+        How many attempts count for `attempts_max`, this one included.
     since_ns : int
         When it was delivered, or was handed out, on the monotonic clock.
     state : str
@@ -46,6 +48,7 @@ class Attempt:
     message_id: int
     delivery: Delivery
     number: int
+    tries: int
     since_ns: int
     state: str = "ready"
     reason: Reason | None = None
@@ -98,9 +101,9 @@ class AttemptTable:
         """About how many attempts wait to be handed out."""
         return self._ready.qsize()
 
-    def add(self, delivery: Delivery, number: int, state: str = "ready") -> Attempt:
+    def add(self, delivery: Delivery, number: int, tries: int = 1, state: str = "ready") -> Attempt:
         """Add an attempt, by default ready to be handed out; call `notify` after the last one."""
-        attempt = Attempt(next(self._ids), delivery, number, time.monotonic_ns(), state)
+        attempt = Attempt(next(self._ids), delivery, number, tries, time.monotonic_ns(), state)
         self._by_id[attempt.message_id] = attempt
         if state == "ready":
             self._ready.put(attempt)
@@ -208,7 +211,7 @@ class AttemptTable:
             attempt = heapq.heappop(self._waiting)[2]
             if attempt.state == "waiting":
                 self.end(attempt)
-                self.add(attempt.delivery, attempt.number + 1)
+                self.add(attempt.delivery, attempt.number + 1, attempt.tries + 1)
                 replayed += 1
         if replayed:
             self.notify()

@@ -50,7 +50,8 @@ class Consumer:
         a retry. Further ones stay with the broker.
     attempts_max : int, optional
         After so many failed attempts a message becomes a dead letter. None: a message is tried again without an end.
-        Where the broker counts deliveries, those count too that ended with their process or went back at a stop.
+        Where the broker itself delivers failed messages again (SQS, NATS JetStream, PostgreSQL), each delivery counts
+        as an attempt, also one that a stop or a crash of a consumer has caused.
     backoff_secs, backoff_secs_max : float
         The wait after the first failed attempt, and the longest one; each wait is twice the one before.
     dead_letters : Publisher or "broker", optional
@@ -58,6 +59,10 @@ class Consumer:
         for sources with `can_give_up`. A message that `decode` refuses goes there at once.
     decode : callable, optional
         Makes `message.value` of the body; for example ``json.loads``. By default the value is the body, as bytes.
+    deliveries_max : int, optional
+        A message that the broker has delivered more often becomes a dead letter without an attempt: it may have ended
+        the processes that worked on it. By default ten times `attempts_max`. Stops and lost connections count for all
+        messages that a consumer has, so do not choose it much lower. Kafka and classic queues of RabbitMQ do not count.
     drain_secs : float
         How long the end waits for open messages. Those that are not done then go back to the broker.
     trace : bool
@@ -92,6 +97,7 @@ class Consumer:
         dead_letters: Publisher | str | None = None,
         decode: Callable[[bytes], Any] | None = None,
         drain_secs: float = 30.0,
+        deliveries_max: int | None = None,
         trace: bool = False,
         name: str | None = None,
     ) -> None:
@@ -101,7 +107,9 @@ class Consumer:
         if decode is not None and not callable(decode):
             raise ArgumentTypeError(f"decode: expected a callable, got {decode!r}")
         check_secs("timeout_secs", timeout_secs, above_zero=True)
-        options = IntakeOptions(open_max, attempts_max, backoff_secs, backoff_secs_max, dead_letters, drain_secs)
+        options = IntakeOptions(
+            open_max, attempts_max, backoff_secs, backoff_secs_max, dead_letters, drain_secs, deliveries_max
+        )
         self.name = source.name if name is None else name
         self.logger = logging.getLogger("acker.connectors")
         self.trace = trace

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from types import CodeType, CoroutineType, FrameType, TracebackType
 from typing import Any, Final, Never, Protocol, Self, TypeVar
 
@@ -194,8 +194,9 @@ class Handle:
     def submit(self, executor: Executor, work: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Let an executor do a part of the work: a child that ends with the call.
 
-        The child is acked when the call returns, and fails the message when it raises or is cancelled. On a message
-        outside a ``with`` block, the call is the message's own part, and not a child; so there may be one such call.
+        The child is acked when the call returns, and fails the message when it raises or is cancelled. A pool of
+        threads skips the call if the message is over by then. On a message outside a ``with`` block, the call is the
+        message's own part, and not a child; so there may be one such call.
 
         Parameters
         ----------
@@ -216,7 +217,10 @@ class Handle:
         """
         part = self._part(sys._getframe(1))
         try:
-            future = executor.submit(work, *args, **kwargs)
+            if isinstance(executor, ThreadPoolExecutor):
+                future = executor.submit(_unless_over, part._tree.attempt, work, args, kwargs)
+            else:
+                future = executor.submit(work, *args, **kwargs)
         except BaseException as fault:
             part._end(describe(fault))
             raise
@@ -466,6 +470,13 @@ class ConsumedMessage(Handle):
     def raw(self) -> Any:
         """The client's own object."""
         return self._tree.attempt.delivery.raw
+
+
+def _unless_over(attempt: Attempt, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    """Do the work unless nobody waits for it any more, as after a stop, when a pool still has a queue."""
+    if attempt.state != "open":
+        raise CancelledError(f"{attempt.delivery.key}: the message is over")
+    return work(*args, **kwargs)
 
 
 def _unrun(result: object) -> ArgumentTypeError | None:

@@ -32,7 +32,7 @@ _PLENTY_SHARE: Final = 8
 _PLENTY_MIN: Final = 16
 _GATHER_SECS: Final = 0.001
 _RECONNECT_SECS: Final = 0.5
-_RECONNECT_SECS_MAX: Final = 30.0
+_RECONNECT_SECS_MAX: Final = 5.0
 # The longest wait of the I/O thread: signal handlers and destructors cannot end a poll.
 _WAIT_SECS_MAX: Final = 0.5
 _RESCUE_SECS: Final = 1.0
@@ -185,6 +185,8 @@ class Intake:
                     if not self.settlement.is_open:
                         self.source.open(self, self.options.open_max)
                         self.settlement.reopened()
+                        if failures:
+                            self._logger.info("%s: connected again", self.source.name)
                     self._step()
                     failures = 0
                 except ConnectionLostError as lost:

@@ -81,6 +81,8 @@ class JetStream(Source):
 
     wait_secs_max = 1.0
 
+    redelivers = True
+
     def __init__(
         self,
         servers: str | list[str] = _URL,

@@ -11,6 +11,8 @@ from acker.errors import ArgumentTypeError, ArgumentValueError
 
 # The value of dead_letters= that leaves dead letters to the broker.
 BROKER: Final = "broker"
+# By default. Restarts and lost connections count as deliveries of all messages that a consumer has.
+_DELIVERIES_AN_ATTEMPT: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class IntakeOptions:
     Attributes
     ----------
     open_max : int
-    attempts_max : int or None
+    attempts_max, deliveries_max : int or None
     backoff_secs, backoff_secs_max : float
     dead_letters : Publisher, "broker" or None
     drain_secs : float
@@ -32,6 +34,7 @@ class IntakeOptions:
     backoff_secs_max: float = 60.0
     dead_letters: Publisher | str | None = None
     drain_secs: float = 30.0
+    deliveries_max: int | None = None
 
     def __post_init__(self) -> None:
         check_whole("open_max", self.open_max)
@@ -42,6 +45,10 @@ class IntakeOptions:
                     f"attempts_max: after {self.attempts_max} attempts a message has to go somewhere; set dead_letters="
                     " to a publisher, such as DeadLetterFile('dead-letters.jsonl'), or to 'broker'"
                 )
+        if self.deliveries_max is not None:
+            check_whole("deliveries_max", self.deliveries_max)
+            if self.dead_letters is None:
+                raise ArgumentValueError(f"deliveries_max: {self.deliveries_max} needs dead_letters=, a place to go to")
         check_secs("backoff_secs", self.backoff_secs)
         check_secs("backoff_secs_max", self.backoff_secs_max)
         check_secs("drain_secs", self.drain_secs)
@@ -49,6 +56,13 @@ class IntakeOptions:
             # Without the value, which may be a URL with a password.
             found = type(self.dead_letters).__name__
             raise ArgumentTypeError(f"dead_letters: expected a Publisher, 'broker' or None, got another {found}")
+
+    @property
+    def delivered_max(self) -> int | None:
+        """The most deliveries of a message by the broker."""
+        if self.deliveries_max is not None or self.attempts_max is None:
+            return self.deliveries_max
+        return _DELIVERIES_AN_ATTEMPT * self.attempts_max
 
     @property
     def publisher(self) -> Publisher | None:

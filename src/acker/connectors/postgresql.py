@@ -77,6 +77,8 @@ WHERE job.id = mine.id AND job.attempts = mine.attempts AND owner = %(owner)s
 _MOVE: Final = "UPDATE {table} AS job SET due_at = now() + make_interval(secs => %(secs)s)"
 _EXTEND: Final = f"{_MOVE} {_MINE} RETURNING job.id"
 _GIVE_BACK: Final = f"{_MOVE}, owner = NULL {_MINE}"
+# A stop is no attempt.
+_RELEASE: Final = f"{_MOVE}, owner = NULL, attempts = job.attempts - 1 {_MINE}"
 _DELETE: Final = f"DELETE FROM {{table}} AS job {_MINE.replace('FROM', 'USING', 1)}"
 _KEEP: Final = f"UPDATE {{table}} AS job SET due_at = NULL, owner = NULL, done_at = now() {_MINE}"
 _GIVE_UP: Final = f"""
@@ -142,6 +144,8 @@ class PostgreSQL(Source):
     **options
         More options of ``psycopg.connect``, such as ``password`` or ``prepare_threshold``.
     """
+
+    redelivers = True
 
     def __init__(
         self,
@@ -234,8 +238,8 @@ class PostgreSQL(Source):
         return True
 
     def release(self, deliveries: Sequence[Delivery]) -> None:
-        """Give messages back, due at once."""
-        self._end(_GIVE_BACK, deliveries, secs=0.0)
+        """Give messages back, due at once; this delivery does not count as an attempt."""
+        self._end(_RELEASE, deliveries, secs=0.0)
 
     @property
     def can_give_up(self) -> bool:

@@ -91,13 +91,14 @@ class Settlement:
     def accept(self, delivery: Delivery) -> None:
         """Take a delivery into the process."""
         self.counts.delivered += 1
-        most = self._options.attempts_max
+        tries = delivery.attempt if self._source.redelivers else 1
+        most = self._options.delivered_max
         if most is None or delivery.attempt <= most:
-            self.attempts.add(delivery, delivery.attempt)
+            self.attempts.add(delivery, delivery.attempt, tries)
             return
         # The broker counts attempts that died with their process. So nobody may take this one.
-        attempt = self.attempts.add(delivery, delivery.attempt, "failed")
-        text = f"this is its delivery {delivery.attempt} by the broker, and attempts_max is {most}"
+        attempt = self.attempts.add(delivery, delivery.attempt, tries, "failed")
+        text = f"this is its delivery {delivery.attempt} by the broker, and deliveries_max is {most}"
         attempt.reason = Reason(ReasonKind.FAILED, exception=text, attempt=delivery.attempt)
         self._give_up(attempt)
 
@@ -130,7 +131,7 @@ class Settlement:
             self.counts.timed_out += 1
         else:
             self.counts.failed += 1
-        is_last = is_final or (self._options.attempts_max is not None and attempt.number >= self._options.attempts_max)
+        is_last = is_final or (self._options.attempts_max is not None and attempt.tries >= self._options.attempts_max)
         if is_last and self._options.dead_letters is not None:
             self._give_up(attempt)
         elif self.is_stopping:
@@ -202,7 +203,7 @@ class Settlement:
             self.release([attempt])
             return
         options = self._options
-        delay_secs = backoff(attempt.number, options.backoff_secs, options.backoff_secs_max)
+        delay_secs = backoff(attempt.tries, options.backoff_secs, options.backoff_secs_max)
         if self._source.retry(attempt.delivery, delay_secs):
             self.counts.retried += 1
             self.attempts.end(attempt)

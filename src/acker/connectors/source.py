@@ -70,12 +70,16 @@ class Source(abc.ABC):
     lease_secs : float or None
         For how long the broker leaves a delivery with this consumer. The consumer calls `extend` three times in that
         time. None: as long as the connection lives.
+    redelivers : bool
+        Whether the broker itself delivers failed messages again, so that each delivery counts as an attempt. Otherwise
+        the consumer counts attempts, and the broker's count tells only whether a message kills its consumers.
     wait_secs_max : float
         The longest wait that `poll` can be asked for. Short where `wake` cannot end a wait.
     """
 
     name: str
     lease_secs: float | None = None
+    redelivers: bool = False
     wait_secs_max: float = 0.05
 
     @abc.abstractmethod

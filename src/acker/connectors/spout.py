@@ -38,7 +38,7 @@ class SourceSpout(Spout):
     open_max : int
         The most messages of one task that are not settled; further ones stay with the broker. More than
         ``topology.max.spout.pending`` of them wait in the process.
-    attempts_max : int or None
+    attempts_max, deliveries_max : int or None
     backoff_secs, backoff_secs_max : float
     drain_secs : float
         As for `acker.connectors.Consumer`.
@@ -47,6 +47,7 @@ class SourceSpout(Spout):
     outputs: ClassVar[Outputs | None] = ["value", "key", "headers"]
     open_max: int = 1000
     attempts_max: int | None = None
+    deliveries_max: int | None = None
     backoff_secs: float = 1.0
     backoff_secs_max: float = 60.0
     drain_secs: float = 5.0
@@ -71,15 +72,25 @@ class SourceSpout(Spout):
         source : callable, optional
             Returns a new source; called once in each task. By default the method `source`.
         **options
-            `open_max`, `attempts_max`, `backoff_secs`, `backoff_secs_max`, `drain_secs`; also `decode`, which makes the
-            value of the body, and `dead_letters`: a function that returns a new publisher, or "broker".
+            `open_max`, `attempts_max`, `deliveries_max`, `backoff_secs`, `backoff_secs_max`, `drain_secs`; also
+            `decode`, which makes the value of the body, and `dead_letters`: a function that returns a new publisher, or
+            "broker".
 
         Raises
         ------
         TopologyError
             An option is unknown, or the source no function.
         """
-        known = {"open_max", "attempts_max", "backoff_secs", "backoff_secs_max", "drain_secs", "decode", "dead_letters"}
+        known = {
+            "open_max",
+            "attempts_max",
+            "deliveries_max",
+            "backoff_secs",
+            "backoff_secs_max",
+            "drain_secs",
+            "decode",
+            "dead_letters",
+        }
         if unknown := sorted(options.keys() - known):
             raise TopologyError(f"{cls.__name__}.spec: unknown option {unknown[0]!r}; known are {sorted(known)}")
         if source is not None and (not callable(source)):
@@ -115,7 +126,7 @@ class SourceSpout(Spout):
         make_source = conf.get(_SOURCE, self.source)
         self._decode = options.get("decode", self.decode)
         dead_letters = options.get("dead_letters", self.dead_letters)
-        names = ("open_max", "attempts_max", "backoff_secs", "backoff_secs_max", "drain_secs")
+        names = ("open_max", "attempts_max", "deliveries_max", "backoff_secs", "backoff_secs_max", "drain_secs")
         intake_options = IntakeOptions(
             **{name: options.get(name, getattr(self, name)) for name in names},
             dead_letters=dead_letters() if callable(dead_letters) else dead_letters,

@@ -91,6 +91,8 @@ class SQS(Source):
     # A second is the shortest wait of SQS itself. An ack may wait for so long when the queue is empty.
     wait_secs_max = 1.0
 
+    redelivers = True
+
     def __init__(self, queue_url: str, *, lease_secs: float = 60.0, **options: Any) -> None:
         if not 1 <= lease_secs <= _LEASE_SECS_MAX:
             raise ArgumentValueError(f"lease_secs must be 1 to {_LEASE_SECS_MAX}, not {lease_secs}")

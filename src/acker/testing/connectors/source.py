@@ -61,6 +61,7 @@ class MemorySource(Source):
         self.broker = broker
         self.name = name
         self.lease_secs = broker.lease_secs
+        self.redelivers = broker.delays
         self.calls: Counter[str] = Counter()
         self.connected = False
         self.limit = 0
