@@ -27,9 +27,7 @@ from acker.topology.reasons import Reason
 
 # The most deliveries of one poll, so that acks never wait for long.
 _POLL_MAX: Final = 500
-# While this share of `open_max` waits to be handed out, turns are at least so far apart. Not for a small `open_max`.
-_PLENTY_SHARE: Final = 8
-_PLENTY_MIN: Final = 16
+# While plenty of messages wait to be handed out, turns are at least so far apart.
 _GATHER_SECS: Final = 0.001
 _RECONNECT_SECS: Final = 0.5
 _RECONNECT_SECS_MAX: Final = 5.0
@@ -73,11 +71,10 @@ class Intake:
         self.source = source
         self.options = options
         self.settlement = Settlement(source, options, logger, self.wake, on_over)
+        self.revoked = self.settlement.revoked  # see `SourceEvents`
         self.attempts = self.settlement.attempts
         self.counts = self.settlement.counts
         self.error: BaseException | None = None
-        plenty = options.open_max // _PLENTY_SHARE
-        self._plenty: float = plenty if plenty >= _PLENTY_MIN else float("inf")
         self._logger = logger
         self._turn = turn
         self._inbox: deque[Any] = deque()
@@ -199,7 +196,7 @@ class Intake:
 
     def _step(self) -> None:
         """Settle, replay, renew leases, and poll once."""
-        if self.attempts.ready_count >= self._plenty:
+        if self.attempts.ready_count >= self.options.plenty:
             # Nobody waits for this thread. A turn for each message would take the interpreter from those who work.
             time.sleep(_GATHER_SECS)
         due_secs = self._settle()
@@ -256,8 +253,7 @@ class Intake:
     def _turn_owner(self) -> float:
         """Let the owner look at the inbox; return the seconds until its next turn."""
         self._is_urgent = False
-        inbox = self._inbox
-        return self._turn([inbox.popleft() for _ in range(len(inbox))])
+        return self._turn([self._inbox.popleft() for _ in range(len(self._inbox))])
 
     def _settle(self) -> float:
         """Settle what has ended; return the seconds until the owner's next turn."""
@@ -286,10 +282,6 @@ class Intake:
                 self._wait(min(deadline - now, max(self._wait_secs(now, due_secs), 0.001)))
         finally:
             self._is_finishing = False
-
-    def revoked(self, concerned: Callable[[Delivery], bool]) -> None:
-        """Forget some deliveries; see `SourceEvents`."""
-        self.settlement.revoked(concerned)
 
     # ---- losses, and the end ----------------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ from acker.errors import ArgumentTypeError, ArgumentValueError
 BROKER: Final = "broker"
 # By default. Restarts and lost connections count as deliveries of all messages that a consumer has.
 _DELIVERIES_AN_ATTEMPT: Final = 10
+_PLENTY_SHARE: Final = 8
+_PLENTY_MIN: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,12 @@ class IntakeOptions:
         if self.deliveries_max is not None or self.attempts_max is None:
             return self.deliveries_max
         return _DELIVERIES_AN_ATTEMPT * self.attempts_max
+
+    @property
+    def plenty(self) -> float:
+        """From how many messages on that wait to be handed out nobody waits for the I/O thread; never if few may."""
+        plenty = self.open_max // _PLENTY_SHARE
+        return plenty if plenty >= _PLENTY_MIN else math.inf
 
     @property
     def publisher(self) -> Publisher | None:
