@@ -22,21 +22,18 @@ from running import is_example, run_blocks
 pytestmark = pytest.mark.repository
 
 PAGES = [page for page in pages() if mode_of(page) == WITH_MEMORY]
-# Those that begin with a consumer of RabbitMQ.
-FIRST = [ROOT / name for name in ("README.md", "docs/index.md", "docs/connectors.md")]
+# Whole programs with a consumer of RabbitMQ.
+PROGRAMS = [
+    block
+    for name in ("README.md", "docs/index.md", "docs/connectors.md")
+    for block in blocks_of(ROOT / name)
+    if block.note == "run by: tests/test_connector_pages.py"
+]
 # No wait below is for a time; one that comes to this is a failure.
 LONG = 60.0
 # Of Celery.
 OTHER_NAMES = {"task_acks_on_failure_or_timeout", "task_reject_on_worker_lost"}
 ORDERS = [json.dumps({"items": items}).encode() for items in (["lamp", "lamp", "desk"], ["chair", "sofa"], ["rug"])]
-
-
-@pytest.fixture(autouse=True)
-def handlers():
-    """Examples set signal handlers."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -91,13 +88,19 @@ def test_promises_name_scenarios_of_the_kit():
     assert len(seen) > 25
 
 
-@pytest.mark.parametrize("page", FIRST, ids=lambda page: page.name)
-def test_the_first_example_consumes_from_a_real_server_until_it_is_told_to_stop(rabbitmq, page, tmp_path):
+def test_pages_have_these_programs():
+    assert [block.page.name for block in PROGRAMS] == ["README.md", "index.md", "connectors.md", "connectors.md"]
+
+
+@pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.where)
+def test_a_program_consumes_from_a_real_server_until_it_is_told_to_stop(rabbitmq, block, tmp_path):
     """Ten lines that a stranger copies: as they stand on the page, but for the address and the name of the queue."""
     import pika
 
-    code = blocks_of(page)[0].body
-    queue = f"first example of {page.name}"
+    code = block.body
+    # A program that handles SIGTERM ends well; Ctrl-C ends the others.
+    told, code_expected = (signal.SIGTERM, 0) if "SIGTERM" in code else (signal.SIGINT, None)
+    queue = f"example at {block.where}"
     assert code.count('"amqp://localhost"') == code.count('queue="orders"') == 1
     program = tmp_path / "program.py"
     program.write_text(code.replace('"amqp://localhost"', repr(rabbitmq.url)).replace('"orders"', repr(queue)))
@@ -121,12 +124,13 @@ def test_the_first_example_consumes_from_a_real_server_until_it_is_told_to_stop(
                 assert time.monotonic() < deadline and process.poll() is None
             with pika.BlockingConnection(parameters) as connection:
                 channel = connection.channel()
-                process.send_signal(signal.SIGINT)
-                process.wait(LONG)
+                process.send_signal(told)
+                code_found = process.wait(LONG)
                 left = channel.queue_declare(queue, passive=True).method.message_count
                 channel.queue_delete(queue)
         finally:
             process.kill()
+    assert code_expected in (None, code_found)
     assert Counter(printed) == Counter({"packed": 6, "lamp": 2, "chair": 1, "desk": 1, "rug": 1, "sofa": 1})
     assert json.loads(letters.read_text())["value"] == "no JSON"
     assert left == 0, f"{left} messages that were done were not acked before the end"

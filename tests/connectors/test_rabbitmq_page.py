@@ -17,7 +17,7 @@ pytestmark = pytest.mark.repository
 
 LONG = 60.0
 BLOCKS = [block for block in blocks_of(ROOT / "docs/rabbitmq.md") if block.note.startswith("run by")]
-THREADS, ASYNCIO, CONNECTIONS, PUBLISH = range(4)
+THREADS, ASYNCIO, CONNECTIONS, QUORUM, PUBLISH = range(5)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def adapted(block, url, names):
     code = block.body.replace('"amqp://localhost"', repr(url))
     for name, other in names.items():
         code = code.replace(f'"{name}"', f'"{other}"')
-    prints = None if block.prints is None else block.prints.replace("'jobs'", f"'{names['jobs']}'")
+    prints = None if block.prints is None else block.prints.replace("'jobs'", f"'{names.get('jobs', 'jobs')}'")
     return block._replace(body=code, prints=prints)
 
 
@@ -87,5 +87,15 @@ def test_an_example_prints_what_the_page_says(rabbitmq, queues, number):
     assert run_blocks([adapted(BLOCKS[number], rabbitmq.url, names)], {"__name__": "docs"}) == 1
 
 
+def test_the_quorum_queue_is_declared_by_publisher_and_consumer(rabbitmq):
+    name = "orders of the page"
+    assert run_blocks([adapted(BLOCKS[QUORUM], rabbitmq.url, {"orders": name})], {"__name__": "docs"}) == 1
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq.url)) as connection:
+        channel = connection.channel()
+        options = {"durable": True, "arguments": {"x-queue-type": "quorum"}}
+        assert channel.queue_declare(name, **options).method.message_count == 0
+        channel.queue_delete(name)
+
+
 def test_the_page_has_these_examples():
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 5
