@@ -51,7 +51,7 @@ class Consumer:
     attempts_max : int, optional
         After so many failed attempts a message becomes a dead letter. None: a message is tried again without an end.
         Where the broker itself delivers failed messages again (SQS, NATS JetStream, PostgreSQL), each delivery counts
-        as an attempt, also one that a stop or a crash of a consumer has caused.
+        as an attempt: also one that ended with its process and, but for PostgreSQL, one that a stop gave back.
     backoff_secs, backoff_secs_max : float
         The wait after the first failed attempt, and the longest one; each wait is twice the one before.
     dead_letters : Publisher or "broker", optional
