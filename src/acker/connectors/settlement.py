@@ -72,6 +72,8 @@ class Settlement:
         self.confirmed: deque[Attempt] = deque()
         # What the source is still to be told: an item leaves its list only after the call that tells it, so a lost
         # connection in between loses none.
+        # Also set by the first retry that the broker takes, for sources that forget to say so.
+        self._redelivers = source.redelivers
         self._done: list[Attempt] = []
         self._failed: deque[tuple[Callable[[Attempt], None], Attempt]] = deque()
         self._back: list[Delivery] = []
@@ -91,7 +93,7 @@ class Settlement:
     def accept(self, delivery: Delivery) -> None:
         """Take a delivery into the process."""
         self.counts.delivered += 1
-        tries = delivery.attempt if self._source.redelivers else 1
+        tries = delivery.attempt if self._redelivers else 1
         most = self._options.delivered_max
         if most is None or delivery.attempt <= most:
             self.attempts.add(delivery, delivery.attempt, tries)
@@ -205,6 +207,7 @@ class Settlement:
         options = self._options
         delay_secs = backoff(attempt.tries, options.backoff_secs, options.backoff_secs_max)
         if self._source.retry(attempt.delivery, delay_secs):
+            self._redelivers = True
             self.counts.retried += 1
             self.attempts.end(attempt)
         else:

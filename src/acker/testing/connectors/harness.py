@@ -35,6 +35,8 @@ class SourceHarness(abc.ABC):
     keeps_headers : bool
     counts_attempts : bool
         Whether a message that comes back from the broker has an attempt above 1.
+    counts_releases : bool
+        Whether this holds, too, for a message that `Source.release` gave back.
     is_log : bool
         Whether the broker keeps one position instead of one ack a message, and so delivers messages after an open one
         again, although they were acked.
@@ -70,6 +72,7 @@ class SourceHarness(abc.ABC):
     bodies: ClassVar[Sequence[bytes]] = (b"", b"plain", "größer".encode(), bytes(range(256)), b"x" * 1_000_000)
     keeps_headers: ClassVar[bool] = True
     counts_attempts: ClassVar[bool] = True
+    counts_releases: ClassVar[bool] = True
     is_log: ClassVar[bool] = False
     is_stateless: ClassVar[bool] = False
     many: ClassVar[int] = 500

@@ -56,6 +56,11 @@ class WatchedSource(Source):
         return self.inner.lease_secs
 
     @property
+    def redelivers(self) -> bool:  # type: ignore[override]
+        """As the source's."""
+        return self.inner.redelivers
+
+    @property
     def can_give_up(self) -> bool:
         """Whether the source has a place for dead letters."""
         return self.inner.can_give_up

@@ -117,7 +117,7 @@ def what_a_closed_source_held_is_delivered_again(harness: SourceHarness) -> None
     with _opened(harness) as source:
         again = _poll(harness, source, 3)
         assert {delivery.value for delivery in again} == set(values[1:])
-        if harness.counts_attempts:
+        if harness.counts_attempts and harness.counts_releases:
             assert all(delivery.attempt > 1 for delivery in again), [delivery.attempt for delivery in again]
         source.ack(again)
     wait_until(lambda: harness.left() == 0, "all messages are acked", harness.patience_secs)
