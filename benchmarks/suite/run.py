@@ -64,8 +64,9 @@ def select(cases: Sequence[Case], only: Iterable[str]) -> list[Case]:
 
 
 def _selects(name: str, case: Case) -> bool:
-    path = name.rstrip("/").replace("-", "/")  # `spark-streaming` can be typed without thinking of folders
-    return case.name == path or case.name.startswith(path + "/")
+    given = name.rstrip("/")
+    # `spark-streaming` can be typed without thinking of folders.
+    return any(case.name == path or case.name.startswith(path + "/") for path in (given, given.replace("-", "/")))
 
 
 def run_apart(case: Case, scale: Scale) -> Outcome:
