@@ -211,7 +211,7 @@ class Intake:
         if room == 0:
             self.counts.polls += 1
             self._accept(self.source.poll(0, 0.0))
-            self._wait(wait_secs)
+            self._wait(wait_secs if len(self.attempts) else 0.0)  # none: a stop is over, and nobody wakes this
             return
         self._is_idle = True
         if self._is_urgent or self.settlement.confirmed:
