@@ -58,6 +58,24 @@ def test_a_message_is_delivered_and_acked():
     assert not broker.violations
 
 
+def test_a_cut_ends_a_poll_that_waits():
+    """A poll must not go on in the session that the cut has ended, and take the message again."""
+    broker = MemoryBroker()
+    broker.publish([b"a"])
+    source = opened(broker)
+    source.poll(10, 0)
+    wait = broker.changed.wait
+
+    def wait_and_cut(secs):
+        broker.changed.wait = wait
+        broker.cut()
+
+    broker.changed.wait = wait_and_cut
+    with pytest.raises(ConnectionLostError):
+        source.poll(10, LONG)
+    assert broker.counts["delivered"] == 1 and not source.connected
+
+
 def test_poll_respects_its_limit_and_waits():
     broker = MemoryBroker()
     source = opened(broker)

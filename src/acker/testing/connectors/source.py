@@ -154,6 +154,7 @@ class MemorySource(Source):
             deadline = time.monotonic() + min(wait_secs, self.wait_secs_max)
             while True:
                 with self.broker.changed:
+                    self._check_connection()  # `cut` ends the wait below, too
                     taken = self.broker.take(self._session, self._tags, limit)
                     left = deadline - time.monotonic()
                     if taken or self._woken or self._rebalances or left <= 0:
@@ -236,9 +237,8 @@ class MemorySource(Source):
             if inside is None:
                 self._inside = (me, method)
         self.run_faults(method, after=False)
-        if method not in {"open", "close"} and self.connected and not self.broker.is_connected(self._session):
-            self._disconnect()
-            raise ConnectionLostError(f"{self.name}: the broker has broken the connection")
+        if method not in {"open", "close"}:
+            self._check_connection()
 
     def leave(self, method: Method) -> None:
         """Note the end of a call."""
@@ -252,6 +252,11 @@ class MemorySource(Source):
             due = [fault for fault in self._faults if fault.due(method, after=after)]
         for fault in due:
             fault.action()
+
+    def _check_connection(self) -> None:
+        if self.connected and not self.broker.is_connected(self._session):
+            self._disconnect()
+            raise ConnectionLostError(f"{self.name}: the broker has broken the connection")
 
     def _known(self, deliveries: Sequence[Delivery], method: str) -> list[Delivery]:
         """Return the deliveries that the broker knows; the others are noted as violations."""
