@@ -17,6 +17,7 @@ and 1 to 2 % of all instructions of a tracked tuple; run times with and without 
 import threading
 
 cimport cython
+from cpython.dict cimport PyDict_DelItem, PyDict_GetItemWithError, PyDict_SetItem
 from cpython.ref cimport Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_Size
 from libc.stdint cimport int8_t, int32_t, int64_t
@@ -1080,3 +1081,65 @@ cdef class SpoutEmitter(Emitter):
                 fail(pending_tuple.tup_id, self._why(pending_tuple, outcome, reason))
         self.arrived.clear()
         self.delivered = 0
+
+
+# Tuples of values are looked into this deep.
+cdef int NESTED_MAX = 8
+
+
+cdef bint is_fixed(object value, int depth) except -1:
+    """Whether a value can never change in place: a number, a string, None, or a tuple of these."""
+    cdef object kind = type(value)
+    if kind is int or kind is str or kind is float or value is None or kind is bool or kind is bytes:
+        return True
+    if kind is not tuple or depth == NESTED_MAX:
+        return False
+    for each in <tuple>value:
+        if not is_fixed(each, depth + 1):
+            return False
+    return True
+
+
+cdef class RecordingDict(dict):
+    """A dict that records which of its keys may have changed: what a bolt does with its state for each tuple.
+
+    `changed`: the keys; None: nothing is recorded. A value that could change in place counts as changed once it was
+    read. The class in Python that inherits from this one does the same for the other methods of a dict.
+    """
+
+    cdef public set changed
+
+    def __getitem__(self, key):
+        cdef PyObject* found = PyDict_GetItemWithError(self, key)
+        if found is NULL:
+            raise KeyError(key)
+        value = <object>found
+        if self.changed is not None and not is_fixed(value, 0):
+            self.changed.add(key)
+        return value
+
+    def get(self, key, default=None):
+        cdef PyObject* found = PyDict_GetItemWithError(self, key)
+        if found is NULL:
+            return default
+        value = <object>found
+        if self.changed is not None and not is_fixed(value, 0):
+            self.changed.add(key)
+        return value
+
+    def __setitem__(self, key, value):
+        PyDict_SetItem(self, key, value)
+        if self.changed is not None:
+            self.changed.add(key)
+
+    def __delitem__(self, key):
+        PyDict_DelItem(self, key)
+        if self.changed is not None:
+            self.changed.add(key)
+
+    def record_read(self):
+        """Record a read of all values."""
+        if self.changed is not None:
+            for key, value in dict.items(self):
+                if not is_fixed(value, 0):
+                    self.changed.add(key)

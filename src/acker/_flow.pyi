@@ -226,6 +226,11 @@ class SpoutEmitter(Emitter):
         self, outcomes: list[Any], ack: Callable[[Any], Any], fail: Callable[[Any, Any], Any]
     ) -> None: ...
 
+@disjoint_base
+class RecordingDict(dict[Any, Any]):
+    changed: set[Any] | None
+    def record_read(self) -> None: ...
+
 def columns_of(
     batches: list[AckBatch],
 ) -> tuple[

@@ -21,6 +21,8 @@ from acker.topology.hashing import stable_hash
 from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.specs import ComponentSpec, StreamId
 from acker.topology.spout import ReliableSpout, Spout
+from acker.topology.state import KeyValueState, StateChanges
+from acker.topology.stateful import StatefulBolt
 from acker.topology.streams import Stream
 from acker.topology.tuples import Tuple, is_tick
 
@@ -32,11 +34,14 @@ __all__ = [
     "ConfError",
     "Graph",
     "Grouping",
+    "KeyValueState",
     "Node",
     "Reason",
     "ReasonKind",
     "ReliableSpout",
     "Spout",
+    "StateChanges",
+    "StatefulBolt",
     "Stream",
     "StreamId",
     "Subscription",

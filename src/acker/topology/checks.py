@@ -14,6 +14,7 @@ from acker.topology.groupings import BY_FIELDS, Grouping
 from acker.topology.methods import accepts_arguments, instantiation_error, signature_of, unrunnable_method
 from acker.topology.specs import ComponentSpec, StreamId
 from acker.topology.spout import Spout
+from acker.topology.stateful import StatefulBolt
 from acker.topology.streams import DEFAULT_STREAM, Stream
 from acker.topology.suggestions import suggestion
 
@@ -37,6 +38,7 @@ _OPTIONAL: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
     (Bolt, "deactivate", ()),
     (Bolt, "process_tick", ("tup",)),
     (BatchingBolt, "group_key", ("tup",)),
+    (StatefulBolt, "init_state", ("state",)),
 )
 
 

@@ -1,0 +1,55 @@
+"""StatefulBolt, a bolt whose state a runtime keeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from acker.topology.bolt import Bolt
+from acker.topology.state import KeyValueState
+
+__all__ = ["StatefulBolt"]
+
+
+class StatefulBolt(Bolt):
+    """A bolt whose state a runtime keeps: each task has the mapping `self.state`. Storm's BaseStatefulBolt.
+
+    The state is there from `initialize` on, with what the task has kept: before a restart of the topology, in an
+    earlier run, in the micro-batches before. What the bolt keeps in other attributes is lost then.
+
+    A tuple that fails leaves the state as `process` has left it, in a runtime that does not commit: nothing is undone.
+    Change the state after all that may raise. docs/topologies.md, *State*, says what each runtime promises.
+
+    Attributes
+    ----------
+    state : KeyValueState
+        The state of this task. Only the methods of the bolt that the runtime calls use it, no threads of your own.
+    """
+
+    state: KeyValueState
+
+    def _bind_state(self, state: KeyValueState) -> None:
+        """Attach the state of the task; called by runtimes after `_bind`, before `initialize`."""
+        self.state = state
+
+    def init_state(self, state: KeyValueState) -> None:
+        """Prepare with what the state holds; called once, after `initialize` and before the first tuple.
+
+        Parameters
+        ----------
+        state : KeyValueState
+            The same as `self.state`. It is empty in the first run.
+        """
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Explain why there is no state."""
+            if name != "state":
+                return super().__getattr__(name)
+            raise AttributeError(
+                f"{type(self).__name__}: no runtime has started this task yet, so it has no state; read the state in "
+                "initialize(self, conf, context), or fill it in init_state(self, state). In a test, run a bolt with "
+                "acker.testing.run_bolt",
+                name=name,
+                obj=self,
+            )
