@@ -41,6 +41,7 @@ TESTED_WITH_OTHERS = {
     "local/test_lifecycle.py": ["local/shutdown", "local/topology_run", "local/wiring"],
     "local/test_run.py": ["local/until"],
     "local/test_runtime.py": ["local/executors/acker", "local/executors/base", "local/executors/bolt"],
+    "local/test_states.py": ["local/executors/state_gate"],
     "local/test_scenarios.py": ["local/executors/spout"],
     "local/observe/test_metrics.py": ["local/observe/readings"],
     "local/observe/test_tracing.py": ["local/observe/sampling"],

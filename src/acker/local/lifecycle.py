@@ -53,6 +53,8 @@ class Lifecycle(TopologyRun):
         Asks the watchdog; returns its warning, or None.
     holders : callable
         Returns which tasks hold the tuples that are open, as text.
+    save_states : callable
+        Writes the states of bolts at the end.
 
     Attributes
     ----------
@@ -74,6 +76,7 @@ class Lifecycle(TopologyRun):
         spawn: Callable[[Executor], None],
         find_stall: Callable[[], str | None],
         holders: Callable[[], str],
+        save_states: Callable[[], None],
         limits: Limits,
     ) -> None:
         super().__init__(clock=clock, ackers=ackers, drain_ns=limits.drain_ns)
@@ -87,6 +90,7 @@ class Lifecycle(TopologyRun):
         self._make_executors = make_executors
         self._spawn = spawn
         self._find_stall = find_stall
+        self._save_states = save_states
         self._limits = limits
         self._shutdown = Shutdown(self, holders)
         self._pause_asked = self._paused = False
@@ -147,6 +151,12 @@ class Lifecycle(TopologyRun):
                 self.signal.wait(_LOOK_SECS)
 
     def _finish(self) -> None:
+        try:
+            self._save_states()
+        except Exception as error:
+            logger.exception("the states of the bolts could not be saved; the file has those of the last save, if any")
+            if self.error is None:
+                self.error, self.outcome = error, "failed"
         self.state = "stopped"
         self.running.set()
         self.over.set()

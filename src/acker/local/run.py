@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import signal
 import threading
@@ -33,6 +34,7 @@ def run(
     max_restarts: int | None = None,
     no_restart: bool | None = None,
     environment: str | None = None,
+    state: str | os.PathLike[str] | bytes | None = None,
 ) -> RunReport:
     """Run a topology until a condition holds or it is stopped; return its report.
 
@@ -44,7 +46,7 @@ def run(
     until : str, int or None
         "drained": every spout has called `finish`, and nothing is pending. A time from this call, such as "30s",
         `initialize` of the components included. A number of acked trees. None: until stopped.
-    clock, hooks, seed, max_restarts, no_restart, environment
+    clock, hooks, seed, max_restarts, no_restart, environment, state
         As for `LocalRuntime`.
 
     Returns
@@ -73,6 +75,7 @@ def run(
         max_restarts=max_restarts,
         no_restart=no_restart,
         environment=environment,
+        state=state,
     )
     with stop_on_signals(runtime):
         try:

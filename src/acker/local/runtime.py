@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import logging
+import os
 import random
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,12 +18,14 @@ from acker.local.clock import Clock, SystemClock
 from acker.local.collectors import text_of
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import Executor
+from acker.local.executors.bolt import BoltExecutor
 from acker.local.lifecycle import Lifecycle, Limits
 from acker.local.observe.hooks import Hook, check_hook
 from acker.local.observe.metrics import RunReport, RuntimeState, RuntimeStats
 from acker.local.observe.readings import busy_ms, read_tasks
 from acker.local.observe.sampling import Sampler
 from acker.local.observe.watchdog import StallWatchdog, suspects
+from acker.local.states import StateKeeper, StateSnapshots
 from acker.local.until import Until, parse_until
 from acker.local.wiring import ExecutorSet, RuntimeParts, make_acker
 from acker.topology.checks import check_ticks
@@ -43,7 +46,7 @@ _LOOK_SECONDS: Final = 0.1
 logger = logging.getLogger("acker.local")
 
 
-class LocalRuntime:
+class LocalRuntime(StateSnapshots):
     """Runs a topology in threads of this process, tracked by native ackers.
 
     Parameters
@@ -64,6 +67,9 @@ class LocalRuntime:
         False: nothing runs by itself; a scheduler steps the `steppables`.
     environment : str, optional
         Chooses the number of tasks of components that have one for each environment; see `Topology.graph`.
+    state : path or bytes, optional
+        The states of stateful bolts: a file, which is read if it exists and written when the run has ended in any way;
+        or what `snapshot_state` returned. It is a pickle: open no file of a stranger.
 
     Notes
     -----
@@ -83,6 +89,7 @@ class LocalRuntime:
         no_restart: bool | None = None,
         threads: bool = True,
         environment: str | None = None,
+        state: str | os.PathLike[str] | bytes | None = None,
     ) -> None:
         for hook in hooks:
             check_hook(hook)
@@ -97,12 +104,9 @@ class LocalRuntime:
         self._started = self._error_raised = False
         self._started_at = ""
         self._started_ns = self._ended_ns = 0
-        names = {task: node.name for node in self.graph.nodes.values() for task in node.tasks}
-        sample = options["topology.trace.sample"]
-        self._sampler = Sampler(self.clock, sample, names) if sample else None
+        self._sampler = _sampler_of(self.graph, options, self.clock)
         timeout_ns = round(options["topology.message.timeout.secs"] * _NS)
         self._watchdog = StallWatchdog(max(1, timeout_ns // _NS_PER_MS))
-        drain_secs = options["topology.drain.secs"]
         self.lifecycle = Lifecycle(
             clock=self.clock,
             ackers=[],
@@ -110,13 +114,8 @@ class LocalRuntime:
             spawn=self._spawn,
             find_stall=self._find_stall,
             holders=self._holders,
-            limits=Limits(
-                drain_ns=timeout_ns if drain_secs is None else round(drain_secs * _NS),
-                restarts_max=options["topology.max.restarts"] if max_restarts is None else max_restarts,
-                no_restart=options["topology.no.restart"] if no_restart is None else no_restart,
-                healthy_ns=round(options["topology.restart.healthy.secs"] * _NS),
-                watch_ns=max(1, timeout_ns // _LOOKS_PER_TIMEOUT),
-            ),
+            save_states=lambda: self._states.save_at_end(self._bolts()),
+            limits=_limits_of(options, timeout_ns, max_restarts, no_restart),
         )
         self.ackers = [
             make_acker(number, options, self.clock, self.lifecycle.signal, seed)
@@ -127,7 +126,7 @@ class LocalRuntime:
             if not options["topology.enable.message.timeouts"]:
                 acker.open_roots = self._open_roots
         self.lifecycle.ackers = self.ackers
-        rng = random.Random(seed)
+        self._states = StateKeeper(self.graph, state)
         self._parts = RuntimeParts(
             self.graph,
             {**self.graph.conf, **overrides},
@@ -136,8 +135,9 @@ class LocalRuntime:
             self.ackers,
             hooks,
             self._sampler,
-            rng,
+            random.Random(seed),
             seed is not None,
+            self._states,
         )
 
     # Start and stop.
@@ -314,6 +314,9 @@ class LocalRuntime:
 
     # Parts.
 
+    def _bolts(self) -> Sequence[BoltExecutor]:
+        return () if self.lifecycle.executors is None else self.lifecycle.executors.bolts
+
     def _spawn(self, executor: Executor) -> None:
         if self._threads:
             name = f"{self.graph.name}.{executor.name}"
@@ -343,6 +346,25 @@ class LocalRuntime:
 
     def _busy_ms(self) -> dict[int, int]:
         return busy_ms(self.lifecycle.executors or (), self.clock.now_ns())
+
+
+def _sampler_of(graph: Graph, options: Mapping[str, Any], clock: Clock) -> Sampler | None:
+    names = {task: node.name for node in graph.nodes.values() for task in node.tasks}
+    sample = options["topology.trace.sample"]
+    return Sampler(clock, sample, names) if sample else None
+
+
+def _limits_of(
+    options: Mapping[str, Any], timeout_ns: int, max_restarts: int | None, no_restart: bool | None
+) -> Limits:
+    drain_secs = options["topology.drain.secs"]
+    return Limits(
+        drain_ns=timeout_ns if drain_secs is None else round(drain_secs * _NS),
+        restarts_max=options["topology.max.restarts"] if max_restarts is None else max_restarts,
+        no_restart=options["topology.no.restart"] if no_restart is None else no_restart,
+        healthy_ns=round(options["topology.restart.healthy.secs"] * _NS),
+        watch_ns=max(1, timeout_ns // _LOOKS_PER_TIMEOUT),
+    )
 
 
 def _check_conf(conf: Any) -> dict[str, Any]:

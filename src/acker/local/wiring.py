@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,12 @@ from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.asynchronous import AsyncBoltExecutor, AsyncBoltTask, AsyncSpoutExecutor, AsyncSpoutTask
 from acker.local.executors.bolt import BoltExecutor, BoltTask, sample_interval
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
+from acker.local.executors.state_gate import StateGate
 from acker.local.observe.hooks import Hook
 from acker.local.observe.sampling import Sampler
 from acker.local.queues import Outbox, TupleQueue
 from acker.local.routing import make_route
+from acker.local.states import StateKeeper
 from acker.topology.bolt import Bolt
 from acker.topology.component import Component
 from acker.topology.conf import resolve
@@ -31,6 +33,8 @@ from acker.topology.graph import Graph, Node, Subscription
 from acker.topology.methods import missing_super_init
 from acker.topology.reasons import ReasonKind
 from acker.topology.spout import ReliableSpout, Spout
+from acker.topology.state import KeyValueState
+from acker.topology.stateful import StatefulBolt
 from acker.topology.tuples import SYSTEM_COMPONENT, TICK_STREAM, TupleSource
 
 _NS_PER_SEC = 1_000_000_000
@@ -53,6 +57,7 @@ class RuntimeParts:
     sampler: Sampler | None
     rng: random.Random
     seeded: bool
+    states: StateKeeper
 
 
 class ExecutorSet:
@@ -136,6 +141,8 @@ class ExecutorSet:
                     executor = AsyncBoltExecutor(*arguments, at_once=at_once, **common)
                 else:
                     executor = BoltExecutor(*arguments, **common)
+                if issubclass(node.component, StatefulBolt):
+                    executor.state_gate = StateGate()
                 self.bolts.append(executor)
                 for place, task in enumerate(tasks):
                     self._inboxes[task] = (executor.inbox, place)
@@ -154,7 +161,7 @@ class ExecutorSet:
                 *arguments, fails_max=None if unbounded else _FAILS_MAX, now_ns=parts.clock.now_ns
             )
             kind = AsyncSpoutTask if isinstance(executor, AsyncSpoutExecutor) else SpoutTask
-            bind = functools.partial(self._bind, node, task, collector)
+            bind = functools.partial(self._bind, node, task, collector, None)
             spout = self._make_component(node)
             assert isinstance(spout, Spout)
             made = kind(spout, bind, collector, options["topology.max.spout.pending"])
@@ -176,10 +183,11 @@ class ExecutorSet:
             sample_every=sample_interval(options["topology.stats.sample.rate"]),
             now_ns=parts.clock.now_ns,
         )
+        state = parts.states.new_state(task) if isinstance(component, StatefulBolt) else None
         tick_secs = component.tick_secs(options)
         return (AsyncBoltTask if is_async else BoltTask)(
             component,
-            functools.partial(self._bind, node, task, collector),
+            functools.partial(self._bind, node, task, collector, state),
             collector,
             clock=parts.clock,
             tick=TupleSource(SYSTEM_COMPONENT, TICK_STREAM, -1, ["interval"]),
@@ -220,15 +228,20 @@ class ExecutorSet:
             routes[None] = routes["default"]
         return routes
 
-    def _bind(self, node: Node, task: int, collector: Any, component: Component) -> None:
+    def _bind(self, node: Node, task: int, collector: Any, state: KeyValueState | None, component: Component) -> None:
         context = self._parts.graph.context(task)
         options = self._options[node.name]
         component._bind(collector, context, options)
+        calls: list[tuple[str, tuple[object, ...]]] = [("initialize", (options, context))]
+        if state is not None:
+            assert isinstance(component, StatefulBolt)
+            component._bind_state(state)
+            calls.append(("init_state", (state,)))
         collector.prepare_hooks(options, context)
-        initialize: Callable[..., object] = component.initialize
-        returned = initialize(options, context)
-        if returned is not None:
-            collector._refuse_unrun("initialize", returned)
+        for method, arguments in calls:
+            returned = getattr(component, method)(*arguments)
+            if returned is not None:
+                collector._refuse_unrun(method, returned)
 
 
 def make_acker(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -77,12 +78,13 @@ class Scheduler:
         max_restarts: int | None = None,
         no_restart: bool | None = None,
         environment: str | None = None,
+        state: str | os.PathLike[str] | bytes | None = None,
     ) -> Self:
         """Start a topology on a manual clock at 0, and return its scheduler.
 
         Parameters
         ----------
-        topology, conf, hooks, max_restarts, no_restart, environment
+        topology, conf, hooks, max_restarts, no_restart, environment, state
             As for `acker.local.LocalRuntime`.
         seed : int
             Decides the order of steps, and the runtime's random choices.
@@ -98,6 +100,7 @@ class Scheduler:
             no_restart=no_restart,
             threads=False,
             environment=environment,
+            state=state,
         )
         runtime.start()
         return cls(runtime, clock, seed)

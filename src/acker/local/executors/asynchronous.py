@@ -8,7 +8,7 @@ import heapq
 import inspect
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from acker.errors import RuntimeStateError
@@ -263,6 +263,18 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
         self.running: set[asyncio.Task[BaseException | None]] = set()
         self._escaped: BaseException | None = None
         self._ended = 0  # Coroutines that ended, also while the executor rested, and were not counted yet.
+
+    # Coroutines also run while the executor rests, and while they are cancelled.
+
+    def step(self, limit: int = STEP_TUPLES) -> bool:
+        """Step as any executor does."""
+        with self.state_gate or nullcontext():
+            return super().step(limit)
+
+    def rest(self) -> None:
+        """Wait until there may be something to do; coroutines run meanwhile."""
+        with self.state_gate or nullcontext():
+            super().rest()
 
     def deadline_ns(self) -> int | None:
         """Return when the next tick or timer is due."""

@@ -10,6 +10,7 @@ from typing import Any
 from acker.local.clock import Clock
 from acker.local.collectors import LocalBoltCollector
 from acker.local.executors.base import ComponentExecutor, Mode
+from acker.local.executors.state_gate import StateGate
 from acker.local.executors.task import ComponentTask
 from acker.local.queues import Queue, TupleQueue
 from acker.topology.bolt import Bolt
@@ -127,14 +128,32 @@ class BoltTask(ComponentTask):
 
 
 class BoltExecutor(ComponentExecutor):
-    """The executor of some tasks of one bolt."""
+    """The executor of some tasks of one bolt.
+
+    Attributes
+    ----------
+    state_gate : StateGate or None
+        What its steps pass if the bolt is a StatefulBolt, so that snapshots are taken between them.
+    """
 
     def __init__(self, *args: Any, capacity: int, **options: Any) -> None:
         super().__init__(*args, capacity=capacity, **options)
         self.tasks: list[BoltTask] = []
         self.inbox: TupleQueue = Queue(capacity, self.signal)
+        self.state_gate: StateGate | None = None
         self._chunk: tuple[int, list[Tuple]] | None = None
         self._position = 0
+
+    def _step(self, mode: Mode, limit: int) -> bool:
+        if self.state_gate is None:
+            return super()._step(mode, limit)
+        with self.state_gate:
+            return super()._step(mode, limit)
+
+    def end_step(self) -> None:
+        """End the step or the rest that goes on now; a thread that takes a snapshot calls it."""
+        self.outbox.must_yield = True
+        self.signal.set()
 
     def deadline_ns(self) -> int | None:
         """Return when the next tick is due."""
