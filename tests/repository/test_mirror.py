@@ -88,6 +88,7 @@ TESTED_WITH_OTHERS = {
     "spark/streams/test_microbatch.py": ["spark/streams/shard_rules"],
     "spark/streams/test_plan.py": ["spark/event_columns", "spark/streams/operator"],
     "spark/streams/test_listener.py": ["spark/streams/reports"],
+    "spark/streams/test_replay_ledger.py": ["spark/folders"],
 }
 
 

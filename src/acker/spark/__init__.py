@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         skipped_files,
         sum_reports,
     )
+    from acker.spark.streams.replay_ledger import ReplayCounts
+    from acker.spark.streams.replays import Replays
     from acker.spark.streams.reports import MicroBatchReport
     from acker.spark.streams.sinks import for_each_completion
 
@@ -37,6 +39,8 @@ __all__ = [
     "MicroBatchReport",
     "Outputs",
     "PipelineCounters",
+    "ReplayCounts",
+    "Replays",
     "ShardState",
     "Tracked",
     "batch_report",
@@ -61,6 +65,8 @@ _MODULES = {
     "MicroBatchReport": "streams.reports",
     "Outputs": "pipelines.user_functions",
     "PipelineCounters": "pipelines.counters",
+    "ReplayCounts": "streams.replay_ledger",
+    "Replays": "streams.replays",
     "ShardState": "streams.checkpoint",
     "Tracked": "pipelines.tracked",
     "batch_report": "streams.listener",

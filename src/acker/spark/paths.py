@@ -99,6 +99,12 @@ def _locate_segments(segments: list[str], path: str, *, is_uri: bool) -> tuple[f
     return locate(str(Path(base or ("/" if path.startswith("/") else ".")).absolute()))
 
 
+def make_absolute(path: str | os.PathLike[str]) -> str:
+    """Return a URI as it is, and a path of this machine as an absolute one: the workers may have another folder."""
+    text = os.fspath(path)
+    return text if _URI.match(text) is not None else str(Path(text).absolute())
+
+
 def locate(path: str) -> tuple[fs.FileSystem, str]:
     """Return the filesystem of an absolute path or a URI, and the path on it."""
     if _URI.match(path) is None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from acker._engine.completions import Completions
 from acker._engine.schemas import COMPLETION_SCHEMA
 from acker.errors import ArgumentTypeError, ColumnValueError
+from acker.spark.session_checks import is_classic
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from acker.spark.streams.replays import Replays
 
 _log: Final = logging.getLogger("acker.spark")
 
@@ -24,22 +27,28 @@ _log: Final = logging.getLogger("acker.spark")
 _PROXY_ERROR: Final = "py4j.protocol.Py4JJavaError: An error occurred while calling"
 _REST_CHARS_MAX: Final = 800
 _CAUSE_CHARS_MAX: Final = 300
+# The local property of a job that holds the id of its query.
+_QUERY_ID: Final = "sql.streaming.queryId"
 _INTERRUPTIONS: Final = ("InterruptedException", "InterruptedIOException", "ClosedByInterruptException", "cancelled")
 
 BatchFunction: TypeAlias = "Callable[[Completions, int], object]"
 
 
-def for_each_completion(batch_fn: BatchFunction, *, empty: bool = False) -> Callable[[DataFrame, int], None]:
+def for_each_completion(
+    batch_fn: BatchFunction | None = None, *, empty: bool = False, replays: Replays | None = None
+) -> Callable[[DataFrame, int], None]:
     """Return a function for `writeStream.foreachBatch` that calls `batch_fn` with the completions of each micro-batch.
 
     Parameters
     ----------
-    batch_fn : callable
+    batch_fn : callable, optional
         Called as ``batch_fn(completions, batch_id)`` with `acker.Completions` and an int, in the process that started
         the query (with Spark Connect: in one of the server's), for one micro-batch after the other. Its result is
         ignored. When it raises, the query ends with that error and the micro-batch counts as not done.
     empty : bool
         Call it for micro-batches without completions too.
+    replays : Replays, optional
+        What sends failed messages again or gives them up; it acts before `batch_fn` is called, in each micro-batch.
 
     Returns
     -------
@@ -49,7 +58,7 @@ def for_each_completion(batch_fn: BatchFunction, *, empty: bool = False) -> Call
     Raises
     ------
     ArgumentTypeError
-        `batch_fn` cannot be called.
+        `batch_fn` cannot be called, `replays` is something else, or neither is given.
 
     Notes
     -----
@@ -78,10 +87,13 @@ def for_each_completion(batch_fn: BatchFunction, *, empty: bool = False) -> Call
     >>> writer = completions.writeStream.foreachBatch(aspark.for_each_completion(settle))               # doctest: +SKIP
     >>> query = writer.option("checkpointLocation", "checkpoint").start()                               # doctest: +SKIP
     """
-    if not callable(batch_fn):
+    is_needed = batch_fn is not None or replays is None
+    if is_needed and not callable(batch_fn):
         raise ArgumentTypeError(
             f"batch_fn: expected a function of (completions, batch_id), got {type(batch_fn).__name__}"
         )
+    if replays is not None and not callable(getattr(replays, "settle", None)):
+        raise ArgumentTypeError(f"replays: expected acker.spark.Replays, got {type(replays).__name__}")
 
     def call(frame: DataFrame, batch_id: int) -> None:
         missing = [name for name in COMPLETION_SCHEMA.names if name not in frame.columns]
@@ -93,7 +105,9 @@ def for_each_completion(batch_fn: BatchFunction, *, empty: bool = False) -> Call
         try:
             # Only one action: each further one would run the stateful operator again.
             done = _completions_of(frame.select(*COMPLETION_SCHEMA.names).toArrow())
-            if empty or len(done):
+            if replays is not None:
+                replays.settle(done, batch_id, _query_id(frame))
+            if batch_fn is not None and (empty or len(done)):
                 batch_fn(done, batch_id)
         except Exception as fault:
             short = _shorten(fault)
@@ -104,6 +118,13 @@ def for_each_completion(batch_fn: BatchFunction, *, empty: bool = False) -> Call
             raise RuntimeError(short) from None
 
     return call
+
+
+def _query_id(frame: DataFrame) -> str:
+    """Return the id of the query that this micro-batch belongs to; "" in a batch, and with Spark Connect."""
+    session = frame.sparkSession
+    query: Any = session.sparkContext.getLocalProperty(_QUERY_ID) if is_classic(session) else None
+    return query or ""
 
 
 def _shorten(fault: Exception) -> str | None:

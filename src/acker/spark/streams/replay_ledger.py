@@ -1,0 +1,328 @@
+"""The ledger of replays: the messages that failed and are not done yet, in a few files of one folder.
+
+    batch-000000012.parquet   what micro-batch 12 decided, one row for each message that it changed
+    state-000000010.parquet   all messages that were held after micro-batch 10; older files count no more
+
+A micro-batch without a decision has no file. The last row of a message counts, so the state is what remains of the rows
+of all files, one after the other. Each file names the one before, so that a lost one is noticed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from acker.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from acker.spark.folders import Folder
+
+
+class ReplayStep(IntEnum):
+    """What became of a message that failed. Only the first two are held."""
+
+    WAIT = 0  # until `at_ms`, after attempt `attempt` failed
+    REPLAY = 1  # attempt `attempt` is open since `at_ms`
+    DEAD_LETTER = 2  # attempt `attempt` failed, and was the last
+    RECOVERED = 3  # it was acked after all
+
+
+# What users see of a decision.
+_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("task_id", pa.int32()),
+    pa.field("message_id", pa.int64()),
+    pa.field("attempt", pa.int32()),
+    pa.field("root_id", pa.int64()),
+    pa.field("outcome", pa.int8()),
+    pa.field("reason", pa.string()),
+]
+REPLAY_SCHEMA: Final = pa.schema(_FIELDS)
+LEDGER_SCHEMA: Final = pa.schema([*_FIELDS, pa.field("step", pa.int8()), pa.field("at_ms", pa.int64())])
+
+_VERSION: Final = "1"
+_KEY: Final = b"acker.replays"
+_NAME: Final = re.compile(r"(batch|state)-(\d{9,})\.parquet")
+_NONE: Final = -1
+
+# The ledger is written anew once its files have more rows than this many times those held, plus some spare ones ...
+_ROWS_PER_HELD: Final = 2
+_ROWS_SPARE: Final = 4096
+# ... or once there are more files than this.
+_FILES_MAX: Final = 64
+
+# How often in a row a query that runs may write the ledger anew while another process reads it.
+_ATTEMPTS: Final = 5
+
+
+class ReplayCounts(NamedTuple):
+    """Counts of messages since the ledger began; the last two, now.
+
+    Always ``messages == recovered + dead_letters + waiting + open``.
+
+    Attributes
+    ----------
+    messages : int
+        Messages that failed, once each, however often they were replayed.
+    failures : int
+        Failed attempts of them.
+    repeated : int
+        Failures of messages that were waiting for their replay already; ignored.
+    replayed : int
+        Replays.
+    recovered : int
+        Messages that were acked after a failure.
+    dead_letters : int
+    waiting : int
+        Messages that wait for their replay.
+    open : int
+        Messages that were replayed and have not ended since.
+    """
+
+    messages: int = 0
+    failures: int = 0
+    repeated: int = 0
+    replayed: int = 0
+    recovered: int = 0
+    dead_letters: int = 0
+    waiting: int = 0
+    open: int = 0
+
+
+class LedgerState(NamedTuple):
+    """The ledger as it is.
+
+    Attributes
+    ----------
+    held : Table
+        Of `LEDGER_SCHEMA`, a row for each message that waits or whose replay is open.
+    counts : ReplayCounts
+    last : int
+        The last micro-batch that decided something, -1 if none did.
+    query : str
+        The query that the ledger belongs to, "" if unknown.
+    files : frozenset of str
+    rows : int
+        Rows in all files that count.
+    """
+
+    held: pa.Table
+    counts: ReplayCounts
+    last: int
+    query: str
+    files: frozenset[str]
+    rows: int
+
+
+class Decisions(NamedTuple):
+    """What one micro-batch decided.
+
+    Attributes
+    ----------
+    rows : Table
+        Of `LEDGER_SCHEMA`, one row for each message that it changed.
+    held : Table
+        What is held afterwards.
+    counts : ReplayCounts
+        The counts afterwards.
+    """
+
+    rows: pa.Table
+    held: pa.Table
+    counts: ReplayCounts
+
+
+class ReplayLedger:
+    """Reads and writes the files.
+
+    Parameters
+    ----------
+    folder : Folder
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._state: LedgerState | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_folder": self._folder, "_state": None}
+
+    def state(self) -> LedgerState:
+        """Return the state, read anew if the files are others than before.
+
+        Raises
+        ------
+        CheckpointError
+            A file is damaged, or one is missing.
+        """
+        for _ in range(_ATTEMPTS):
+            names = self._folder.names()
+            if self._state is None or self._state.files != _files_of(names):
+                try:
+                    self._state = self._read(names)
+                except FileNotFoundError:  # Written anew since it was listed.
+                    continue
+            return self._state
+        raise CheckpointError(f"replays: {self._folder.path} changes while it is read; only one query may use it")
+
+    def decisions_of(self, batch_id: int) -> pa.Table | None:
+        """Return what a micro-batch decided when it ran before, None if it did not run, or decided nothing.
+
+        Raises
+        ------
+        CheckpointError
+            The ledger is ahead of this micro-batch, and so of the checkpoint.
+        """
+        state = self.state()
+        name = _batch_name(batch_id)
+        if name in state.files:
+            return self._read_file(name)[0]
+        if batch_id <= state.last:
+            raise CheckpointError(
+                f"replays: {self._folder.path} has decided micro-batch {state.last}, and the query runs micro-batch"
+                f" {batch_id}: they belong to different checkpoints, or the checkpoint was set back. Begin with a new"
+                " folder of replays where the checkpoint is new"
+            )
+        return None
+
+    def check_query(self, query: str) -> None:
+        """Refuse a query of another checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            The ledger belongs to another one.
+        """
+        known = self.state().query
+        if query and known and query != known:
+            raise CheckpointError(
+                f"replays: {self._folder.path} belongs to the query {known}, and this is the query {query}: each"
+                " checkpoint needs a folder of replays of its own, and a new checkpoint a new one"
+            )
+
+    def record(self, batch_id: int, decisions: Decisions, query: str) -> None:
+        """Write what a micro-batch decided; before that the ledger anew if it has grown too long."""
+        state = self._shorten(self.state())
+        name = _batch_name(batch_id)
+        self._write(name, decisions.rows, decisions.counts, query or state.query, previous=state.last)
+        self._state = LedgerState(
+            held=decisions.held,
+            counts=decisions.counts,
+            last=batch_id,
+            query=query or state.query,
+            files=state.files | {name},
+            rows=state.rows + decisions.rows.num_rows,
+        )
+
+    def _shorten(self, state: LedgerState) -> LedgerState:
+        """Write all that is held into one file and remove the others, if they have grown too long.
+
+        The files are those of micro-batches that Spark has recorded as done, so none of them runs again.
+        """
+        held = state.held.num_rows
+        if len(state.files) <= _FILES_MAX and state.rows <= _ROWS_PER_HELD * held + _ROWS_SPARE:
+            return state
+        name = _state_name(state.last)
+        self._write(name, state.held, state.counts, state.query, previous=_NONE)
+        for old in sorted(self._folder.names() - {name}):
+            # Temporary files are left behind by killed processes.
+            if _NAME.fullmatch(old) or old.startswith("."):
+                self._folder.remove(old)
+        return state._replace(files=frozenset({name}), rows=held)
+
+    def _write(self, name: str, rows: pa.Table, counts: ReplayCounts, query: str, *, previous: int) -> None:
+        note = {"version": _VERSION, "previous": previous, "query": query, "counts": counts._asdict()}
+        table = rows.replace_schema_metadata({_KEY: json.dumps(note).encode()})
+        self._folder.write(name, parquet_of(table))
+
+    def _read(self, names: frozenset[str]) -> LedgerState:
+        files = _files_of(names)
+        numbers = {name: _number_of(name) for name in files}
+        full = max((number for name, number in numbers.items() if name.startswith("state")), default=None)
+        parts = [LEDGER_SCHEMA.empty_table()]
+        last, query, counts = _NONE, "", ReplayCounts()
+        if full is not None:
+            table, note = self._read_file(_state_name(full))
+            parts.append(table)
+            last, query, counts = full, note["query"], ReplayCounts(**note["counts"])
+        for number in sorted(number for name, number in numbers.items() if name.startswith("batch")):
+            if full is not None and number <= full:  # A crash came before its removal.
+                continue
+            table, note = self._read_file(_batch_name(number))
+            if note["previous"] != last:
+                raise CheckpointError(
+                    f"replays: {self._folder.path}: the file of micro-batch {note['previous']} is missing, which was"
+                    f" before {number}; put it back, or begin with a new checkpoint and a new folder of replays"
+                )
+            parts.append(table)
+            last, query, counts = number, note["query"], ReplayCounts(**note["counts"])
+        return LedgerState(fold(parts), counts, last, query, files, sum(part.num_rows for part in parts))
+
+    def _read_file(self, name: str) -> tuple[pa.Table, dict[str, Any]]:
+        data = self._folder.read(name)
+        try:
+            table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+            note = json.loads((table.schema.metadata or {})[_KEY])
+            version = note["version"]
+            if version == _VERSION:
+                table = table.replace_schema_metadata(None).cast(LEDGER_SCHEMA)
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            why = " ".join(str(error).split())
+            raise CheckpointError(
+                f"replays: {self._folder.path}/{name} is damaged ({why}); begin with a new checkpoint and a new folder"
+                " of replays"
+            ) from error
+        if version != _VERSION:
+            raise CheckpointError(
+                f"replays: {self._folder.path}/{name}: expected format version {_VERSION}, got {version}; run the query"
+                " with the release of acker that wrote it"
+            )
+        return table, note
+
+
+def parquet_of(table: pa.Table) -> bytes:
+    """Return a table as the content of a Parquet file."""
+    target = pa.BufferOutputStream()
+    pq.write_table(table, target, write_page_checksum=True)
+    return target.getvalue().to_pybytes()
+
+
+def fold(tables: list[pa.Table]) -> pa.Table:
+    """Return what is held after some tables of `LEDGER_SCHEMA`: the last row of each message, if it is to be held."""
+    rows = pa.concat_tables(tables)
+    group = number_keys(rows["task_id"].to_numpy(), rows["message_id"].to_numpy())
+    last = rows.num_rows - 1 - np.unique(group[::-1], return_index=True)[1]
+    held = rows["step"].to_numpy()[last] <= ReplayStep.REPLAY
+    return rows.take(np.sort(last[held])).combine_chunks()
+
+
+def number_keys(task_id: npt.NDArray[Any], message_id: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return a number from 0 up for each row, equal where task and message are."""
+    group = np.zeros(len(task_id), np.int64)
+    order = np.lexsort((task_id, message_id))
+    task_id, message_id = task_id[order], message_id[order]
+    group[order[1:]] = np.cumsum((task_id[1:] != task_id[:-1]) | (message_id[1:] != message_id[:-1]))
+    return group
+
+
+def _files_of(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(name for name in names if _NAME.fullmatch(name))
+
+
+def _number_of(name: str) -> int:
+    return int(name.partition("-")[2].partition(".")[0])
+
+
+def _batch_name(batch_id: int) -> str:
+    return f"batch-{batch_id:09d}.parquet"
+
+
+def _state_name(batch_id: int) -> str:
+    return f"state-{batch_id:09d}.parquet"

@@ -1,0 +1,181 @@
+"""The rules of replays: what becomes of messages that failed, decided for one micro-batch at a time.
+
+Nothing here knows Spark, files or the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from acker._engine.completions import Completions
+from acker._engine.protocol import Outcome
+from acker._engine.schemas import COMPLETION_DTYPES
+from acker.errors import ArgumentValueError
+from acker.spark.streams.replay_ledger import (
+    LEDGER_SCHEMA,
+    Decisions,
+    LedgerState,
+    ReplayCounts,
+    ReplayStep,
+    fold,
+    number_keys,
+)
+from acker.topology.backoff import backoff
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+ReasonsFunction: TypeAlias = Callable[[Completions], Sequence[str]]
+
+# A longer reason is cut.
+REASON_CHARS_MAX: Final = 1000
+
+_WORDS: Final = {outcome: outcome.name.lower().replace("_", " ") for outcome in Outcome}
+
+
+class ReplayRules(NamedTuple):
+    """When a message is replayed, and when it is a dead letter; see `Replays`."""
+
+    attempts_max: int
+    backoff_secs: float
+    backoff_secs_max: float
+
+
+class _Matches(NamedTuple):
+    """The completions that concern the ledger.
+
+    Attributes
+    ----------
+    acked : (held rows,) bool
+        Whether the message was acked.
+    failed : Completions
+        One row for each message that failed and was not acked.
+    place : (failed rows,) int64
+        Its row among those held, -1 if it has none.
+    """
+
+    acked: npt.NDArray[np.bool_]
+    failed: Completions
+    place: npt.NDArray[np.int64]
+
+
+def name_outcomes(failed: Completions) -> list[str]:
+    """Return the outcomes in words, as reasons."""
+    return [_WORDS[Outcome(outcome)] for outcome in failed.outcome.tolist()]
+
+
+def decide(
+    state: LedgerState, done: Completions, rules: ReplayRules, now_ms: int, reasons: ReasonsFunction = name_outcomes
+) -> Decisions:
+    """Decide what becomes of the messages of a micro-batch, and of those that wait.
+
+    The order of the completions makes no difference. A message with several completions is acked if one of them is,
+    and has failed once otherwise.
+    """
+    held = state.held
+    matches = _match(held, done)
+    attempt, at_ms = held["attempt"].to_numpy(), held["at_ms"].to_numpy()
+    waits = held["step"].to_numpy() == ReplayStep.WAIT
+    # A wait longer than the longest one means that the clock was set back.
+    is_over = (at_ms <= now_ms) | (at_ms - now_ms > 1000 * rules.backoff_secs_max)
+    due = waits & ~matches.acked & is_over
+
+    is_known = matches.place >= 0
+    is_waiting = np.zeros(is_known.size, np.bool_)
+    is_waiting[is_known] = waits[matches.place[is_known]]
+    tries = np.ones(is_known.size, np.int32)
+    tries[is_known] = attempt[matches.place[is_known]]
+    failures = _rows_of_failures(_take(matches.failed, ~is_waiting), tries[~is_waiting], rules, now_ms, reasons)
+
+    parts = [
+        _next_step(held, matches.acked, ReplayStep.RECOVERED, attempt, now_ms),
+        _next_step(held, due, ReplayStep.REPLAY, attempt + 1, now_ms),
+        failures,
+    ]
+    rows = pa.concat_tables(parts).sort_by([("task_id", "ascending"), ("message_id", "ascending")]).combine_chunks()
+    after = fold([held, rows])
+    before = state.counts
+    steps = np.bincount(rows["step"].to_numpy(), minlength=len(ReplayStep))
+    waiting = int((after["step"].to_numpy() == ReplayStep.WAIT).sum())
+    counts = ReplayCounts(
+        messages=before.messages + int((~is_known).sum()),
+        failures=before.failures + failures.num_rows,
+        repeated=before.repeated + int(is_waiting.sum()),
+        replayed=before.replayed + int(steps[ReplayStep.REPLAY]),
+        recovered=before.recovered + int(steps[ReplayStep.RECOVERED]),
+        dead_letters=before.dead_letters + int(steps[ReplayStep.DEAD_LETTER]),
+        waiting=waiting,
+        open=after.num_rows - waiting,
+    )
+    return Decisions(rows, after, counts)
+
+
+def _match(held: pa.Table, done: Completions) -> _Matches:
+    # Only these rows can change anything; the others are most.
+    has_failed = done.message_id[done.outcome != Outcome.ACKED]
+    done = _take(done, np.isin(done.message_id, np.concatenate([held["message_id"].to_numpy(), has_failed])))
+    rows = held.num_rows
+    group = number_keys(
+        np.concatenate([held["task_id"].to_numpy(), done.task_id]),
+        np.concatenate([held["message_id"].to_numpy(), done.message_id]),
+    )
+    of_held, of_done = group[:rows], group[rows:]
+    groups = int(np.max(group, initial=-1)) + 1
+    is_acked = np.zeros(groups, np.bool_)
+    is_acked[of_done[done.outcome == Outcome.ACKED]] = True
+    place = np.full(groups, -1)
+    place[of_held] = np.arange(rows)
+    # Of several failures of a message that of the least root id counts, whatever their order.
+    failed = np.flatnonzero((done.outcome != Outcome.ACKED) & ~is_acked[of_done])
+    failed = failed[np.argsort(done.root_id[failed])]
+    found, first = np.unique(of_done[failed], return_index=True)
+    return _Matches(is_acked[of_held], _take(done, failed[first]), place[found])
+
+
+def _rows_of_failures(
+    failed: Completions, attempt: npt.NDArray[np.int32], rules: ReplayRules, now_ms: int, reasons: ReasonsFunction
+) -> pa.Table:
+    """Return the next steps of messages whose attempts failed."""
+    texts = list(reasons(failed)) if len(failed) else []
+    if len(texts) != len(failed):
+        raise ArgumentValueError(
+            f"reasons: expected a text for each of the {len(failed)} completions, got {len(texts)}"
+        )
+    different, which = np.unique(attempt, return_inverse=True)
+    waits_ms = [
+        round(1000 * backoff(number, rules.backoff_secs, rules.backoff_secs_max)) for number in different.tolist()
+    ]
+    wait_ms = np.array(waits_ms, np.int64)[which]
+    is_last = attempt >= rules.attempts_max
+    is_now = ~is_last & (wait_ms == 0)
+    step = np.select([is_last, is_now], [ReplayStep.DEAD_LETTER, ReplayStep.REPLAY], ReplayStep.WAIT)
+    columns = {
+        "task_id": failed.task_id,
+        "message_id": failed.message_id,
+        "attempt": attempt + is_now,
+        "root_id": failed.root_id,
+        "outcome": failed.outcome,
+        "reason": [str(text)[:REASON_CHARS_MAX] for text in texts],
+        "step": step,
+        "at_ms": np.where(step == ReplayStep.WAIT, now_ms + wait_ms, now_ms),
+    }
+    return pa.table(columns).cast(LEDGER_SCHEMA)
+
+
+def _next_step(
+    held: pa.Table, which: npt.NDArray[np.bool_], step: ReplayStep, attempt: npt.NDArray[np.int32], now_ms: int
+) -> pa.Table:
+    """Return the rows of some messages that are held, with their next step."""
+    rows = held.filter(pa.array(which))
+    changed: dict[str, Any] = {"attempt": attempt[which], "step": np.full(rows.num_rows, step, np.int8)}
+    changed["at_ms"] = np.full(rows.num_rows, now_ms)
+    columns = [pa.array(changed[name]) if name in changed else rows[name] for name in LEDGER_SCHEMA.names]
+    return pa.table(columns, names=LEDGER_SCHEMA.names).cast(LEDGER_SCHEMA)
+
+
+def _take(done: Completions, which: npt.NDArray[Any]) -> Completions:
+    return Completions(*(getattr(done, name)[which] for name in COMPLETION_DTYPES))
