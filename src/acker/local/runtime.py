@@ -28,7 +28,7 @@ from acker.local.observe.watchdog import StallWatchdog, suspects
 from acker.local.states import StateKeeper, StateSnapshots
 from acker.local.until import Until, parse_until
 from acker.local.wiring import ExecutorSet, RuntimeParts, make_acker
-from acker.topology.checks import check_ticks
+from acker.topology.checks import check_next_tuple, check_ticks
 from acker.topology.conf import check, inert_options, resolve
 from acker.topology.definition import Topology
 from acker.topology.graph import Graph, graph_of
@@ -98,6 +98,7 @@ class LocalRuntime(StateSnapshots):
         overrides = _check_conf(conf)
         options = self.conf = resolve(graph.conf, overrides)
         check_ticks(graph, options)
+        self._check_spouts(graph)
         self.graph = dataclasses.replace(graph, name=options["topology.name"] or graph.name)
         self.clock: Clock = SystemClock() if clock is None else clock
         self._threads = threads
@@ -110,7 +111,7 @@ class LocalRuntime(StateSnapshots):
         self.lifecycle = Lifecycle(
             clock=self.clock,
             ackers=[],
-            make_executors=lambda: ExecutorSet(self._parts),
+            make_executors=self._make_executors,
             spawn=self._spawn,
             find_stall=self._find_stall,
             holders=self._holders,
@@ -316,6 +317,12 @@ class LocalRuntime(StateSnapshots):
 
     def _bolts(self) -> Sequence[BoltExecutor]:
         return () if self.lifecycle.executors is None else self.lifecycle.executors.bolts
+
+    def _check_spouts(self, graph: Graph) -> None:
+        check_next_tuple(graph)
+
+    def _make_executors(self) -> ExecutorSet:
+        return ExecutorSet(self._parts)
 
     def _spawn(self, executor: Executor) -> None:
         if self._threads:

@@ -7,7 +7,7 @@ import inspect
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from acker._engine.acker import Acker
 from acker._engine.ids import IdGenerator
@@ -25,7 +25,6 @@ from acker.local.observe.hooks import Hook
 from acker.local.observe.sampling import Sampler
 from acker.local.queues import Outbox, TupleQueue
 from acker.local.routing import make_route
-from acker.local.states import StateKeeper
 from acker.topology.bolt import Bolt
 from acker.topology.component import Component
 from acker.topology.conf import resolve
@@ -44,6 +43,13 @@ _NS_PER_MS = 1_000_000
 _FAILS_MAX = 65_536
 
 
+class TaskStates(Protocol):
+    """The states of the tasks of stateful bolts."""
+
+    def new_state(self, task: int) -> KeyValueState:
+        """Return the state for a new instance of a task."""
+
+
 @dataclass(frozen=True)
 class RuntimeParts:
     """The parts of a runtime that stay the same over restarts."""
@@ -57,11 +63,13 @@ class RuntimeParts:
     sampler: Sampler | None
     rng: random.Random
     seeded: bool
-    states: StateKeeper
+    states: TaskStates
 
 
 class ExecutorSet:
-    """All executors of spouts and bolts.
+    """The executors of spouts and bolts: by default all of a topology.
+
+    A subclass that runs a part of a topology overrides `_tasks_here`, `_inbox_of` and `_ids_of`.
 
     Attributes
     ----------
@@ -78,7 +86,8 @@ class ExecutorSet:
         self._tasks: list[tuple[Node, SpoutExecutor | BoltExecutor, list[int]]] = []
         self._options = {node.name: resolve(parts.conf, node.conf) for node in parts.graph.nodes.values()}
         for node in parts.graph.nodes.values():
-            self._make_executors(node, self._options[node.name])
+            if self._tasks_here(node):
+                self._make_executors(node, self._options[node.name])
         for node, executor, tasks in self._tasks:
             for task in tasks:
                 executor.tasks.append(self._make_task(node, executor, task))  # type: ignore[arg-type]
@@ -121,11 +130,24 @@ class ExecutorSet:
         for executor in self.spouts:
             executor.ack_sender.send()
 
+    def _tasks_here(self, node: Node) -> Sequence[int]:
+        """Return the tasks of a component that this set runs."""
+        return node.tasks
+
+    def _inbox_of(self, target: int, subscription: Subscription) -> tuple[TupleQueue, int]:  # noqa: ARG002
+        """Return the queue of a task that reads a subscription, and the task's place in it."""
+        return self._inboxes[target]
+
+    def _ids_of(self, node: Node, task: int) -> IdGenerator:  # noqa: ARG002
+        """Return the generator of a task's ids."""
+        return IdGenerator(self._parts.rng.getrandbits(64) if self._parts.seeded else None)
+
     def _make_executors(self, node: Node, options: Mapping[str, Any]) -> None:
         parts = self._parts
         capacity = options["topology.executor.receive.buffer.size"]
-        for number in range(node.executors):
-            tasks = list(node.tasks)[number :: node.executors]
+        here = self._tasks_here(node)
+        for number in range(min(node.executors, len(here))):
+            tasks = list(here)[number :: node.executors]
             arguments = (f"{node.name}[{'-'.join(map(str, tasks))}]", parts.clock, parts.lifecycle_signal)
             common = {"capacity": capacity, "ackers": [acker.inbox for acker in parts.ackers]}
             executor: SpoutExecutor | BoltExecutor
@@ -152,7 +174,7 @@ class ExecutorSet:
         parts, options = self._parts, self._options[node.name]
         outbox = executor.outbox
         shared = ExecutorParts(parts.clock, outbox, executor.ack_sender, parts.hooks, parts.sampler)
-        ids = IdGenerator(parts.rng.getrandbits(64) if parts.seeded else None)
+        ids = self._ids_of(node, task)
         outlets: dict[int, Outlet] = {}
         arguments = (node.name, task, self._routes(node, task, outbox, outlets), outlets.values(), ids, shared)
         if node.kind == "spout":
@@ -213,7 +235,7 @@ class ExecutorSet:
         def outlet_of(target: int, subscription: Subscription) -> Outlet:
             if target in outlets:  # One for all streams, so that tuples between two tasks keep their order.
                 return outlets[target]
-            queue, place = self._inboxes[target]
+            queue, place = self._inbox_of(target, subscription)
             # Within a loop no executor waits for room, since each would wait for the other. The limit of open tuples of
             # the spouts bounds what is in a loop.
             waits = (subscription.source, subscription.consumer) not in graph.loops

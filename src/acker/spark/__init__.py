@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from acker.spark.streams.replays import Replays
     from acker.spark.streams.reports import MicroBatchReport
     from acker.spark.streams.sinks import for_each_completion
+    from acker.spark.topologies.run import run
 
 __all__ = [
     "AckerListener",
@@ -50,6 +51,7 @@ __all__ = [
     "completions_of",
     "for_each_completion",
     "inspect_checkpoint",
+    "run",
     "shard_reports",
     "ship",
     "skipped_files",
@@ -76,6 +78,7 @@ _MODULES = {
     "completions_of": "entries",
     "for_each_completion": "streams.sinks",
     "inspect_checkpoint": "streams.checkpoint",
+    "run": "topologies.run",
     "shard_reports": "streams.listener",
     "ship": "shipping",
     "skipped_files": "streams.listener",

@@ -13,7 +13,7 @@ from acker.topology.graph import Graph, Node, Subscription, reachable
 from acker.topology.groupings import BY_FIELDS, Grouping
 from acker.topology.methods import accepts_arguments, instantiation_error, signature_of, unrunnable_method
 from acker.topology.specs import ComponentSpec, StreamId
-from acker.topology.spout import Spout
+from acker.topology.spout import Spout, has_frame
 from acker.topology.stateful import StatefulBolt
 from acker.topology.streams import DEFAULT_STREAM, Stream
 from acker.topology.suggestions import suggestion
@@ -193,6 +193,8 @@ class _GraphBuilder:
             if not issubclass(component, base):
                 continue
             if getattr(component, method) is getattr(base, method):
+                if has_frame(component):
+                    continue
                 raise self._error(
                     name,
                     f"{component.__name__} does not define {method}(); give the class "
@@ -368,4 +370,19 @@ def check_ticks(graph: Graph, conf: Mapping[str, Any]) -> None:
                 f"topology {graph.name}, component {node.name!r}: {kind.__name__} is a BatchingBolt and no tick ever "
                 f"ends a batch; set {_TICKS!r}, for it alone by spec(config={{{_TICKS!r}: 1}}), or derive it from "
                 "TicklessBatchingBolt"
+            )
+
+
+def check_next_tuple(graph: Graph) -> None:
+    """Refuse a spout that only gives a DataFrame. Called by runtimes that ask spouts for tuples.
+
+    Raises
+    ------
+    TopologyError
+    """
+    for node in graph.spouts:
+        if getattr(node.component, "next_tuple", None) is Spout.next_tuple:
+            raise TopologyError(
+                f"topology {graph.name}, component {node.name!r}: {node.component.__name__} has frame() and no"
+                " next_tuple(); run it with acker.spark, or give the class def next_tuple(self)"
             )

@@ -24,7 +24,14 @@ class Spout(Component):
     """A source of tuples. Override `next_tuple`; for tracked tuples also `ack` and `fail`.
 
     The methods of one task run on one thread, one at a time.
+
+    Attributes
+    ----------
+    tup_id_column : str or None
+        The column of `frame` with the tuples' ids; None: they are not tracked.
     """
+
+    tup_id_column: ClassVar[str | None] = None
 
     _finished: bool = False
 
@@ -61,6 +68,25 @@ class Spout(Component):
     def next_tuple(self) -> Any:
         """Emit what is available now, and return without waiting. May be ``async def``."""
         raise NotImplementedError(f"{type(self).__name__} has no next_tuple()")
+
+    def frame(self, spark: Any, conf: Mapping[str, Any]) -> Any:
+        """Return the tuples as a DataFrame, which Spark reads in parallel; `acker.spark` then calls no `next_tuple`.
+
+        A spout defines this or `next_tuple`, or both for both runtimes.
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+        conf : mapping
+            The options of the component. "topology.spark.streaming" tells whether a stream is wanted.
+
+        Returns
+        -------
+        pyspark.sql.DataFrame
+            It has the fields of the default stream and `tup_id_column`, by their names. The rows are the same each time
+            they are read, and each tuple id is unique: a number that fits int64, or a value that has a stable hash.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no frame()")
 
     def ack(self, tup_id: Any) -> Any:
         """Handle the ack of a tuple: its tree is complete. May be ``async def``, also beside a plain next_tuple."""
@@ -129,6 +155,11 @@ class Spout(Component):
             The ids of the tasks that receive the tuple, if asked for.
         """
         return self._collector.emit(tup, tup_id, stream, direct_task, need_task_ids)  # type: ignore[no-any-return]
+
+
+def has_frame(component: type[Any]) -> bool:
+    """Return whether a spout gives its tuples as a DataFrame."""
+    return issubclass(component, Spout) and component.frame is not Spout.frame
 
 
 class ReliableSpout(Spout):

@@ -1,0 +1,120 @@
+"""The state of bolts on Spark: for each task a chain of files, one more for each micro-batch that changed it.
+
+A file has the keys that its micro-batch changed. The driver commits the names of the files together with the
+micro-batch, so a Spark task that runs again, and a micro-batch that is computed again, leave files that nobody reads.
+"""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from pyarrow import fs
+
+from acker._engine import storage
+from acker.spark.paths import locate
+from acker.topology.state import KeyValueState
+from acker.topology.stateful import StatefulBolt
+
+if TYPE_CHECKING:
+    from acker.spark.topologies.stage_executors import StageExecutors
+
+# A chain of so many files is replaced by one.
+_CHAIN_MAX: Final = 10
+
+
+@dataclass(frozen=True)
+class StateChain:
+    """The files that together are the state of one task, the oldest first.
+
+    Attributes
+    ----------
+    files : tuple of str
+        Names below the directory of states.
+    """
+
+    files: tuple[str, ...] = ()
+
+
+class _Kept:
+    """The state that this worker read or wrote last, by task: workers live for many micro-batches."""
+
+    states: ClassVar[dict[tuple[str, int], tuple[StateChain, KeyValueState]]] = {}
+
+
+class TaskStates:
+    """Reads and writes the state of the tasks of one stage in one place.
+
+    Parameters
+    ----------
+    root : str
+        The directory.
+    chains : mapping of int to StateChain
+    batch : int
+    """
+
+    def __init__(self, root: str, chains: Mapping[int, StateChain], batch: int) -> None:
+        self._root = root
+        self._chains = chains
+        self._batch = batch
+        self._states: dict[int, tuple[StateChain, KeyValueState]] = {}
+
+    def bind(self, executors: StageExecutors) -> None:
+        """Give the stateful bolts among the tasks their state, before they are initialized."""
+        for _, task in executors.bolt_tasks_here():
+            if isinstance(task.bolt, StatefulBolt):
+                number = task.collector.task
+                chain = self._chains.get(number, StateChain())
+                state = self._read(number, chain)
+                task.bolt._bind_state(state)
+                self._states[number] = chain, state
+
+    def _read(self, task: int, chain: StateChain) -> KeyValueState:
+        """Return the state; of a chain that this worker knows, only the files that are new are read."""
+        known, state = _Kept.states.pop((self._root, task), (StateChain(), KeyValueState()))
+        if known == chain:
+            return state
+        begin = len(known.files)
+        values = state.snapshot()
+        if chain.files[:begin] != known.files:
+            begin, values = 0, {}
+        filesystem, base = locate(self._root)
+        for name in chain.files[begin:]:
+            with filesystem.open_input_stream(f"{base}/{name}") as stream:
+                changed, removed = pickle.loads(stream.read())
+            values.update(changed)
+            for key in removed:
+                values.pop(key, None)
+        return KeyValueState(values)
+
+    def write(self) -> dict[int, StateChain]:
+        """Write what changed; return the new chains by task."""
+        written: dict[int, StateChain] = {}
+        for task, (chain, state) in self._states.items():
+            changed, removed = state.take_changes()
+            if changed or removed:
+                whole = len(chain.files) >= _CHAIN_MAX
+                name = self._write(task, (state.snapshot(), ()) if whole else (changed, removed))
+                written[task] = StateChain((name,) if whole else (*chain.files, name))
+            # If the micro-batch is computed again, its chain is another one, and this is not used.
+            _Kept.states[self._root, task] = written.get(task, chain), state
+        return written
+
+    def _write(self, task: int, content: Any) -> str:
+        filesystem, base = locate(self._root)
+        name = f"{task}/{self._batch}-{uuid.uuid4().hex[:12]}"
+        filesystem.create_dir(f"{base}/{task}", recursive=True)
+        write_file(filesystem, f"{base}/{name}", pickle.dumps(content, 5))
+        return name
+
+
+def write_file(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
+    """Write a file whole or not at all; on a local disk it is synced. Object stores write whole files by themselves."""
+    if not isinstance(filesystem, fs.LocalFileSystem):
+        with filesystem.open_output_stream(path) as stream:
+            stream.write(content)
+        return
+    storage.write(path, [content])

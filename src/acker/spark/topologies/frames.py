@@ -1,0 +1,198 @@
+"""Spouts whose tuples are the rows of a DataFrame: their emission by the workers, and their outcomes on the driver."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from acker.errors import TopologyError
+from acker.local.executors.spout import SpoutTask
+from acker.spark.parcel import pack_function
+from acker.spark.topologies.journal import JournalEntry
+from acker.spark.topologies.mailbox import batches_of
+from acker.topology.graph import Node
+from acker.topology.hashing import stable_hash
+from acker.topology.reasons import Reason
+from acker.topology.spout import ReliableSpout, has_frame
+from acker.topology.streams import DEFAULT_STREAM
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from acker.spark.topologies.stage_worker import MicroBatchPlan
+
+
+# So many rows are emitted before the bolts beside the spout run.
+_EMIT_ROWS: Final = 4096
+
+
+@dataclass(frozen=True)
+class FrameRows:
+    """The rows that a spout emits in one micro-batch.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        The fields of the spout's default stream, then the column with the tuple's id if that is no field.
+    message_id : str or None
+        The column with the tuple's id; None: the tuples are not tracked.
+    width : int
+        Number of fields.
+    """
+
+    frame: DataFrame
+    message_id: str | None
+    width: int
+
+
+def read_frame(node: Node, spout: Any, spark: SparkSession, options: Mapping[str, Any]) -> FrameRows:
+    """Ask a spout for its DataFrame, and check its columns.
+
+    Raises
+    ------
+    TopologyError
+        The spout returns no DataFrame, or one without a column that it needs.
+    """
+    from pyspark.sql import DataFrame
+
+    where = f"component {node.name!r}: frame()"
+    frame = spout.frame(spark, options)
+    if not isinstance(frame, DataFrame):
+        raise TopologyError(f"{where} returned a {type(frame).__name__}; expected a DataFrame of PySpark")
+    fields = node.streams[DEFAULT_STREAM].fields if DEFAULT_STREAM in node.streams else ()
+    tup_id = spout.tup_id_column
+    columns = list(fields) if tup_id is None or tup_id in fields else [*fields, tup_id]
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise TopologyError(
+            f"{where} has no column {', '.join(map(repr, missing))}, which `outputs` or `tup_id_column` names;"
+            f" its columns are {', '.join(frame.columns)}"
+        )
+    return FrameRows(frame.select(*(f"`{name}`" for name in columns)), tup_id, len(fields))
+
+
+def number_of(tup_id: Any) -> int:
+    """Return the message id of a tuple id: the number itself, or two hashes of what is no number."""
+    if isinstance(tup_id, int) and not isinstance(tup_id, bool) and -(2**63) <= tup_id < 2**63:
+        return tup_id
+    return (stable_hash(tup_id) << 31) ^ stable_hash("acker", tup_id)
+
+
+def emit_rows(
+    plan: MicroBatchPlan, component: str, message_id: str | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Emit the rows of one partition, and run the bolts beside the spout; the function of `mapInArrow`."""
+    from pyspark import TaskContext
+
+    from acker.spark.topologies.stage_worker import StageWorker
+
+    context = TaskContext.get()
+    assert context is not None
+    worker = StageWorker(plan, 0, context.partitionId(), component)
+    executor = next(each for each in worker.executors.spouts if each.tasks[0].collector.component == component)
+    collector: Any = executor.tasks[0].collector
+    width = len(plan.graph.nodes[component].streams[DEFAULT_STREAM].fields)
+    excluded = plan.excluded_rows.get(component, frozenset())
+
+    def emit(columns: Sequence[list[Any]], ids: Sequence[Any]) -> None:
+        for row, tup_id in zip(zip(*columns, strict=True), ids, strict=True):
+            if tup_id is not None:
+                collector.message_id = number = number_of(tup_id)
+                if number in excluded:
+                    continue
+            collector.emit(row, tup_id)
+        collector.pending.clear()
+
+    for batch in batches:
+        columns = [column.to_pylist() for column in batch.columns[:width]]
+        ids: Any = [None] * batch.num_rows if message_id is None else batch.column(message_id).to_pylist()
+        for begin in range(0, batch.num_rows, _EMIT_ROWS):
+            part = slice(begin, begin + _EMIT_ROWS)
+            rows = [column[part] for column in columns], ids[part]
+            worker.executors.call(executor, lambda rows=rows: emit(*rows))  # type: ignore[misc]
+            worker.work()
+            yield from batches_of(worker.full())
+    yield from worker.finish()
+
+
+def find_rows(rows: FrameRows, wanted: frozenset[int]) -> dict[int, tuple[Any, tuple[Any, ...]]]:
+    """Return message id -> (tuple id, values) of some rows, which are read again.
+
+    Raises
+    ------
+    TopologyError
+        The DataFrame does not have them the second time.
+    """
+    name = rows.message_id
+    assert name is not None
+
+    def select(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow
+
+        for batch in batches:
+            yield batch.filter(pyarrow.array([number_of(each) in wanted for each in batch.column(name).to_pylist()]))
+
+    table = rows.frame.mapInArrow(pack_function(select), rows.frame.schema).toArrow()
+    tup_ids: Any = table.column(name).to_pylist()
+    columns: Any = [column.to_pylist() for column in table.columns[: rows.width]]
+    found = {number_of(tup_id): (tup_id, row) for tup_id, row in zip(tup_ids, zip(*columns, strict=True), strict=True)}
+    missing = wanted - found.keys()
+    if missing:
+        raise TopologyError(
+            f"column {name!r}: {len(missing)} rows that failed are no longer in the DataFrame, such as {min(missing)};"
+            " frame() must give the same rows each time, so read from something that does not change, or persist it"
+        )
+    return found
+
+
+class OutcomeFeed:
+    """Brings outcomes that no acker on the driver knows to a spout, on the spout's own thread.
+
+    These are the outcomes of a DataFrame's rows, and of tuples that an earlier run has journaled. The feed stands in
+    the place of the spout's `next_tuple`; that of a spout with a DataFrame is not called at all.
+
+    Attributes
+    ----------
+    is_over : bool
+        Whether no further row of a DataFrame will come.
+    """
+
+    def __init__(self, task: SpoutTask) -> None:
+        self.is_over = False
+        self._task = task
+        self._asked = None if has_frame(type(task.spout)) else task.spout.next_tuple
+        self._outcomes: deque[tuple[JournalEntry, Reason | None]] = deque()
+        task.spout.next_tuple = self._next_tuple  # type: ignore[method-assign]
+
+    def waiting(self) -> list[JournalEntry]:
+        """Return the failures that the spout was not told yet."""
+        return [replace(entry, reason=reason) for entry, reason in list(self._outcomes) if reason is not None]
+
+    def put(self, entry: JournalEntry, reason: Reason | None) -> None:
+        """Add the outcome of an attempt; without a reason it was acked."""
+        self._outcomes.append((entry, reason))
+
+    def _next_tuple(self) -> Any:
+        while self._outcomes:
+            self._tell(*self._outcomes[0])
+            self._outcomes.popleft()
+        if self._asked is not None:
+            return self._asked()
+        if self.is_over:
+            self._task.spout.finish()
+        return None
+
+    def _tell(self, entry: JournalEntry, reason: Reason | None) -> None:
+        task, spout = self._task, self._task.spout
+        if isinstance(spout, ReliableSpout):
+            spout._replays.record(entry.tup_id, entry.values, entry.stream, entry.direct_task)
+            spout._replays.entries[entry.tup_id].attempt = entry.attempt
+        if reason is None:
+            task.collector.acked += 1
+            task._ack(entry.tup_id)
+        else:
+            task.collector.outcomes[reason.kind] += 1
+            task._fail(entry.tup_id, replace(reason, attempt=entry.attempt))

@@ -1,0 +1,71 @@
+"""The rows that travel between the stages of a topology: tuple blocks for tasks, and what goes to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# What a row holds that is no tuple block, in the column `stage`. All of it travels to the settlement.
+MESSAGES: Final = -1  # a block of messages; `place` is its shard
+REASONS: Final = -2  # why trees failed, a pickle
+COUNTERS: Final = -3  # the counters of one Spark task, a pickle
+STATE: Final = -4  # which files of state one Spark task wrote, a pickle
+
+MAILBOX_DDL: Final = "place int, stage int, source long, seq long, block binary"
+MAILBOX_SCHEMA: Final = pa.schema(
+    {"place": pa.int32(), "stage": pa.int32(), "source": pa.int64(), "seq": pa.int64(), "block": pa.binary()}  # type: ignore[arg-type]
+)
+
+# About the size of an Arrow batch: Spark copies each batch through memory several times.
+_BATCH_BYTES: Final = 16_000_000
+
+
+class Letter(NamedTuple):
+    """One row.
+
+    Attributes
+    ----------
+    place : int
+        The partition that it goes to.
+    stage : int
+        The stage that reads it; a negative number for what goes to the settlement.
+    source, seq : int
+        Who wrote it, and its number there. A stage reads its rows in this order, so that a task that runs again reads
+        the same.
+    block : bytes
+    """
+
+    place: int
+    stage: int
+    source: int
+    seq: int
+    block: bytes
+
+
+def equals(column: pa.Array[Any], number: int) -> pa.Array[Any]:
+    """Return where a column has this number."""
+    return pc.equal(column, pa.scalar(number, column.type))
+
+
+def batches_of(letters: Iterator[Letter] | list[Letter]) -> Iterator[pa.RecordBatch]:
+    """Yield rows as Arrow batches of a good size."""
+    held: list[Letter] = []
+    held_bytes = 0
+    for letter in letters:
+        held.append(letter)
+        held_bytes += len(letter.block)
+        if held_bytes >= _BATCH_BYTES:
+            yield _batch_of(held)
+            held, held_bytes = [], 0
+    if held:
+        yield _batch_of(held)
+
+
+def _batch_of(letters: list[Letter]) -> pa.RecordBatch:
+    columns: list[Any] = [
+        pa.array(column, field.type) for column, field in zip(zip(*letters, strict=True), MAILBOX_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=MAILBOX_SCHEMA)

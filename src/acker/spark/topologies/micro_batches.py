@@ -1,0 +1,308 @@
+"""Micro-batches: take what the spouts emitted, journal it, evaluate it on Spark, commit, and tell the spouts."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from acker.errors import CheckpointError
+from acker.spark.placement import placements
+from acker.spark.topologies.frames import FrameRows, find_rows
+from acker.spark.topologies.journal import BatchCommit, BatchPlan, Journal, JournalEntry, MemoryJournal
+from acker.spark.topologies.mailbox import Letter
+from acker.spark.topologies.microbatch_job import MicroBatchResult, evaluate
+from acker.spark.topologies.spark_executor import BoltFigures, DriverExecutors, SummedLatencies
+from acker.spark.topologies.spout_tuples import SpoutTuples
+from acker.spark.topologies.stage_plan import is_stateful
+from acker.spark.topologies.stage_worker import MicroBatchPlan
+from acker.spark.topologies.tuple_blocks import Chunk, encode_tuples
+from acker.topology.reasons import Reason
+from acker.topology.spout import ReliableSpout, Spout
+from acker.topology.tuples import Tuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# The task of trees whose spout runs on the driver. Spout tasks count from 1.
+_DRIVER: Final = 0
+# A micro-batch whose trees fail is computed again without them. Each time other trees may fail, if components answer
+# differently to the same tuples; after so many times that is an error.
+_EVALUATIONS_MAX: Final = 10
+
+logger = logging.getLogger("acker.spark")
+
+
+class MicroBatches:
+    """Runs the micro-batches of one topology.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    plan : MicroBatchPlan
+        What all micro-batches share.
+    journal : Journal or MemoryJournal
+    run_seed : bytes
+
+    Attributes
+    ----------
+    last : int
+        The number of the last micro-batch that was committed.
+    evaluations : int
+        How many Spark jobs the micro-batches took.
+    fault : BaseException or None
+        What a micro-batch ended with.
+    """
+
+    def __init__(
+        self, spark: SparkSession, plan: MicroBatchPlan, journal: Journal | MemoryJournal, run_seed: bytes
+    ) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._journal = journal
+        self._seed = run_seed
+        self._stateful = any(map(is_stateful, plan.graph.nodes.values()))
+        self.last, self._commit = journal.last_commit()
+        self._check_tasks()
+        self._ticked = time.monotonic()
+        self._tick_due: dict[str, float] = {}
+        self.tuples: SpoutTuples | None = None
+        self._frames: Mapping[str, FrameRows] = {}
+        self.evaluations = 0
+        self.fault: BaseException | None = None
+
+    def _check_tasks(self) -> None:
+        """Refuse a checkpoint in which the state is spread over another number of tasks."""
+        tasks = {node.name: node.par for node in self._plan.graph.nodes.values() if is_stateful(node)}
+        for name, par in self._commit.tasks.items():
+            if name in tasks and tasks[name] != par:
+                raise CheckpointError(
+                    f"component {name!r}: the checkpoint has the state of {par} tasks, and par is {tasks[name]} now;"
+                    " keep the number, or begin with a new checkpoint"
+                )
+        self._tasks = tasks
+
+    def attach(self, executors: DriverExecutors) -> None:
+        """Take the executors of a start, and give the spouts what the checkpoint kept for them."""
+        self.tuples = SpoutTuples(executors)
+        entries = self._commit.entries
+        planned = self._journal.plan(self.last + 1)
+        if planned is not None:  # it will be done again, with the tuples that are in it
+            keys = {entry.key for entry in planned.entries.values()}
+            entries = [entry for entry in entries if entry.key not in keys]
+        self.tuples.restore(entries)
+
+    @property
+    def _tuples(self) -> SpoutTuples:
+        assert self.tuples is not None
+        return self.tuples
+
+    @property
+    def _executors(self) -> DriverExecutors:
+        return self._tuples.executors
+
+    # ---- a micro-batch -----------------------------------------------------------------------------------------------
+
+    def run(self, batch: int, frames: Mapping[str, FrameRows]) -> bool:
+        """Run one micro-batch, unless it was committed; return whether there was anything to do."""
+        if batch <= self.last:
+            logger.info("micro-batch %d was committed before", batch)
+            return False
+        spark = self._executors.spark
+        spark.is_running = True
+        self._frames = frames
+        chunks: list[Chunk] = []
+        tuples = 0
+        try:
+            planned = self._journal.plan(batch)
+            if planned is None:
+                chunks, tuples = spark.take()
+                planned = self._make_plan(chunks)
+                if not planned.letters and not frames and not planned.ticks:
+                    return False
+                self._journal.write_plan(batch, planned)
+            elif planned.letters:
+                logger.warning("micro-batch %d: its %d trees run again", batch, len(planned.tracks))
+            result, failed_rows = self._evaluate(batch, planned, frames)
+            self._finish(batch, planned, result, failed_rows, chunks)
+            return True
+        except BaseException as fault:
+            self.fault = fault
+            raise
+        finally:
+            if tuples:
+                spark.inbox.done(tuples)
+            spark.is_running = False
+
+    def _make_plan(self, chunks: Sequence[Chunk]) -> BatchPlan:
+        """Return the tuples as letters, with their trees."""
+        plan, graph = self._plan.plan, self._plan.graph
+        by_place: dict[tuple[int, int], list[Chunk]] = {}
+        tracks: dict[int, int] = {}
+        for task, tuples in chunks:
+            stage = plan.stage_of[graph.component_of(task)]
+            by_place.setdefault((stage, task % self._plan.places), []).append((task, tuples))
+            for tup in tuples:
+                for root_id, tuple_id in (tup._ids or {}).items():
+                    tracks[root_id] = tracks.get(root_id, 0) ^ tuple_id
+        keys = placements(self._plan.places).tolist()
+        letters = [
+            Letter(keys[place], stage, -1, seq, encode_tuples(parts))
+            for seq, ((stage, place), parts) in enumerate(sorted(by_place.items()))
+        ]
+        return BatchPlan(letters, tracks, self._tuples.entries(chunks), self._due_ticks())
+
+    def _due_ticks(self) -> frozenset[str]:
+        now = time.monotonic()
+        due = set()
+        for task in self._executors.spark.tasks:
+            name, tick_ns = task.collector.component, task._tick_ns
+            if tick_ns is None or name in due:
+                continue
+            if now >= self._tick_due.setdefault(name, self._ticked + tick_ns / 1e9):
+                due.add(name)
+                self._tick_due[name] = now + tick_ns / 1e9
+        return frozenset(due)
+
+    def _evaluate(
+        self, batch: int, planned: BatchPlan, frames: Mapping[str, FrameRows]
+    ) -> tuple[MicroBatchResult, list[tuple[int, int, Reason]]]:
+        """Evaluate until no tree fails that left a trace in the state; return the outcomes."""
+        roots = list(planned.tracks)
+        excluded: dict[int, Reason] = {}
+        rows: dict[tuple[int, int], Reason] = {}
+        for number in range(_EVALUATIONS_MAX):
+            tracks = {
+                root_id: (planned.tracks[root_id], _DRIVER, index)
+                for index, root_id in enumerate(roots)
+                if root_id not in excluded
+            }
+            by_spout: dict[str, set[int]] = {}
+            for task, message_id in rows:
+                by_spout.setdefault(self._plan.graph.component_of(task), set()).add(message_id)
+            plan = replace(
+                self._plan,
+                seed=hashlib.blake2b(f"{batch} {number}".encode(), key=self._seed, digest_size=16).digest(),
+                ticks=planned.ticks,
+                excluded=frozenset(excluded),
+                excluded_rows={name: frozenset(ids) for name, ids in by_spout.items()},
+                states=self._commit.chains,
+                batch=batch,
+            )
+            result = evaluate(self._spark, plan, planned.letters, frames, tracks, self._named())
+            self.evaluations += 1
+            new = result.failed
+            for root_id, task, message_id, reason in new:
+                if task == _DRIVER:
+                    excluded[root_id] = reason
+                else:
+                    rows[task, message_id] = reason
+            if not new or not self._stateful:
+                break
+            logger.info("micro-batch %d: %d trees failed; it is computed again without them", batch, len(new))
+        else:
+            raise CheckpointError(
+                f"micro-batch {batch}: other trees failed in each of {_EVALUATIONS_MAX} evaluations; components that"
+                " use self.state must do the same with the same tuples"
+            )
+        result.failed = [(root_id, _DRIVER, 0, reason) for root_id, reason in excluded.items()]
+        return result, [(task, message_id, reason) for (task, message_id), reason in rows.items()]
+
+    def _named(self) -> frozenset[int]:
+        """Return the tasks whose acked message ids are wanted: those that act on an ack, and the driver's."""
+        plain = {Spout.ack, ReliableSpout.ack}
+        acting = {task.collector.task for task in self._executors.spout_tasks() if type(task.spout).ack not in plain}
+        return frozenset(acting | {_DRIVER})
+
+    # ---- the end of a micro-batch ------------------------------------------------------------------------------------
+
+    def _finish(
+        self,
+        batch: int,
+        planned: BatchPlan,
+        result: MicroBatchResult,
+        failed_rows: Sequence[tuple[int, int, Reason]],
+        chunks: Sequence[Chunk],
+    ) -> None:
+        """Commit, then tell the spouts."""
+        roots = list(planned.tracks)
+        failed = {root_id: reason for root_id, _, _, reason in result.failed}
+        acked = [roots[index] for index in result.acked_ids.pop(_DRIVER, [])]
+        again = self._failed_rows(failed_rows)
+        ended = [entry for root in acked if (entry := planned.entries.get(root)) is not None]
+        told = [
+            replace(entry, reason=reason)
+            for root, reason in failed.items()
+            if (entry := planned.entries.get(root)) is not None
+        ]
+        entries = self._tuples.after_batch(planned.entries.values(), ended, [*told, *again])
+        self._commit = BatchCommit({**self._commit.chains, **result.chains}, entries, self._tasks)
+        self._journal.commit(batch, self._commit)
+        self.last = batch
+        self._count(result)
+        self._tell(planned, chunks, acked, failed, again, result)
+
+    def _failed_rows(self, failed_rows: Sequence[tuple[int, int, Reason]]) -> list[JournalEntry]:
+        by_task: dict[int, dict[int, Reason]] = {}
+        for task, message_id, reason in failed_rows:
+            by_task.setdefault(task, {})[message_id] = reason
+        entries = []
+        for task, reasons in by_task.items():
+            found = find_rows(self._frames[self._plan.graph.component_of(task)], frozenset(reasons))
+            entries += [
+                JournalEntry(task, tup_id, values, reason=reasons[message_id])
+                for message_id, (tup_id, values) in found.items()
+            ]
+        return entries
+
+    def _tell(
+        self,
+        planned: BatchPlan,
+        chunks: Sequence[Chunk],
+        acked: Sequence[int],
+        failed: Mapping[int, Reason],
+        again: Sequence[JournalEntry],
+        result: MicroBatchResult,
+    ) -> None:
+        spark = self._executors.spark
+        tasks = {task.collector.task: task for task in self._executors.spout_tasks()}
+        by_root: dict[int, list[Tuple]] = {}
+        for _, tuples in chunks:
+            for tup in tuples:
+                for root_id in tup._ids or ():
+                    by_root.setdefault(root_id, []).append(tup)
+        for root_id, reason in [*((root, None) for root in acked), *failed.items()]:
+            if root_id in by_root:
+                spark.settle(by_root[root_id], reason)
+            elif (entry := planned.entries.get(root_id)) is not None:  # of a run before this one
+                self._tuples.tell_later(entry, reason)
+        for entry in again:
+            self._tuples.tell_later(entry, entry.reason)
+        for task_id, ids in result.acked_ids.items():
+            component = self._plan.graph.component_of(task_id)
+            for tup_id, values in find_rows(self._frames[component], frozenset(ids)).values():
+                self._tuples.tell_later(JournalEntry(task_id, tup_id, values), None)
+        for task_id, count in result.acked.items():
+            if task_id != _DRIVER and task_id not in result.acked_ids:
+                tasks[task_id].collector.acked += count
+        spark.settling.ack_sender.send()
+
+    def _count(self, result: MicroBatchResult) -> None:
+        """Add the counters of the workers to the figures on the driver."""
+        figures = self._executors.figures()
+        for counters in result.counters:
+            task: Any = figures[counters["task"]]
+            collector: Any = task.collector
+            if isinstance(task, BoltFigures):
+                collector.executed += counters["executed"]
+                collector.acked += counters["acked"]
+                collector.failed += counters["failed"]
+            for stream, emitted in counters["emitted"].items():
+                collector.routes[stream].emitted += emitted
+            for name, count in counters["user"].items():
+                collector.count(name, count)
+            if isinstance(collector.latency, SummedLatencies):
+                collector.latency.add_totals(*counters["latency"])

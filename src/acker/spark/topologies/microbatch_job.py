@@ -1,0 +1,202 @@
+"""One evaluation of a micro-batch: a Spark job that runs all stages, and what it says about each tree."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from acker._engine.combiner import Combiner
+from acker._engine.protocol import Kind, Outcome
+from acker.spark.blocks import decode_block, encode_blocks
+from acker.spark.parcel import pack_function
+from acker.spark.placement import placements
+from acker.spark.topologies.bolt_state import StateChain
+from acker.spark.topologies.frames import FrameRows, emit_rows
+from acker.spark.topologies.mailbox import (
+    COUNTERS,
+    MAILBOX_DDL,
+    MAILBOX_SCHEMA,
+    MESSAGES,
+    REASONS,
+    STATE,
+    Letter,
+    batches_of,
+    equals,
+)
+from acker.spark.topologies.stage_worker import MicroBatchPlan, run_stage
+from acker.topology.reasons import Reason, ReasonKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# The outcomes of one shard, in the column `stage` of the rows that reach the driver.
+OUTCOMES: Final = -5
+
+_OPEN: Final = Reason(ReasonKind.TIMED_OUT, exception="open at the end of its micro-batch, after which nothing ends it")
+
+
+@dataclass
+class MicroBatchResult:
+    """What one evaluation found.
+
+    Attributes
+    ----------
+    acked : dict of int to int
+        Spout task -> number of acked trees.
+    acked_ids : dict of int to list of int
+        Spout task -> message ids of acked trees, of the tasks that want them.
+    failed : list of (int, int, int, Reason)
+        (root id, spout task, message id, reason) of each tree that was not acked.
+    counters : list of dict
+    chains : dict of int to StateChain
+        The new files of state.
+    """
+
+    acked: dict[int, int] = field(default_factory=dict)
+    acked_ids: dict[int, list[int]] = field(default_factory=dict)
+    failed: list[tuple[int, int, int, Reason]] = field(default_factory=list)
+    counters: list[dict[str, Any]] = field(default_factory=list)
+    chains: dict[int, StateChain] = field(default_factory=dict)
+
+
+def evaluate(
+    spark: SparkSession,
+    plan: MicroBatchPlan,
+    letters: Sequence[Letter],
+    frames: Mapping[str, FrameRows],
+    tracks: Mapping[int, tuple[int, int, int]],
+    named: frozenset[int],
+) -> MicroBatchResult:
+    """Run all stages of a micro-batch.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    plan : MicroBatchPlan
+    letters : sequence of Letter
+        The tuples of spouts that run on the driver.
+    frames : mapping
+        Spout -> the rows of its DataFrame.
+    tracks : mapping
+        Root id -> (ack val, spout task, message id) of the trees in `letters`.
+    named : frozenset of int
+        The spout tasks whose acked message ids are wanted.
+    """
+    if not frames:
+        table = _stages(spark, plan, letters, frames).toArrow()
+        # Few trees, all known to the driver: a shuffle would take longer than to settle them here.
+        return _read_result(settle(table.to_batches(), named, tracks))
+    rows = _stages(spark, plan, [*letters, *_track_letters(plan, tracks)], frames).repartition(plan.shards, "place")
+    run = functools.partial(settle, named=named, tracks={})
+    return _read_result(rows.mapInArrow(pack_function(run), MAILBOX_DDL).toArrow().to_batches())
+
+
+def _stages(
+    spark: SparkSession,
+    plan: MicroBatchPlan,
+    letters: Sequence[Letter],
+    frames: Mapping[str, FrameRows],
+) -> DataFrame:
+    """Return the rows that remain when all stages have run."""
+    parts: list[DataFrame] = []
+    for component, rows in frames.items():
+        run = functools.partial(emit_rows, plan, component, rows.message_id)
+        parts.append(rows.frame.mapInArrow(pack_function(run), MAILBOX_DDL))
+    first = [letter for letter in letters if letter.stage == 0]
+    if first or (0 in map(plan.plan.stage_of.get, plan.ticks)):
+        run = functools.partial(run_stage, plan, 0)
+        parts.append(_frame_of(spark, first).mapInArrow(pack_function(run), MAILBOX_DDL))
+    later = [letter for letter in letters if letter.stage != 0]
+    if later or not parts:
+        parts.append(_frame_of(spark, later))
+    frame = functools.reduce(lambda one, other: one.union(other), parts)
+    for stage in range(1, plan.plan.last + 1):
+        run = functools.partial(run_stage, plan, stage)
+        shuffled = frame.repartition(plan.places, "place").sortWithinPartitions("source", "seq")
+        frame = shuffled.mapInArrow(pack_function(run), MAILBOX_DDL)
+    return frame
+
+
+def _frame_of(spark: SparkSession, letters: Sequence[Letter]) -> DataFrame:
+    table = pa.Table.from_batches(batches_of(list(letters)), MAILBOX_SCHEMA)
+    return spark.createDataFrame(table, MAILBOX_DDL)
+
+
+def _track(combiner: Combiner, tracks: Mapping[int, tuple[int, int, int]]) -> None:
+    if tracks:
+        columns = np.array([(root_id, *track) for root_id, track in tracks.items()], np.int64)
+        combiner.add(Kind.TRACK, columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3])
+
+
+def _track_letters(plan: MicroBatchPlan, tracks: Mapping[int, tuple[int, int, int]]) -> list[Letter]:
+    combiner = Combiner()
+    _track(combiner, tracks)
+    keys = placements(plan.shards).tolist()
+    return [
+        Letter(keys[shard], MESSAGES, -1, seq, block)
+        for seq, (shard, block) in enumerate(encode_blocks(combiner, plan.shards))
+    ]
+
+
+def settle(
+    batches: Iterable[pa.RecordBatch], named: frozenset[int], tracks: Mapping[int, tuple[int, int, int]]
+) -> Iterator[pa.RecordBatch]:
+    """Settle the messages among some rows, and pass the others on; a function of `mapInArrow`."""
+    combiner = Combiner()
+    _track(combiner, tracks)
+    for batch in batches:
+        is_message = equals(batch.column(1), MESSAGES)
+        for block in batch.filter(is_message).column(4):
+            combiner.merge(decode_block(block.as_buffer())[0])
+        others = batch.filter(pc.invert(is_message))
+        if others.num_rows:
+            yield others
+    done = combiner.settle(include_pending=True)
+    if not len(done):
+        return
+    is_acked = done.outcome == Outcome.ACKED
+    tasks, counts = np.unique(done.task_id[is_acked], return_counts=True)
+    acked_ids = {
+        task: done.message_id[is_acked & (done.task_id == task)].tolist() for task in tasks.tolist() if task in named
+    }
+    left = ~is_acked
+    rows = [column[left].tolist() for column in (done.root_id, done.task_id, done.message_id, done.outcome)]
+    content = dict(zip(tasks.tolist(), counts.tolist(), strict=True)), acked_ids, rows
+    yield from batches_of([Letter(0, OUTCOMES, -1, 0, pickle.dumps(content))])
+
+
+def _read_result(batches: Iterable[pa.RecordBatch]) -> MicroBatchResult:
+    result = MicroBatchResult()
+    reasons: dict[int, Reason] = {}
+    left: list[tuple[int, int, int, int]] = []
+    for batch in batches:
+        for kind, block in zip(batch.column(1).to_pylist(), batch.column(4), strict=True):
+            content = pickle.loads(block.as_buffer())
+            if kind == COUNTERS:
+                result.counters += content
+            elif kind == STATE:
+                result.chains.update(content)
+            elif kind == REASONS:
+                for root_id, reason in content:
+                    # Of several failures of a tree the first by its text counts, so that a second run says the same.
+                    known = reasons.setdefault(root_id, reason)
+                    if str(reason) < str(known):
+                        reasons[root_id] = reason
+            elif kind == OUTCOMES:
+                acked, acked_ids, rows = content
+                for task, count in acked.items():
+                    result.acked[task] = result.acked.get(task, 0) + count
+                for task, ids in acked_ids.items():
+                    result.acked_ids.setdefault(task, []).extend(ids)
+                left += zip(*rows, strict=True)
+    for root_id, task, message_id, outcome in left:
+        reason = reasons.get(root_id, Reason(ReasonKind.FAILED)) if outcome == Outcome.FAILED else _OPEN
+        result.failed.append((root_id, task, message_id, reason))
+    return result

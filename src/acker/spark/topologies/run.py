@@ -1,0 +1,175 @@
+"""The `run` function: a whole run of a topology on Spark, as a batch job or as Structured Streaming."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from acker.errors import ArgumentValueError, SessionError
+from acker.local.observe.hooks import Hook
+from acker.local.observe.metrics import RunReport
+from acker.local.run import stop_on_signals
+from acker.local.until import parse_until
+from acker.spark.session_checks import is_classic
+from acker.spark.topologies.frames import FrameRows
+from acker.spark.topologies.spark_runtime import SparkRuntime
+from acker.topology.definition import Topology
+from acker.topology.graph import Graph
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_TRIGGER: Final = "1 second"
+_LOOK_SECS: Final = 0.1
+
+logger = logging.getLogger("acker.spark")
+
+
+def run(
+    topology: type[Topology] | Graph,
+    conf: Mapping[str, Any] | None = None,
+    *,
+    spark: SparkSession | None = None,
+    until: str | int | None = None,
+    checkpoint: str | None = None,
+    trigger: str | None = None,
+    hooks: Sequence[Hook] = (),
+    environment: str | None = None,
+) -> RunReport:
+    """Run a topology on Spark until a condition holds or it is stopped; return its report.
+
+    Parameters
+    ----------
+    topology : Topology class or Graph
+    conf : mapping, optional
+        Options that override the topology's.
+    spark : SparkSession, optional
+        By default the active session, or a new one.
+    until : str, int or None
+        As for `acker.local.run`. A batch job runs until "drained" by default, a stream until it is stopped.
+    checkpoint : str, optional
+        A directory, on storage that all workers see. The topology then runs as Structured Streaming, and continues
+        where the last run with this directory has stopped. Without it the topology is a batch job.
+    trigger : str, optional
+        How often a micro-batch of the stream begins, as Spark writes durations; by default "1 second".
+    hooks : sequence of Hook
+        They see the spouts. A bolt adds its own with `add_task_hook`.
+    environment : str, optional
+        Chooses the number of tasks of components that have one for each environment.
+
+    Returns
+    -------
+    RunReport
+
+    Raises
+    ------
+    TopologyError
+        The definition or the conf is wrong, or the topology cannot run on Spark; nothing was started.
+    SessionError
+        The session is one of Spark Connect.
+    Exception
+        The one with which the topology stopped.
+
+    Notes
+    -----
+    On the main thread, the first Ctrl-C (or SIGTERM) stops in order; a second one stops at once.
+    """
+    parse_until(until)
+    if trigger is not None and checkpoint is None:
+        raise ArgumentValueError(f"trigger: {trigger!r} is for a stream, which needs checkpoint=")
+    session = _session(spark)
+    runtime = SparkRuntime(topology, conf, session, checkpoint=checkpoint, hooks=hooks, environment=environment)
+    with stop_on_signals(runtime):
+        try:
+            if checkpoint is None:
+                runtime.watch_for("drained" if until is None else until)
+                runtime.start()
+                runtime.start_batches()
+                runtime.run_until("drained" if until is None else until)
+            else:
+                _run_stream(runtime, checkpoint, trigger or _TRIGGER, until)
+        finally:
+            runtime.stop()
+    if runtime.error is not None:
+        raise runtime.error
+    return runtime.report()
+
+
+def _session(spark: SparkSession | None) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.getOrCreate() if spark is None else spark
+    if not is_classic(session):
+        raise SessionError(
+            "spark: topologies need a session on the driver, and this is one of Spark Connect; run the program with"
+            " spark-submit"
+        )
+    return session
+
+
+def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str | int | None) -> None:
+    """Run until the condition holds, the runtime is stopped, or the query fails."""
+    parsed = runtime.watch_for(until)
+    runtime.start()
+    query = _start_query(runtime, checkpoint, trigger)
+    lifecycle = runtime.lifecycle
+    try:
+        while query.isActive and not lifecycle.reached.is_set() and not lifecycle.over.is_set():
+            lifecycle.reached.wait(_LOOK_SECS)
+        if lifecycle.reached.is_set():
+            lifecycle.outcome = lifecycle.outcome_of(parsed)
+        fault = query.exception()
+        if fault is not None:
+            runtime.abort()
+            raise runtime.batches.fault or fault
+        runtime.stop()
+    finally:
+        query.stop()
+
+
+def _start_query(runtime: SparkRuntime, checkpoint: str, trigger: str) -> StreamingQuery:
+    frames = runtime.read_frames()
+    streams = {name: rows for name, rows in frames.items() if rows.frame.isStreaming}
+    fixed = {name: rows for name, rows in frames.items() if name not in streams}
+
+    def run_batch(frame: DataFrame, batch: int) -> None:
+        parts = _parts_of(frame, streams)
+        if batch == 0:
+            parts.update(fixed)
+        runtime.run_batch(batch, parts)
+        if not streams:
+            runtime.end_frames()
+
+    source = _source(runtime.spark, streams)
+    return (
+        source.writeStream.queryName(runtime.graph.name)
+        .foreachBatch(run_batch)
+        .option("checkpointLocation", f"{checkpoint}/query")
+        .trigger(processingTime=trigger)
+        .start()
+    )
+
+
+def _source(spark: SparkSession, streams: Mapping[str, FrameRows]) -> DataFrame:
+    """Return the rows of all streaming spouts, each in a column of its own; without any, a clock."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if not streams:
+        return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    parts = [
+        rows.frame.select(F.lit(name).alias("spout"), F.struct("*").alias(f"rows{place}"))
+        for place, (name, rows) in enumerate(streams.items())
+    ]
+    return functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def _parts_of(frame: DataFrame, streams: Mapping[str, FrameRows]) -> dict[str, FrameRows]:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return {
+        name: FrameRows(frame.where(F.col("spout") == name).select(f"rows{place}.*"), rows.message_id, rows.width)
+        for place, (name, rows) in enumerate(streams.items())
+    }

@@ -1,0 +1,217 @@
+"""The executor that stands for all bolts on the driver: it gathers the spouts' tuples into micro-batches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from acker._engine.ids import IdGenerator
+from acker._flow import Outlet
+from acker.local.collectors import ExecutorParts, LocalBoltCollector
+from acker.local.executors.base import Mode
+from acker.local.executors.bolt import BoltExecutor, BoltTask
+from acker.local.executors.spout import SpoutExecutor, SpoutTask
+from acker.local.observe.metrics import LatencyRecorder
+from acker.local.queues import TupleQueue
+from acker.local.wiring import ExecutorSet, RuntimeParts
+from acker.spark.topologies.frames import OutcomeFeed
+from acker.spark.topologies.tuple_blocks import Chunk
+from acker.topology.graph import Node, Subscription
+from acker.topology.spout import has_frame
+from acker.topology.tuples import Tuple
+
+# A micro-batch begins when so much time has passed since its first tuple: a job takes longer than that to start.
+_LINGER_NS: Final = 200_000_000
+
+
+class BoltFigures(BoltTask):
+    """A bolt task that runs on Spark, as the driver knows it: its figures, which the workers report."""
+
+    def open(self) -> None:
+        """Do nothing: the workers initialize the component."""
+
+    def activate(self, active: bool) -> bool:  # noqa: ARG002
+        """Do nothing."""
+        return False
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    @property
+    def held_count(self) -> int:
+        """Nothing is held between two micro-batches."""
+        return 0
+
+
+class SummedLatencies(LatencyRecorder):
+    """Adds up what the workers have recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        counts, self._sum_ns = super().totals()
+        self._counts = list(counts)
+
+    def add_totals(self, counts: Sequence[int], sum_ns: int) -> None:
+        """Add the totals of one task."""
+        self._counts = [one + other for one, other in zip(self._counts, counts, strict=True)]
+        self._sum_ns += sum_ns
+
+    def totals(self) -> tuple[tuple[int, ...], int]:
+        """Return the counts of the buckets, and the sum of the latencies in ns."""
+        return tuple(self._counts), self._sum_ns
+
+
+class SparkExecutor(BoltExecutor):
+    """Gathers the tuples of all spouts for the bolts, which run on Spark.
+
+    Attributes
+    ----------
+    run_batch : callable, optional
+        Runs a micro-batch of what `take` returns; returns whether there was anything to do. Without it another thread
+        calls `take`.
+    batch_tuples : int
+        A micro-batch begins at once when so many tuples wait.
+    settling : LocalBoltCollector
+        Acks and fails the tuples that `take` returned.
+    """
+
+    tasks: list[BoltFigures]  # type: ignore[assignment]
+    settling: LocalBoltCollector
+
+    def __init__(self, *args: Any, batch_tuples: int, **options: Any) -> None:
+        super().__init__(*args, capacity=batch_tuples, **options)
+        self.batch_tuples = batch_tuples
+        self.run_batch: Callable[[bool], bool] | None = None
+        self.is_running = False
+        self._first_ns: int | None = None
+
+    def take(self) -> tuple[list[Chunk], int]:
+        """Return all tuples that wait, task by task, and their number; call `inbox.done` with it at the end."""
+        chunks: list[Chunk] = []
+        self._first_ns = None
+        while (chunk := self.inbox.take()) is not None:
+            chunks.append(chunk)
+        return chunks, sum(len(tuples) for _, tuples in chunks)
+
+    def settle(self, tuples: list[Tuple], reason: Any) -> None:
+        """Ack tuples of one tree, or fail the tree."""
+        for tup in tuples:
+            tup._owner = self.settling
+            if reason is None:
+                self.settling.ack(tup)
+            else:
+                self.settling.fail(tup, reason)
+                return
+
+    def deadline_ns(self) -> int | None:
+        """Return when the next micro-batch begins."""
+        return None if self._first_ns is None else self._first_ns + _LINGER_NS
+
+    def is_quiet(self) -> bool:
+        """Return whether no tuple waits and no micro-batch runs."""
+        return super().is_quiet() and not self.is_running
+
+    def _work(self, mode: Mode, limit: int) -> bool:  # noqa: ARG002  A micro-batch takes everything.
+        if mode is Mode.SETTLE or self.run_batch is None:
+            return False
+        now = self.clock.now_ns()
+        if self.inbox.size and self._first_ns is None:
+            self._first_ns = now
+        ends = mode in (Mode.DRAIN, Mode.DEACTIVATE)
+        is_due = self._first_ns is not None and (
+            ends or self.inbox.size >= self.batch_tuples or now >= self._first_ns + _LINGER_NS
+        )
+        return self.run_batch(is_due)
+
+    @property
+    def overrides_deactivate(self) -> bool:
+        """No bolt is deactivated on the driver."""
+        return False
+
+
+class DriverExecutors(ExecutorSet):
+    """The executors of the spouts, and one that stands for all bolts.
+
+    Attributes
+    ----------
+    spark : SparkExecutor
+    feeds : dict of int to OutcomeFeed
+        Spout task -> its feed, if it has one.
+    """
+
+    spark: SparkExecutor
+
+    def __init__(self, parts: RuntimeParts, batch_tuples: int) -> None:
+        self._batch_tuples = batch_tuples
+        ackers = [acker.inbox for acker in parts.ackers]
+        self.spark = SparkExecutor(
+            "spark", parts.clock, parts.lifecycle_signal, batch_tuples=batch_tuples, ackers=ackers
+        )
+        super().__init__(parts)
+        self.bolts = [self.spark]
+        self.spark.settling = self._collector("spark", 0)
+        self.feeds: dict[int, OutcomeFeed] = {}
+        for task in self.spout_tasks():
+            if has_frame(type(task.spout)):
+                self.feed(task)
+
+    def feed(self, task: SpoutTask) -> OutcomeFeed:
+        """Return the feed of a spout task."""
+        number = task.collector.task
+        if number not in self.feeds:
+            self.feeds[number] = OutcomeFeed(task)
+        return self.feeds[number]
+
+    def figures(self) -> dict[int, BoltFigures | SpoutTask]:
+        """Return the tasks by their ids."""
+        tasks: list[BoltFigures | SpoutTask] = [*self.spark.tasks, *self.spout_tasks()]
+        return {task.collector.task: task for task in tasks}
+
+    def _make_executors(self, node: Node, options: Mapping[str, Any]) -> None:
+        if node.kind == "spout":
+            super()._make_executors(node, options)
+        else:
+            self._tasks.append((node, self.spark, list(node.tasks)))
+
+    def _inbox_of(self, target: int, subscription: Subscription) -> tuple[TupleQueue, int]:  # noqa: ARG002
+        return self.spark.inbox, target
+
+    def _make_bolt(
+        self,
+        node: Node,
+        executor: SpoutExecutor | BoltExecutor,  # noqa: ARG002
+        task: int,  # noqa: ARG002
+        arguments: tuple[Any, ...],
+    ) -> BoltTask:
+        collector = LocalBoltCollector(
+            *arguments, auto_anchor=True, sample_every=sys.maxsize, now_ns=self._parts.clock.now_ns
+        )
+        collector.latency = SummedLatencies()
+        component: Any = self._make_component(node)
+        tick_secs = component.tick_secs(self._options[node.name])
+        tick: Any = None
+        return BoltFigures(
+            component,
+            lambda _: None,
+            collector,
+            clock=self._parts.clock,
+            tick=tick,
+            tick_ns=None if tick_secs is None else round(tick_secs * 1e9),
+        )
+
+    def _collector(self, component: str, task: int) -> LocalBoltCollector:
+        spark = self.spark
+        shared = ExecutorParts(self._parts.clock, spark.outbox, spark.ack_sender)
+        outlets: dict[int, Outlet] = {}
+        return LocalBoltCollector(
+            component,
+            task,
+            {},
+            outlets.values(),
+            IdGenerator(),
+            shared,
+            auto_anchor=True,
+            sample_every=sys.maxsize,
+            now_ns=self._parts.clock.now_ns,
+        )

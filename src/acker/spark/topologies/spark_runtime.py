@@ -1,0 +1,175 @@
+"""The runtime of a topology on Spark: that of one process, whose bolts run as Spark jobs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from acker.errors import SessionError, TopologyError
+from acker.local.observe.hooks import Hook
+from acker.local.runtime import LocalRuntime
+from acker.local.wiring import ExecutorSet
+from acker.spark.topologies.frames import FrameRows, read_frame
+from acker.spark.topologies.journal import Journal, MemoryJournal
+from acker.spark.topologies.micro_batches import MicroBatches
+from acker.spark.topologies.spark_executor import DriverExecutors
+from acker.spark.topologies.stage_plan import StagePlan, is_stateful, plan_stages
+from acker.spark.topologies.stage_worker import MicroBatchPlan
+from acker.topology.conf import check, resolve
+from acker.topology.definition import Topology
+from acker.topology.graph import Graph, graph_of
+from acker.topology.spout import has_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A micro-batch of the 128 tuples that suit one process would spend its time in Spark's scheduler.
+_PENDING_MAX: Final = 100_000
+_SHARDS_MAX: Final = 64
+
+
+class SparkRuntime(LocalRuntime):
+    """Runs a topology: its spouts in threads of this process or as DataFrames, its bolts on Spark.
+
+    Parameters
+    ----------
+    topology, conf, hooks, environment
+        As for `acker.local.LocalRuntime`. Hooks see the spouts.
+    spark : SparkSession
+    checkpoint : str, optional
+        The directory of the journal and of the state of bolts.
+
+    Attributes
+    ----------
+    batches : MicroBatches
+    """
+
+    def __init__(
+        self,
+        topology: type[Topology] | Graph,
+        conf: Mapping[str, Any] | None,
+        spark: SparkSession,
+        *,
+        checkpoint: str | None = None,
+        hooks: Sequence[Hook] = (),
+        environment: str | None = None,
+    ) -> None:
+        graph = graph_of(topology, environment)
+        overrides = check({} if conf is None else conf)
+        if "topology.max.spout.pending" not in graph.conf:
+            overrides.setdefault("topology.max.spout.pending", _PENDING_MAX)
+        plan = plan_stages(graph)
+        super().__init__(topology, overrides, hooks=hooks, no_restart=True, environment=environment)
+        self.spark = spark
+        for acker in self.ackers:  # a micro-batch ends all its trees
+            acker.open_roots = self._open_roots
+        state_root = checkpoint
+        if checkpoint is None:
+            _refuse_remote_state(spark, self.graph)
+            self._folder = tempfile.TemporaryDirectory(prefix="acker-state-")
+            state_root = self._folder.name
+        assert state_root is not None
+        base = self._base_plan(plan, f"{state_root}/state")
+        journal = MemoryJournal() if checkpoint is None else Journal(checkpoint)
+        self.batches = MicroBatches(spark, base, journal, os.urandom(16))
+        self._may_read = threading.Event()
+        self._frames_read = False
+
+    def _base_plan(self, plan: StagePlan, state_root: str) -> MicroBatchPlan:
+        spark, graph = self.spark, self.graph
+        cores = spark.sparkContext.defaultParallelism
+        behind = [graph.nodes[name].par for name, stage in plan.stage_of.items() if stage > 0]
+        return MicroBatchPlan(
+            graph,
+            dict(self._parts.conf),
+            plan,
+            places=max(1, min(max(behind, default=1), 4 * cores)),
+            shards=min(cores, _SHARDS_MAX),
+            seed=b"",
+            tracked=bool(self.ackers),
+            state_root=state_root,
+        )
+
+    # ---- micro-batches -----------------------------------------------------------------------------------------------
+
+    def _check_spouts(self, graph: Graph) -> None:
+        """Accept spouts with a DataFrame."""
+
+    def _make_executors(self) -> ExecutorSet:
+        options = resolve(self._parts.conf)
+        executors = DriverExecutors(self._parts, options["topology.max.spout.pending"] or _PENDING_MAX)
+        self.batches.attach(executors)
+        return executors
+
+    @property
+    def executors(self) -> DriverExecutors:
+        """The executors on the driver, once started."""
+        executors = self.lifecycle.require_executors()
+        assert isinstance(executors, DriverExecutors)
+        return executors
+
+    def start_batches(self) -> None:
+        """Run micro-batches on the executor's own thread, whenever tuples wait; the DataFrames of spouts first."""
+        self._may_read.set()
+        self.executors.spark.run_batch = self._run_batch
+        self.executors.spark.signal.set()
+
+    def read_frames(self) -> dict[str, FrameRows]:
+        """Return the DataFrames of spouts."""
+        spouts: dict[str, Any] = {}
+        for task in self.executors.spout_tasks():
+            spouts.setdefault(task.collector.component, task.spout)
+        nodes = self.graph.nodes
+        conf = self._parts.conf
+        return {
+            name: read_frame(nodes[name], spout, self.spark, resolve(conf, nodes[name].conf))
+            for name, spout in spouts.items()
+            if has_frame(type(spout))
+        }
+
+    def run_batch(self, batch: int, frames: Mapping[str, FrameRows]) -> bool:
+        """Run one micro-batch."""
+        return self.batches.run(batch, frames)
+
+    def end_frames(self) -> None:
+        """Declare that the DataFrames have no further rows."""
+        for feed in self.executors.feeds.values():
+            feed.is_over = True
+
+    def _run_batch(self, is_due: bool) -> bool:
+        frames: dict[str, FrameRows] = {}
+        if not self._frames_read:
+            self._frames_read = True
+            frames = self.read_frames()
+            streaming = [name for name, rows in frames.items() if rows.frame.isStreaming]
+            if streaming:
+                raise TopologyError(
+                    f"component {streaming[0]!r}: frame() returned a streaming DataFrame, and this is a batch job: give"
+                    " checkpoint=, or read with spark.read"
+                )
+            if not frames:
+                return False
+        elif not is_due:
+            return False
+        ran = self.run_batch(self.batches.last + 1, frames)
+        if frames:
+            self.end_frames()
+        return ran
+
+    def _find_stall(self) -> str | None:
+        if self.lifecycle.executors is not None and self.executors.spark.is_running:
+            return None
+        return super()._find_stall()
+
+
+def _refuse_remote_state(spark: SparkSession, graph: Graph) -> None:
+    """Refuse state without a checkpoint where the workers may not see this machine's files."""
+    stateful = [node.name for node in graph.nodes.values() if is_stateful(node)]
+    if stateful and not str(spark.sparkContext.master).startswith("local"):
+        raise SessionError(
+            f"component {stateful[0]!r} has state, which needs a directory that all workers see: give checkpoint= "
+            "with a path on shared storage"
+        )

@@ -1,0 +1,198 @@
+"""The executors of one stage in one Spark task: those of the local runtime, with queues that lead to other stages."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from acker._engine.ids import IdGenerator
+from acker._flow import AckBatch
+from acker.local.clock import Flag, SystemClock
+from acker.local.executors.base import Mode
+from acker.local.executors.bolt import BoltExecutor, BoltTask
+from acker.local.executors.spout import SpoutExecutor
+from acker.local.queues import Queue, TupleQueue
+from acker.local.wiring import ExecutorSet, RuntimeParts
+from acker.spark.topologies.stage_plan import StagePlan
+from acker.topology.graph import Graph, Node, Subscription
+
+_NEVER_NS: Final = sys.maxsize
+
+
+@dataclass(frozen=True)
+class StagePlace:
+    """One stage in one partition.
+
+    Attributes
+    ----------
+    stage : int
+    number : int
+        The number of the partition.
+    places : int
+        How many places the tasks behind a shuffle are spread over.
+    seed : bytes
+        Of this micro-batch: with the component and the task it gives all ids, so a Spark task that runs again repeats
+        them.
+    tracked : bool
+        Whether trees are tracked.
+    spout : str or None
+        The spout whose DataFrame is read here.
+    """
+
+    stage: int
+    number: int
+    places: int
+    seed: bytes
+    tracked: bool
+    spout: str | None = None
+
+    def derive_seed(self, component: str, task: int) -> int:
+        """Return the seed of a task's ids."""
+        text = f"{component}\0{task}\0{self.stage}\0{self.number}\0{self.spout}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=self.seed).digest(), "little")
+
+
+class AckInbox:
+    """Gathers the messages to the acker; stands where a local runtime has an acker executor."""
+
+    def __init__(self) -> None:
+        self.inbox: Queue[AckBatch] = Queue(sys.maxsize, Flag())
+        self.spouts: Mapping[int, Any] = {}
+
+
+class StageExecutors(ExecutorSet):
+    """The executors of the components of one stage that run in one place.
+
+    Parameters
+    ----------
+    graph : Graph
+    conf : mapping
+        The options of the topology.
+    plan : StagePlan
+    place : StagePlace
+
+    Attributes
+    ----------
+    outside : Queue
+        What goes to other stages: (task, tuples).
+    acks : Queue
+        Batches of messages to the acker.
+    """
+
+    def __init__(self, graph: Graph, conf: Mapping[str, Any], plan: StagePlan, place: StagePlace) -> None:
+        self.outside: TupleQueue = Queue(sys.maxsize, Flag())
+        self._plan = plan
+        self._place = place
+        acker = AckInbox()
+        self.acks = acker.inbox
+        rng = random.Random(place.derive_seed("", 0))
+        ackers: Any = [acker] if place.tracked else []
+        super().__init__(RuntimeParts(graph, conf, SystemClock(), Flag(), ackers, (), None, rng, True))
+        by_component: dict[str, list[BoltExecutor]] = {}
+        for bolt in self.bolts:
+            by_component.setdefault(bolt.tasks[0].collector.component, []).append(bolt)
+        # Each after those that it reads.
+        self.bolts = [executor for name in plan.order for executor in by_component.get(name, ())]
+
+    def _tasks_here(self, node: Node) -> Sequence[int]:
+        if self._plan.stage_of[node.name] != self._place.stage:
+            return ()
+        if node.kind == "spout" and node.name != self._place.spout:
+            return ()
+        if node.kind == "spout" or node.name in self._plan.beside:
+            return [node.tasks[self._place.number % len(node.tasks)]]
+        return [task for task in node.tasks if task % self._place.places == self._place.number]
+
+    def _inbox_of(self, target: int, subscription: Subscription) -> tuple[TupleQueue, int]:
+        node = self._parts.graph.nodes[subscription.consumer]
+        if self._plan.stage_of[node.name] != self._place.stage:
+            return self.outside, target
+        return self._inboxes[self._tasks_here(node)[0]]
+
+    def _ids_of(self, node: Node, task: int) -> IdGenerator:
+        return IdGenerator(self._place.derive_seed(node.name, task))
+
+    def inbox_of_task(self, task: int) -> tuple[TupleQueue, int]:
+        """Return the queue of a task of this stage; of a bolt that runs beside its inputs, that of the task here."""
+        node = self._parts.graph.nodes[self._parts.graph.component_of(task)]
+        here = self._tasks_here(node)
+        return self._inboxes[task if task in here else here[0]]
+
+    def enter(self, executor: BoltExecutor | SpoutExecutor, mode: Mode) -> None:
+        """Let an executor begin a mode; raise what escapes from its component."""
+        executor.ask(mode)
+        self.step(executor)
+
+    def step(self, executor: BoltExecutor | SpoutExecutor) -> bool:
+        """Let an executor step once; raise what escapes from its component."""
+        worked = executor.step()
+        if executor.crash is not None:
+            raise executor.crash
+        return worked
+
+    def open(self) -> None:
+        """Initialize the bolts. Ticks come from the driver, so no clock gives any."""
+        for executor in self.bolts:
+            self.enter(executor, Mode.OPEN)
+            for task in executor.tasks:
+                task.tick_at = None if task.tick_at is None else _NEVER_NS
+            executor.ask(Mode.RUN)
+
+    def tick(self, components: frozenset[str]) -> None:
+        """Give the tasks of some components a tick tuple."""
+        for executor in self.bolts:
+            for task in executor.tasks:
+                if task.collector.component in components and task.tick_at is not None:
+                    self.call(executor, task.tick)
+                    task.tick_at = _NEVER_NS
+
+    def call(self, executor: BoltExecutor | SpoutExecutor, function: Callable[[], object]) -> None:
+        """Call a function on an executor's thread, and send what it emits."""
+        before = executor.outbox.enter()
+        try:
+            function()
+            executor.flush()
+        finally:
+            executor.outbox.leave(before)
+
+    def work(self) -> None:
+        """Process what is in the queues."""
+        worked = True
+        while worked:
+            worked = False
+            for executor in self.bolts:
+                while self.step(executor):
+                    worked = True
+
+    def drain(self) -> None:
+        """Process everything: bolts that hold tuples until a tick get one, and coroutines end."""
+        self.work()
+        for executor in self.bolts:
+            executor.ask(Mode.DRAIN)
+            while self._is_busy(executor):
+                pass
+            # What it has released may be for executors behind it.
+            self.work()
+
+    def _is_busy(self, executor: BoltExecutor) -> bool:
+        """Step once; without anything to do, wait for the coroutines that run."""
+        executor.signal.clear()
+        if self.step(executor):
+            return True
+        if not getattr(executor, "running", ()):
+            return False
+        executor.rest()
+        return True
+
+    def close(self) -> None:
+        """Close the bolts."""
+        for executor in self.bolts:
+            self.enter(executor, Mode.CLOSE)
+
+    def bolt_tasks_here(self) -> list[tuple[BoltExecutor, BoltTask]]:
+        """Return the tasks with their executors."""
+        return [(executor, task) for executor in self.bolts for task in executor.tasks]

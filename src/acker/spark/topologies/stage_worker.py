@@ -1,0 +1,211 @@
+"""The work of one stage in a Spark task: take tuples, run bolts, pass on what they emit, and gather messages."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from acker._engine.combiner import Combiner
+from acker._flow import AckBatch, columns_of
+from acker.spark.blocks import encode_blocks
+from acker.spark.placement import placements
+from acker.spark.topologies.bolt_state import StateChain, TaskStates
+from acker.spark.topologies.mailbox import COUNTERS, MESSAGES, REASONS, STATE, Letter, batches_of, equals
+from acker.spark.topologies.stage_executors import StageExecutors, StagePlace
+from acker.spark.topologies.stage_plan import StagePlan
+from acker.spark.topologies.tuple_blocks import Chunk, decode_tuples, encode_tuples
+from acker.topology.graph import Graph
+from acker.topology.reasons import Reason
+
+if TYPE_CHECKING:
+    pass
+
+# Tuples for one place are packed into a block when there are so many.
+_BLOCK_TUPLES: Final = 4096
+# A task that has so many trees writes out its messages and begins anew: that bounds its memory.
+_TREES_MAX: Final = 1_000_000
+# Numbers of stages and partitions make the number of a writer.
+_PARTITIONS_MAX: Final = 1 << 32
+
+
+@dataclass(frozen=True)
+class MicroBatchPlan:
+    """What all stages of one evaluation of a micro-batch share; it travels to the workers.
+
+    Attributes
+    ----------
+    graph : Graph
+    conf : mapping
+    plan : StagePlan
+    places : int
+        How many partitions each shuffle makes.
+    shards : int
+        How many shards the messages are split into.
+    seed : bytes
+        Key of all ids.
+    tracked : bool
+    ticks : frozenset of str
+        The components whose tick is due.
+    excluded : frozenset of int
+        Root ids of trees that failed in an earlier evaluation: their tuples are left out.
+    excluded_rows : mapping
+        Spout -> message ids of the rows of its DataFrame that are left out for the same reason.
+    states : mapping
+        Task -> the files of its state.
+    state_root : str
+        The directory of those files.
+    batch : int
+    """
+
+    graph: Graph
+    conf: Mapping[str, Any]
+    plan: StagePlan
+    places: int
+    shards: int
+    seed: bytes
+    tracked: bool = True
+    ticks: frozenset[str] = frozenset()
+    excluded: frozenset[int] = frozenset()
+    excluded_rows: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    states: Mapping[int, StateChain] = field(default_factory=dict)
+    state_root: str = ""
+    batch: int = 0
+
+
+class StageWorker:
+    """Runs one stage in one Spark task.
+
+    Parameters
+    ----------
+    plan : MicroBatchPlan
+    stage, partition : int
+    spout : str, optional
+        The spout whose DataFrame this task reads.
+    """
+
+    def __init__(self, plan: MicroBatchPlan, stage: int, partition: int, spout: str | None = None) -> None:
+        self._plan = plan
+        self._stage = stage
+        self._writer = stage * _PARTITIONS_MAX + partition
+        self._seq = 0
+        place = StagePlace(stage, partition, plan.places, plan.seed, plan.tracked, spout)
+        self.executors = StageExecutors(plan.graph, plan.conf, plan.plan, place)
+        self._states = TaskStates(plan.state_root, plan.states, plan.batch)
+        self._combiner = Combiner()
+        self._reasons: list[tuple[int, Reason]] = []
+        self._waiting: dict[tuple[int, int], list[Chunk]] = {}
+        self._waiting_tuples: dict[tuple[int, int], int] = {}
+        self._keys = placements(max(plan.places, plan.shards)).tolist()
+        self._source_of = cache(plan.graph.source)
+        self._states.bind(self.executors)
+        self.executors.open()
+        self.executors.tick(plan.ticks)
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the stage as a function of `mapInArrow` over rows of the mailbox."""
+        for batch in batches:
+            is_mine = equals(batch.column(1), self._stage)
+            others = batch.filter(pc.invert(is_mine))
+            if others.num_rows:
+                yield others
+            for block in batch.filter(is_mine).column(4):
+                self._take(block.as_buffer())
+                yield from batches_of(self.full())
+        yield from self.finish()
+
+    def _take(self, block: Any) -> None:
+        for task, tuples in decode_tuples(block, self._source_of, self._plan.excluded):
+            queue, place = self.executors.inbox_of_task(task)
+            queue.put((place, tuples), len(tuples))
+        self.work()
+
+    def work(self) -> None:
+        """Process what is in the queues, and gather what comes out."""
+        self.executors.work()
+        self._gather()
+
+    def _gather(self) -> None:
+        outside = self.executors.outside
+        while (chunk := outside.take()) is not None:
+            task, tuples = chunk
+            graph, plan = self._plan.graph, self._plan
+            stage = plan.plan.stage_of[graph.component_of(task)]
+            key = stage, task % plan.places
+            self._waiting.setdefault(key, []).append(chunk)
+            self._waiting_tuples[key] = self._waiting_tuples.get(key, 0) + len(tuples)
+        batches: list[AckBatch] = []
+        while (acks := self.executors.acks.take()) is not None:
+            batches.append(acks)
+            self._reasons += acks.fails()
+        if batches:
+            self._combiner.add(*columns_of(batches))
+
+    def full(self) -> Iterator[Letter]:
+        """Yield the blocks that are large enough."""
+        for key in [key for key, tuples in self._waiting_tuples.items() if tuples >= _BLOCK_TUPLES]:
+            yield self._letter(key)
+        if len(self._combiner) > _TREES_MAX:
+            yield from self._messages()
+
+    def _letter(self, key: tuple[int, int]) -> Letter:
+        del self._waiting_tuples[key]
+        stage, place = key
+        return self._number(self._keys[place], stage, encode_tuples(self._waiting.pop(key)))
+
+    def _number(self, place: int, stage: int, block: bytes) -> Letter:
+        self._seq += 1
+        return Letter(place, stage, self._writer, self._seq, block)
+
+    def _messages(self) -> Iterator[Letter]:
+        combiner, self._combiner = self._combiner, Combiner()
+        for shard, block in encode_blocks(combiner, self._plan.shards):
+            yield self._number(self._keys[shard], MESSAGES, block)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """End the stage: bolts release what they hold, and everything that was gathered leaves."""
+        self.executors.drain()
+        self._gather()
+        yield from batches_of([self._letter(key) for key in sorted(self._waiting)])
+        yield from batches_of(self._messages())
+        last: list[tuple[int, object]] = [(COUNTERS, self._counters())]
+        if self._reasons:
+            last.append((REASONS, [(root_id, reason) for root_id, reason in self._reasons]))
+        written = self._states.write()
+        if written:
+            last.append((STATE, written))
+        self.executors.close()
+        yield from batches_of([self._number(self._keys[0], kind, pickle.dumps(content)) for kind, content in last])
+
+    def _counters(self) -> list[dict[str, Any]]:
+        """Return the counts of each task."""
+        executors: Sequence[Any] = [*self.executors.spouts, *self.executors.bolts]
+        return [
+            {
+                "task": task.collector.task,
+                "executed": task.collector.executed,
+                "acked": task.collector.acked,
+                "failed": getattr(task.collector, "failed", 0),
+                "emitted": {name: route.emitted for name, route in task.collector.routes.items() if name is not None},
+                "transferred": sum(outlet.sent for outlet in task.collector.outlets),
+                "user": task.collector.user,
+                "latency": task.collector.latency.totals(),
+                "busy_ns": executor.busy_ns // len(executor.tasks),
+            }
+            for executor in executors
+            for task in executor.tasks
+        ]
+
+
+def run_stage(plan: MicroBatchPlan, stage: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run a stage over the rows of one partition; the function of `mapInArrow`."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return StageWorker(plan, stage, context.partitionId()).run(batches)
