@@ -1143,3 +1143,77 @@ cdef class RecordingDict(dict):
             for key, value in dict.items(self):
                 if not is_fixed(value, 0):
                     self.changed.add(key)
+
+
+def pack_deliveries(list tuples not None):
+    """Return the values and ids of tuples of one stream, column by column, for a way out of this process.
+
+    `(columns, root_ids, tuple_ids, others)`: a list for each field; (n,) int64 of the tuples that belong to one tree,
+    0 for others; and position -> ids (a dict, or None) of those others.
+    """
+    cdef Py_ssize_t count = len(tuples)
+    cdef Py_ssize_t width = len((<Delivery?>tuples[0]).values) if count else 0
+    cdef Py_ssize_t position, field
+    cdef Delivery tup
+    roots, ids = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    cdef int64_t[::1] root_ids = roots
+    cdef int64_t[::1] tuple_ids = ids
+    cdef list columns = [[] for _ in range(width)]
+    cdef dict others = {}
+    for position in range(count):
+        tup = <Delivery?>tuples[position]
+        values = tup.values
+        if len(values) != width:
+            raise ValueError(f"tuples[{position}] has {len(values)} values, expected {width}")
+        for field in range(width):
+            (<list>columns[field]).append(values[field])
+        if tup.tracked:
+            root_ids[position] = tup.root_id
+            tuple_ids[position] = tup.tuple_id
+        else:
+            others[position] = tup.more
+    return columns, roots, ids, others
+
+
+def unpack_deliveries(
+    source,
+    list columns not None,
+    const int64_t[::1] root_ids not None,
+    const int64_t[::1] tuple_ids not None,
+    dict others not None,
+    excluded,
+):
+    """Return the tuples that `pack_deliveries` has packed, without those that belong to a tree in `excluded`."""
+    cdef Py_ssize_t count = root_ids.shape[0]
+    cdef Py_ssize_t width = len(columns)
+    cdef Py_ssize_t position, field
+    cdef type tuple_type = source.tuple_type
+    cdef type values_type = source.values_type
+    cdef Delivery tup
+    cdef list tuples = []
+    if not issubclass(values_type, tuple) or not issubclass(tuple_type, Delivery):
+        raise TypeError("source: expected values_type to be a subclass of tuple, and tuple_type of Delivery")
+    if tuple_ids.shape[0] != count or any(len(column) != count for column in columns):
+        raise ValueError(f"expected columns of {count} values")
+    for position in range(count):
+        if excluded and root_ids[position] in excluded:
+            continue
+        values = blank_tuple(values_type, width)
+        for field in range(width):
+            value = (<list>columns[field])[position]
+            Py_INCREF(value)
+            PyTuple_SET_ITEM(values, field, value)
+        tup = <Delivery?>blank(tuple_type, NO_ARGUMENTS)
+        tup.values = values
+        tup._source = source
+        if position in others:
+            ids = others[position] or {}
+            if excluded and not excluded.isdisjoint(ids):
+                continue
+            tup._set_ids(ids)
+        else:
+            tup.tracked = True
+            tup.root_id = root_ids[position]
+            tup.tuple_id = tuple_ids[position]
+        tuples.append(tup)
+    return tuples

@@ -236,3 +236,14 @@ def columns_of(
 ) -> tuple[
     npt.NDArray[np.int8], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]
 ]: ...
+def pack_deliveries(
+    tuples: list[Any],
+) -> tuple[list[list[Any]], npt.NDArray[np.int64], npt.NDArray[np.int64], dict[int, dict[int, int] | None]]: ...
+def unpack_deliveries(
+    source: Any,
+    columns: list[list[Any]],
+    root_ids: npt.NDArray[np.int64],
+    tuple_ids: npt.NDArray[np.int64],
+    others: dict[int, dict[int, int] | None],
+    excluded: frozenset[int],
+) -> list[Any]: ...

@@ -10,17 +10,13 @@ import pickle
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from pyarrow import fs
 
 from acker._engine import storage
 from acker.spark.paths import locate
 from acker.topology.state import KeyValueState
-from acker.topology.stateful import StatefulBolt
-
-if TYPE_CHECKING:
-    from acker.spark.topologies.stage_executors import StageExecutors
 
 # A chain of so many files is replaced by one.
 _CHAIN_MAX: Final = 10
@@ -45,7 +41,7 @@ class _Kept:
     states: ClassVar[dict[tuple[str, int], tuple[StateChain, KeyValueState]]] = {}
 
 
-class TaskStates:
+class StateFiles:
     """Reads and writes the state of the tasks of one stage in one place.
 
     Parameters
@@ -62,15 +58,12 @@ class TaskStates:
         self._batch = batch
         self._states: dict[int, tuple[StateChain, KeyValueState]] = {}
 
-    def bind(self, executors: StageExecutors) -> None:
-        """Give the stateful bolts among the tasks their state, before they are initialized."""
-        for _, task in executors.bolt_tasks_here():
-            if isinstance(task.bolt, StatefulBolt):
-                number = task.collector.task
-                chain = self._chains.get(number, StateChain())
-                state = self._read(number, chain)
-                task.bolt._bind_state(state)
-                self._states[number] = chain, state
+    def new_state(self, task: int) -> KeyValueState:
+        """Return the state of a task, for the instance of its bolt that this micro-batch uses."""
+        chain = self._chains.get(task, StateChain())
+        state = self._read(task, chain)
+        self._states[task] = chain, state
+        return state
 
     def _read(self, task: int, chain: StateChain) -> KeyValueState:
         """Return the state; of a chain that this worker knows, only the files that are new are read."""

@@ -16,7 +16,7 @@ from acker.local.executors.base import Mode
 from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.executors.spout import SpoutExecutor
 from acker.local.queues import Queue, TupleQueue
-from acker.local.wiring import ExecutorSet, RuntimeParts
+from acker.local.wiring import ExecutorSet, RuntimeParts, TaskStates
 from acker.spark.topologies.stage_plan import StagePlan
 from acker.topology.graph import Graph, Node, Subscription
 
@@ -74,6 +74,7 @@ class StageExecutors(ExecutorSet):
         The options of the topology.
     plan : StagePlan
     place : StagePlace
+    states : TaskStates
 
     Attributes
     ----------
@@ -83,7 +84,9 @@ class StageExecutors(ExecutorSet):
         Batches of messages to the acker.
     """
 
-    def __init__(self, graph: Graph, conf: Mapping[str, Any], plan: StagePlan, place: StagePlace) -> None:
+    def __init__(
+        self, graph: Graph, conf: Mapping[str, Any], plan: StagePlan, place: StagePlace, states: TaskStates
+    ) -> None:
         self.outside: TupleQueue = Queue(sys.maxsize, Flag())
         self._plan = plan
         self._place = place
@@ -91,7 +94,7 @@ class StageExecutors(ExecutorSet):
         self.acks = acker.inbox
         rng = random.Random(place.derive_seed("", 0))
         ackers: Any = [acker] if place.tracked else []
-        super().__init__(RuntimeParts(graph, conf, SystemClock(), Flag(), ackers, (), None, rng, True))
+        super().__init__(RuntimeParts(graph, conf, SystemClock(), Flag(), ackers, (), None, rng, True, states))
         by_component: dict[str, list[BoltExecutor]] = {}
         for bolt in self.bolts:
             by_component.setdefault(bolt.tasks[0].collector.component, []).append(bolt)

@@ -8,6 +8,7 @@ from typing import Final
 from acker.errors import TopologyError
 from acker.topology.bolt import BatchingBolt
 from acker.topology.graph import Graph, Node
+from acker.topology.stateful import StatefulBolt
 
 # Groupings that leave the choice of the task to the runtime.
 _LOCAL_KINDS: Final = frozenset({"shuffle", "none", "local_or_shuffle"})
@@ -47,7 +48,7 @@ class StagePlan:
 
 def is_stateful(node: Node) -> bool:
     """Return whether a component has state that outlives a micro-batch."""
-    return hasattr(node.component, "_bind_state")
+    return issubclass(node.component, StatefulBolt)
 
 
 def plan_stages(graph: Graph) -> StagePlan:

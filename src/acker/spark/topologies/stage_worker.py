@@ -15,7 +15,7 @@ from acker._engine.combiner import Combiner
 from acker._flow import AckBatch, columns_of
 from acker.spark.blocks import encode_blocks
 from acker.spark.placement import placements
-from acker.spark.topologies.bolt_state import StateChain, TaskStates
+from acker.spark.topologies.bolt_state import StateChain, StateFiles
 from acker.spark.topologies.mailbox import COUNTERS, MESSAGES, REASONS, STATE, Letter, batches_of, equals
 from acker.spark.topologies.stage_executors import StageExecutors, StagePlace
 from acker.spark.topologies.stage_plan import StagePlan
@@ -95,15 +95,14 @@ class StageWorker:
         self._writer = stage * _PARTITIONS_MAX + partition
         self._seq = 0
         place = StagePlace(stage, partition, plan.places, plan.seed, plan.tracked, spout)
-        self.executors = StageExecutors(plan.graph, plan.conf, plan.plan, place)
-        self._states = TaskStates(plan.state_root, plan.states, plan.batch)
+        self._states = StateFiles(plan.state_root, plan.states, plan.batch)
+        self.executors = StageExecutors(plan.graph, plan.conf, plan.plan, place, self._states)
         self._combiner = Combiner()
         self._reasons: list[tuple[int, Reason]] = []
         self._waiting: dict[tuple[int, int], list[Chunk]] = {}
         self._waiting_tuples: dict[tuple[int, int], int] = {}
         self._keys = placements(max(plan.places, plan.shards)).tolist()
         self._source_of = cache(plan.graph.source)
-        self._states.bind(self.executors)
         self.executors.open()
         self.executors.tick(plan.ticks)
 
