@@ -95,14 +95,11 @@ def emit_rows(
     executor = next(each for each in worker.executors.spouts if each.tasks[0].collector.component == component)
     collector: Any = executor.tasks[0].collector
     width = len(plan.graph.nodes[component].streams[DEFAULT_STREAM].fields)
-    excluded = plan.excluded_rows.get(component, frozenset())
 
     def emit(columns: Sequence[list[Any]], ids: Sequence[Any]) -> None:
         for row, tup_id in zip(zip(*columns, strict=True), ids, strict=True):
             if tup_id is not None:
-                collector.message_id = number = number_of(tup_id)
-                if number in excluded:
-                    continue
+                collector.message_id = number_of(tup_id)
             collector.emit(row, tup_id)
         collector.pending.clear()
 

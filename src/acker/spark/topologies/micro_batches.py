@@ -14,7 +14,7 @@ from acker.spark.placement import placements
 from acker.spark.topologies.frames import FrameRows, find_rows
 from acker.spark.topologies.journal import BatchCommit, BatchPlan, Journal, JournalEntry, MemoryJournal
 from acker.spark.topologies.mailbox import Letter
-from acker.spark.topologies.microbatch_job import MicroBatchResult, evaluate
+from acker.spark.topologies.microbatch_job import FailedTree, MicroBatchJob, MicroBatchResult
 from acker.spark.topologies.spark_executor import BoltFigures, DriverExecutors, SummedLatencies
 from acker.spark.topologies.spout_tuples import SpoutTuples
 from acker.spark.topologies.stage_plan import is_stateful
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 # The task of trees whose spout runs on the driver. Spout tasks count from 1.
 _DRIVER: Final = 0
-# A micro-batch whose trees fail is computed again without them. Each time other trees may fail, if components answer
-# differently to the same tuples; after so many times that is an error.
-_EVALUATIONS_MAX: Final = 10
+# A micro-batch whose trees fail is computed again without them. Each time other trees may fail, if bolts do something
+# else with the same tuples; after so many times the result is taken as it is.
+_EVALUATIONS_MAX: Final = 5
 
 logger = logging.getLogger("acker.spark")
 
@@ -53,6 +53,8 @@ class MicroBatches:
         The number of the last micro-batch that was committed.
     evaluations : int
         How many Spark jobs the micro-batches took.
+    traces : int
+        How many trees failed of which the state has effects nevertheless.
     fault : BaseException or None
         What a micro-batch ended with.
     """
@@ -72,6 +74,7 @@ class MicroBatches:
         self.tuples: SpoutTuples | None = None
         self._frames: Mapping[str, FrameRows] = {}
         self.evaluations = 0
+        self.traces = 0
         self.fault: BaseException | None = None
 
     def _check_tasks(self) -> None:
@@ -126,8 +129,8 @@ class MicroBatches:
                 self._journal.write_plan(batch, planned)
             elif planned.letters:
                 logger.warning("micro-batch %d: its %d trees run again", batch, len(planned.tracks))
-            result, failed_rows = self._evaluate(batch, planned, frames)
-            self._finish(batch, planned, result, failed_rows, chunks)
+            result, failed = self._evaluate(batch, planned, frames)
+            self._finish(batch, planned, result, failed, chunks)
             return True
         except BaseException as fault:
             self.fault = fault
@@ -169,47 +172,37 @@ class MicroBatches:
 
     def _evaluate(
         self, batch: int, planned: BatchPlan, frames: Mapping[str, FrameRows]
-    ) -> tuple[MicroBatchResult, list[tuple[int, int, Reason]]]:
-        """Evaluate until no tree fails that left a trace in the state; return the outcomes."""
-        roots = list(planned.tracks)
-        excluded: dict[int, Reason] = {}
-        rows: dict[tuple[int, int], Reason] = {}
-        for number in range(_EVALUATIONS_MAX):
-            tracks = {
-                root_id: (planned.tracks[root_id], _DRIVER, index)
-                for index, root_id in enumerate(roots)
-                if root_id not in excluded
-            }
-            by_spout: dict[str, set[int]] = {}
-            for task, message_id in rows:
-                by_spout.setdefault(self._plan.graph.component_of(task), set()).add(message_id)
-            plan = replace(
-                self._plan,
-                seed=hashlib.blake2b(f"{batch} {number}".encode(), key=self._seed, digest_size=16).digest(),
-                ticks=planned.ticks,
-                excluded=frozenset(excluded),
-                excluded_rows={name: frozenset(ids) for name, ids in by_spout.items()},
-                states=self._commit.chains,
-                batch=batch,
-            )
-            result = evaluate(self._spark, plan, planned.letters, frames, tracks, self._named())
-            self.evaluations += 1
-            new = result.failed
-            for root_id, task, message_id, reason in new:
-                if task == _DRIVER:
-                    excluded[root_id] = reason
-                else:
-                    rows[task, message_id] = reason
-            if not new or not self._stateful:
-                break
-            logger.info("micro-batch %d: %d trees failed; it is computed again without them", batch, len(new))
-        else:
-            raise CheckpointError(
-                f"micro-batch {batch}: other trees failed in each of {_EVALUATIONS_MAX} evaluations; components that"
-                " use self.state must do the same with the same tuples"
-            )
-        result.failed = [(root_id, _DRIVER, 0, reason) for root_id, reason in excluded.items()]
-        return result, [(task, message_id, reason) for (task, message_id), reason in rows.items()]
+    ) -> tuple[MicroBatchResult, dict[int, FailedTree]]:
+        """Evaluate until no tree fails that could have left a trace in the state; return all that failed, by root."""
+        tracks = {root_id: (ack_val, _DRIVER, place) for place, (root_id, ack_val) in enumerate(planned.tracks.items())}
+        plan = replace(
+            self._plan, seed=self._derive(batch, 0), ticks=planned.ticks, states=self._commit.chains, batch=batch
+        )
+        failed: dict[int, FailedTree] = {}
+        job = MicroBatchJob(self._spark, plan, planned.letters, frames, tracks, self._named())
+        try:
+            for number in range(_EVALUATIONS_MAX):
+                result = job.evaluate(frozenset(failed), self._derive(batch, number))
+                self.evaluations += 1
+                new = {tree.root_id: tree for tree in result.failed}
+                failed.update(new)
+                if not new or not self._stateful:
+                    return result, failed
+                logger.info("micro-batch %d: %d trees failed; it is computed again without them", batch, len(new))
+        finally:
+            job.close()
+        self.traces += len(new)
+        logger.warning(
+            "micro-batch %d: other trees failed in each of %d evaluations, so the state has effects of %d failed ones,"
+            " and their replays add to them; let bolts behind a stateful one do the same with the same tuples",
+            batch,
+            _EVALUATIONS_MAX,
+            len(new),
+        )
+        return result, failed
+
+    def _derive(self, batch: int, number: int) -> bytes:
+        return hashlib.blake2b(f"{batch} {number}".encode(), key=self._seed, digest_size=16).digest()
 
     def _named(self) -> frozenset[int]:
         """Return the tasks whose acked message ids are wanted: those that act on an ack, and the driver's."""
@@ -224,14 +217,14 @@ class MicroBatches:
         batch: int,
         planned: BatchPlan,
         result: MicroBatchResult,
-        failed_rows: Sequence[tuple[int, int, Reason]],
+        trees: Mapping[int, FailedTree],
         chunks: Sequence[Chunk],
     ) -> None:
         """Commit, then tell the spouts."""
         roots = list(planned.tracks)
-        failed = {root_id: reason for root_id, _, _, reason in result.failed}
-        acked = [roots[index] for index in result.acked_ids.pop(_DRIVER, [])]
-        again = self._failed_rows(failed_rows)
+        failed = {root_id: tree.reason for root_id, tree in trees.items() if tree.task == _DRIVER}
+        acked = [roots[place] for place in result.acked_ids.pop(_DRIVER, [])]
+        again = self._failed_rows([tree for tree in trees.values() if tree.task != _DRIVER])
         ended = [entry for root in acked if (entry := planned.entries.get(root)) is not None]
         told = [
             replace(entry, reason=reason)
@@ -245,10 +238,10 @@ class MicroBatches:
         self._count(result)
         self._tell(planned, chunks, acked, failed, again, result)
 
-    def _failed_rows(self, failed_rows: Sequence[tuple[int, int, Reason]]) -> list[JournalEntry]:
+    def _failed_rows(self, trees: Sequence[FailedTree]) -> list[JournalEntry]:
         by_task: dict[int, dict[int, Reason]] = {}
-        for task, message_id, reason in failed_rows:
-            by_task.setdefault(task, {})[message_id] = reason
+        for tree in trees:
+            by_task.setdefault(tree.task, {})[tree.message_id] = tree.reason
         entries = []
         for task, reasons in by_task.items():
             found = find_rows(self._frames[self._plan.graph.component_of(task)], frozenset(reasons))

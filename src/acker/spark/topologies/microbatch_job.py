@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from acker.spark.topologies.mailbox import (
     batches_of,
     equals,
 )
+from acker.spark.topologies.stage_plan import is_stateful
 from acker.spark.topologies.stage_worker import MicroBatchPlan, run_stage
 from acker.topology.reasons import Reason, ReasonKind
 
@@ -42,6 +43,15 @@ OUTCOMES: Final = -5
 _OPEN: Final = Reason(ReasonKind.TIMED_OUT, exception="open at the end of its micro-batch, after which nothing ends it")
 
 
+class FailedTree(NamedTuple):
+    """A tree that was not acked."""
+
+    root_id: int
+    task: int
+    message_id: int
+    reason: Reason
+
+
 @dataclass
 class MicroBatchResult:
     """What one evaluation found.
@@ -52,8 +62,7 @@ class MicroBatchResult:
         Spout task -> number of acked trees.
     acked_ids : dict of int to list of int
         Spout task -> message ids of acked trees, of the tasks that want them.
-    failed : list of (int, int, int, Reason)
-        (root id, spout task, message id, reason) of each tree that was not acked.
+    failed : list of FailedTree
     counters : list of dict
     chains : dict of int to StateChain
         The new files of state.
@@ -61,20 +70,16 @@ class MicroBatchResult:
 
     acked: dict[int, int] = field(default_factory=dict)
     acked_ids: dict[int, list[int]] = field(default_factory=dict)
-    failed: list[tuple[int, int, int, Reason]] = field(default_factory=list)
+    failed: list[FailedTree] = field(default_factory=list)
     counters: list[dict[str, Any]] = field(default_factory=list)
     chains: dict[int, StateChain] = field(default_factory=dict)
 
 
-def evaluate(
-    spark: SparkSession,
-    plan: MicroBatchPlan,
-    letters: Sequence[Letter],
-    frames: Mapping[str, FrameRows],
-    tracks: Mapping[int, tuple[int, int, int]],
-    named: frozenset[int],
-) -> MicroBatchResult:
-    """Run all stages of a micro-batch.
+class MicroBatchJob:
+    """The Spark jobs of one micro-batch: one, and further ones that leave out trees that failed.
+
+    The stages before the first one with a stateful bolt run once, and their rows are kept: what a further evaluation
+    changes lies behind them. So a failure there, of whatever cause, stays the same.
 
     Parameters
     ----------
@@ -89,35 +94,69 @@ def evaluate(
     named : frozenset of int
         The spout tasks whose acked message ids are wanted.
     """
-    if not frames:
-        table = _stages(spark, plan, letters, frames).toArrow()
-        # Few trees, all known to the driver: a shuffle would take longer than to settle them here.
-        return _read_result(settle(table.to_batches(), named, tracks))
-    rows = _stages(spark, plan, [*letters, *_track_letters(plan, tracks)], frames).repartition(plan.shards, "place")
-    run = functools.partial(settle, named=named, tracks={})
-    return _read_result(rows.mapInArrow(pack_function(run), MAILBOX_DDL).toArrow().to_batches())
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: MicroBatchPlan,
+        letters: Sequence[Letter],
+        frames: Mapping[str, FrameRows],
+        tracks: Mapping[int, tuple[int, int, int]],
+        named: frozenset[int],
+    ) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._is_distributed = bool(frames)
+        # Few trees, all known to the driver, are settled there: a shuffle would take longer.
+        self._tracks = {} if frames else tracks
+        self._named = named
+        if frames:
+            letters = [*letters, *_track_letters(plan, tracks)]
+        stages = plan.plan.stage_of
+        stateful = [stages[name] for name, node in plan.graph.nodes.items() if is_stateful(node)]
+        self._first = min(stateful, default=1)
+        self._kept = _run_stages(_read_spouts(spark, plan, letters, frames), plan, 1, self._first - 1)
+        self._is_persisted = bool(stateful)
+        if self._is_persisted:
+            self._kept = self._kept.persist()
+
+    def evaluate(self, excluded: frozenset[int], seed: bytes) -> MicroBatchResult:
+        """Run the micro-batch without the trees of some root ids."""
+        plan = replace(self._plan, excluded=excluded, seed=seed)
+        rows = _run_stages(self._kept, plan, self._first, plan.plan.last)
+        run = functools.partial(settle, named=self._named, tracks=self._tracks, excluded=excluded)
+        if not self._is_distributed:
+            return _read_result(run(rows.toArrow().to_batches()))
+        settled = rows.repartition(plan.shards, "place").mapInArrow(pack_function(run), MAILBOX_DDL)
+        return _read_result(settled.toArrow().to_batches())
+
+    def close(self) -> None:
+        """Release the rows that are kept."""
+        if self._is_persisted:
+            self._kept.unpersist()
 
 
-def _stages(
-    spark: SparkSession,
-    plan: MicroBatchPlan,
-    letters: Sequence[Letter],
-    frames: Mapping[str, FrameRows],
+def _read_spouts(
+    spark: SparkSession, plan: MicroBatchPlan, letters: Sequence[Letter], frames: Mapping[str, FrameRows]
 ) -> DataFrame:
-    """Return the rows that remain when all stages have run."""
+    """Return the rows of the mailbox that stage 0 makes."""
     parts: list[DataFrame] = []
     for component, rows in frames.items():
-        run = functools.partial(emit_rows, plan, component, rows.message_id)
-        parts.append(rows.frame.mapInArrow(pack_function(run), MAILBOX_DDL))
+        emit = functools.partial(emit_rows, plan, component, rows.message_id)
+        parts.append(rows.frame.mapInArrow(pack_function(emit), MAILBOX_DDL))
     first = [letter for letter in letters if letter.stage == 0]
-    if first or (0 in map(plan.plan.stage_of.get, plan.ticks)):
+    if first or any(plan.plan.stage_of[name] == 0 for name in plan.ticks):
         run = functools.partial(run_stage, plan, 0)
         parts.append(_frame_of(spark, first).mapInArrow(pack_function(run), MAILBOX_DDL))
     later = [letter for letter in letters if letter.stage != 0]
     if later or not parts:
         parts.append(_frame_of(spark, later))
-    frame = functools.reduce(lambda one, other: one.union(other), parts)
-    for stage in range(1, plan.plan.last + 1):
+    return functools.reduce(lambda one, other: one.union(other), parts)
+
+
+def _run_stages(frame: DataFrame, plan: MicroBatchPlan, first: int, last: int) -> DataFrame:
+    """Return the rows that remain when some stages have run, each behind a shuffle."""
+    for stage in range(first, last + 1):
         run = functools.partial(run_stage, plan, stage)
         shuffled = frame.repartition(plan.places, "place").sortWithinPartitions("source", "seq")
         frame = shuffled.mapInArrow(pack_function(run), MAILBOX_DDL)
@@ -146,7 +185,10 @@ def _track_letters(plan: MicroBatchPlan, tracks: Mapping[int, tuple[int, int, in
 
 
 def settle(
-    batches: Iterable[pa.RecordBatch], named: frozenset[int], tracks: Mapping[int, tuple[int, int, int]]
+    batches: Iterable[pa.RecordBatch],
+    named: frozenset[int],
+    tracks: Mapping[int, tuple[int, int, int]],
+    excluded: frozenset[int] = frozenset(),
 ) -> Iterator[pa.RecordBatch]:
     """Settle the messages among some rows, and pass the others on; a function of `mapInArrow`."""
     combiner = Combiner()
@@ -159,16 +201,19 @@ def settle(
         if others.num_rows:
             yield others
     done = combiner.settle(include_pending=True)
-    if not len(done):
+    counts = np.ones(len(done), np.bool_)
+    if excluded:
+        counts = ~np.isin(done.root_id, np.fromiter(excluded, np.int64))
+    if not counts.any():
         return
-    is_acked = done.outcome == Outcome.ACKED
-    tasks, counts = np.unique(done.task_id[is_acked], return_counts=True)
+    is_acked = counts & (done.outcome == Outcome.ACKED)
+    tasks, sizes = np.unique(done.task_id[is_acked], return_counts=True)
     acked_ids = {
         task: done.message_id[is_acked & (done.task_id == task)].tolist() for task in tasks.tolist() if task in named
     }
-    left = ~is_acked
+    left = counts & (done.outcome != Outcome.ACKED)
     rows = [column[left].tolist() for column in (done.root_id, done.task_id, done.message_id, done.outcome)]
-    content = dict(zip(tasks.tolist(), counts.tolist(), strict=True)), acked_ids, rows
+    content = dict(zip(tasks.tolist(), sizes.tolist(), strict=True)), acked_ids, rows
     yield from batches_of([Letter(0, OUTCOMES, -1, 0, pickle.dumps(content))])
 
 
@@ -198,5 +243,5 @@ def _read_result(batches: Iterable[pa.RecordBatch]) -> MicroBatchResult:
                 left += zip(*rows, strict=True)
     for root_id, task, message_id, outcome in left:
         reason = reasons.get(root_id, Reason(ReasonKind.FAILED)) if outcome == Outcome.FAILED else _OPEN
-        result.failed.append((root_id, task, message_id, reason))
+        result.failed.append(FailedTree(root_id, task, message_id, reason))
     return result

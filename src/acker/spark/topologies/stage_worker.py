@@ -54,8 +54,6 @@ class MicroBatchPlan:
         The components whose tick is due.
     excluded : frozenset of int
         Root ids of trees that failed in an earlier evaluation: their tuples are left out.
-    excluded_rows : mapping
-        Spout -> message ids of the rows of its DataFrame that are left out for the same reason.
     states : mapping
         Task -> the files of its state.
     state_root : str
@@ -72,7 +70,6 @@ class MicroBatchPlan:
     tracked: bool = True
     ticks: frozenset[str] = frozenset()
     excluded: frozenset[int] = frozenset()
-    excluded_rows: Mapping[str, frozenset[int]] = field(default_factory=dict)
     states: Mapping[int, StateChain] = field(default_factory=dict)
     state_root: str = ""
     batch: int = 0
