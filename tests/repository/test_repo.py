@@ -22,14 +22,14 @@ LAYERS = (
     ("_engine", "errors"),
     ("offsets",),
     ("topology",),
-    ("local", "spark"),
+    ("local",),
+    ("spark",),
     ("connectors",),
     ("ui", "testing"),
     ("cli", "__main__"),
 )
 # Who may import the compiled modules.
-NATIVE = {"_core": {"_engine"}, "_flow": {"topology", "local"}}
-SIDEWAYS = {("local", "spark"), ("spark", "local")}
+NATIVE = {"_core": {"_engine"}, "_flow": {"topology", "local", "spark"}}
 # The clients of brokers, which only their own connectors import.
 CLIENTS = {"pika", "confluent_kafka", "redis", "boto3", "botocore", "nats", "psycopg"}
 HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib", "prometheus_client", "opentelemetry"} | CLIENTS
@@ -124,11 +124,10 @@ def test_modules_import_downwards_only() -> None:
             if target in NATIVE:
                 assert part in NATIVE[target], f"{where}: not this module's business"
             elif not any(target in layer for layer in LAYERS):
-                # A name of the public door, which stands on everything below Spark.
-                assert layer_of(part) >= layer_of("spark"), f"{where}: the public door stands above this module"
+                # A name of the public door, which stands on everything below the runtimes.
+                assert layer_of(part) >= layer_of("local"), f"{where}: the public door stands above this module"
             else:
                 assert layer_of(target) <= layer_of(part), f"{where}: upwards"
-                assert (part, target) not in SIDEWAYS, f"{where}: sideways"
     assert seen > 20
 
 
@@ -216,7 +215,7 @@ def test_nothing_below_spark_imports_what_is_optional() -> None:
     seen = set()
     for path in tracked("src/acker/*.py", "src/acker/**/*.py"):
         part = part_of(path)
-        if part != "__init__" and layer_of(part) >= layer_of("spark"):
+        if part != "__init__" and layer_of(part) >= layer_of("local"):
             continue
         for module, line, at_import in imports_of(path):
             top = module.split(".")[0]

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from acker._engine.protocol import acker_of
 from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError
 from acker.local.clock import Clock, SystemClock
 from acker.local.collectors import text_of
@@ -28,7 +27,7 @@ from acker.local.observe.watchdog import StallWatchdog, suspects
 from acker.local.states import StateKeeper, StateSnapshots
 from acker.local.until import Until, parse_until
 from acker.local.wiring import ExecutorSet, RuntimeParts, make_acker
-from acker.topology.checks import check_next_tuple, check_ticks
+from acker.topology.checks import check_for_one_process
 from acker.topology.conf import check, inert_options, resolve
 from acker.topology.definition import Topology
 from acker.topology.graph import Graph, graph_of
@@ -77,6 +76,8 @@ class LocalRuntime(StateSnapshots):
     stopped, unless `run_until` has raised it. docs/topologies.md describes what a topology promises and how it stops.
     """
 
+    _check = staticmethod(check_for_one_process)
+
     def __init__(
         self,
         topology: type[Topology] | Graph,
@@ -97,8 +98,7 @@ class LocalRuntime(StateSnapshots):
         # The options of this call override those of the definition.
         overrides = _check_conf(conf)
         options = self.conf = resolve(graph.conf, overrides)
-        check_ticks(graph, options)
-        self._check_spouts(graph)
+        self._check(graph, options)
         self.graph = dataclasses.replace(graph, name=options["topology.name"] or graph.name)
         self.clock: Clock = SystemClock() if clock is None else clock
         self._threads = threads
@@ -125,7 +125,7 @@ class LocalRuntime(StateSnapshots):
         for acker in self.ackers:
             acker.on_restore = self._track_again
             if not options["topology.enable.message.timeouts"]:
-                acker.open_roots = self._open_roots
+                acker.open_roots = self.lifecycle.open_roots
         self.lifecycle.ackers = self.ackers
         self._states = StateKeeper(self.graph, state)
         self._parts = RuntimeParts(
@@ -318,9 +318,6 @@ class LocalRuntime(StateSnapshots):
     def _bolts(self) -> Sequence[BoltExecutor]:
         return () if self.lifecycle.executors is None else self.lifecycle.executors.bolts
 
-    def _check_spouts(self, graph: Graph) -> None:
-        check_next_tuple(graph)
-
     def _make_executors(self) -> ExecutorSet:
         return ExecutorSet(self._parts)
 
@@ -334,13 +331,6 @@ class LocalRuntime(StateSnapshots):
         for spout in () if self.lifecycle.executors is None else self.lifecycle.executors.spouts:
             spout.track_again = True
             spout.signal.set()
-
-    def _open_roots(self, acker: AckerExecutor) -> list[int]:
-        number, count = self.ackers.index(acker), len(self.ackers)
-        executors = self.lifecycle.executors
-        tasks = () if executors is None else executors.spout_tasks()
-        roots = [open_.root_id for task in tasks for open_ in list(task.collector.pending.values())]
-        return [root_id for root_id in roots if acker_of(root_id, count) == number]
 
     def _find_stall(self) -> str | None:
         now_ms = self.clock.now_ns() // _NS_PER_MS

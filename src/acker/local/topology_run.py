@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from acker._engine.protocol import acker_of
 from acker.local.clock import Clock, Flag
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import Executor, Mode
@@ -121,6 +122,13 @@ class TopologyRun:
         return (
             0 if self.executors is None else sum(len(task.collector.pending) for task in self.executors.spout_tasks())
         )
+
+    def open_roots(self, acker: AckerExecutor) -> list[int]:
+        """Return the root ids of the trees that are open at the spouts and belong to an acker."""
+        number, count = self.ackers.index(acker), len(self.ackers)
+        tasks = () if self.executors is None else self.executors.spout_tasks()
+        roots = [open_.root_id for task in tasks for open_ in list(task.collector.pending.values())]
+        return [root_id for root_id in roots if acker_of(root_id, count) == number]
 
     def is_late(self) -> bool:
         """Return whether the time that the run was given is up."""

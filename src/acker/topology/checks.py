@@ -373,13 +373,9 @@ def check_ticks(graph: Graph, conf: Mapping[str, Any]) -> None:
             )
 
 
-def check_next_tuple(graph: Graph) -> None:
-    """Refuse a spout that only gives a DataFrame. Called by runtimes that ask spouts for tuples.
-
-    Raises
-    ------
-    TopologyError
-    """
+def check_for_one_process(graph: Graph, conf: Mapping[str, Any]) -> None:
+    """Refuse what cannot run in one process: see `check_ticks`; and a spout that only gives a DataFrame."""
+    check_ticks(graph, conf)
     for node in graph.spouts:
         if getattr(node.component, "next_tuple", None) is Spout.next_tuple:
             raise TopologyError(

@@ -18,6 +18,7 @@ from acker.spark.topologies.micro_batches import MicroBatches
 from acker.spark.topologies.spark_executor import DriverExecutors
 from acker.spark.topologies.stage_plan import StagePlan, is_stateful, plan_stages
 from acker.spark.topologies.stage_worker import MicroBatchPlan
+from acker.topology.checks import check_ticks
 from acker.topology.conf import check, resolve
 from acker.topology.definition import Topology
 from acker.topology.graph import Graph, graph_of
@@ -47,6 +48,8 @@ class SparkRuntime(LocalRuntime):
     batches : MicroBatches
     """
 
+    _check = staticmethod(check_ticks)
+
     def __init__(
         self,
         topology: type[Topology] | Graph,
@@ -65,7 +68,7 @@ class SparkRuntime(LocalRuntime):
         super().__init__(topology, overrides, hooks=hooks, no_restart=True, environment=environment)
         self.spark = spark
         for acker in self.ackers:  # a micro-batch ends all its trees
-            acker.open_roots = self._open_roots
+            acker.open_roots = self.lifecycle.open_roots
         state_root = checkpoint
         if checkpoint is None:
             _refuse_remote_state(spark, self.graph)
@@ -94,9 +97,6 @@ class SparkRuntime(LocalRuntime):
         )
 
     # ---- micro-batches -----------------------------------------------------------------------------------------------
-
-    def _check_spouts(self, graph: Graph) -> None:
-        """Accept spouts with a DataFrame."""
 
     def _make_executors(self) -> ExecutorSet:
         options = resolve(self._parts.conf)
