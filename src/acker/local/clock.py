@@ -31,7 +31,16 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The monotonic clock of the operating system."""
+    """The monotonic clock of the operating system.
+
+    Attributes
+    ----------
+    epoch_ns : int
+        What to add to its time for the time of day, in nanoseconds since 1970, UTC, as known when it was made.
+    """
+
+    def __init__(self) -> None:
+        self.epoch_ns = time.time_ns() - time.monotonic_ns()
 
     now_ns = staticmethod(time.monotonic_ns)
 

@@ -86,6 +86,7 @@ class LocalCollector(Emitter):
         self.component = component
         self.outlets = outlets
         self._clock = parts.clock
+        self._epoch_ns: int = getattr(parts.clock, "epoch_ns", 0)
         self._hooks = list(parts.hooks)
         # The conf and context that hooks get when a task starts.
         self._hook_arguments: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
@@ -95,6 +96,10 @@ class LocalCollector(Emitter):
     def now_ms(self) -> int:
         """Return the time of the runtime's clock in milliseconds."""
         return self._clock.now_ns() // _NS_PER_MS
+
+    def wall_ms(self) -> int:
+        """Return the time of day in milliseconds since 1970, UTC; a clock that does not know it begins there."""
+        return (self._clock.now_ns() + self._epoch_ns) // _NS_PER_MS
 
     def prepare_hooks(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Call `prepare` of all hooks."""

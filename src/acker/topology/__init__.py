@@ -25,6 +25,8 @@ from acker.topology.state import KeyValueState, StateChanges
 from acker.topology.stateful import StatefulBolt
 from acker.topology.streams import Stream
 from acker.topology.tuples import Tuple, is_tick
+from acker.topology.windowed import WindowedBolt
+from acker.topology.windows import TupleWindow, Window
 
 __all__ = [
     "BatchingBolt",
@@ -50,6 +52,9 @@ __all__ = [
     "TopologyError",
     "Tuple",
     "TupleStateError",
+    "TupleWindow",
+    "Window",
+    "WindowedBolt",
     "auto_ack_bolt",
     "auto_nack_bolt",
     "bolt",

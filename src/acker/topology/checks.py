@@ -17,6 +17,7 @@ from acker.topology.spout import Spout, has_frame
 from acker.topology.stateful import StatefulBolt
 from acker.topology.streams import DEFAULT_STREAM, Stream
 from acker.topology.suggestions import suggestion
+from acker.topology.windowed import WindowedBolt
 
 _TICKS: Final = "topology.tick.tuple.freq.secs"
 
@@ -25,6 +26,7 @@ _REQUIRED: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
     (Spout, "next_tuple", ()),
     (Bolt, "process", ("tup",)),
     (BatchingBolt, "process_batch", ("key", "tups")),
+    (WindowedBolt, "process_window", ("window",)),
 )
 # Other methods that a runtime calls, overridden or not.
 _OPTIONAL: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
@@ -39,6 +41,8 @@ _OPTIONAL: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
     (Bolt, "process_tick", ("tup",)),
     (BatchingBolt, "group_key", ("tup",)),
     (StatefulBolt, "init_state", ("state",)),
+    (WindowedBolt, "group_key", ("tup",)),
+    (WindowedBolt, "process_late", ("tup",)),
 )
 
 
@@ -211,6 +215,8 @@ class _GraphBuilder:
                     f"{signature_of(method, arguments)}",
                 )
         wrong = unrunnable_method(component) or instantiation_error(component)
+        if wrong is None and issubclass(component, WindowedBolt):
+            wrong = component._definition_error()
         if wrong is not None:
             raise self._error(name, wrong)
 
@@ -263,6 +269,7 @@ class _GraphBuilder:
             if (source, stream_name) in seen:
                 raise self._error(name, f"reads this stream of {source!r} twice; keep one of the two", stream_name)
             seen.add((source, stream_name))
+            self._check_timestamp(name, spec.component, stream)
             default = Grouping.direct if stream.direct else Grouping.shuffle
             grouping = inputs[key] if isinstance(inputs, Mapping) else default
             self._check_grouping(name, source, stream, grouping)
@@ -304,6 +311,12 @@ class _GraphBuilder:
         else:
             text = f"reads a stream that {source!r} ({kind}) does not have; {suggestion(stream, streams)}"
         raise self._error(name, text, stream)
+
+    def _check_timestamp(self, name: str, component: type[Component], stream: Stream) -> None:
+        field = component.timestamp_field if issubclass(component, WindowedBolt) else None
+        if field is not None and field not in stream.fields:
+            text = f"{component.__name__}.timestamp_field is {field!r}, which this stream does not have"
+            raise self._error(name, f"{text}; {suggestion(field, stream.fields)}", stream.name)
 
     def _check_grouping(self, name: str, source: str, stream: Stream, grouping: object) -> None:
         if not isinstance(grouping, Grouping):

@@ -15,6 +15,9 @@ class Collector(Protocol):
     def now_ms(self) -> int:
         """Return the time of the runtime's monotonic clock in milliseconds."""
 
+    def wall_ms(self) -> int:
+        """Return the time of day by the runtime's clock, in milliseconds since 1970, UTC."""
+
     def count(self, name: str, n: int = 1) -> None:
         """Add to a counter that the component defines."""
 
