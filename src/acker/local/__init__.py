@@ -15,6 +15,7 @@ from acker.local.observe.metric_names import HasStats, metric_points
 from acker.local.observe.metrics import Abandoned, ComponentStats, Histogram, RunReport, RuntimeStats, TaskStats
 from acker.local.run import run
 from acker.local.runtime import LocalRuntime
+from acker.local.states import read_state
 
 __all__ = [
     "Abandoned",
@@ -29,5 +30,6 @@ __all__ = [
     "SystemClock",
     "TaskStats",
     "metric_points",
+    "read_state",
     "run",
 ]

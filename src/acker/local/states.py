@@ -91,8 +91,7 @@ class StateKeeper:
                 if number not in pickled:  # nothing has run yet
                     pickled[number] = _pickle(node.name, number, self._states.get(number, {}))
             components[node.name] = [pickled[number] for number in node.tasks]
-        body = pickle.dumps({"topology": self._graph.name, "components": components})
-        return b"".join((_MAGIC, hashlib.sha256(body).digest(), body))
+        return _encode(self._graph.name, components)
 
     def save(self, executors: Iterable[BoltExecutor], path: str | os.PathLike[str] | None, timeout_secs: float) -> None:
         """Write a snapshot to a path, or to the file of this run; see `snapshot` for the errors."""
@@ -114,7 +113,7 @@ class StateKeeper:
         return [node for node in self._graph.bolts if issubclass(node.component, StatefulBolt)]
 
     def _restore(self, data: bytes) -> None:
-        kept = _components_of(data, self._where)
+        kept = _decode(data, self._where)
         nodes = {node.name: node for node in self._stateful()}
         for name, states in kept.items():
             node = nodes.get(name)
@@ -175,7 +174,40 @@ def _check_path(path: object) -> Path:
     return found
 
 
-def _components_of(data: bytes, where: str) -> dict[str, list[bytes]]:
+def make_snapshot(topology: str, states: Mapping[str, Sequence[Mapping[Any, Any]]]) -> bytes:
+    """Return a snapshot with these states: component -> the state of each of its tasks."""
+    pickled = {name: [_pickle(name, place, each) for place, each in enumerate(tasks)] for name, tasks in states.items()}
+    return _encode(topology, pickled)
+
+
+def read_state(source: str | os.PathLike[str] | bytes) -> dict[str, list[dict[Any, Any]]]:
+    """Return what a file of states or a snapshot holds: component -> the state of each of its tasks.
+
+    Parameters
+    ----------
+    source : path or bytes
+        The file of ``run(..., state=...)``, or what `LocalRuntime.snapshot_state` returned. It is a pickle: open no
+        file of a stranger.
+
+    Raises
+    ------
+    SnapshotError
+        It is damaged or no snapshot, or a class of a value does not exist any more.
+    """
+    data = source if isinstance(source, bytes) else _check_path(source).read_bytes()
+    where = "state" if isinstance(source, bytes) else f"state {os.fspath(source)!r}"
+    return {
+        name: [_unpickle(each, f"{where}: component {name!r}") for each in states]
+        for name, states in _decode(data, where).items()
+    }
+
+
+def _encode(topology: str, components: Mapping[str, Sequence[bytes]]) -> bytes:
+    body = pickle.dumps({"topology": topology, "components": components})
+    return b"".join((_MAGIC, hashlib.sha256(body).digest(), body))
+
+
+def _decode(data: bytes, where: str) -> dict[str, list[bytes]]:
     """Return the pickled states by component; refuse damaged bytes before anything is unpickled."""
     begin = len(_MAGIC) + _DIGEST_BYTES
     if not data.startswith(_MAGIC):

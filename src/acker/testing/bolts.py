@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
 from acker._engine.ids import IdGenerator
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.local import Hook, RunReport
+from acker.local import Hook, RunReport, read_state
+from acker.local.states import make_snapshot
 from acker.testing.components import FeederSpout
 from acker.testing.scheduler import Scheduler
 from acker.topology import BatchingBolt, Bolt, Reason, Stream, Topology, Tuple
@@ -109,6 +110,8 @@ class BoltRun:
         The reasons, one for each of `failed`.
     report : RunReport
         Its ``report.stats`` has the counters of the bolt.
+    state : dict
+        What the state of a StatefulBolt held at the end.
     """
 
     bolt: Bolt
@@ -118,6 +121,7 @@ class BoltRun:
     held: list[Tuple]
     reasons: list[Reason]
     report: RunReport
+    state: dict[Any, Any] = field(default_factory=dict)
 
     def tuples(self, stream: str = "default") -> list[tuple[Any, ...]]:
         """Return the values of the tuples emitted to a stream.
@@ -152,7 +156,12 @@ class _SettledRecorder(Hook):
 
 
 def run_bolt(
-    bolt: Bolt | type[Bolt], tuples: Iterable[Tuple], conf: Mapping[str, Any] | None = None, *, ticks: int = 0
+    bolt: Bolt | type[Bolt],
+    tuples: Iterable[Tuple],
+    conf: Mapping[str, Any] | None = None,
+    *,
+    ticks: int = 0,
+    state: Mapping[Any, Any] | None = None,
 ) -> BoltRun:
     """Run one task of a bolt on tuples: initialize, process, ticks, and an orderly stop.
 
@@ -170,6 +179,8 @@ def run_bolt(
         Options of the topology.
     ticks : int
         Number of tick tuples after the tuples. A bolt that holds tuples gets more when it stops, as in any run.
+    state : mapping, optional
+        What the state of a StatefulBolt holds at first. It is pickled, as in a file.
 
     Returns
     -------
@@ -180,7 +191,7 @@ def run_bolt(
     ArgumentTypeError, ArgumentValueError
         An argument is no bolt, no tuple of `make_tuple`, or a tuple that was processed before.
     TopologyError
-        The bolt cannot be part of a topology.
+        The bolt cannot be part of a topology, or its state cannot be pickled.
     Exception
         The one that escaped from the bolt, from `initialize` for instance, or from `process` if `auto_fail` is False.
 
@@ -202,7 +213,8 @@ def run_bolt(
     read: list[Tuple] = []
     topology, options = _make_topology(bolt, given, read, conf, ticks)
     settled = _SettledRecorder()
-    scheduler = Scheduler.of(topology, options, hooks=[settled], no_restart=True)
+    kept = None if state is None else make_snapshot(topology.__name__, {_BOLT: [state]})
+    scheduler = Scheduler.of(topology, options, hooks=[settled], no_restart=True, state=kept)
     scheduler.settle()
     bolts = [] if scheduler.runtime.lifecycle.executors is None else scheduler.runtime.lifecycle.executors.bolts
     [executor] = [each for each in bolts if each.tasks[0].collector.component == _BOLT]
@@ -222,7 +234,8 @@ def run_bolt(
     ours = {id(tup) for tup in given}  # which excludes ticks that pystorm's bolts ack
     acked = [tup for tup in settled.acked if id(tup) in ours]
     held = [tup for tup in given if not tup._is_settled]
-    return BoltRun(task.bolt, emitted, acked, settled.failed, held, settled.reasons, report)
+    [left] = read_state(scheduler.runtime.snapshot_state()).get(_BOLT, [{}])
+    return BoltRun(task.bolt, emitted, acked, settled.failed, held, settled.reasons, report, left)
 
 
 def _check_tuples(tuples: Iterable[Tuple]) -> list[Tuple]:

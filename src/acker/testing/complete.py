@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from acker.errors import ArgumentValueError
-from acker.local import Hook, RunReport
+from acker.local import Hook, RunReport, read_state
 from acker.testing.components import AckFailTracker, FeederSpout, as_fixed_tuple, find_misfit
 from acker.testing.scheduler import Scheduler
 from acker.topology import Graph, Topology
@@ -45,12 +45,15 @@ class Completed:
     report : RunReport
     streams : dict
         Component -> the names of its streams.
+    states : dict
+        Component -> what the state of each task held at the end; of stateful bolts.
     """
 
     emitted: Mapping[tuple[str, str], Sequence[tuple[Any, ...]]]
     trackers: Mapping[str, AckFailTracker]
     report: RunReport
     streams: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    states: Mapping[str, Sequence[dict[Any, Any]]] = field(default_factory=dict)
 
     def tuples(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
         """Return the values that a component emitted to a stream, in the order of the run.
@@ -128,7 +131,9 @@ def complete_topology(
     scheduler = Scheduler.of(replace(graph, nodes=nodes), conf, seed=seed, hooks=[recorder], no_restart=no_restart)
     report = scheduler.drain(steps_max=steps_max)
     trackers = {name: spout.tracker for name, spout in fed.items()}
-    return Completed(recorder.emitted, trackers, report, {name: list(node.streams) for name, node in nodes.items()})
+    streams = {name: list(node.streams) for name, node in nodes.items()}
+    states = read_state(scheduler.runtime.snapshot_state())
+    return Completed(recorder.emitted, trackers, report, streams, states)
 
 
 def _make_feeder(graph: Graph, name: str, tuples: Sequence[Sequence[Any]]) -> type[FeederSpout]:
