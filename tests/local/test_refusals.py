@@ -305,6 +305,19 @@ def test_what_an_init_raises_names_the_component():
     assert raised.value.__notes__ == ["topology T, component 'bolt': raised by Breaks()"]
 
 
+def test_what_initialize_raises_names_the_component():
+    class Breaks(Bolt):
+        def initialize(self, conf, context):
+            raise OSError("no such device")
+
+        def process(self, tup):
+            pass
+
+    with pytest.raises(OSError, match="no such device") as raised:
+        run(topology(bolt=Breaks), until="drained", no_restart=True)
+    assert raised.value.__notes__ == ["topology T, component 'bolt': raised by initialize() of task 2"]
+
+
 @pytest.mark.parametrize("conf", ["drained", "30s", 100])
 def test_a_conf_that_is_meant_for_until_says_so(conf):
     text = f"conf: expected a dict of options such as .*, got {conf!r}; write until={conf!r}"

@@ -217,16 +217,18 @@ class ExecutorSet:
         )
 
     def _make_component(self, node: Node) -> Component:
-        where = f"topology {self._parts.graph.name}, component {node.name!r}"
         try:
             component = node.component()
         except Exception as error:
-            error.add_note(f"{where}: raised by {node.component.__name__}()")
+            error.add_note(f"{self._where(node)}: raised by {node.component.__name__}()")
             raise
         wrong = missing_super_init(component)
         if wrong is not None:
-            raise TopologyError(f"{where}: {wrong}")
+            raise TopologyError(f"{self._where(node)}: {wrong}")
         return component
+
+    def _where(self, node: Node) -> str:
+        return f"topology {self._parts.graph.name}, component {node.name!r}"
 
     def _routes(self, node: Node, task: int, outbox: Outbox, outlets: dict[int, Outlet]) -> dict[str | None, Route]:
         parts = self._parts
@@ -261,7 +263,11 @@ class ExecutorSet:
             calls.append(("init_state", (state,)))
         collector.prepare_hooks(options, context)
         for method, arguments in calls:
-            returned = getattr(component, method)(*arguments)
+            try:
+                returned = getattr(component, method)(*arguments)
+            except Exception as error:
+                error.add_note(f"{self._where(node)}: raised by {method}() of task {task}")
+                raise
             if returned is not None:
                 collector._refuse_unrun(method, returned)
 
