@@ -114,6 +114,7 @@ def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str
     """Run until the condition holds, the runtime is stopped, or the query fails."""
     parsed = runtime.watch_for(until)
     runtime.start()
+    runtime.raise_error()
     query = _start_query(runtime, checkpoint, trigger)
     lifecycle = runtime.lifecycle
     try:

@@ -70,9 +70,10 @@ class SparkRuntime(LocalRuntime):
         for acker in self.ackers:  # a micro-batch ends all its trees
             acker.open_roots = self.lifecycle.open_roots
         state_root = checkpoint
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         if checkpoint is None:
             _refuse_remote_state(spark, self.graph)
-            self._folder = tempfile.TemporaryDirectory(prefix="acker-state-")
+            self._folder = tempfile.TemporaryDirectory(prefix="acker-state-", ignore_cleanup_errors=True)
             state_root = self._folder.name
         assert state_root is not None
         base = self._base_plan(plan, f"{state_root}/state")
@@ -111,8 +112,20 @@ class SparkRuntime(LocalRuntime):
         assert isinstance(executors, DriverExecutors)
         return executors
 
+    def join(self) -> None:
+        """Wait until all has ended, and remove the state of a batch job."""
+        super().join()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def raise_error(self) -> None:
+        """Raise what the start has ended with, if it has."""
+        if self.error is not None:
+            raise self.error
+
     def start_batches(self) -> None:
         """Run micro-batches on the executor's own thread, whenever tuples wait; the DataFrames of spouts first."""
+        self.raise_error()
         self._may_read.set()
         self.executors.spark.run_batch = self._run_batch
         self.executors.spark.signal.set()
