@@ -295,6 +295,8 @@ class MicroBatches:
                 collector.failed += counters["failed"]
             for stream, emitted in counters["emitted"].items():
                 collector.routes[stream].emitted += emitted
+            for outlet, sent in zip(collector.outlets, counters["sent"], strict=True):
+                outlet.sent += sent
             for name, count in counters["user"].items():
                 collector.count(name, count)
             if isinstance(collector.latency, SummedLatencies):

@@ -188,7 +188,7 @@ class StageWorker:
                 "acked": task.collector.acked,
                 "failed": getattr(task.collector, "failed", 0),
                 "emitted": {name: route.emitted for name, route in task.collector.routes.items() if name is not None},
-                "transferred": sum(outlet.sent for outlet in task.collector.outlets),
+                "sent": [outlet.sent for outlet in task.collector.outlets],
                 "user": task.collector.user,
                 "latency": task.collector.latency.totals(),
                 "busy_ns": executor.busy_ns // len(executor.tasks),
