@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from acker.connectors.attempts import Attempt
 from acker.connectors.handles import describe
 from acker.connectors.intake import Intake
 from acker.connectors.options import IntakeOptions
@@ -28,8 +29,9 @@ class SourceSpout(Spout):
     """A spout that reads a source on an I/O thread of each task, so that leases live while the topology is busy.
 
     A message is emitted as the values ``value``, ``key`` and ``headers``, and acked at the broker when its tuple tree
-    is acked. A tree that fails or times out is tried again after a back-off, and after `attempts_max` attempts its
-    message becomes a dead letter. Trees that a restart or a stop ends go back to the broker, and count as no attempt.
+    is acked; on Spark, after the commit of the micro-batch. A tree that fails or times out is tried again after a
+    back-off, and after `attempts_max` attempts its message becomes a dead letter. Trees that a restart or a stop ends
+    go back to the broker, and count as no attempt.
 
     Use `spec` with a function that makes the source; or derive a class, override `source`, and set the attributes.
 
@@ -45,6 +47,7 @@ class SourceSpout(Spout):
     """
 
     outputs: ClassVar[Outputs | None] = ["value", "key", "headers"]
+    journaled = False  # the broker keeps what is open
     open_max: int = 1000
     attempts_max: int | None = None
     deliveries_max: int | None = None
@@ -131,6 +134,7 @@ class SourceSpout(Spout):
             **{name: options.get(name, getattr(self, name)) for name in names},
             dead_letters=dead_letters() if callable(dead_letters) else dead_letters,
         )
+        self._set_options(intake_options)
         self._intake = Intake(make_source(), intake_options, self.logger, self._turn)
         self._reported = dict.fromkeys(_SHOWN, 0)
         self._intake.start()
@@ -151,7 +155,7 @@ class SourceSpout(Spout):
             reason = Reason(ReasonKind.FAILED, self.component_name, self.task_id, text, attempt.number)
             self._intake.post((attempt.message_id, reason, True))
             return
-        self.emit(values, tup_id=attempt.message_id)
+        self.emit(values, tup_id=self._tup_id(attempt))
 
     def ack(self, tup_id: Any) -> None:
         """Let the broker have the ack."""
@@ -179,6 +183,12 @@ class SourceSpout(Spout):
             self._intake.join()
             self.keep_alive()
         super().close()
+
+    def _tup_id(self, attempt: Attempt) -> Any:
+        return attempt.message_id
+
+    def _set_options(self, options: IntakeOptions) -> None:
+        """Take the options, before the source connects."""
 
     def _turn(self, items: list[Any]) -> float:
         for message_id, reason, is_final in items:

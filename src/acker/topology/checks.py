@@ -387,11 +387,28 @@ def check_ticks(graph: Graph, conf: Mapping[str, Any]) -> None:
 
 
 def check_for_one_process(graph: Graph, conf: Mapping[str, Any]) -> None:
-    """Refuse what cannot run in one process: see `check_ticks`; and a spout that only gives a DataFrame."""
+    """Refuse what cannot run in one process: see `check_ticks` and `check_journal`; and spouts with DataFrames only."""
     check_ticks(graph, conf)
+    check_journal(graph)
     for node in graph.spouts:
         if getattr(node.component, "next_tuple", None) is Spout.next_tuple:
             raise TopologyError(
                 f"topology {graph.name}, component {node.name!r}: {node.component.__name__} has frame() and no"
                 " next_tuple(); run it with acker.spark, or give the class def next_tuple(self)"
+            )
+
+
+def check_journal(graph: Graph) -> None:
+    """Refuse a spout that leaves its tuples to a journal. Called by runtimes that have none on disk.
+
+    Raises
+    ------
+    TopologyError
+    """
+    for node in graph.spouts:
+        if issubclass(node.component, Spout) and node.component._needs_journal:
+            raise TopologyError(
+                f"topology {graph.name}, component {node.name!r}: {node.component.__name__} leaves its messages to the"
+                " journal of acker.spark.run(..., checkpoint=...), which this run does not have, so a crash would lose"
+                " them; take a SourceSpout, which acks a message when its tuple tree is acked"
             )

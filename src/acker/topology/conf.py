@@ -111,6 +111,7 @@ OPTIONS: Final[dict[str, Option]] = {
         1, "milliseconds that an executor waits when its spouts emit nothing", 0, 60_000
     ),
     "topology.async.max.concurrency": _integer(128, "number of coroutines that one executor runs at once", 1),
+    "topology.spark.streaming": _boolean(False, "set by acker.spark: whether the topology runs as a stream"),
     "topology.debug": _boolean(False, "the attribute `debug` of components"),
 }
 

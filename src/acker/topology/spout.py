@@ -29,9 +29,15 @@ class Spout(Component):
     ----------
     tup_id_column : str or None
         The column of `frame` with the tuples' ids; None: they are not tracked.
+    journaled : bool
+        Whether `acker.spark` runs its open tuples again from the journal after a crash. False: the spout's source
+        delivers them again, so the journal does not.
     """
 
     tup_id_column: ClassVar[str | None] = None
+    journaled: ClassVar[bool] = True
+    # Whether a runtime without a journal on disk would lose its tuples.
+    _needs_journal: ClassVar[bool] = False
 
     _finished: bool = False
 
@@ -100,6 +106,17 @@ class Spout(Component):
         ----------
         tup_id : hashable
         reason : Reason, optional
+        """
+
+    def on_journaled(self, tup_ids: Sequence[Hashable]) -> None:
+        """Handle that the journal of `acker.spark` has these tuples on disk: a crash does not lose them any more.
+
+        Unlike the other methods it is called by another thread. A tuple that is emitted again is reported again.
+
+        Parameters
+        ----------
+        tup_ids : sequence of hashable
+            Tracked tuples of this task.
         """
 
     def keep_alive(self) -> Any:
@@ -257,11 +274,15 @@ class ReliableSpout(Spout):
             reason = dataclasses.replace(reason, attempt=entry.attempt)
         counted = reason.kind not in _NOT_COUNTED
         if counted and entry.attempt > self.max_fails:
-            self._replays.forget(tup_id)
-            self.dead_letter(tup_id, entry.values, reason)
+            self._give_up(tup_id, reason)
             return
         secs = backoff(entry.attempt, self.backoff_secs, self.backoff_secs_max)
         self._replays.schedule(tup_id, self._collector.now_ms() + round(secs * 1000), counted=counted)
+
+    def _give_up(self, tup_id: Any, reason: Reason) -> None:
+        entry = self._replays.forget(tup_id)
+        assert entry is not None
+        self.dead_letter(tup_id, entry.values, reason)
 
     def dead_letter(self, tup_id: Any, values: Sequence[Any], reason: Reason) -> None:
         """Handle a tuple that failed too often. Logs it at ERROR and counts it; override to keep it somewhere.

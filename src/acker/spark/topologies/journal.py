@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pyarrow import fs
@@ -67,12 +67,24 @@ class BatchPlan:
     entries : mapping of int to JournalEntry
         Root id -> the tuple whose tree it is.
     ticks : frozenset of str
+    borrowed : frozenset of int
+        Root ids of trees whose source keeps them until they are acked. After a crash it delivers them again, so they
+        are left out of a micro-batch that is done again.
+    left_out : frozenset of int
+        Those that are left out.
     """
 
     letters: Sequence[Letter] = ()
     tracks: Mapping[int, int] = field(default_factory=dict)
     entries: Mapping[int, JournalEntry] = field(default_factory=dict)
     ticks: frozenset[str] = frozenset()
+    borrowed: frozenset[int] = frozenset()
+    left_out: frozenset[int] = frozenset()
+
+    def recovered(self) -> BatchPlan:
+        """Return the plan as it is done again after a crash."""
+        tracks = {root_id: ack_val for root_id, ack_val in self.tracks.items() if root_id not in self.borrowed}
+        return replace(self, tracks=tracks, left_out=self.borrowed)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class MicroBatches:
         self._plan = plan
         self._journal = journal
         self._seed = run_seed
+        self._stateful = any(map(is_stateful, plan.graph.nodes.values()))
         self.last, self._commit = journal.last_commit()
         self._check_tasks()
         self._ticked = time.monotonic()
@@ -89,13 +90,15 @@ class MicroBatches:
 
     def attach(self, executors: DriverExecutors) -> None:
         """Take the executors of a start, and give the spouts what the checkpoint kept for them."""
-        self.tuples = SpoutTuples(executors)
+        tuples = SpoutTuples(executors)
         entries = self._commit.entries
         planned = self._journal.plan(self.last + 1)
         if planned is not None:  # it will be done again, with the tuples that are in it
+            tuples.check(planned.entries.values())
             keys = {entry.key for entry in planned.entries.values()}
             entries = [entry for entry in entries if entry.key not in keys]
-        self.tuples.restore(entries)
+        tuples.restore(entries)
+        self.tuples = tuples
 
     @property
     def _tuples(self) -> SpoutTuples:
@@ -124,10 +127,18 @@ class MicroBatches:
                 chunks, tuples = spark.take()
                 planned = self._make_plan(chunks)
                 if not planned.letters and not frames and not planned.ticks:
+                    self.save()
                     return False
                 self._journal.write_plan(batch, planned)
+                self._tuples.tell_journaled(planned.entries.values())
             elif planned.letters:
-                logger.warning("micro-batch %d: its %d trees run again", batch, len(planned.tracks))
+                planned = planned.recovered()
+                logger.warning(
+                    "micro-batch %d: its %d trees run again; %d others come from their source again",
+                    batch,
+                    len(planned.tracks),
+                    len(planned.left_out),
+                )
             result, failed = self._evaluate(batch, planned, frames)
             self._finish(batch, planned, result, failed, chunks)
             return True
@@ -138,6 +149,13 @@ class MicroBatches:
             if tuples:
                 spark.inbox.done(tuples)
             spark.is_running = False
+
+    def save(self) -> None:
+        """Forget in the journal what the spouts have given up since the last micro-batch."""
+        entries = self._tuples.after_batch((), (), ())
+        if {entry.key for entry in entries} != {entry.key for entry in self._commit.entries}:
+            self._commit = replace(self._commit, entries=entries)
+            self._journal.commit(self.last, self._commit)
 
     def _make_plan(self, chunks: Sequence[Chunk]) -> BatchPlan:
         """Return the tuples as letters, with their trees."""
@@ -155,7 +173,8 @@ class MicroBatches:
             Letter(keys[place], stage, -1, seq, encode_tuples(parts))
             for seq, ((stage, place), parts) in enumerate(sorted(by_place.items()))
         ]
-        return BatchPlan(letters, tracks, self._tuples.entries(chunks), self._due_ticks())
+        entries, borrowed = self._tuples.entries(chunks)
+        return BatchPlan(letters, tracks, entries, self._due_ticks(), borrowed)
 
     def _due_ticks(self) -> frozenset[str]:
         now = time.monotonic()
@@ -181,11 +200,11 @@ class MicroBatches:
         job = MicroBatchJob(self._spark, plan, planned.letters, frames, tracks, self._named())
         try:
             for number in range(_EVALUATIONS_MAX):
-                result = job.evaluate(frozenset(failed), self._derive(batch, number))
+                result = job.evaluate(planned.left_out.union(failed), self._derive(batch, number))
                 self.evaluations += 1
                 new = {tree.root_id: tree for tree in result.failed}
                 failed.update(new)
-                if not result.touched:
+                if not new or not self._stateful:
                     return result, failed
                 logger.info("micro-batch %d: %d trees failed; it is computed again without them", batch, len(new))
         finally:

@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from acker.errors import SessionError, TopologyError
@@ -18,10 +19,10 @@ from acker.spark.topologies.micro_batches import MicroBatches
 from acker.spark.topologies.spark_executor import DriverExecutors
 from acker.spark.topologies.stage_plan import StagePlan, is_stateful, plan_stages
 from acker.spark.topologies.stage_worker import MicroBatchPlan
-from acker.topology.checks import check_ticks
+from acker.topology.checks import check_journal, check_ticks
 from acker.topology.conf import check, resolve
 from acker.topology.definition import Topology
-from acker.topology.graph import Graph, graph_of
+from acker.topology.graph import Graph, Node, graph_of
 from acker.topology.spout import has_frame
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ class SparkRuntime(LocalRuntime):
         overrides = check({} if conf is None else conf)
         if "topology.max.spout.pending" not in graph.conf:
             overrides.setdefault("topology.max.spout.pending", _PENDING_MAX)
+        if checkpoint is None:
+            check_journal(graph)
+        overrides["topology.spark.streaming"] = checkpoint is not None
         plan = plan_stages(graph)
         super().__init__(topology, overrides, hooks=hooks, no_restart=True, environment=environment)
         self.spark = spark
@@ -87,7 +91,7 @@ class SparkRuntime(LocalRuntime):
         cores = spark.sparkContext.defaultParallelism
         behind = [graph.nodes[name].par for name, stage in plan.stage_of.items() if stage > 0]
         return MicroBatchPlan(
-            graph,
+            _without_spouts(graph),
             dict(self._parts.conf),
             plan,
             places=max(1, min(max(behind, default=1), 4 * cores)),
@@ -172,10 +176,26 @@ class SparkRuntime(LocalRuntime):
             self.end_frames()
         return ran
 
+    def stop(self, drain_secs: float | None = None) -> None:
+        """Stop in order; see `LocalRuntime.stop`."""
+        super().stop(drain_secs)
+        if self.batches.tuples is not None and not self.executors.spark.is_running:
+            self.batches.save()
+
     def _find_stall(self) -> str | None:
         if self.lifecycle.executors is not None and self.executors.spark.is_running:
             return None
         return super()._find_stall()
+
+
+def _without_spouts(graph: Graph) -> Graph:
+    """Return the graph without the options of spouts that run on the driver: passwords, or what cannot be pickled."""
+    stay = {name: replace(node, conf={}) for name, node in graph.nodes.items() if _stays(node)}
+    return replace(graph, nodes={**graph.nodes, **stay})
+
+
+def _stays(node: Node) -> bool:
+    return node.kind == "spout" and not has_frame(node.component)
 
 
 def _refuse_remote_state(spark: SparkSession, graph: Graph) -> None:

@@ -33,7 +33,7 @@ class SpoutTuples:
         Raises
         ------
         CheckpointError
-            The topology has no such spout.
+            The topology has no such spout, or it takes no tuples from the journal.
         """
         for entry in entries:
             self._journaled.add(entry.key)
@@ -47,6 +47,11 @@ class SpoutTuples:
                 due_ms = self._task(entry).collector.now_ms() + wait_ms
                 spout._replays.schedule(entry.tup_id, due_ms, counted=entry.due is not None)
 
+    def check(self, entries: Iterable[JournalEntry]) -> None:
+        """Check that the topology has the spouts of some tuples; see `restore`."""
+        for entry in entries:
+            self._task(entry)
+
     def _task(self, entry: JournalEntry) -> Any:
         task = self._tasks.get(entry.task)
         if task is None:
@@ -54,21 +59,31 @@ class SpoutTuples:
                 f"task {entry.task}: the checkpoint has the tuple {entry.tup_id!r} of a spout that is not in this"
                 " topology; begin with a new checkpoint"
             )
+        if not task.spout.journaled:
+            raise CheckpointError(
+                f"component {task.collector.component!r}: the checkpoint has the open tuple {entry.tup_id!r}, and"
+                f" {type(task.spout).__name__} takes no tuples from the journal; run the class that emitted it until"
+                " the topology is drained, or begin with a new checkpoint"
+            )
         return task
 
     def tell_later(self, entry: JournalEntry, reason: Any) -> None:
         """Tell a spout an outcome on its own thread, before it is asked for further tuples."""
         self.executors.feed(self._task(entry)).put(entry, reason)
 
-    def entries(self, chunks: Sequence[Chunk]) -> dict[int, JournalEntry]:
-        """Return what the spouts know of the trees of some tuples: root id -> entry."""
+    def entries(self, chunks: Sequence[Chunk]) -> tuple[dict[int, JournalEntry], frozenset[int]]:
+        """Return what the spouts know of the trees of some tuples: root id -> entry; and the borrowed root ids."""
         found: dict[int, Tuple] = {}
         for _, tuples in chunks:
             for tup in tuples:
                 for root_id in tup._ids or ():
                     found.setdefault(root_id, tup)
         entries: dict[int, JournalEntry] = {}
+        borrowed: set[int] = set()
         for number, task in self._tasks.items():
+            if not task.spout.journaled:
+                borrowed.update(each.root_id for each in list(task.collector.pending.values()))
+                continue
             attempts = task.spout if isinstance(task.spout, ReliableSpout) else None
             for pending in list(task.collector.pending.values()):
                 tup_of = found.get(pending.root_id)
@@ -78,7 +93,15 @@ class SpoutTuples:
                     entries[pending.root_id] = JournalEntry(
                         number, pending.tup_id, values, tup_of.stream, attempt=attempt
                     )
-        return entries
+        return entries, frozenset(borrowed & found.keys())
+
+    def tell_journaled(self, entries: Iterable[JournalEntry]) -> None:
+        """Tell the spouts which of their tuples are on disk."""
+        by_task: dict[int, list[Any]] = {}
+        for entry in entries:
+            by_task.setdefault(entry.task, []).append(entry.tup_id)
+        for number, tup_ids in by_task.items():
+            self._tasks[number].spout.on_journaled(tup_ids)
 
     def after_batch(
         self, planned: Iterable[JournalEntry], acked: Iterable[JournalEntry], failed: Sequence[JournalEntry]
@@ -93,8 +116,9 @@ class SpoutTuples:
         ended = {entry.key for entry in acked}
         told = {entry.key for entry in failed}
         self._journaled |= {entry.key for entry in planned} | told
-        self._journaled -= ended
-        return [*failed, *self._waiting(ended | told)]
+        kept = [*failed, *self._waiting(ended | told)]
+        self._journaled = {entry.key for entry in kept}  # the others were acked, or are dead letters
+        return kept
 
     def _waiting(self, known: Collection[tuple[int, Any]]) -> list[JournalEntry]:
         entries: dict[tuple[int, Any], JournalEntry] = {}
