@@ -76,6 +76,7 @@ TESTED_WITH_OTHERS = {
         "topology/storm/component",
         "topology/storm/spout",
     ],
+    "spark/topologies/test_broker_spouts.py": ["connectors/journaled_spout"],
     "torture/test_shipping.py": ["spark/shipping"],
     "spark/test_entries.py": ["spark/messages", "spark/user_frames"],
     "spark/pipelines/test_stages.py": ["spark/pipelines/collector", "spark/pipelines/transforms"],

@@ -4,6 +4,7 @@ from acker.connectors.bolt import PublishBolt
 from acker.connectors.consumer import Consumer
 from acker.connectors.dead_letters import DeadLetterFile
 from acker.connectors.handles import Child, ConsumedMessage, Handle
+from acker.connectors.journaled_spout import JournaledSourceSpout
 from acker.connectors.open_messages import OpenMessage, OpenMessages
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.connectors.source import Delivery, Source, SourceEvents
@@ -16,6 +17,7 @@ __all__ = [
     "DeadLetterFile",
     "Delivery",
     "Handle",
+    "JournaledSourceSpout",
     "OpenMessage",
     "OpenMessages",
     "Outgoing",

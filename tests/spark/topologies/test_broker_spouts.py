@@ -1,0 +1,164 @@
+"""Spouts over a broker, here one in memory, on Spark: when the broker hears of a message, and what a crash does."""
+
+from collections import Counter
+
+import pytest
+
+from acker import CheckpointError, TopologyError
+from acker.connectors import JournaledSourceSpout, SourceSpout
+from acker.local import LocalRuntime
+from acker.spark.topologies.bolt_state import StateFiles
+from acker.spark.topologies.journal import Journal
+from acker.spark.topologies.micro_batches import MicroBatches
+from acker.spark.topologies.run import run
+from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
+from acker.topology import Grouping, StatefulBolt, Topology
+
+WORDS = [b"lamp", b"desk", b"lamp", b"sofa", b"desk", b"lamp"]
+
+
+class Count(StatefulBolt):
+    """Counts values; refuses those that begin with "bad"."""
+
+    outputs = ["value", "n"]
+
+    def process(self, tup):
+        if tup.value.startswith(b"bad"):
+            raise LookupError("no lamp")
+        self.state[tup.value] = self.state.get(tup.value, 0) + 1
+
+
+def topology_of(broker, spout, **options):
+    options = {"backoff_secs": 0.001, "backoff_secs_max": 0.002, **options}
+
+    class Orders(Topology):
+        orders = spout.spec(source=lambda: MemorySource(broker), **options)
+        count = Count.spec(inputs={orders: Grouping.fields("value")}, par=2)
+
+    return Orders
+
+
+class Letters(MemoryPublisher):
+    """Dead letters; after each the broker gets one more message, so that a run can end behind it."""
+
+    def __init__(self, broker):
+        super().__init__()
+        self.orders = broker
+
+    def publish(self, messages):
+        answers = super().publish(messages)
+        self.orders.publish([b"last"] * len(messages))
+        return answers
+
+
+class CrashError(Exception):
+    """Stands for the end of the driver."""
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return str(tmp_path / "checkpoint")
+
+
+def states_of(checkpoint):
+    """Return what the committed state of all tasks holds."""
+    _, commit = Journal(checkpoint).last_commit()
+    files = StateFiles(f"{checkpoint}/state", commit.chains, 0)
+    found = Counter()
+    for task in commit.chains:
+        found.update(dict(files.new_state(task).items()))
+    return found
+
+
+def crash(patch, where):
+    """Let the first micro-batch with tuples end like a crash: "planned", when its plan is written, or "committed"."""
+    crashed = []
+    name = "_evaluate" if where == "planned" else "_tell"
+
+    def call(batches, *arguments):
+        crashed.append(where)
+        raise CrashError
+
+    patch.setattr(MicroBatches, name, call)
+    return crashed
+
+
+def run_until(topology, spark, checkpoint, until):
+    return run(topology, spark=spark, checkpoint=checkpoint, until=until, trigger="0 seconds")
+
+
+@pytest.mark.parametrize("spout", [SourceSpout, JournaledSourceSpout])
+def test_failures_are_tried_again_and_then_given_up(spark, checkpoint, spout):
+    broker = MemoryBroker()
+    letters = Letters(broker)
+    broker.publish([*WORDS, b"bad"], {"h": 1})
+    topology = topology_of(broker, spout, attempts_max=3, dead_letters=lambda: letters)
+    report = run_until(topology, spark, checkpoint, "7")
+    assert broker.left() == 0 and broker.violations == []
+    (letter,) = letters.published
+    assert letter.value == b"bad" and letter.headers["h"] == 1 and letter.headers["acker-attempts"] == 3
+    assert "LookupError: no lamp" in letter.headers["acker-reason"]
+    assert states_of(checkpoint) == Counter([*WORDS, b"last"])
+    stats = report.stats.components()["orders"]
+    assert (stats.acked, stats.dead_letters) == (7, 1)
+
+
+@pytest.mark.parametrize(("where", "twice"), [("planned", False), ("committed", True)])
+def test_a_source_spout_leaves_a_crash_to_the_broker(spark, checkpoint, monkeypatch, where, twice):
+    broker = MemoryBroker()
+    broker.publish(WORDS)
+    topology = topology_of(broker, SourceSpout)
+    with monkeypatch.context() as patch:
+        crash(patch, where)
+        with pytest.raises(CrashError):
+            run_until(topology, spark, checkpoint, None)
+    assert broker.acked == [] and broker.left() == len(WORDS)  # whatever the journal has
+    first = states_of(checkpoint)
+    assert bool(first) is twice
+    run_until(topology, spark, checkpoint, str(len(WORDS)))
+    assert sorted(broker.acked) == sorted(WORDS)
+    assert states_of(checkpoint) == Counter(WORDS) + first
+
+
+@pytest.mark.parametrize("where", ["planned", "committed"])
+def test_the_journal_has_what_a_journaled_spout_has_acked(spark, checkpoint, monkeypatch, where):
+    broker = MemoryBroker()
+    letters = Letters(broker)
+    broker.publish([*WORDS, b"bad"])
+    topology = topology_of(broker, JournaledSourceSpout, attempts_max=2, dead_letters=lambda: letters)
+    with monkeypatch.context() as patch:
+        crash(patch, where)
+        with pytest.raises(CrashError):
+            run_until(topology, spark, checkpoint, None)
+    assert len(broker.acked) > 0
+    committed = sum(states_of(checkpoint).values())
+    assert (committed > 0) is (where == "committed")
+    run_until(topology, spark, checkpoint, str(7 - committed))
+    assert broker.left() == 0 and sorted(broker.acked) == sorted([*WORDS, b"bad", b"last"])
+    assert states_of(checkpoint) == Counter([*WORDS, b"last"])
+    assert [letter.value for letter in letters.published] == [b"bad"]
+
+
+def test_a_run_without_a_journal_on_disk_refuses_a_journaled_spout(spark):
+    topology = topology_of(MemoryBroker(), JournaledSourceSpout)
+    with pytest.raises(TopologyError, match="leaves its messages to the journal"):
+        LocalRuntime(topology)
+    with pytest.raises(TopologyError, match="leaves its messages to the journal"):
+        run(topology, spark=spark)
+
+
+def test_a_journaled_spout_refuses_the_brokers_place_for_dead_letters(spark, checkpoint):
+    topology = topology_of(MemoryBroker(dead_letters=True), JournaledSourceSpout, attempts_max=2, dead_letters="broker")
+    with pytest.raises(TopologyError, match="the broker no longer has messages that are in the journal"):
+        run_until(topology, spark, checkpoint, "1")
+
+
+def test_messages_of_the_journal_are_not_left_to_a_source_spout(spark, checkpoint, monkeypatch):
+    broker = MemoryBroker()
+    broker.publish(WORDS)
+    with monkeypatch.context() as patch:
+        crash(patch, "planned")
+        with pytest.raises(CrashError):
+            run_until(topology_of(broker, JournaledSourceSpout), spark, checkpoint, None)
+    with pytest.raises(CheckpointError, match="SourceSpout takes no tuples from the journal"):
+        run_until(topology_of(broker, SourceSpout), spark, checkpoint, "1")
