@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 # What a row holds that is no tuple block, in the column `stage`. All of it travels to the settlement.
 MESSAGES: Final = -1  # a block of messages; `place` is its shard
 REASONS: Final = -2  # why trees failed, a pickle
 COUNTERS: Final = -3  # the counters of one Spark task, a pickle
 STATE: Final = -4  # which files of state one Spark task wrote, a pickle
+OUTCOMES: Final = -5  # the outcomes of the trees of one shard, a pickle
+TOUCHED: Final = -6  # root ids whose tuples reached a stateful bolt, int64; `place` is their shard
 
-MAILBOX_DDL: Final = "place int, stage int, source long, seq long, block binary"
 MAILBOX_SCHEMA: Final = pa.schema(
     {"place": pa.int32(), "stage": pa.int32(), "source": pa.int64(), "seq": pa.int64(), "block": pa.binary()}  # type: ignore[arg-type]
 )
 
 # About the size of an Arrow batch: Spark copies each batch through memory several times.
 _BATCH_BYTES: Final = 16_000_000
+
+
+def mailbox_type() -> StructType:
+    """Return the schema as Spark has it: an object, since Spark's parser takes longer than a small micro-batch has."""
+    from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
+
+    types = (IntegerType(), IntegerType(), LongType(), LongType(), BinaryType())
+    return StructType([StructField(name, kind) for name, kind in zip(MAILBOX_SCHEMA.names, types, strict=True)])
 
 
 class Letter(NamedTuple):

@@ -66,7 +66,6 @@ class MicroBatches:
         self._plan = plan
         self._journal = journal
         self._seed = run_seed
-        self._stateful = any(map(is_stateful, plan.graph.nodes.values()))
         self.last, self._commit = journal.last_commit()
         self._check_tasks()
         self._ticked = time.monotonic()
@@ -204,7 +203,7 @@ class MicroBatches:
                 self.evaluations += 1
                 new = {tree.root_id: tree for tree in result.failed}
                 failed.update(new)
-                if not new or not self._stateful:
+                if not result.touched:
                     return result, failed
                 logger.info("micro-batch %d: %d trees failed; it is computed again without them", batch, len(new))
         finally:

@@ -21,14 +21,16 @@ from acker.spark.topologies.bolt_state import StateChain
 from acker.spark.topologies.frames import FrameRows, emit_rows
 from acker.spark.topologies.mailbox import (
     COUNTERS,
-    MAILBOX_DDL,
     MAILBOX_SCHEMA,
     MESSAGES,
+    OUTCOMES,
     REASONS,
     STATE,
+    TOUCHED,
     Letter,
     batches_of,
     equals,
+    mailbox_type,
 )
 from acker.spark.topologies.stage_plan import is_stateful
 from acker.spark.topologies.stage_worker import MicroBatchPlan, run_stage
@@ -36,9 +38,6 @@ from acker.topology.reasons import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-# The outcomes of one shard, in the column `stage` of the rows that reach the driver.
-OUTCOMES: Final = -5
 
 _OPEN: Final = Reason(ReasonKind.TIMED_OUT, exception="open at the end of its micro-batch, after which nothing ends it")
 
@@ -63,6 +62,8 @@ class MicroBatchResult:
     acked_ids : dict of int to list of int
         Spout task -> message ids of acked trees, of the tasks that want them.
     failed : list of FailedTree
+    touched : bool
+        Whether one of the failed trees has reached a stateful bolt.
     counters : list of dict
     chains : dict of int to StateChain
         The new files of state.
@@ -71,6 +72,7 @@ class MicroBatchResult:
     acked: dict[int, int] = field(default_factory=dict)
     acked_ids: dict[int, list[int]] = field(default_factory=dict)
     failed: list[FailedTree] = field(default_factory=list)
+    touched: bool = False
     counters: list[dict[str, Any]] = field(default_factory=list)
     chains: dict[int, StateChain] = field(default_factory=dict)
 
@@ -127,7 +129,7 @@ class MicroBatchJob:
         run = functools.partial(settle, named=self._named, tracks=self._tracks, excluded=excluded)
         if not self._is_distributed:
             return _read_result(run(rows.toArrow().to_batches()))
-        settled = rows.repartition(plan.shards, "place").mapInArrow(pack_function(run), MAILBOX_DDL)
+        settled = rows.repartition(plan.shards, "place").mapInArrow(pack_function(run), mailbox_type())
         return _read_result(settled.toArrow().to_batches())
 
     def close(self) -> None:
@@ -143,11 +145,11 @@ def _read_spouts(
     parts: list[DataFrame] = []
     for component, rows in frames.items():
         emit = functools.partial(emit_rows, plan, component, rows.message_id)
-        parts.append(rows.frame.mapInArrow(pack_function(emit), MAILBOX_DDL))
+        parts.append(rows.frame.mapInArrow(pack_function(emit), mailbox_type()))
     first = [letter for letter in letters if letter.stage == 0]
     if first or any(plan.plan.stage_of[name] == 0 for name in plan.ticks):
         run = functools.partial(run_stage, plan, 0)
-        parts.append(_frame_of(spark, first).mapInArrow(pack_function(run), MAILBOX_DDL))
+        parts.append(_frame_of(spark, first).mapInArrow(pack_function(run), mailbox_type()))
     later = [letter for letter in letters if letter.stage != 0]
     if later or not parts:
         parts.append(_frame_of(spark, later))
@@ -159,13 +161,13 @@ def _run_stages(frame: DataFrame, plan: MicroBatchPlan, first: int, last: int) -
     for stage in range(first, last + 1):
         run = functools.partial(run_stage, plan, stage)
         shuffled = frame.repartition(plan.places, "place").sortWithinPartitions("source", "seq")
-        frame = shuffled.mapInArrow(pack_function(run), MAILBOX_DDL)
+        frame = shuffled.mapInArrow(pack_function(run), mailbox_type())
     return frame
 
 
 def _frame_of(spark: SparkSession, letters: Sequence[Letter]) -> DataFrame:
     table = pa.Table.from_batches(batches_of(list(letters)), MAILBOX_SCHEMA)
-    return spark.createDataFrame(table, MAILBOX_DDL)
+    return spark.createDataFrame(table, mailbox_type())
 
 
 def _track(combiner: Combiner, tracks: Mapping[int, tuple[int, int, int]]) -> None:
@@ -193,11 +195,14 @@ def settle(
     """Settle the messages among some rows, and pass the others on; a function of `mapInArrow`."""
     combiner = Combiner()
     _track(combiner, tracks)
+    touched = [np.empty(0, np.int64)]
     for batch in batches:
         is_message = equals(batch.column(1), MESSAGES)
+        is_touched = equals(batch.column(1), TOUCHED)
         for block in batch.filter(is_message).column(4):
             combiner.merge(decode_block(block.as_buffer())[0])
-        others = batch.filter(pc.invert(is_message))
+        touched += [np.frombuffer(block.as_buffer(), np.int64) for block in batch.filter(is_touched).column(4)]
+        others = batch.filter(pc.invert(pc.or_(is_message, is_touched)))
         if others.num_rows:
             yield others
     done = combiner.settle(include_pending=True)
@@ -213,7 +218,8 @@ def settle(
     }
     left = counts & (done.outcome != Outcome.ACKED)
     rows = [column[left].tolist() for column in (done.root_id, done.task_id, done.message_id, done.outcome)]
-    content = dict(zip(tasks.tolist(), sizes.tolist(), strict=True)), acked_ids, rows
+    has_touched = bool(np.isin(np.concatenate(touched), done.root_id[left]).any())
+    content = dict(zip(tasks.tolist(), sizes.tolist(), strict=True)), acked_ids, rows, has_touched
     yield from batches_of([Letter(0, OUTCOMES, -1, 0, pickle.dumps(content))])
 
 
@@ -235,7 +241,8 @@ def _read_result(batches: Iterable[pa.RecordBatch]) -> MicroBatchResult:
                     if str(reason) < str(known):
                         reasons[root_id] = reason
             elif kind == OUTCOMES:
-                acked, acked_ids, rows = content
+                acked, acked_ids, rows, touched = content
+                result.touched |= touched
                 for task, count in acked.items():
                     result.acked[task] = result.acked.get(task, 0) + count
                 for task, ids in acked_ids.items():

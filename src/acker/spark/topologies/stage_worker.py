@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from acker._engine.combiner import Combiner
+from acker._engine.combiner import Combiner, shard_of
 from acker._flow import AckBatch, columns_of
 from acker.spark.blocks import encode_blocks
 from acker.spark.placement import placements
 from acker.spark.topologies.bolt_state import StateChain, StateFiles
-from acker.spark.topologies.mailbox import COUNTERS, MESSAGES, REASONS, STATE, Letter, batches_of, equals
+from acker.spark.topologies.mailbox import COUNTERS, MESSAGES, REASONS, STATE, TOUCHED, Letter, batches_of, equals
 from acker.spark.topologies.stage_executors import StageExecutors, StagePlace
-from acker.spark.topologies.stage_plan import StagePlan
+from acker.spark.topologies.stage_plan import StagePlan, is_stateful
 from acker.spark.topologies.tuple_blocks import Chunk, decode_tuples, encode_tuples
 from acker.topology.graph import Graph
 from acker.topology.reasons import Reason
@@ -95,6 +97,8 @@ class StageWorker:
         self._states = StateFiles(plan.state_root, plan.states, plan.batch)
         self.executors = StageExecutors(plan.graph, plan.conf, plan.plan, place, self._states)
         self._combiner = Combiner()
+        self._stateful = {task for node in plan.graph.bolts if is_stateful(node) for task in node.tasks}
+        self._touched: list[npt.NDArray[np.int64]] = []
         self._reasons: list[tuple[int, Reason]] = []
         self._waiting: dict[tuple[int, int], list[Chunk]] = {}
         self._waiting_tuples: dict[tuple[int, int], int] = {}
@@ -116,10 +120,14 @@ class StageWorker:
         yield from self.finish()
 
     def _take(self, block: Any) -> None:
-        for task, tuples in decode_tuples(block, self._source_of, self._plan.excluded):
+        for task, tuples in decode_tuples(block, self._source_of, self._plan.excluded, self._note_roots):
             queue, place = self.executors.inbox_of_task(task)
             queue.put((place, tuples), len(tuples))
         self.work()
+
+    def _note_roots(self, task: int, root_ids: npt.NDArray[np.int64]) -> None:
+        if task in self._stateful:
+            self._touched.append(root_ids)
 
     def work(self) -> None:
         """Process what is in the queues, and gather what comes out."""
@@ -163,12 +171,20 @@ class StageWorker:
         for shard, block in encode_blocks(combiner, self._plan.shards):
             yield self._number(self._keys[shard], MESSAGES, block)
 
+    def _touched_roots(self) -> Iterator[Letter]:
+        if self._touched:
+            root_ids = np.unique(np.concatenate(self._touched))
+            shards = shard_of(root_ids, self._plan.shards)
+            for shard in np.unique(shards).tolist():
+                yield self._number(self._keys[shard], TOUCHED, root_ids[shards == shard].tobytes())
+
     def finish(self) -> Iterator[pa.RecordBatch]:
         """End the stage: bolts release what they hold, and everything that was gathered leaves."""
         self.executors.drain()
         self._gather()
         yield from batches_of([self._letter(key) for key in sorted(self._waiting)])
         yield from batches_of(self._messages())
+        yield from batches_of(self._touched_roots())
         last: list[tuple[int, object]] = [(COUNTERS, self._counters())]
         if self._reasons:
             last.append((REASONS, [(root_id, reason) for root_id, reason in self._reasons]))

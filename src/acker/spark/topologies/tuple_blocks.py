@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from acker._flow import pack_deliveries, unpack_deliveries
 from acker.topology.tuples import Tuple, TupleSource
@@ -41,7 +42,10 @@ def encode_tuples(chunks: Iterable[Chunk]) -> bytes:
 
 
 def decode_tuples(
-    block: Any, source_of: Callable[[int, str], TupleSource], excluded: frozenset[int] = frozenset()
+    block: Any,
+    source_of: Callable[[int, str], TupleSource],
+    excluded: frozenset[int] = frozenset(),
+    on_roots: Callable[[int, npt.NDArray[np.int64]], object] | None = None,
 ) -> Iterator[Chunk]:
     """Yield the tuples of a block, task by task.
 
@@ -52,9 +56,14 @@ def decode_tuples(
         (task, stream) -> the source of the tuples that this task emits to this stream.
     excluded : frozenset of int
         Root ids. Tuples of these trees are left out.
+    on_roots : callable, optional
+        Gets the task and the root ids of its tuples; 0 stands for none.
     """
     for task, stream, emitter, columns, root_bytes, tuple_bytes, others in pickle.loads(block):
         root_ids, tuple_ids = np.frombuffer(root_bytes, np.int64), np.frombuffer(tuple_bytes, np.int64)
+        if on_roots is not None:
+            on_roots(task, root_ids)
+            on_roots(task, np.array([root_id for ids in others.values() for root_id in ids or ()], np.int64))
         tuples = unpack_deliveries(source_of(emitter, stream), columns, root_ids, tuple_ids, others, excluded)
         if tuples:
             yield task, tuples
