@@ -16,6 +16,7 @@ from pyarrow import fs
 
 from acker._engine import storage
 from acker.spark.paths import locate
+from acker.spark.topologies.tuple_blocks import dumps
 from acker.topology.state import KeyValueState
 
 # A chain of so many files is replaced by one.
@@ -100,7 +101,7 @@ class StateFiles:
         filesystem, base = locate(self._root)
         name = f"{task}/{self._batch}-{uuid.uuid4().hex[:12]}"
         filesystem.create_dir(f"{base}/{task}", recursive=True)
-        write_file(filesystem, f"{base}/{name}", pickle.dumps(content, 5))
+        write_file(filesystem, f"{base}/{name}", dumps(content))
         return name
 
 

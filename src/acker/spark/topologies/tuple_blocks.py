@@ -25,6 +25,13 @@ _PROTOCOL: Final = 5
 _source_of = attrgetter("_source")
 
 
+def dumps(content: object) -> bytes:
+    """Pickle values of users, also of classes that another process cannot import: those of a script, for one."""
+    from pyspark import cloudpickle
+
+    return cloudpickle.dumps(content, _PROTOCOL)  # type: ignore[no-any-return,no-untyped-call]
+
+
 def encode_tuples(chunks: Iterable[Chunk]) -> bytes:
     """Pack tuples for some tasks into a block.
 
@@ -38,7 +45,7 @@ def encode_tuples(chunks: Iterable[Chunk]) -> bytes:
         for source, group in groupby(tuples, _source_of):
             columns, root_ids, tuple_ids, others = pack_deliveries(list(group))
             parts.append((task, source.stream, source.task, columns, root_ids.tobytes(), tuple_ids.tobytes(), others))
-    return pickle.dumps(parts, _PROTOCOL)
+    return dumps(parts)
 
 
 def decode_tuples(
