@@ -43,7 +43,7 @@ Exit codes:
     1  the topology ended with an error
     2  wrong usage: no such topology, a wrong definition, or an unknown option
     3  a task hung in user code and was abandoned; its stack is shown
-    4  a package is missing
+    4  a package or a JDK is missing, or Spark did not start
   130  interrupted: a second Ctrl-C stopped it without draining
 """
 
@@ -117,14 +117,15 @@ _environment_option = click.option(
 )
 
 
-@cli.command(epilog=RUN_EXIT_CODES, short_help="Run a topology in this process.")
+@cli.command(epilog=RUN_EXIT_CODES, short_help="Run a topology, in this process or on Spark.")
 @_topology_argument
 @click.option(
     "--conf",
     "pairs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Set an option of the topology; VALUE is JSON or text. May be repeated.",
+    help="Set an option of the topology, or one of Spark such as spark.executor.memory; VALUE is JSON or text. May be "
+    "repeated.",
 )
 @click.option(
     "--until",
@@ -152,9 +153,35 @@ _environment_option = click.option(
     "--max-restarts", type=click.IntRange(0), help="End the topology after this many restarts in a row.  [default: 5]"
 )
 @_environment_option
+@click.option(
+    "--on",
+    "place",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    show_default=True,
+    help="Run the bolts in this process, or on Spark.",
+)
+@click.option("--master", metavar="URL", help="Spark master.  [default: from Spark's own settings, or local[*]]")
+@click.option(
+    "--checkpoint",
+    metavar="DIR",
+    help="Run as a stream on Spark, and continue where the last run with this directory has stopped; all workers have "
+    "to see it.  [default: a batch job, until drained]",
+)
+@click.option(
+    "--trigger", metavar="TIME", help='How often the stream begins a micro-batch, such as "5 seconds".  [default: 1]'
+)
 @exit_with_code
-def run(topology: str, pairs: tuple[str, ...], **options: Any) -> None:
-    """Run a topology in this process, until it is stopped or --until holds.
+def run(
+    topology: str,
+    pairs: tuple[str, ...],
+    place: str,
+    master: str | None,
+    checkpoint: str | None,
+    trigger: str | None,
+    **options: Any,
+) -> None:
+    """Run a topology until it is stopped or --until holds: in this process, or with --on spark on Spark.
 
     MODULE is looked up in the current folder first; a file below it, such as jobs/orders.py, will do too. While the
     topology runs, a table shows for each component the tuples emitted, executed and acked, latencies, queues, and
@@ -162,9 +189,13 @@ def run(topology: str, pairs: tuple[str, ...], **options: Any) -> None:
 
     Ctrl-C or SIGTERM drains the topology: spouts stop, and open trees may finish. A second one stops it at once.
     """
+    from acker.cli.on_spark import OnSpark
     from acker.cli.topology import main, parse_conf
 
-    sys.exit(main(topology, conf=parse_conf(pairs), **options))
+    spark = OnSpark(master, checkpoint, trigger)
+    if place == "local":
+        spark.refuse()
+    sys.exit(main(topology, conf=parse_conf(pairs), on=spark if place == "spark" else None, **options))
 
 
 @cli.command(epilog=GRAPH_EXIT_CODES, short_help="Draw a topology.")

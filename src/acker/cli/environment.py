@@ -77,9 +77,9 @@ def find_jdk() -> Jdk:
 @contextlib.contextmanager
 def spark_session(
     name: str,
-    master: str,
+    master: str | None,
     *,
-    driver_memory: str,
+    driver_memory: str | None,
     log: Path | None = None,
     conf: Mapping[str, str] | None = None,
     start_conf: Mapping[str, str] | None = None,
@@ -91,9 +91,11 @@ def spark_session(
 
     Parameters
     ----------
-    name, master : str
-    driver_memory : str
-        Memory of the driver's JVM, such as "2g".
+    name : str
+    master : str or None
+        None: the one in Spark's own settings, such as spark-defaults.conf, or else local[*].
+    driver_memory : str or None
+        Memory of the driver's JVM, such as "2g". None: as in Spark's own settings.
     log : Path, optional
         File for the standard error of that JVM and of the Python workers.
     conf : mapping, optional
@@ -108,11 +110,11 @@ def spark_session(
     """
     require("pyspark", "pyarrow", "pandas", extra="spark")
     os.environ["JAVA_HOME"] = str(find_jdk().home)
-    local = master.startswith("local")
+    local = master is not None and master.startswith("local")
     workers = dict(start_conf or {}).get("spark.pyspark.python")
     if workers is not None:  # which PySpark heeds only where spark-submit started it
         os.environ["PYSPARK_PYTHON"] = workers
-    elif local and not master.startswith("local-cluster"):
+    elif local and not str(master).startswith("local-cluster"):
         os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -126,15 +128,16 @@ def spark_session(
         log4j = Path(scratch, "log4j2.properties")
         log4j.write_text(_LOG4J)
         builder = (
-            SparkSession.builder.master(master)
-            .appName(name)
+            SparkSession.builder.appName(name)
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.memory", driver_memory)
             .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j.as_uri()}")
             .config("spark.sql.warehouse.dir", str(Path(scratch, "warehouse")))
             .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50000")
         )
+        for key, value in {"spark.master": master, "spark.driver.memory": driver_memory}.items():
+            if value is not None:
+                builder = builder.config(key, value)
         if local:
             # No look-up of this machine's name, which fails on laptops between networks.
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
@@ -148,7 +151,7 @@ def spark_session(
             lines = [line.strip(": ") for line in str(fault).splitlines() if line.strip()] or [type(fault).__name__]
             first = lines[min(1, len(lines) - 1)] if isinstance(fault, Py4JError) else lines[0]
             where = "" if log is None else f" (see {log})"
-            raise SetupError(f"Spark did not start at {master}: {first}{where}") from fault
+            raise SetupError(f"Spark did not start at {master or 'its master'}: {first}{where}") from fault
         try:
             if local:  # Spark's 200 are for clusters.
                 session.conf.set("spark.sql.shuffle.partitions", str(2 * session.sparkContext.defaultParallelism))

@@ -18,6 +18,7 @@ from acker.cli.table import line, quantity, terminal_table
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from acker.cli.on_spark import OnSpark
     from acker.local import LocalRuntime
     from acker.local.observe.metrics import RunReport, RuntimeStats
     from acker.topology import Graph
@@ -44,14 +45,17 @@ def main(
     no_restart: bool,
     max_restarts: int | None,
     environment: str | None,
+    on: OnSpark | None = None,
 ) -> int:
-    """Run a topology, and return the exit code."""
+    """Run a topology, in this process or on Spark, and return the exit code."""
     for report in reports:
         if report.suffix not in _REPORTS:
             raise UsageError(f"--report {report}: the name has to end in {' or '.join(_REPORTS)}")
     require("rich", extra="cli")
     if prometheus is not None:
         require("prometheus_client", extra="prometheus")
+    if on is not None:
+        on.refuse_local_options({"--trace": trace, "--no-restart": no_restart or None, "--max-restarts": max_restarts})
     from rich.console import Console
 
     from acker.local import LocalRuntime
@@ -63,14 +67,19 @@ def main(
     _log_to(console)
     if trace is not None:
         conf = {**conf, "topology.trace.sample": trace}
-    runtime = LocalRuntime(
-        topology, conf, no_restart=no_restart or None, max_restarts=max_restarts, environment=environment
-    )
     with ExitStack() as stack:
+        runtime: LocalRuntime
+        if on is None:
+            runtime = LocalRuntime(
+                topology, conf, no_restart=no_restart or None, max_restarts=max_restarts, environment=environment
+            )
+        else:
+            runtime = stack.enter_context(on.runtime(topology, conf, environment))
         if prometheus is not None:
             stack.enter_context(_serve_metrics(runtime, prometheus, console))
         stack.enter_context(stop_on_signals(runtime))
-        _run(runtime, until, console)
+        wait = runtime.run if on is None else on.run_until(runtime)
+        _run(runtime, lambda: wait(until), console)
     result = runtime.report()
     # The exception whose restart was still pending at the end; the report does not count it as an error.
     waited = result.error is None and any(each.crash for each in runtime.lifecycle.executors or ())
@@ -84,7 +93,7 @@ def main(
     return exit_code(result)
 
 
-def _run(runtime: LocalRuntime, until: str | None, console: Console) -> None:
+def _run(runtime: LocalRuntime, run: Callable[[], object], console: Console) -> None:
     tasks = sum(len(node.tasks) for node in runtime.graph.nodes.values())
     with _show_figures(runtime, console):
         try:
@@ -94,7 +103,7 @@ def _run(runtime: LocalRuntime, until: str | None, console: Console) -> None:
                 f"{runtime.graph.name} runs: {quantity(len(runtime.graph.nodes), 'component')}, "
                 f"{quantity(tasks, 'task')}; Ctrl-C drains it and stops, a second one stops it at once",
             )
-            runtime.run(until)
+            run()
         except Exception:
             # The error of the topology is in the report; any other one is a bug of the runtime.
             if runtime.error is None:

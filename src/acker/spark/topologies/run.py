@@ -84,13 +84,7 @@ def run(
     runtime = SparkRuntime(topology, conf, session, checkpoint=checkpoint, hooks=hooks, environment=environment)
     with stop_on_signals(runtime):
         try:
-            if checkpoint is None:
-                runtime.watch_for("drained" if until is None else until)
-                runtime.start()
-                runtime.start_batches()
-                runtime.run_until("drained" if until is None else until)
-            else:
-                _run_stream(runtime, checkpoint, trigger or _TRIGGER, until)
+            run_until(runtime, until, checkpoint, trigger)
         finally:
             runtime.stop()
     if runtime.error is not None:
@@ -98,16 +92,39 @@ def run(
     return runtime.report()
 
 
+def run_until(runtime: SparkRuntime, until: str | int | None, checkpoint: str | None, trigger: str | None) -> None:
+    """Start a runtime, and wait until a condition holds or it has ended; the parameters are those of `run`."""
+    if checkpoint is not None:
+        _run_stream(runtime, checkpoint, trigger or _TRIGGER, until)
+        return
+    until = "drained" if until is None else until
+    runtime.watch_for(until)
+    runtime.start()
+    runtime.start_batches()
+    runtime.run_until(until)
+
+
 def _session(spark: SparkSession | None) -> SparkSession:
     from pyspark.sql import SparkSession
 
     session = SparkSession.builder.getOrCreate() if spark is None else spark
+    check_session(session)
+    return session
+
+
+def check_session(session: SparkSession) -> None:
+    """Check that a session can run topologies.
+
+    Raises
+    ------
+    SessionError
+        It is one of Spark Connect.
+    """
     if not is_classic(session):
         raise SessionError(
             "spark: topologies need a session on the driver, and this is one of Spark Connect; run the program with"
             " spark-submit"
         )
-    return session
 
 
 def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str | int | None) -> None:
@@ -125,7 +142,8 @@ def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str
         fault = query.exception()
         if fault is not None:
             runtime.abort()
-            raise runtime.batches.fault or fault
+            lifecycle.error, lifecycle.outcome = runtime.batches.fault or fault, "failed"
+            raise lifecycle.error
         runtime.stop()
     finally:
         query.stop()
