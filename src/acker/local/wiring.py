@@ -262,11 +262,16 @@ class ExecutorSet:
             component._bind_state(state)
             calls.append(("init_state", (state,)))
         collector.prepare_hooks(options, context)
+        self._initialize(node, collector, component, calls)
+
+    def _initialize(
+        self, node: Node, collector: Any, component: Component, calls: Sequence[tuple[str, tuple[object, ...]]]
+    ) -> None:
         for method, arguments in calls:
             try:
                 returned = getattr(component, method)(*arguments)
             except Exception as error:
-                error.add_note(f"{self._where(node)}: raised by {method}() of task {task}")
+                error.add_note(f"{self._where(node)}: raised by {method}() of task {collector.task}")
                 raise
             if returned is not None:
                 collector._refuse_unrun(method, returned)

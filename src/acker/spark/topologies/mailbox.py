@@ -17,6 +17,7 @@ REASONS: Final = -2  # why trees failed, a pickle
 COUNTERS: Final = -3  # the counters of one Spark task, a pickle
 STATE: Final = -4  # which files of state one Spark task wrote, a pickle
 OUTCOMES: Final = -5  # the outcomes of the trees of one shard, a pickle
+CHANGED: Final = -7  # which attributes of its bolts one Spark task has changed, a pickle
 TOUCHED: Final = -6  # root ids whose tuples reached a stateful bolt, int64; `place` is their shard
 
 MAILBOX_SCHEMA: Final = pa.schema(

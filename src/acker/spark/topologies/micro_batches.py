@@ -63,7 +63,7 @@ class MicroBatches:
         self, spark: SparkSession, plan: MicroBatchPlan, journal: Journal | MemoryJournal, run_seed: bytes
     ) -> None:
         self._spark = spark
-        self._plan = plan
+        self._plan = replace(plan, run=run_seed)
         self._journal = journal
         self._seed = run_seed
         self.last, self._commit = journal.last_commit()
@@ -71,6 +71,7 @@ class MicroBatches:
         self._ticked = time.monotonic()
         self._tick_due: dict[str, float] = {}
         self.tuples: SpoutTuples | None = None
+        self._warned: set[str] = set()
         self._frames: Mapping[str, FrameRows] = {}
         self.evaluations = 0
         self.traces = 0
@@ -303,6 +304,14 @@ class MicroBatches:
     def _count(self, result: MicroBatchResult) -> None:
         """Add the counters of the workers to the figures on the driver."""
         figures = self._executors.figures()
+        for component in result.changed.keys() - self._warned:
+            self._warned.add(component)
+            logger.warning(
+                "component %r: process() changes %s, which lasts for one micro-batch only; keep in self.state of a"
+                " StatefulBolt what has to last",
+                component,
+                ", ".join(f"self.{name}" for name in result.changed[component]),
+            )
         for counters in result.counters:
             task: Any = figures[counters["task"]]
             collector: Any = task.collector

@@ -20,6 +20,7 @@ from acker.spark.placement import placements
 from acker.spark.topologies.bolt_state import StateChain
 from acker.spark.topologies.frames import FrameRows, emit_rows
 from acker.spark.topologies.mailbox import (
+    CHANGED,
     COUNTERS,
     MAILBOX_SCHEMA,
     MESSAGES,
@@ -64,6 +65,8 @@ class MicroBatchResult:
     failed : list of FailedTree
     touched : bool
         Whether one of the failed trees has reached a stateful bolt.
+    changed : dict of str to list of str
+        Component -> attributes that it has changed, and that are lost.
     counters : list of dict
     chains : dict of int to StateChain
         The new files of state.
@@ -73,6 +76,7 @@ class MicroBatchResult:
     acked_ids: dict[int, list[int]] = field(default_factory=dict)
     failed: list[FailedTree] = field(default_factory=list)
     touched: bool = False
+    changed: dict[str, list[str]] = field(default_factory=dict)
     counters: list[dict[str, Any]] = field(default_factory=list)
     chains: dict[int, StateChain] = field(default_factory=dict)
 
@@ -80,8 +84,8 @@ class MicroBatchResult:
 class MicroBatchJob:
     """The Spark jobs of one micro-batch: one, and further ones that leave out trees that failed.
 
-    The stages before the first one with a stateful bolt run once, and their rows are kept: what a further evaluation
-    changes lies behind them. So a failure there, of whatever cause, stays the same.
+    From the second evaluation on, the rows of the stages before the first stateful bolt are kept: what a further
+    evaluation changes lies behind them. So a failure there, of whatever cause, stays the same.
 
     Parameters
     ----------
@@ -118,12 +122,14 @@ class MicroBatchJob:
         stateful = [stages[name] for name, node in plan.graph.nodes.items() if is_stateful(node)]
         self._first = min(stateful, default=1)
         self._kept = _run_stages(_read_spouts(spark, plan, letters, frames), plan, 1, self._first - 1)
-        self._is_persisted = bool(stateful)
-        if self._is_persisted:
-            self._kept = self._kept.persist()
+        self._is_persisted = False
 
     def evaluate(self, excluded: frozenset[int], seed: bytes) -> MicroBatchResult:
         """Run the micro-batch without the trees of some root ids."""
+        if excluded and not self._is_persisted:
+            # Not at first: most micro-batches need one evaluation, and a small one would take half as long again.
+            self._is_persisted = True
+            self._kept = self._kept.persist()
         plan = replace(self._plan, excluded=excluded, seed=seed)
         rows = _run_stages(self._kept, plan, self._first, plan.plan.last)
         run = functools.partial(settle, named=self._named, tracks=self._tracks, excluded=excluded)
@@ -232,6 +238,8 @@ def _read_result(batches: Iterable[pa.RecordBatch]) -> MicroBatchResult:
             content = pickle.loads(block.as_buffer())
             if kind == COUNTERS:
                 result.counters += content
+            elif kind == CHANGED:
+                result.changed.update(content)
             elif kind == STATE:
                 result.chains.update(content)
             elif kind == REASONS:

@@ -17,7 +17,10 @@ from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.executors.spout import SpoutExecutor
 from acker.local.queues import Queue, TupleQueue
 from acker.local.wiring import ExecutorSet, RuntimeParts, TaskStates
+from acker.spark.topologies.kept_bolts import KeptBolts, fingerprint
 from acker.spark.topologies.stage_plan import StagePlan
+from acker.topology.bolt import Bolt
+from acker.topology.component import Component
 from acker.topology.graph import Graph, Node, Subscription
 
 _NEVER_NS: Final = sys.maxsize
@@ -41,6 +44,8 @@ class StagePlace:
         Whether trees are tracked.
     spout : str or None
         The spout whose DataFrame is read here.
+    run : bytes
+        Distinguishes this run from others whose micro-batches the same worker has seen.
     """
 
     stage: int
@@ -49,6 +54,7 @@ class StagePlace:
     seed: bytes
     tracked: bool
     spout: str | None = None
+    run: bytes = b""
 
     def derive_seed(self, component: str, task: int) -> int:
         """Return the seed of a task's ids."""
@@ -82,12 +88,18 @@ class StageExecutors(ExecutorSet):
         What goes to other stages: (task, tuples).
     acks : Queue
         Batches of messages to the acker.
+    changed : dict of str to list of str
+        Component -> attributes that it has changed, and that are lost with the micro-batch. Known after `close`.
     """
 
     def __init__(
         self, graph: Graph, conf: Mapping[str, Any], plan: StagePlan, place: StagePlace, states: TaskStates
     ) -> None:
         self.outside: TupleQueue = Queue(sys.maxsize, Flag())
+        self.changed: dict[str, list[str]] = {}
+        self._kept: dict[int, Bolt] = {}
+        self._making: Bolt | None = None
+        self._fingerprints: dict[int, dict[str, object]] = {}
         self._plan = plan
         self._place = place
         acker = AckInbox()
@@ -119,6 +131,24 @@ class StageExecutors(ExecutorSet):
     def _ids_of(self, node: Node, task: int) -> IdGenerator:
         return IdGenerator(self._place.derive_seed(node.name, task))
 
+    def _make_bolt(
+        self, node: Node, executor: SpoutExecutor | BoltExecutor, task: int, arguments: tuple[Any, ...]
+    ) -> BoltTask:
+        self._making = KeptBolts.take(self._place.run, task)
+        if self._making is not None:
+            self._kept[task] = self._making
+        return super()._make_bolt(node, executor, task, arguments)
+
+    def _make_component(self, node: Node) -> Component:
+        making, self._making = self._making, None
+        return super()._make_component(node) if making is None else making
+
+    def _initialize(
+        self, node: Node, collector: Any, component: Component, calls: Sequence[tuple[str, tuple[object, ...]]]
+    ) -> None:
+        if self._kept.get(collector.task) is not component:
+            super()._initialize(node, collector, component, calls)
+
     def inbox_of_task(self, task: int) -> tuple[TupleQueue, int]:
         """Return the queue of a task of this stage; of a bolt that runs beside its inputs, that of the task here."""
         node = self._parts.graph.nodes[self._parts.graph.component_of(task)]
@@ -143,6 +173,8 @@ class StageExecutors(ExecutorSet):
             self.enter(executor, Mode.OPEN)
             for task in executor.tasks:
                 task.tick_at = None if task.tick_at is None else _NEVER_NS
+                task.active = task.collector.task in self._kept
+                self._fingerprints[task.collector.task] = fingerprint(task.bolt)
             executor.ask(Mode.RUN)
 
     def tick(self, components: frozenset[str]) -> None:
@@ -192,8 +224,17 @@ class StageExecutors(ExecutorSet):
         return True
 
     def close(self) -> None:
-        """Close the bolts."""
+        """Close the bolts, but for those that this worker keeps."""
         for executor in self.bolts:
+            for task in executor.tasks:
+                collector = task.collector
+                if task.held_count or collector.has_observers:
+                    continue
+                before = self._fingerprints[collector.task]
+                is_kept, changed = KeptBolts.keep(self._place.run, collector.task, task.bolt, before)
+                task.opened = not is_kept
+                if changed:
+                    self.changed[collector.component] = changed
             self.enter(executor, Mode.CLOSE)
 
     def bolt_tasks_here(self) -> list[tuple[BoltExecutor, BoltTask]]:

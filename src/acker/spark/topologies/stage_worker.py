@@ -18,7 +18,17 @@ from acker._flow import AckBatch, columns_of
 from acker.spark.blocks import encode_blocks
 from acker.spark.placement import placements
 from acker.spark.topologies.bolt_state import StateChain, StateFiles
-from acker.spark.topologies.mailbox import COUNTERS, MESSAGES, REASONS, STATE, TOUCHED, Letter, batches_of, equals
+from acker.spark.topologies.mailbox import (
+    CHANGED,
+    COUNTERS,
+    MESSAGES,
+    REASONS,
+    STATE,
+    TOUCHED,
+    Letter,
+    batches_of,
+    equals,
+)
 from acker.spark.topologies.stage_executors import StageExecutors, StagePlace
 from acker.spark.topologies.stage_plan import StagePlan, is_stateful
 from acker.spark.topologies.tuple_blocks import Chunk, decode_tuples, encode_tuples
@@ -60,6 +70,8 @@ class MicroBatchPlan:
         Task -> the files of its state.
     state_root : str
         The directory of those files.
+    run : bytes
+        Distinguishes this run from others.
     batch : int
     """
 
@@ -74,6 +86,7 @@ class MicroBatchPlan:
     excluded: frozenset[int] = frozenset()
     states: Mapping[int, StateChain] = field(default_factory=dict)
     state_root: str = ""
+    run: bytes = b""
     batch: int = 0
 
 
@@ -93,7 +106,7 @@ class StageWorker:
         self._stage = stage
         self._writer = stage * _PARTITIONS_MAX + partition
         self._seq = 0
-        place = StagePlace(stage, partition, plan.places, plan.seed, plan.tracked, spout)
+        place = StagePlace(stage, partition, plan.places, plan.seed, plan.tracked, spout, plan.run)
         self._states = StateFiles(plan.state_root, plan.states, plan.batch)
         self.executors = StageExecutors(plan.graph, plan.conf, plan.plan, place, self._states)
         self._combiner = Combiner()
@@ -192,6 +205,8 @@ class StageWorker:
         if written:
             last.append((STATE, written))
         self.executors.close()
+        if self.executors.changed:
+            last.append((CHANGED, self.executors.changed))
         yield from batches_of([self._number(self._keys[0], kind, pickle.dumps(content)) for kind, content in last])
 
     def _counters(self) -> list[dict[str, Any]]:
