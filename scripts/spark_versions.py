@@ -30,6 +30,8 @@ TESTS = (
     "streams/test_plan.py::test_any_stream_cut_anywhere_ends_as_the_rules_say[well-formed]",
     "streams/test_sinks.py::test_a_rerun_after_the_effect_is_told_by_the_batch_id",
 )
+# Tests with jars that are for one release.
+TESTS_OF = {"4.1": ("table_sinks.py",)}
 # Sockets that PySpark 4.0 leaves to the garbage collector.
 IGNORED = ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
 
@@ -71,7 +73,7 @@ def run(version: str, arguments: list[str]) -> int:
         print("==> not run: this PySpark does not name this Python among those it supports", file=sys.stderr)
         return 0
     ignored = [word for category in IGNORED for word in ("-W", f"ignore::{category}")]
-    tests = arguments or [str(ROOT / "tests/spark" / name) for name in TESTS]
+    tests = arguments or [str(ROOT / "tests/spark" / name) for name in (*TESTS, *TESTS_OF.get(version, ()))]
     # No cache, which belongs to the main run; and no Spark that a variable names instead.
     command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", *ignored, *tests]
     variables = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}

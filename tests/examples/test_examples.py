@@ -167,11 +167,13 @@ def test_spark_batch_counts_only_orders_that_are_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_spark_stream_sends_the_failed_order_again(tmp_path: Path) -> None:
+def test_spark_stream_sends_failed_orders_again_and_gives_one_up(tmp_path: Path) -> None:
     printed = run(tmp_path, program("spark_stream.py"))
     outcomes = re.findall(r"order (\d): (\w+)", printed)
-    assert sorted(outcomes) == [("1", "ACKED"), ("2", "ACKED"), ("2", "FAILED"), ("3", "ACKED")]
+    once = [("1", "ACKED"), ("2", "ACKED"), ("2", "FAILED"), ("3", "ACKED")]
+    assert sorted(outcomes) == [*once, *3 * [("4", "FAILED")]]
     assert outcomes.index(("2", "FAILED")) < outcomes.index(("2", "ACKED"))
+    assert "given up: order 4 after 3 attempts" in printed
 
 
 def test_every_program_is_short_is_run_here_and_is_linked_from_a_page() -> None:
