@@ -172,15 +172,19 @@ class ReplayLedger:
             return self._state
         raise CheckpointError(f"replays: {self._folder.path} changes while it is read; only one query may use it")
 
-    def decisions_of(self, batch_id: int) -> pa.Table | None:
+    def decisions_of(self, state: LedgerState, batch_id: int, query: str) -> pa.Table | None:
         """Return what a micro-batch decided when it ran before, None if it did not run, or decided nothing.
 
         Raises
         ------
         CheckpointError
-            The ledger is ahead of this micro-batch, and so of the checkpoint.
+            The ledger belongs to another query, or is ahead of this micro-batch, and so of the checkpoint.
         """
-        state = self.state()
+        if query and state.query and query != state.query:
+            raise CheckpointError(
+                f"replays: {self._folder.path} belongs to the query {state.query}, and this is the query {query}: each"
+                " checkpoint needs a folder of replays of its own, and a new checkpoint a new one"
+            )
         name = _batch_name(batch_id)
         if name in state.files:
             return self._read_file(name)[0]
@@ -192,24 +196,9 @@ class ReplayLedger:
             )
         return None
 
-    def check_query(self, query: str) -> None:
-        """Refuse a query of another checkpoint.
-
-        Raises
-        ------
-        CheckpointError
-            The ledger belongs to another one.
-        """
-        known = self.state().query
-        if query and known and query != known:
-            raise CheckpointError(
-                f"replays: {self._folder.path} belongs to the query {known}, and this is the query {query}: each"
-                " checkpoint needs a folder of replays of its own, and a new checkpoint a new one"
-            )
-
-    def record(self, batch_id: int, decisions: Decisions, query: str) -> None:
+    def record(self, state: LedgerState, batch_id: int, decisions: Decisions, query: str) -> None:
         """Write what a micro-batch decided; before that the ledger anew if it has grown too long."""
-        state = self._shorten(self.state())
+        state = self._shorten(state)
         name = _batch_name(batch_id)
         self._write(name, decisions.rows, decisions.counts, query or state.query, previous=state.last)
         self._state = LedgerState(

@@ -168,13 +168,12 @@ class Replays:
         CheckpointError
             The ledger is damaged, or belongs to another checkpoint.
         """
-        self._ledger.check_query(query)
-        rows = self._ledger.decisions_of(batch_id)
+        state = self._ledger.state()
+        rows = self._ledger.decisions_of(state, batch_id, query)
         if rows is None:
-            state = self._ledger.state()
             decisions = decide(state, done, self._rules, round(1000 * self._clock()), self._reasons)
             if decisions.counts != state.counts:
-                self._ledger.record(batch_id, decisions, query)
+                self._ledger.record(state, batch_id, decisions, query)
             rows = decisions.rows
             self._report(batch_id, rows, decisions.counts)
         elif rows.num_rows:
