@@ -1118,7 +1118,7 @@ cdef class RecordingDict(dict):
             self.changed.add(key)
         return value
 
-    def get(self, key, default=None):
+    def get(self, key, default=None, /):
         cdef PyObject* found = PyDict_GetItemWithError(self, key)
         if found is NULL:
             return default
