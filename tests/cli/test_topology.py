@@ -20,10 +20,11 @@ from rich.console import Console
 
 import acker.cli.topology
 from acker.cli.commands import cli
+from acker.local import read_state
 
 MODULE = '''
 import threading
-from acker.topology import Bolt, ReliableSpout, Spout, Stream, Topology
+from acker.topology import Bolt, ReliableSpout, Spout, StatefulBolt, Stream, Topology
 
 class Numbers(Spout):
     """Gives ten numbers, then says that there are no more."""
@@ -85,6 +86,17 @@ class Recovers(Topology):
 class Fine(Topology):
     numbers = Numbers.spec()
     works = Works.spec(inputs=[numbers], par=2)
+
+class Counts(StatefulBolt):
+    def process(self, tup):
+        self.state["count"] = self.state.get("count", 0) + 1
+
+class Stateful(Topology):
+    numbers = Numbers.spec()
+    counts = Counts.spec(inputs=[numbers])
+
+class Wider(Stateful):
+    counts = Counts.spec(inputs=[Stateful.numbers], par=2)
 
 class Runs(Topology):
     numbers = Endless.spec()
@@ -209,6 +221,19 @@ def test_options_reach_the_topology(invoke, folder) -> None:
     assert report["timed_out_traces"][-4] not in answer.output
     assert "\N{HORIZONTAL ELLIPSIS} and 7 more, which --report writes\n" in answer.output
     assert answer.output.splitlines()[-2].endswith("; 10 timed out")
+
+
+def test_states_are_kept_in_a_file(invoke, folder) -> None:
+    for count in (10, 20):
+        assert invoke("run", "jobs:Stateful", "--until", "drained", "--state", "counts").exit_code == 0
+        assert read_state(folder / "counts") == {"counts": [{"count": count}]}
+    answer = invoke("run", "jobs:Wider", "--state", "counts")
+    assert answer.exit_code == 2 and "component 'counts' had par=1 and has par=2 now" in answer.output
+    (folder / "counts").write_text("no states")
+    answer = invoke("run", "jobs:Stateful", "--state", "counts")
+    assert answer.exit_code == 2 and "expected to begin with" in answer.output
+    answer = invoke("run", "jobs:Stateful", "--state", "missing/counts")
+    assert answer.exit_code == 2 and "its folder is missing" in answer.output
 
 
 def test_an_error_ends_with_1_and_is_shown(invoke) -> None:

@@ -242,7 +242,7 @@ def test_another_number_of_tasks_is_refused(feeder):
     kept = snapshot_of(feeder, "to be", par=3)
     with pytest.raises(
         TopologyError,
-        match=r"^state: component 'count' had 3 tasks and has par=2 now.*write par=3, or start with another",
+        match=r"^state: component 'count' had par=3 and has par=2 now.*write par=3, or start with another",
     ):
         LocalRuntime(counting(feeder, par=2), state=kept)
 

@@ -152,6 +152,12 @@ _environment_option = click.option(
 @click.option(
     "--max-restarts", type=click.IntRange(0), help="End the topology after this many restarts in a row.  [default: 5]"
 )
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Keep the states of bolts in this file: read it at the start if it exists, write it at the end. Not on Spark.",
+)
 @_environment_option
 @click.option(
     "--on",

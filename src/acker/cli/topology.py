@@ -44,6 +44,7 @@ def main(
     prometheus: int | None,
     no_restart: bool,
     max_restarts: int | None,
+    state: Path | None,
     environment: str | None,
     on: OnSpark | None = None,
 ) -> int:
@@ -55,10 +56,10 @@ def main(
     if prometheus is not None:
         require("prometheus_client", extra="prometheus")
     if on is not None:
-        on.refuse_local_options({"--trace": trace, "--no-restart": no_restart or None, "--max-restarts": max_restarts})
+        restarts = {"--no-restart": no_restart or None, "--max-restarts": max_restarts}
+        on.refuse_local_options({"--trace": trace, **restarts, "--state": state})
     from rich.console import Console
 
-    from acker.local import LocalRuntime
     from acker.local.run import stop_on_signals
 
     topology = load(name)
@@ -70,9 +71,8 @@ def main(
     with ExitStack() as stack:
         runtime: LocalRuntime
         if on is None:
-            runtime = LocalRuntime(
-                topology, conf, no_restart=no_restart or None, max_restarts=max_restarts, environment=environment
-            )
+            options: dict[str, Any] = {"max_restarts": max_restarts, "environment": environment, "state": state}
+            runtime = _local_runtime(topology, conf, no_restart=no_restart or None, **options)
         else:
             runtime = stack.enter_context(on.runtime(topology, conf, environment))
         if prometheus is not None:
@@ -91,6 +91,16 @@ def main(
         write_report(result, runtime.graph, report, crash)
         _say(console, f"report: {report}")
     return exit_code(result)
+
+
+def _local_runtime(topology: Any, conf: Mapping[str, Any], **options: Any) -> LocalRuntime:
+    from acker.errors import ArgumentValueError, SnapshotError
+    from acker.local import LocalRuntime
+
+    try:
+        return LocalRuntime(topology, conf, **options)
+    except (SnapshotError, ArgumentValueError) as fault:
+        raise UsageError(f"--state: {str(fault).removeprefix('state: ')}") from fault
 
 
 def _run(runtime: LocalRuntime, run: Callable[[], object], console: Console) -> None:

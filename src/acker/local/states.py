@@ -124,7 +124,7 @@ class StateKeeper:
                 )
             if len(states) != node.par:
                 raise TopologyError(
-                    f"{self._where}: component {name!r} had {len(states)} tasks and has par={node.par} now, so its "
+                    f"{self._where}: component {name!r} had par={len(states)} and has par={node.par} now, so its "
                     f"keys would go to other tasks; write par={len(states)}, or start with another file"
                 )
             for task, pickled in zip(node.tasks, states, strict=True):
