@@ -3,11 +3,13 @@
 import asyncio
 import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError, SnapshotError
 from acker.local import Hook, LocalRuntime, read_state, run
+from acker.local.states import StateKeeper
 from acker.testing import FeederSpout, Scheduler
 from acker.topology import Grouping, ReliableSpout, Spout, StatefulBolt, Topology, TopologyError
 
@@ -384,6 +386,12 @@ def test_snapshots_while_tasks_are_busy_are_between_tuples():
     assert sum(before) == runtime.stats().totals.acked
 
 
+def test_bolts_that_run_elsewhere_have_no_snapshot_here(feeder):
+    keeper = StateKeeper(counting(feeder).graph(), None)
+    with pytest.raises(RuntimeStateError, match="component 'count' does not run in this process; its state is in"):
+        keeper.snapshot([SimpleNamespace(state_gate=None)], 1)
+
+
 def test_coroutines_share_the_state_and_a_snapshot_comes_between_their_steps(feeder):
     class Async(Count):
         async def process(self, tup):
@@ -394,6 +402,28 @@ def test_coroutines_share_the_state_and_a_snapshot_comes_between_their_steps(fee
     with LocalRuntime(counting(feeder, Async)) as runtime:
         runtime.run_until(6)
         assert total(runtime.snapshot_state()) == {"to": 2, "be": 2, "or": 1, "not": 1}
+
+
+def test_a_snapshot_does_not_wait_for_coroutines_that_wait(feeder):
+    waiting, calls = threading.Event(), []
+
+    class Waits(Count):
+        async def process(self, tup):
+            self.state["begun"] = tup.word
+            done = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            calls.append(lambda: loop.call_soon_threadsafe(done.set))
+            waiting.set()
+            await done.wait()
+            self.state["ended"] = tup.word
+
+    with LocalRuntime(counting(feeder, Waits, par=1)) as runtime:
+        feed(feeder, "wait")
+        waiting.wait()
+        assert total(runtime.snapshot_state()) == {"begun": "wait"}
+        calls.pop()()
+        runtime.run_until(1)
+        assert total(runtime.snapshot_state()) == {"begun": "wait", "ended": "wait"}
 
 
 def test_a_hook_may_take_a_snapshot(feeder):

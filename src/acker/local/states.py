@@ -7,7 +7,7 @@ import os
 import pickle
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,7 +56,7 @@ class StateKeeper:
         self._states[task] = state
         return state
 
-    def snapshot(self, executors: Iterable[BoltExecutor], timeout_secs: float) -> bytes:
+    def snapshot(self, executors: Sequence[BoltExecutor], timeout_secs: float) -> bytes:
         """Return the states as bytes, those of each executor from between two of its tuples.
 
         Raises
@@ -64,7 +64,7 @@ class StateKeeper:
         TopologyError
             A key or a value cannot be pickled.
         RuntimeStateError
-            An executor did not finish a tuple in time.
+            An executor did not finish a tuple in time; or the bolts run elsewhere.
         """
         pickled: dict[int, bytes] = {}
         for executor in executors:
@@ -88,26 +88,32 @@ class StateKeeper:
         components = {}
         for node in self._stateful():
             for number in node.tasks:
-                if number not in pickled:  # nothing has run yet
+                if number not in pickled:
+                    if executors:
+                        raise RuntimeStateError(
+                            f"no snapshot of the states: component {node.name!r} does not run in this process; its "
+                            "state is in the checkpoint"
+                        )
                     pickled[number] = _pickle(node.name, number, self._states.get(number, {}))
             components[node.name] = [pickled[number] for number in node.tasks]
         return _encode(self._graph.name, components)
 
-    def save(self, executors: Iterable[BoltExecutor], path: str | os.PathLike[str] | None, timeout_secs: float) -> None:
+    def save(self, executors: Sequence[BoltExecutor], path: str | os.PathLike[str] | None, timeout_secs: float) -> None:
         """Write a snapshot to a path, or to the file of this run; see `snapshot` for the errors."""
         target = self._path if path is None else _check_path(path)
         if target is None:
             raise ArgumentValueError("save_state: no file is known; name one here, or give the runtime state='FILE'")
         storage.write(target, [self.snapshot(executors, timeout_secs)])
 
-    def save_at_end(self, executors: Iterable[BoltExecutor]) -> None:
+    def save_at_end(self, executors: Sequence[BoltExecutor]) -> None:
         """Write the file of this run, if it has one, when all executors have ended or are about to."""
         if self._path is not None:
             self.save(executors, None, _END_SECS)
 
     def _pickle_tasks(self, executor: BoltExecutor) -> dict[int, bytes]:
-        collectors = [task.collector for task in executor.tasks]
-        return {each.task: _pickle(each.component, each.task, self._states[each.task]) for each in collectors}
+        # The tasks' own, which a restart in the meantime does not replace.
+        states = [(task.collector.component, task.collector.task, task.state) for task in executor.tasks]
+        return {task: _pickle(component, task, state) for component, task, state in states if state is not None}
 
     def _stateful(self) -> list[Node]:
         return [node for node in self._graph.bolts if issubclass(node.component, StatefulBolt)]

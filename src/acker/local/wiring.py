@@ -214,6 +214,7 @@ class ExecutorSet:
             clock=parts.clock,
             tick=TupleSource(SYSTEM_COMPONENT, TICK_STREAM, -1, ["interval"]),
             tick_ns=None if tick_secs is None else round(tick_secs * 1e9),
+            state=state,
         )
 
     def _make_component(self, node: Node) -> Component:

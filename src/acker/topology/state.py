@@ -86,7 +86,7 @@ class KeyValueState(RecordingDict):
 
     def snapshot(self) -> dict[Any, Any]:
         """Return a plain dict of all keys and values. The values themselves are not copied."""
-        return dict(dict.items(self))
+        return dict.copy(self)
 
     def restore(self, values: Mapping[Any, Any]) -> None:
         """Replace the whole content, which then counts as unchanged."""

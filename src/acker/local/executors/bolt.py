@@ -14,6 +14,7 @@ from acker.local.executors.state_gate import StateGate
 from acker.local.executors.task import ComponentTask
 from acker.local.queues import Queue, TupleQueue
 from acker.topology.bolt import Bolt
+from acker.topology.state import KeyValueState
 from acker.topology.tuples import Tuple, TupleSource
 
 # So many exceptions of a task are logged at ERROR one by one; then the 16th, 32nd and so on.
@@ -34,6 +35,8 @@ class BoltTask(ComponentTask):
         The source of tick tuples.
     tick_ns : int or None
         Time between ticks.
+    state : KeyValueState, optional
+        That of a StatefulBolt.
     """
 
     collector: LocalBoltCollector
@@ -47,8 +50,10 @@ class BoltTask(ComponentTask):
         clock: Clock,
         tick: TupleSource,
         tick_ns: int | None,
+        state: KeyValueState | None = None,
     ) -> None:
         super().__init__(bolt, bind)
+        self.state = state
         self.bolt = bolt
         self.collector = collector
         self.tick_at = None if tick_ns is None else clock.now_ns() + tick_ns
