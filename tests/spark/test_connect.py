@@ -30,6 +30,7 @@ SELECTION = (
     "streams/test_plan.py::test_trees_time_out_without_a_message_and_available_now_ends",
     "streams/test_plan.py::test_other_ways_into_a_stream_end_in_a_table",
     "streams/test_sinks.py::test_the_function_may_run_in_another_process",
+    "streams/test_replays.py::test_the_ledger_may_be_written_by_another_process",
 )
 
 # On executors that lack acker: before it is sent, after, and a stream, whose first Python is the server's.

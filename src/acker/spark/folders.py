@@ -25,9 +25,12 @@ class Folder:
     def __init__(self, name: str, path: str | os.PathLike[str]) -> None:
         if not isinstance(path, (str, os.PathLike)):
             raise ArgumentTypeError(f"{name}: expected the path of a folder, got {type(path).__name__}")
-        self.path = make_absolute(path)
-        self._filesystem, root = locate(self.path)
+        # Absolute, since another process may have another working directory.
+        self._filesystem, root = locate(make_absolute(path))
         self._root = root.rstrip("/")
+        is_local = isinstance(self._filesystem, fs.LocalFileSystem)
+        # For errors and logs: a URI may hold a password.
+        self.path = self._root if is_local else f"{self._filesystem.type_name}://{self._root}"
 
     def make(self) -> None:
         """Make the folder, if it is missing."""

@@ -100,7 +100,7 @@ def _locate_segments(segments: list[str], path: str, *, is_uri: bool) -> tuple[f
 
 
 def make_absolute(path: str | os.PathLike[str]) -> str:
-    """Return a URI as it is, and a path of this machine as an absolute one: the workers may have another folder."""
+    """Return a URI as it is, and a path of this machine as an absolute one."""
     text = os.fspath(path)
     return text if _URI.match(text) is not None else str(Path(text).absolute())
 

@@ -3,6 +3,7 @@
 import json
 import pickle
 import random
+import uuid
 
 import numpy as np
 import pyarrow as pa
@@ -194,6 +195,24 @@ def test_the_folder_may_be_on_any_filesystem_of_pyarrow(tmp_path, monkeypatch):
     assert open_ledger("s3://bucket/ledger").state().counts.waiting == 1
     assert opened == ["bucket/ledger/.batch-000000000.parquet.tmp"]
     assert files(tmp_path / "bucket/ledger") == ["batch-000000000.parquet"]
+
+
+def test_the_ledger_may_be_in_s3(sqs, monkeypatch):
+    """Moto, which is here for SQS, has buckets too."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
+    scheme, _, host = sqs.url.partition("://")
+    options = f"endpoint_override={host}&scheme={scheme}&region=us-east-1&allow_bucket_creation=true"
+    uri = f"s3a://{uuid.uuid4().hex}/ledger?{options}"
+    monkeypatch.setattr(replay_ledger, "_FILES_MAX", 2)
+    ledger = open_ledger(uri)
+    for batch_id in range(6):
+        run(ledger, batch_id, completions((batch_id % 4, Outcome(batch_id % 2))))
+    other = open_ledger(uri)
+    assert other.state().counts == ledger.state().counts and other.state().last == 5
+    assert decided(other, 5).num_rows == 1
+    with pytest.raises(CheckpointError, match=r"replays: s3://[0-9a-f]+/ledger has decided micro-batch 5"):
+        decided(other, 1)
 
 
 def test_a_uri_of_this_machine_is_the_same_folder(tmp_path, monkeypatch):

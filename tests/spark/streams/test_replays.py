@@ -264,6 +264,20 @@ def test_a_query_that_ends_before_its_micro_batch_is_recorded_goes_on_as_it_bega
 
 
 @pytest.mark.spark
+def test_the_ledger_may_be_written_by_another_process(spark, tmp_path):
+    """As with Spark Connect, where the function runs beside the server."""
+    stream = Stream(spark, tmp_path)
+    stream.write((1, Outcome.FAILED), (2, Outcome.FAILED), (3, Outcome.ACKED))
+    stream.write((1, Outcome.ACKED), (2, Outcome.FAILED))
+    folders = {"replay": tmp_path / "again", "dead_letter": tmp_path / "dead"}
+    replays = Replays(tmp_path / "ledger", attempts_max=2, backoff_secs=0, **folders)
+    stream.run(for_each_completion(replays=replays))
+    assert replays.counts() == ReplayCounts(messages=2, failures=3, replayed=2, recovered=1, dead_letters=1)
+    assert pq.read_table(tmp_path / "again")["message_id"].to_pylist() == [1, 2]
+    assert pq.read_table(tmp_path / "dead")["message_id"].to_pylist() == [2]
+
+
+@pytest.mark.spark
 def test_rounds_of_a_batch_go_on_until_nothing_is_left(spark, tmp_path):
     fails = {2: 1, 3: 5}
 
@@ -291,6 +305,7 @@ def test_rounds_of_a_batch_go_on_until_nothing_is_left(spark, tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(900)  # three sessions of Spark, one after the other
 def test_a_stream_whose_driver_is_killed_accounts_for_each_message(tmp_path):
     """Killed after the ledger was written and before the replay was, then after that and before Spark's commit."""
 
