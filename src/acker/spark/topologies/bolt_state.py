@@ -6,6 +6,7 @@ micro-batch, so a Spark task that runs again, and a micro-batch that is computed
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import uuid
 from collections.abc import Mapping
@@ -112,3 +113,34 @@ def write_file(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
             stream.write(content)
         return
     storage.write(path, [content])
+
+
+class StateCleaner:
+    """Removes the files of state that no commit needs.
+
+    Parameters
+    ----------
+    root : str
+        The directory.
+    chains : mapping of int to StateChain
+        What is needed at the start. All other files are of micro-batches that did not end, and are removed.
+    """
+
+    def __init__(self, root: str, chains: Mapping[int, StateChain]) -> None:
+        self._filesystem, self._base = locate(root)
+        selector = fs.FileSelector(self._base, allow_not_found=True, recursive=True)
+        found = [info.path for info in self._filesystem.get_file_info(selector) if info.is_file]
+        self._known = {"/".join(path.rsplit("/", 2)[1:]) for path in found}
+        self.remove_unused(chains)
+
+    def add(self, chains: Mapping[int, StateChain]) -> None:
+        """Take note of files that an evaluation has written."""
+        self._known.update(name for chain in chains.values() for name in chain.files)
+
+    def remove_unused(self, chains: Mapping[int, StateChain]) -> None:
+        """Remove all files but those of some chains."""
+        needed = {name for chain in chains.values() for name in chain.files}
+        for name in self._known - needed:
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.delete_file(f"{self._base}/{name}")
+        self._known = needed

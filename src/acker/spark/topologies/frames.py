@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from acker.errors import TopologyError
-from acker.local.executors.spout import SpoutTask
 from acker.spark.parcel import pack_function
-from acker.spark.topologies.journal import JournalEntry
 from acker.spark.topologies.mailbox import batches_of
 from acker.topology.graph import Node
 from acker.topology.hashing import stable_hash
-from acker.topology.reasons import Reason
-from acker.topology.spout import ReliableSpout, has_frame
 from acker.topology.streams import DEFAULT_STREAM
 
 if TYPE_CHECKING:
@@ -143,53 +138,3 @@ def find_rows(rows: FrameRows, wanted: frozenset[int]) -> dict[int, tuple[Any, t
             " frame() must give the same rows each time, so read from something that does not change, or persist it"
         )
     return found
-
-
-class OutcomeFeed:
-    """Brings outcomes that no acker on the driver knows to a spout, on the spout's own thread.
-
-    These are the outcomes of a DataFrame's rows, and of tuples that an earlier run has journaled. The feed stands in
-    the place of the spout's `next_tuple`; that of a spout with a DataFrame is not called at all.
-
-    Attributes
-    ----------
-    is_over : bool
-        Whether no further row of a DataFrame will come.
-    """
-
-    def __init__(self, task: SpoutTask) -> None:
-        self.is_over = False
-        self._task = task
-        self._asked = None if has_frame(type(task.spout)) else task.spout.next_tuple
-        self._outcomes: deque[tuple[JournalEntry, Reason | None]] = deque()
-        task.spout.next_tuple = self._next_tuple  # type: ignore[method-assign]
-
-    def waiting(self) -> list[JournalEntry]:
-        """Return the failures that the spout was not told yet."""
-        return [replace(entry, reason=reason) for entry, reason in list(self._outcomes) if reason is not None]
-
-    def put(self, entry: JournalEntry, reason: Reason | None) -> None:
-        """Add the outcome of an attempt; without a reason it was acked."""
-        self._outcomes.append((entry, reason))
-
-    def _next_tuple(self) -> Any:
-        while self._outcomes:
-            self._tell(*self._outcomes[0])
-            self._outcomes.popleft()
-        if self._asked is not None:
-            return self._asked()
-        if self.is_over:
-            self._task.spout.finish()
-        return None
-
-    def _tell(self, entry: JournalEntry, reason: Reason | None) -> None:
-        task, spout = self._task, self._task.spout
-        if isinstance(spout, ReliableSpout):
-            spout._replays.record(entry.tup_id, entry.values, entry.stream, entry.direct_task)
-            spout._replays.entries[entry.tup_id].attempt = entry.attempt
-        if reason is None:
-            task.collector.acked += 1
-            task._ack(entry.tup_id)
-        else:
-            task.collector.outcomes[reason.kind] += 1
-            task._fail(entry.tup_id, replace(reason, attempt=entry.attempt))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import uuid
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -18,6 +19,10 @@ from acker.topology.reasons import Reason
 # So many micro-batches are kept. The last one is needed; the others help to see what happened.
 _KEPT: Final = 3
 _FORMAT: Final = 1
+_OWNER: Final = "owner"
+
+# A spout task and a tuple id.
+TupleKey = tuple[int, Hashable]
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class JournalEntry:
     due: float | None = None
 
     @property
-    def key(self) -> tuple[int, Hashable]:
+    def key(self) -> TupleKey:
         """The task and the id."""
         return self.task, self.tup_id
 
@@ -72,6 +77,10 @@ class BatchPlan:
         are left out of a micro-batch that is done again.
     left_out : frozenset of int
         Those that are left out.
+    layout : mapping of str to (int, tuple of int)
+        Component -> its stage and its tasks: what `letters` are addressed to.
+    places : int
+        How many places the letters are for.
     """
 
     letters: Sequence[Letter] = ()
@@ -80,6 +89,8 @@ class BatchPlan:
     ticks: frozenset[str] = frozenset()
     borrowed: frozenset[int] = frozenset()
     left_out: frozenset[int] = frozenset()
+    layout: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    places: int = 1
 
     def recovered(self) -> BatchPlan:
         """Return the plan as it is done again after a crash."""
@@ -97,13 +108,16 @@ class BatchCommit:
         The state of all tasks.
     entries : sequence of JournalEntry
         What failed and was neither acked since nor made a dead letter: with a reason if the spout has to be told.
-    tasks : mapping of str to int
-        Stateful component -> its number of tasks.
+    acked : sequence of (int, hashable)
+        Task and id of the tuples that were acked, and whose spout may not know yet.
+    tasks : mapping of str to tuple of int
+        Component -> its tasks.
     """
 
     chains: Mapping[int, StateChain] = field(default_factory=dict)
     entries: Sequence[JournalEntry] = ()
-    tasks: Mapping[str, int] = field(default_factory=dict)
+    acked: Sequence[TupleKey] = ()
+    tasks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class Journal:
@@ -125,15 +139,20 @@ class Journal:
         self._filesystem, self._base = locate(root)
         for name in ("plans", "commits"):
             self._filesystem.create_dir(f"{self._base}/{name}", recursive=True)
+        self._token = uuid.uuid4().hex.encode()
+
+    def claim(self) -> None:
+        """Take the journal over: whatever other run has it may write no more."""
+        write_file(self._filesystem, f"{self._base}/{_OWNER}", self._token)
 
     def last_commit(self) -> tuple[int, BatchCommit]:
         """Return the number of the last micro-batch that was committed, and how it ended; -1 before the first."""
         numbers = self._numbers("commits")
         return (numbers[-1], self._read("commits", numbers[-1])) if numbers else (-1, BatchCommit())
 
-    def plan(self, batch: int) -> BatchPlan | None:
-        """Return what a micro-batch processes, if that was written."""
-        return self._read("plans", batch) if batch in self._numbers("plans") else None
+    def plans(self) -> dict[int, BatchPlan]:
+        """Return what micro-batches process, of the last ones."""
+        return {number: self._read("plans", number) for number in self._numbers("plans")}
 
     def write_plan(self, batch: int, plan: BatchPlan) -> None:
         """Write and sync what a micro-batch processes."""
@@ -161,6 +180,11 @@ class Journal:
         return content
 
     def _write(self, name: str, batch: int, content: Any) -> None:
+        with self._filesystem.open_input_stream(f"{self._base}/{_OWNER}") as stream:
+            if stream.read() != self._token:
+                raise CheckpointError(
+                    f"{self.root}: another run has taken this checkpoint over, so this one ends; let one run use it"
+                )
         write_file(self._filesystem, f"{self._base}/{name}/{batch}", pickle.dumps((_FORMAT, content), 5))
 
 
@@ -174,9 +198,12 @@ class MemoryJournal:
         """Return the last micro-batch that was committed, as `Journal.last_commit`."""
         return self._commit
 
-    def plan(self, batch: int) -> BatchPlan | None:  # noqa: ARG002
-        """Return None: nothing is left of an earlier run."""
-        return None
+    def plans(self) -> dict[int, BatchPlan]:
+        """Return nothing: nothing is left of an earlier run."""
+        return {}
+
+    def claim(self) -> None:
+        """Do nothing: no other run has this journal."""
 
     def write_plan(self, batch: int, plan: BatchPlan) -> None:
         """Do nothing."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from acker.errors import CheckpointError
 from acker.spark.placement import placements
+from acker.spark.topologies.bolt_state import StateCleaner
+from acker.spark.topologies.checkpoint_layout import check_plans, layout_of, move_commit
 from acker.spark.topologies.frames import FrameRows, find_rows
 from acker.spark.topologies.journal import BatchCommit, BatchPlan, Journal, JournalEntry, MemoryJournal
 from acker.spark.topologies.mailbox import Letter
 from acker.spark.topologies.microbatch_job import FailedTree, MicroBatchJob, MicroBatchResult
-from acker.spark.topologies.spark_executor import BoltFigures, DriverExecutors, SummedLatencies
+from acker.spark.topologies.spark_executor import DriverExecutors
 from acker.spark.topologies.spout_tuples import SpoutTuples
-from acker.spark.topologies.stage_plan import is_stateful
 from acker.spark.topologies.stage_worker import MicroBatchPlan
 from acker.spark.topologies.tuple_blocks import Chunk, encode_tuples
 from acker.topology.reasons import Reason
@@ -66,10 +67,17 @@ class MicroBatches:
         self._plan = replace(plan, run=run_seed)
         self._journal = journal
         self._seed = run_seed
-        self.last, self._commit = journal.last_commit()
-        self._check_tasks()
-        self._ticked = time.monotonic()
-        self._tick_due: dict[str, float] = {}
+        self._tag = f"acker-{run_seed.hex()}"
+        journal.claim()
+        self.last, before = journal.last_commit()
+        self._commit = move_commit(before, plan.graph)
+        # What an earlier run has planned, and did not commit.
+        plans = journal.plans()
+        self._plans = {number: each for number, each in plans.items() if number > self.last}
+        self._plans_before = [each for number, each in plans.items() if number <= self.last]
+        check_plans(self._plans, plan.graph, plan.plan)
+        self._files = StateCleaner(plan.state_root, self._commit.chains)
+        self._lock = threading.Lock()
         self.tuples: SpoutTuples | None = None
         self._warned: set[str] = set()
         self._frames: Mapping[str, FrameRows] = {}
@@ -77,28 +85,12 @@ class MicroBatches:
         self.traces = 0
         self.fault: BaseException | None = None
 
-    def _check_tasks(self) -> None:
-        """Refuse a checkpoint in which the state is spread over another number of tasks."""
-        tasks = {node.name: node.par for node in self._plan.graph.nodes.values() if is_stateful(node)}
-        for name, par in self._commit.tasks.items():
-            if name in tasks and tasks[name] != par:
-                raise CheckpointError(
-                    f"component {name!r}: the checkpoint has the state of {par} tasks, and par is {tasks[name]} now;"
-                    " keep the number, or begin with a new checkpoint"
-                )
-        self._tasks = tasks
-
     def attach(self, executors: DriverExecutors) -> None:
         """Take the executors of a start, and give the spouts what the checkpoint kept for them."""
-        tuples = SpoutTuples(executors)
-        entries = self._commit.entries
-        planned = self._journal.plan(self.last + 1)
-        if planned is not None:  # it will be done again, with the tuples that are in it
-            tuples.check(planned.entries.values())
-            keys = {entry.key for entry in planned.entries.values()}
-            entries = [entry for entry in entries if entry.key not in keys]
-        tuples.restore(entries)
-        self.tuples = tuples
+        self.tuples = SpoutTuples(executors)
+        self.tuples.restore(self._commit, self._plans.values(), self._plans_before)
+        self._plans_before = []
+        executors.spark.has_plans = bool(self._plans)
 
     @property
     def _tuples(self) -> SpoutTuples:
@@ -113,25 +105,35 @@ class MicroBatches:
 
     def run(self, batch: int, frames: Mapping[str, FrameRows]) -> bool:
         """Run one micro-batch, unless it was committed; return whether there was anything to do."""
+        with self._lock:
+            return self._run(batch, frames)
+
+    def _run(self, batch: int, frames: Mapping[str, FrameRows]) -> bool:
         if batch <= self.last:
             logger.info("micro-batch %d was committed before", batch)
             return False
+        if self._plans and batch > min(self._plans):
+            raise CheckpointError(
+                f"micro-batch {min(self._plans)} is planned and did not end, and Spark goes on with {batch}: the query"
+                " and the journal are not of the same checkpoint"
+            )
         spark = self._executors.spark
         spark.is_running = True
+        self._spark.sparkContext.addJobTag(self._tag)
         self._frames = frames
         chunks: list[Chunk] = []
         tuples = 0
         try:
-            planned = self._journal.plan(batch)
+            planned = self._plans.get(batch)
             if planned is None:
                 chunks, tuples = spark.take()
                 planned = self._make_plan(chunks)
                 if not planned.letters and not frames and not planned.ticks:
-                    self.save()
+                    self._save()
                     return False
                 self._journal.write_plan(batch, planned)
                 self._tuples.tell_journaled(planned.entries.values())
-            elif planned.letters:
+            else:
                 planned = planned.recovered()
                 logger.warning(
                     "micro-batch %d: its %d trees run again; %d others come from their source again",
@@ -149,12 +151,29 @@ class MicroBatches:
             if tuples:
                 spark.inbox.done(tuples)
             spark.is_running = False
+            self._spark.sparkContext.removeJobTag(self._tag)
+
+    def cancel(self) -> None:
+        """Cancel the Spark job of the micro-batch that runs, if any."""
+        if self.tuples is not None and self._executors.spark.is_running:
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
     def save(self) -> None:
-        """Forget in the journal what the spouts have given up since the last micro-batch."""
-        entries = self._tuples.after_batch((), (), ())
-        if {entry.key for entry in entries} != {entry.key for entry in self._commit.entries}:
-            self._commit = replace(self._commit, entries=entries)
+        """Forget in the journal what the spouts know or have given up since the last micro-batch; call it at the end.
+
+        While a micro-batch runs, nothing is done: it commits the same.
+        """
+        if self.tuples is not None and self._lock.acquire(blocking=False):
+            try:
+                self._save()
+            finally:
+                self._lock.release()
+
+    def _save(self) -> None:
+        entries, acked = self._tuples.after_batch((), (), ()), self._tuples.acked_after_batch(())
+        before = self._commit
+        if {entry.key for entry in entries} != {entry.key for entry in before.entries} or acked != before.acked:
+            self._commit = replace(before, entries=entries, acked=acked)
             self._journal.commit(self.last, self._commit)
 
     def _make_plan(self, chunks: Sequence[Chunk]) -> BatchPlan:
@@ -174,19 +193,8 @@ class MicroBatches:
             for seq, ((stage, place), parts) in enumerate(sorted(by_place.items()))
         ]
         entries, borrowed = self._tuples.entries(chunks)
-        return BatchPlan(letters, tracks, entries, self._due_ticks(), borrowed)
-
-    def _due_ticks(self) -> frozenset[str]:
-        now = time.monotonic()
-        due = set()
-        for task in self._executors.spark.tasks:
-            name, tick_ns = task.collector.component, task._tick_ns
-            if tick_ns is None or name in due:
-                continue
-            if now >= self._tick_due.setdefault(name, self._ticked + tick_ns / 1e9):
-                due.add(name)
-                self._tick_due[name] = now + tick_ns / 1e9
-        return frozenset(due)
+        ticks, layout = self._executors.spark.due_ticks(), layout_of(graph, plan)
+        return BatchPlan(letters, tracks, entries, ticks, borrowed, layout=layout, places=self._plan.places)
 
     def _evaluate(
         self, batch: int, planned: BatchPlan, frames: Mapping[str, FrameRows]
@@ -194,7 +202,12 @@ class MicroBatches:
         """Evaluate until no tree fails that could have left a trace in the state; return all that failed, by root."""
         tracks = {root_id: (ack_val, _DRIVER, place) for place, (root_id, ack_val) in enumerate(planned.tracks.items())}
         plan = replace(
-            self._plan, seed=self._derive(batch, 0), ticks=planned.ticks, states=self._commit.chains, batch=batch
+            self._plan,
+            seed=self._derive(batch, 0),
+            ticks=planned.ticks,
+            states=self._commit.chains,
+            batch=batch,
+            places=planned.places,
         )
         failed: dict[int, FailedTree] = {}
         job = MicroBatchJob(self._spark, plan, planned.letters, frames, tracks, self._named())
@@ -202,6 +215,7 @@ class MicroBatches:
             for number in range(_EVALUATIONS_MAX):
                 result = job.evaluate(planned.left_out.union(failed), self._derive(batch, number))
                 self.evaluations += 1
+                self._files.add(result.chains)
                 new = {tree.root_id: tree for tree in result.failed}
                 failed.update(new)
                 if not result.touched:
@@ -250,10 +264,19 @@ class MicroBatches:
             if (entry := planned.entries.get(root)) is not None
         ]
         entries = self._tuples.after_batch(planned.entries.values(), ended, [*told, *again])
-        self._commit = BatchCommit({**self._commit.chains, **result.chains}, entries, self._tasks)
+        self._commit = BatchCommit(
+            {**self._commit.chains, **result.chains},
+            entries,
+            self._tuples.acked_after_batch(ended),
+            self._commit.tasks,
+        )
         self._journal.commit(batch, self._commit)
         self.last = batch
-        self._count(result)
+        self._files.remove_unused(self._commit.chains)
+        self._plans.pop(batch, None)
+        self._executors.spark.has_plans = bool(self._plans)
+        self._executors.count(result.counters)
+        self._warn_of_changes(result)
         self._tell(planned, chunks, acked, failed, again, result)
 
     def _failed_rows(self, trees: Sequence[FailedTree]) -> list[JournalEntry]:
@@ -301,9 +324,7 @@ class MicroBatches:
                 tasks[task_id].collector.acked += count
         spark.settling.ack_sender.send()
 
-    def _count(self, result: MicroBatchResult) -> None:
-        """Add the counters of the workers to the figures on the driver."""
-        figures = self._executors.figures()
+    def _warn_of_changes(self, result: MicroBatchResult) -> None:
         for component in result.changed.keys() - self._warned:
             self._warned.add(component)
             logger.warning(
@@ -312,18 +333,3 @@ class MicroBatches:
                 component,
                 ", ".join(f"self.{name}" for name in result.changed[component]),
             )
-        for counters in result.counters:
-            task: Any = figures[counters["task"]]
-            collector: Any = task.collector
-            if isinstance(task, BoltFigures):
-                collector.executed += counters["executed"]
-                collector.acked += counters["acked"]
-                collector.failed += counters["failed"]
-            for stream, emitted in counters["emitted"].items():
-                collector.routes[stream].emitted += emitted
-            for outlet, sent in zip(collector.outlets, counters["sent"], strict=True):
-                outlet.sent += sent
-            for name, count in counters["user"].items():
-                collector.count(name, count)
-            if isinstance(collector.latency, SummedLatencies):
-                collector.latency.add_totals(*counters["latency"])

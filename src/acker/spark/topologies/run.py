@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from acker.errors import ArgumentValueError, SessionError
+from acker.errors import ArgumentValueError, CheckpointError, SessionError
 from acker.local.observe.hooks import Hook
 from acker.local.observe.metrics import RunReport
 from acker.local.run import stop_on_signals
@@ -87,6 +87,7 @@ def run(
             run_until(runtime, until, checkpoint, trigger)
         finally:
             runtime.stop()
+            runtime.cancel_jobs()
     if runtime.error is not None:
         raise runtime.error
     return runtime.report()
@@ -139,13 +140,20 @@ def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str
             lifecycle.reached.wait(_LOOK_SECS)
         if lifecycle.reached.is_set():
             lifecycle.outcome = lifecycle.outcome_of(parsed)
-        fault = query.exception()
-        if fault is not None:
+        lifecycle.stop()
+        # What is open ends by micro-batches, as long as the query makes any.
+        while query.isActive and not lifecycle.over.wait(_LOOK_SECS):
+            pass
+        if not query.isActive:
             runtime.abort()
-            lifecycle.error, lifecycle.outcome = runtime.batches.fault or fault, "failed"
-            raise lifecycle.error
+            fault = runtime.batches.fault or query.exception()
+            if fault is not None:
+                lifecycle.error, lifecycle.outcome = fault, "failed"
+                raise fault
+            logger.error("%s: the query was stopped, by something else than this run", runtime.graph.name)
         runtime.stop()
     finally:
+        runtime.cancel_jobs()
         query.stop()
 
 
@@ -155,6 +163,12 @@ def _start_query(runtime: SparkRuntime, checkpoint: str, trigger: str) -> Stream
     fixed = {name: rows for name, rows in frames.items() if name not in streams}
 
     def run_batch(frame: DataFrame, batch: int) -> None:
+        if streams and batch < runtime.batches.last:
+            raise CheckpointError(
+                f"{checkpoint}: Spark begins again at micro-batch {batch}, and the journal has micro-batch"
+                f" {runtime.batches.last}, so rows would be left out: is {checkpoint}/query gone? Begin with a new"
+                " checkpoint"
+            )
         parts = _parts_of(frame, streams)
         if batch == 0:
             parts.update(fixed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from acker._engine.ids import IdGenerator
@@ -15,7 +15,7 @@ from acker.local.executors.spout import SpoutExecutor, SpoutTask
 from acker.local.observe.metrics import LatencyRecorder
 from acker.local.queues import TupleQueue
 from acker.local.wiring import ExecutorSet, RuntimeParts
-from acker.spark.topologies.frames import OutcomeFeed
+from acker.spark.topologies.outcome_feed import OutcomeFeed
 from acker.spark.topologies.tuple_blocks import Chunk
 from acker.topology.graph import Node, Subscription
 from acker.topology.spout import has_frame
@@ -72,6 +72,8 @@ class SparkExecutor(BoltExecutor):
         calls `take`.
     batch_tuples : int
         A micro-batch begins at once when so many tuples wait.
+    is_running, has_plans : bool
+        Whether a micro-batch runs, and whether one that an earlier run has planned is still to be run.
     settling : LocalBoltCollector
         Acks and fails the tuples that `take` returned.
     """
@@ -84,6 +86,9 @@ class SparkExecutor(BoltExecutor):
         self.batch_tuples = batch_tuples
         self.run_batch: Callable[[bool], bool] | None = None
         self.is_running = False
+        self.has_plans = False
+        self._made_ns = self.clock.now_ns()
+        self._tick_at: dict[str, int] = {}
         self._first_ns: int | None = None
 
     def take(self) -> tuple[list[Chunk], int]:
@@ -104,13 +109,26 @@ class SparkExecutor(BoltExecutor):
                 self.settling.fail(tup, reason)
                 return
 
+    def due_ticks(self) -> frozenset[str]:
+        """Return the components whose tick is due; they are due again after their interval."""
+        now = self.clock.now_ns()
+        due = set()
+        for task in self.tasks:
+            name, tick_ns = task.collector.component, task._tick_ns
+            if tick_ns is None or name in due:
+                continue
+            if now >= self._tick_at.setdefault(name, self._made_ns + tick_ns):
+                due.add(name)
+                self._tick_at[name] = now + tick_ns
+        return frozenset(due)
+
     def deadline_ns(self) -> int | None:
         """Return when the next micro-batch begins."""
         return None if self._first_ns is None else self._first_ns + _LINGER_NS
 
     def is_quiet(self) -> bool:
         """Return whether no tuple waits and no micro-batch runs."""
-        return super().is_quiet() and not self.is_running
+        return super().is_quiet() and not self.is_running and not self.has_plans
 
     def _work(self, mode: Mode, limit: int) -> bool:  # noqa: ARG002  A micro-batch takes everything.
         if mode is Mode.SETTLE or self.run_batch is None:
@@ -152,21 +170,44 @@ class DriverExecutors(ExecutorSet):
         self.bolts = [self.spark]
         self.spark.settling = self._collector("spark", 0)
         self.feeds: dict[int, OutcomeFeed] = {}
-        for task in self.spout_tasks():
+        self._spouts = {task.collector.task: (executor, task) for executor in self.spouts for task in executor.tasks}
+        for number, (_, task) in self._spouts.items():
             if has_frame(type(task.spout)):
-                self.feed(task)
+                self.feed(number)
 
-    def feed(self, task: SpoutTask) -> OutcomeFeed:
+    def feed(self, number: int) -> OutcomeFeed:
         """Return the feed of a spout task."""
-        number = task.collector.task
         if number not in self.feeds:
-            self.feeds[number] = OutcomeFeed(task)
+            self.feeds[number] = OutcomeFeed(*self._spouts[number])
         return self.feeds[number]
+
+    def executor_of(self, number: int) -> SpoutExecutor:
+        """Return the executor of a spout task."""
+        return self._spouts[number][0]
 
     def figures(self) -> dict[int, BoltFigures | SpoutTask]:
         """Return the tasks by their ids."""
         tasks: list[BoltFigures | SpoutTask] = [*self.spark.tasks, *self.spout_tasks()]
         return {task.collector.task: task for task in tasks}
+
+    def count(self, counters_of_tasks: Iterable[Mapping[str, Any]]) -> None:
+        """Add the counters of the workers to the figures on the driver."""
+        figures = self.figures()
+        for counters in counters_of_tasks:
+            task: Any = figures[counters["task"]]
+            collector: Any = task.collector
+            if isinstance(task, BoltFigures):
+                collector.executed += counters["executed"]
+                collector.acked += counters["acked"]
+                collector.failed += counters["failed"]
+            for stream, emitted in counters["emitted"].items():
+                collector.routes[stream].emitted += emitted
+            for outlet, sent in zip(collector.outlets, counters["sent"], strict=True):
+                outlet.sent += sent
+            for name, count in counters["user"].items():
+                collector.count(name, count)
+            if isinstance(collector.latency, SummedLatencies):
+                collector.latency.add_totals(*counters["latency"])
 
     def _make_executors(self, node: Node, options: Mapping[str, Any]) -> None:
         if node.kind == "spout":

@@ -151,6 +151,10 @@ class SparkRuntime(LocalRuntime):
         """Run one micro-batch."""
         return self.batches.run(batch, frames)
 
+    def cancel_jobs(self) -> None:
+        """Cancel the job of a micro-batch that still runs: a stop at once does not wait for it."""
+        self.batches.cancel()
+
     def end_frames(self) -> None:
         """Declare that the DataFrames have no further rows."""
         for feed in self.executors.feeds.values():
@@ -179,8 +183,7 @@ class SparkRuntime(LocalRuntime):
     def stop(self, drain_secs: float | None = None) -> None:
         """Stop in order; see `LocalRuntime.stop`."""
         super().stop(drain_secs)
-        if self.batches.tuples is not None and not self.executors.spark.is_running:
-            self.batches.save()
+        self.batches.save()
 
     def _find_stall(self) -> str | None:
         if self.lifecycle.executors is not None and self.executors.spark.is_running:

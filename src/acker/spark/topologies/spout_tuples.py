@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from acker.errors import CheckpointError
-from acker.spark.topologies.journal import JournalEntry
+from acker.spark.topologies.journal import BatchCommit, BatchPlan, JournalEntry, TupleKey
+from acker.spark.topologies.outcome_feed import OutcomeFeed
 from acker.spark.topologies.spark_executor import DriverExecutors
 from acker.spark.topologies.tuple_blocks import Chunk
 from acker.topology.spout import ReliableSpout
@@ -25,51 +26,66 @@ class SpoutTuples:
     def __init__(self, executors: DriverExecutors) -> None:
         self.executors = executors
         self._tasks = {task.collector.task: task for task in executors.spout_tasks()}
-        self._journaled: set[tuple[int, Any]] = set()
+        self._journaled: set[TupleKey] = set()
+        # The tuples that were acked, and how many steps their spout's executor had done when it was seen to know.
+        self._acked: dict[TupleKey, int | None] = {}
 
-    def restore(self, entries: Iterable[JournalEntry]) -> None:
-        """Give spouts the tuples that failed before the start: those that wait, and those whose failure is news.
+    def restore(self, commit: BatchCommit, plans: Iterable[BatchPlan], before: Iterable[BatchPlan]) -> None:
+        """Give spouts what an earlier run has left: tuples that wait for an attempt, and outcomes that may be news.
 
         Raises
         ------
         CheckpointError
-            The topology has no such spout, or it takes no tuples from the journal.
+            A spout takes no tuples from the journal.
+
+        Parameters
+        ----------
+        commit : BatchCommit
+            The last one.
+        plans, before : iterable of BatchPlan
+            The micro-batches that will be done again, and those that were committed, as far as they are known.
         """
-        for entry in entries:
+        planned = {entry.key: entry for plan in plans for entry in plan.entries.values()}
+        for entry in planned.values():
+            self._feed(entry).expect(entry.tup_id, entry.values, is_awaited=True)
+        for entry in commit.entries:
             self._journaled.add(entry.key)
-            spout = self._task(entry).spout
-            if entry.reason is not None:
-                self.tell_later(entry, entry.reason)
-            elif isinstance(spout, ReliableSpout):
-                spout._replays.record(entry.tup_id, entry.values, entry.stream, entry.direct_task)
-                spout._replays.entries[entry.tup_id].attempt = entry.attempt
-                wait_ms = 0 if entry.due is None else max(0, round((entry.due - time.time()) * 1000))
-                due_ms = self._task(entry).collector.now_ms() + wait_ms
-                spout._replays.schedule(entry.tup_id, due_ms, counted=entry.due is not None)
+            if entry.key not in planned:
+                self._restore(entry)
+        known = {entry.key: entry.values for plan in before for entry in plan.entries.values()}
+        for number, tup_id in commit.acked:
+            values = known.get((number, tup_id))
+            entry = JournalEntry(number, tup_id, values or ())
+            self._acked[entry.key] = None
+            self._feed(entry).expect(tup_id, values, is_awaited=True)
+            self._feed(entry).put(entry, None, counts=False)
 
-    def check(self, entries: Iterable[JournalEntry]) -> None:
-        """Check that the topology has the spouts of some tuples; see `restore`."""
-        for entry in entries:
-            self._task(entry)
+    def _restore(self, entry: JournalEntry) -> None:
+        spout = self._tasks[entry.task].spout
+        if entry.reason is not None:
+            self._feed(entry).expect(entry.tup_id, entry.values, is_awaited=True)
+            self._feed(entry).put(entry, entry.reason, counts=False)
+        elif isinstance(spout, ReliableSpout):
+            self._feed(entry).expect(entry.tup_id, entry.values, is_awaited=False)
+            spout._replays.record(entry.tup_id, entry.values, entry.stream, entry.direct_task)
+            spout._replays.entries[entry.tup_id].attempt = entry.attempt
+            wait_ms = 0 if entry.due is None else max(0, round((entry.due - time.time()) * 1000))
+            due_ms = self._tasks[entry.task].collector.now_ms() + wait_ms
+            spout._replays.schedule(entry.tup_id, due_ms, counted=entry.due is not None)
 
-    def _task(self, entry: JournalEntry) -> Any:
-        task = self._tasks.get(entry.task)
-        if task is None:
+    def _feed(self, entry: JournalEntry) -> OutcomeFeed:
+        spout = self._tasks[entry.task].spout
+        if not spout.journaled:
             raise CheckpointError(
-                f"task {entry.task}: the checkpoint has the tuple {entry.tup_id!r} of a spout that is not in this"
-                " topology; begin with a new checkpoint"
+                f"component {self._tasks[entry.task].collector.component!r}: the checkpoint has the open tuple"
+                f" {entry.tup_id!r}, and {type(spout).__name__} takes no tuples from the journal; run the class that"
+                " emitted it until the topology is drained, or begin with a new checkpoint"
             )
-        if not task.spout.journaled:
-            raise CheckpointError(
-                f"component {task.collector.component!r}: the checkpoint has the open tuple {entry.tup_id!r}, and"
-                f" {type(task.spout).__name__} takes no tuples from the journal; run the class that emitted it until"
-                " the topology is drained, or begin with a new checkpoint"
-            )
-        return task
+        return self.executors.feed(entry.task)
 
     def tell_later(self, entry: JournalEntry, reason: Any) -> None:
         """Tell a spout an outcome on its own thread, before it is asked for further tuples."""
-        self.executors.feed(self._task(entry)).put(entry, reason)
+        self._feed(entry).put(entry, reason)
 
     def entries(self, chunks: Sequence[Chunk]) -> tuple[dict[int, JournalEntry], frozenset[int]]:
         """Return what the spouts know of the trees of some tuples: root id -> entry; and the borrowed root ids."""
@@ -88,10 +104,10 @@ class SpoutTuples:
             for pending in list(task.collector.pending.values()):
                 tup_of = found.get(pending.root_id)
                 if tup_of is not None:
-                    attempt = 1 if attempts is None else attempts._attempt(pending.tup_id)
-                    values = tuple(tup_of.values)
+                    replay = None if attempts is None else attempts._replays.entries.get(pending.tup_id)
+                    direct_task, attempt = (None, 1) if replay is None else (replay.direct_task, replay.attempt)
                     entries[pending.root_id] = JournalEntry(
-                        number, pending.tup_id, values, tup_of.stream, attempt=attempt
+                        number, pending.tup_id, tuple(tup_of.values), tup_of.stream, direct_task, attempt
                     )
         return entries, frozenset(borrowed & found.keys())
 
@@ -120,11 +136,34 @@ class SpoutTuples:
         self._journaled = {entry.key for entry in kept}  # the others were acked, or are dead letters
         return kept
 
-    def _waiting(self, known: Collection[tuple[int, Any]]) -> list[JournalEntry]:
-        entries: dict[tuple[int, Any], JournalEntry] = {}
+    def acked_after_batch(self, acked: Iterable[JournalEntry]) -> list[TupleKey]:
+        """Return what a commit keeps of the tuples that were acked: those whose spout may not have returned from `ack`.
+
+        That is so until the spout has the outcome, and its executor has ended the step in which it got it.
+        """
+        open_keys = {
+            (number, pending.tup_id)
+            for number, task in self._tasks.items()
+            for pending in list(task.collector.pending.values())
+        }
+        for number, feed in self.executors.feeds.items():
+            open_keys |= {(number, tup_id) for tup_id in feed.acks()}
+        kept: dict[TupleKey, int | None] = {}
+        for key, steps in self._acked.items():
+            executor = self.executors.executor_of(key[0])
+            has_ended = executor.step_since_ns is None or (steps is not None and executor.steps > steps)
+            if key in open_keys:
+                kept[key] = None
+            elif executor.crash is not None or not has_ended:
+                kept[key] = executor.steps if steps is None else steps
+        self._acked = {**kept, **dict.fromkeys((entry.key for entry in acked), None)}
+        return list(self._acked)
+
+    def _waiting(self, known: Collection[TupleKey]) -> list[JournalEntry]:
+        entries: dict[TupleKey, JournalEntry] = {}
         for number, task in self._tasks.items():
             feed = self.executors.feeds.get(number)
-            for entry in () if feed is None else feed.waiting():
+            for entry in () if feed is None else feed.failures():
                 entries[entry.key] = entry
             if not isinstance(task.spout, ReliableSpout):
                 continue

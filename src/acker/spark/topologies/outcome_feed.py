@@ -1,0 +1,197 @@
+"""What the spouts on the driver hear that no acker there knows: outcomes of rows, and of tuples of an earlier run."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from acker.errors import CheckpointError
+from acker.local.executors.spout import SpoutExecutor, SpoutTask
+from acker.spark.topologies.journal import JournalEntry
+from acker.topology.reasons import Reason
+from acker.topology.spout import ReliableSpout, has_frame
+from acker.topology.tuples import row_of
+
+
+class OutcomeFeed:
+    """Brings outcomes to a spout on the spout's own thread, and leaves out what it emits twice.
+
+    These are the outcomes of a DataFrame's rows, and of tuples that an earlier run has journaled. Such a tuple has not
+    ended for its source, which may give it once more: the spout's emission of the same id then counts as that tuple.
+    If it was acked, the spout hears so again.
+
+    Parameters
+    ----------
+    executor : SpoutExecutor
+    task : SpoutTask
+
+    Attributes
+    ----------
+    is_over : bool
+        Whether no further row of a DataFrame will come.
+    """
+
+    def __init__(self, executor: SpoutExecutor, task: SpoutTask) -> None:
+        self.is_over = False
+        self._executor = executor
+        self._task = task
+        self._reliable = task.spout if isinstance(task.spout, ReliableSpout) else None
+        self._outcomes: deque[tuple[JournalEntry, Reason | None, bool]] = deque()
+        # Of an earlier run: tuple id -> values, None if unknown; and the ids whose outcome the spout will hear.
+        self._journaled: dict[Hashable, tuple[Any, ...] | None] = {}
+        self._awaited: set[Hashable] = set()
+        self._acked: set[Hashable] = set()
+        self._left_out = False
+        self._deliver, self._is_quiet = task.deliver_outcomes, task.is_quiet
+        task.deliver_outcomes = self._deliver_outcomes  # type: ignore[method-assign]
+        task.is_quiet = self._is_quiet_too  # type: ignore[method-assign]
+        if has_frame(type(task.spout)):
+            task.spout.next_tuple = self._end_of_frame  # type: ignore[method-assign]
+
+    # ---- outcomes ----------------------------------------------------------------------------------------------------
+
+    def failures(self) -> list[JournalEntry]:
+        """Return the failures that the spout was not told yet."""
+        return [replace(entry, reason=reason) for entry, reason, _ in list(self._outcomes) if reason is not None]
+
+    def acks(self) -> set[Hashable]:
+        """Return the ids whose ack the spout was not told yet."""
+        return {entry.tup_id for entry, reason, _ in list(self._outcomes) if reason is None}
+
+    def put(self, entry: JournalEntry, reason: Reason | None, *, counts: bool = True) -> None:
+        """Add the outcome of an attempt; without a reason it was acked. It may have been counted in an earlier run."""
+        self._outcomes.append((entry, reason, counts))
+        self._executor.signal.set()
+
+    def _deliver_outcomes(self, verdicts: list[Any], *, log_errors: bool) -> None:
+        # While a coroutine of `next_tuple` runs, nothing else of the spout does.
+        call = getattr(self._task, "next_tuple_call", None)
+        if call is None or call.done():
+            self._tell_all(log_errors=log_errors)
+        self._deliver(verdicts, log_errors=log_errors)
+
+    def _tell_all(self, *, log_errors: bool) -> None:
+        while self._outcomes:
+            try:
+                self._tell(*self._outcomes[0])
+            except BaseException:
+                if not log_errors:
+                    raise
+                return  # It was logged before, and the checkpoint keeps what was not told.
+            self._outcomes.popleft()
+
+    def _is_quiet_too(self) -> bool:
+        return not self._outcomes and self._is_quiet()
+
+    def _end_of_frame(self) -> None:
+        if self.is_over:
+            self._task.spout.finish()
+
+    def _tell(self, entry: JournalEntry, reason: Reason | None, counts: bool) -> None:
+        task, tup_id = self._task, entry.tup_id
+        if self._reliable is not None:
+            self._reliable._replays.record(tup_id, entry.values, entry.stream, entry.direct_task)
+            self._reliable._replays.entries[tup_id].attempt = entry.attempt
+        if reason is None:
+            task._ack(tup_id)
+            task.collector.acked += counts
+            self._acked.add(tup_id)
+        else:
+            task.collector.outcomes[reason.kind] += counts
+            task._fail(tup_id, replace(reason, attempt=entry.attempt))
+        self._awaited.discard(tup_id)
+
+    # ---- emissions ---------------------------------------------------------------------------------------------------
+
+    def expect(self, tup_id: Hashable, values: tuple[Any, ...] | None, *, is_awaited: bool) -> None:
+        """Leave out the spout's emission of a tuple that the journal has.
+
+        Parameters
+        ----------
+        tup_id : hashable
+        values : tuple or None
+            None: unknown.
+        is_awaited : bool
+            Whether the spout will hear an outcome. Else it has the tuple among its replays.
+        """
+        if not self._journaled:
+            self._watch_emissions()
+        self._journaled[tup_id] = values
+        if is_awaited:
+            self._awaited.add(tup_id)
+
+    def _watch_emissions(self) -> None:
+        spout: Any = self._task.spout
+        bind = spout._bind
+
+        def bind_and_watch(*arguments: Any) -> None:
+            bind(*arguments)
+            emit = spout.emit
+
+            def watch(tup: Sequence[Any], tup_id: Any = None, *args: Any, **options: Any) -> Any:
+                if tup_id is not None and self._has(tup, tup_id):
+                    self._left_out = True
+                    return [] if options.get("need_task_ids") or args[2:] == (True,) else None
+                return emit(tup, tup_id, *args, **options)
+
+            spout.emit = watch
+
+        spout._bind = bind_and_watch
+        if not has_frame(type(spout)):
+            self._ask_again(spout)
+
+    def _ask_again(self, spout: Any) -> None:
+        """Let the spout be asked again at once for a tuple that was left out, as if it had emitted."""
+        next_tuple = spout.next_tuple
+        if hasattr(self._task, "next_tuple_call"):
+            return
+
+        def ask() -> Any:
+            self._left_out = True
+            returned = None
+            while self._left_out and returned is None and not spout._finished:
+                self._left_out = False
+                returned = next_tuple()
+            return returned
+
+        spout.next_tuple = ask
+
+    def _has(self, tup: Any, tup_id: Any) -> bool:
+        """Return whether the journal has a tuple that has not ended for the spout."""
+        try:
+            if tup_id not in self._journaled:
+                return False
+        except TypeError:  # It has no hash: `emit` says so.
+            return False
+        values = self._journaled[tup_id]
+        is_acked = tup_id in self._acked
+        is_open = tup_id in self._awaited or (self._reliable is not None and tup_id in self._reliable._replays.entries)
+        if not is_open and (not is_acked or values is None):
+            del self._journaled[tup_id]  # It has failed for good, or nobody knows whether it is the same.
+            return False
+        row = row_of(tup)
+        if values is not None and row is not None and not _are_same(values, row):
+            raise CheckpointError(
+                f"component {self._task.collector.component!r}: it emits {row!r} with the tuple id {tup_id!r}, by which"
+                f" the checkpoint has {values!r} of an earlier run; with checkpoint=, an id stands for one tuple in all"
+                " runs: take what the source says, or begin it with something that no other run has"
+            )
+        if is_acked and not is_open:
+            self.put(JournalEntry(self._task.collector.task, tup_id, values or ()), None, counts=False)
+        return True
+
+
+def _are_same(values: tuple[Any, ...], row: tuple[Any, ...]) -> bool:
+    return len(values) == len(row) and all(map(_is_same, values, row))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    try:
+        if one is other or one == other:
+            return True
+    except ValueError:  # Arrays have no single answer.
+        pass
+    return pickle.dumps(one) == pickle.dumps(other)
