@@ -77,6 +77,7 @@ TESTED_WITH_OTHERS = {
         "topology/storm/spout",
     ],
     "spark/topologies/test_broker_spouts.py": ["connectors/journaled_spout"],
+    "spark/topologies/test_kills.py": ["spark/topologies/outcome_feed"],
     "torture/test_shipping.py": ["spark/shipping"],
     "spark/test_entries.py": ["spark/messages", "spark/user_frames"],
     "spark/pipelines/test_stages.py": ["spark/pipelines/collector", "spark/pipelines/transforms"],

@@ -250,7 +250,7 @@ def _drive(plan: Plan, folder: Path, killer: _Killer, seconds: float) -> int:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=_environment(folder),
+            env=environment_of(folder),
             cwd=folder,
             start_new_session=True,
         )
@@ -264,7 +264,8 @@ def _drive(plan: Plan, folder: Path, killer: _Killer, seconds: float) -> int:
         driver.wait()
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment_of(folder: Path) -> dict[str, str]:
+    """Return the environment of a driver, whose scratch files are all in a folder."""
     package = Path(acker.__file__).resolve().parents[1]
     python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
     path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))

@@ -1,0 +1,92 @@
+"""The account of a run: every line acked or a dead letter, and the state a plain count of the acked ones."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from acker.errors import AckerError
+from acker.spark.topologies.journal import Journal
+from tests.torture.topology_kills.words import ACKED, BAD, DEAD, LINES, SOUR, read_log
+
+CHECKPOINT: Final = "checkpoint"
+
+
+class AccountError(AckerError):
+    """A line was lost, or counted twice."""
+
+
+class Account(NamedTuple):
+    """The figures of a run.
+
+    Attributes
+    ----------
+    acked, dead : int
+        How many lines ended in which way.
+    told_again : int
+        How many outcomes the spout was told once more, after a kill.
+    micro_batches : int
+        The number of the last one, and one.
+    words : int
+        How many the state has counted.
+    """
+
+    acked: int
+    dead: int
+    told_again: int
+    micro_batches: int
+    words: int
+
+
+def read_state(checkpoint: Path) -> Counter[str]:
+    """Return what the files say that the last commit names."""
+    counts: Counter[str] = Counter()
+    for chain in Journal(str(checkpoint)).last_commit()[1].chains.values():
+        values: dict[str, int] = {}
+        for name in chain.files:
+            changed, removed = pickle.loads((checkpoint / "state" / name).read_bytes())
+            values.update(changed)
+            for key in removed:
+                values.pop(key, None)
+        assert not counts.keys() & values.keys(), "two tasks have counted the same word"
+        counts.update(values)
+    return counts
+
+
+def check(folder: Path) -> Account:
+    """Check a run that has ended.
+
+    Raises
+    ------
+    AccountError
+    """
+    lines = dict(enumerate((folder / LINES).read_text().splitlines()))
+    acked, dead = read_log(folder / ACKED), read_log(folder / DEAD)
+    wrong = {number for number, line in lines.items() if {BAD, SOUR} & set(line.split())}
+    faults = []
+    if set(dead) != wrong:
+        faults.append(f"dead letters {sorted(set(dead))[:9]}, expected {sorted(wrong)[:9]}")
+    if set(acked) != lines.keys() - wrong:
+        faults.append(f"lost {sorted(lines.keys() - wrong - set(acked))[:9]}, {len(set(acked))} acked")
+    expected = Counter(word for number in lines.keys() - wrong for word in lines[number].split())
+    state = read_state(folder / CHECKPOINT)
+    if state != expected:
+        differences = {
+            word: (state[word], expected[word]) for word in state | expected if state[word] != expected[word]
+        }
+        faults.append(f"{len(differences)} words with (state, expected) such as {dict(list(differences.items())[:9])}")
+    last, commit = Journal(str(folder / CHECKPOINT)).last_commit()
+    if commit.entries:
+        faults.append(f"the journal still has {commit.entries[:3]}")
+    used = {name for chain in commit.chains.values() for name in chain.files}
+    there = {
+        str(path.relative_to(folder / CHECKPOINT / "state")) for path in (folder / CHECKPOINT / "state").glob("*/*")
+    }
+    if there != used:
+        faults.append(f"files of state: {sorted(there - used)[:3]} are not needed, {sorted(used - there)[:3]} missing")
+    if faults:
+        raise AccountError("; ".join(faults))
+    again = len(acked) + len(dead) - len(set(acked)) - len(set(dead))
+    return Account(len(set(acked)), len(set(dead)), again, last + 1, state.total())

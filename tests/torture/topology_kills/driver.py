@@ -1,0 +1,111 @@
+"""The driver process that gets killed: a word count as a stream, until it is drained.
+
+    python -m tests.torture.topology_kills.driver FOLDER MASTER [POINT NUMBER]
+
+At the point named, when it is reached for that time, the process kills itself. Each point is told on stdout.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from acker.spark.topologies.journal import Journal
+from acker.spark.topologies.micro_batches import MicroBatches
+from acker.spark.topologies.microbatch_job import MicroBatchJob
+from acker.spark.topologies.run import run
+from tests.torture.topology_kills.account import CHECKPOINT
+from tests.torture.topology_kills.words import FOLDER, Lines, WordCount
+
+# Point -> the method, and whether it is reached before or after it.
+POINTS: Final[dict[str, tuple[type[Any], str, bool]]] = {
+    "before the plan": (Journal, "write_plan", True),
+    "planned": (Journal, "write_plan", False),
+    "evaluated": (MicroBatchJob, "evaluate", False),
+    "before the commit": (Journal, "commit", True),
+    "committed": (Journal, "commit", False),
+    "told": (MicroBatches, "_tell", False),
+    "before an ack is kept": (Lines, "ack", True),
+    "after a dead letter was kept": (Lines, "dead_letter", False),
+}
+
+
+class Death:
+    """Kills this process at a point."""
+
+    def __init__(self, point: str | None, number: int) -> None:
+        self._at = point, number
+        self._reached: Counter[str] = Counter()
+
+    def reach(self, point: str) -> None:
+        """Count a point; perhaps die there."""
+        self._reached[point] += 1
+        if self._at == (point, self._reached[point]):
+            sys.stdout.write(f"killed: {point}\n")
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch(self) -> None:
+        """Put the points into the methods."""
+        for point, (owner, name, is_before) in POINTS.items():
+            setattr(owner, name, self._watched(getattr(owner, name), point, is_before=is_before))
+
+    def _watched(self, method: Callable[..., Any], point: str, *, is_before: bool) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if is_before:
+                self.reach(point)
+            returned = method(*arguments, **options)
+            if not is_before:
+                self.reach(point)
+            return returned
+
+        return call
+
+
+def session_of(folder: Path, master: str) -> SparkSession:
+    """Return a small session."""
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("topology under kills")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.executor.memory", "512m")
+        .config("spark.default.parallelism", "2")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    )
+    for name in ("PYTHONPATH", "PYSPARK_PYTHON"):
+        builder = builder.config(f"spark.executorEnv.{name}", os.environ[name])
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def main(arguments: list[str]) -> None:
+    """Run until all is drained."""
+    folder, master = Path(arguments[0]), arguments[1]
+    spark = session_of(folder, master)
+    point, number = (arguments[2], int(arguments[3])) if len(arguments) > 2 else (None, 0)
+    Death(point, number).watch()
+    sys.stdout.write("runs\n")
+    sys.stdout.flush()
+    conf = {FOLDER: str(folder)}
+    report = run(
+        WordCount, conf, spark=spark, until="drained", checkpoint=str(folder / CHECKPOINT), trigger="0 seconds"
+    )
+    sys.stdout.write(f"{report}\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,78 @@
+"""Runs of the driver, one after the other, over the same files and the same checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.torture.kills import processes
+from tests.torture.kills.run import environment_of
+from tests.torture.topology_kills.account import Account, AccountError, check
+from tests.torture.topology_kills.words import LINES
+
+
+class Program:
+    """The word count over some lines, in a new folder.
+
+    Parameters
+    ----------
+    folder : Path
+    lines : sequence of str
+    master : str
+    """
+
+    def __init__(self, folder: Path, lines: Sequence[str], master: str) -> None:
+        folder.mkdir(parents=True)
+        (folder / LINES).write_text("\n".join(lines))
+        self._folder, self._master = folder, master
+        self._environment = environment_of(folder)
+
+    @contextlib.contextmanager
+    def start(self, *death: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a driver, which kills itself at a point and a number, if given; at the end nothing of it is left."""
+        command = [sys.executable, "-m", "tests.torture.topology_kills.driver", str(self._folder), self._master, *death]
+        with self.log.open("ab") as log:
+            driver = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                cwd=self._folder,
+                start_new_session=True,
+            )
+        try:
+            yield driver
+        finally:
+            driver.kill()
+            driver.wait()
+            for process in processes.in_session(driver.pid):
+                processes.kill(process)
+
+    @property
+    def log(self) -> Path:
+        """What the drivers say."""
+        return self._folder / "log"
+
+    def last_words(self) -> str:
+        """Return the end of the log."""
+        return self.log.read_bytes()[-4000:].decode(errors="replace")
+
+    def dies(self, point: str, number: int, *, seconds: float = 300) -> None:
+        """Run a driver that dies at a point."""
+        with self.start(point, str(number)) as driver:
+            code = driver.wait(seconds)
+        if code != -signal.SIGKILL:
+            raise AccountError(f"it ended with {code}, not at {point!r}\n{self.last_words()}")
+
+    def ends(self, *, seconds: float = 300) -> Account:
+        """Run a driver to the end, and check the account."""
+        with self.start() as driver:
+            code = driver.wait(seconds)
+        if code:
+            raise AccountError(f"it ended with {code}\n{self.last_words()}")
+        return check(self._folder)

@@ -1,0 +1,125 @@
+"""The word count that gets killed: a spout over a file, a bolt that splits, and one that counts in its state."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from acker.topology import Bolt, Grouping, Reason, ReliableSpout, StatefulBolt, Topology
+from tests.torture.kills import processes
+
+FOLDER: Final = "user.kills.folder"
+
+LINES, ACKED, DEAD = "lines", "acked", "dead"
+
+# What happens to a line with such a word. The first two always fail, the others once.
+BAD, SOUR, FLAKY = "bad", "sour", "flaky"
+KILL_WORKER, KILL_EXECUTOR, KILL_COUNTING = "kill-worker", "kill-executor", "kill-counting"
+
+
+def read_log(path: Path) -> list[int]:
+    """Return the numbers in a file; one that a killed process did not finish to write does not count."""
+    return (
+        [int(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        if path.exists()
+        else []
+    )
+
+
+def is_first(folder: Path, name: str) -> bool:
+    """Return whether no process of any run has asked this before."""
+    try:
+        (folder / f"once-{name}").open("x").close()
+    except FileExistsError:
+        return False
+    return True
+
+
+class Lines(ReliableSpout):
+    """The lines of a file, by their numbers; those that were acked or given up are in two other files."""
+
+    outputs = ("line",)
+    max_fails = 2
+    backoff_secs = 0.05
+
+    def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Read the files."""
+        self._folder = Path(conf[FOLDER])
+        ended = {number for name in (ACKED, DEAD) for number in read_log(self._folder / name)}
+        lines = (self._folder / LINES).read_text().splitlines()
+        self._todo = deque((number, line) for number, line in enumerate(lines) if number not in ended)
+
+    def next_tuple(self) -> None:
+        """Emit a line."""
+        if not self._todo:
+            self.finish()
+            return
+        number, line = self._todo.popleft()
+        self.emit([line], tup_id=number)
+
+    def ack(self, tup_id: Any) -> None:
+        """Keep that a line was acked."""
+        self._keep(ACKED, tup_id)
+        super().ack(tup_id)
+
+    def dead_letter(self, tup_id: Any, values: Sequence[Any], reason: Reason) -> None:
+        """Keep that a line was given up."""
+        self._keep(DEAD, tup_id)
+        super().dead_letter(tup_id, values, reason)
+
+    def _keep(self, name: str, number: int) -> None:
+        with (self._folder / name).open("a") as log:
+            log.write(f"{number}\n")
+
+
+class Split(Bolt):
+    """The words of lines."""
+
+    outputs = ("word",)
+
+    def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Take the folder."""
+        self._folder = Path(conf[FOLDER])
+
+    def process(self, tup: Any) -> None:
+        """Emit the words; fail or die at some."""
+        for word in tup.line.split():
+            if word == BAD or (word.startswith(FLAKY) and is_first(self._folder, word)):
+                raise ValueError(word)
+            if word.startswith(KILL_WORKER) and is_first(self._folder, word):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if word.startswith(KILL_EXECUTOR) and is_first(self._folder, word):
+                executor = processes.executor_of(os.getpid())
+                assert executor is not None
+                os.kill(executor, signal.SIGKILL)
+            self.emit([word])
+
+
+class Count(StatefulBolt):
+    """How often each word came."""
+
+    def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Take the folder."""
+        self._folder = Path(conf[FOLDER])
+
+    def process(self, tup: Any) -> None:
+        """Count; fail or die at some words, when they have been counted."""
+        self.state[tup.word] = self.state.get(tup.word, 0) + 1
+        if tup.word == SOUR:
+            raise ValueError(tup.word)
+        if tup.word.startswith(KILL_COUNTING) and is_first(self._folder, tup.word):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class WordCount(Topology):
+    """Lines, split, count."""
+
+    config = {"topology.max.spout.pending": 40, "topology.message.timeout.secs": 120}
+
+    lines = Lines.spec()
+    split = Split.spec(inputs=[lines], par=2)
+    count = Count.spec(inputs={split: Grouping.fields("word")}, par=2)
