@@ -165,7 +165,7 @@ class Query:
 
 
 @contextmanager
-def _streaming_session() -> Iterator[SparkSession]:
+def streaming_session() -> Iterator[SparkSession]:
     with session() as spark:
         before = {name: spark.conf.get(name, None) for name in (_PROVIDER_CONF, _PARTITIONS_CONF)}
         spark.conf.set(_PARTITIONS_CONF, str(CORES))
@@ -232,7 +232,7 @@ def micro_batches(scale: Scale, *, messages: int, goals: dict[tuple[str, str], G
     rounds = Rounds.of(scale)
     rows, pending = scale.size(messages, 1000), scale.size(PENDING, 40)
     names = dict.fromkeys(name for pair in goals for name in pair)
-    with tempfile.TemporaryDirectory() as name, _streaming_session() as spark:
+    with tempfile.TemporaryDirectory() as name, streaming_session() as spark:
         files, expected = _write(Path(name) / "messages", rows, pending, rounds)
         queries = {side: Query(spark, SIDES[side], Path(name) / str(i)) for i, side in enumerate(names)}
         samples = rounds.run(queries, files)
@@ -248,7 +248,7 @@ def open_trees(scale: Scale) -> Result:
     rounds = Rounds.of(scale)
     rows, pending = scale.size(MESSAGES, 1000), scale.size(PENDING, 40)
     held_trees = {f"{count} held": scale.size(count, 100) for count in (HELD_FEW, HELD_MANY)}
-    with tempfile.TemporaryDirectory() as name, _streaming_session() as spark:
+    with tempfile.TemporaryDirectory() as name, streaming_session() as spark:
         files, expected = _write(Path(name) / "messages", rows, pending, rounds)
         queries = {}
         for side, trees in held_trees.items():

@@ -19,6 +19,7 @@ from benchmarks.suite import (
     sharded,
     snapshot,
     spark,
+    spark_topologies,
     streaming,
     topology,
 )
@@ -38,6 +39,7 @@ CASES: Final[list[Case]] = [
     *topology.CASES,
     *spark.CASES,
     *streaming.CASES,
+    *spark_topologies.CASES,
     *connectors.CASES,
 ]
 

@@ -5,7 +5,7 @@ import pytest
 
 from acker.spark import completions
 from acker.spark.session_checks import PROVIDER_CONF
-from benchmarks.suite import streaming
+from benchmarks.suite import spark_topologies, streaming
 from benchmarks.suite.measure import TINY, Goal
 from benchmarks.suite.run import select
 from benchmarks.suite.spark import CASES, batch, checksum_of, write_messages
@@ -58,3 +58,16 @@ def test_the_cases_of_streams_can_be_typed_without_a_slash():
     for typed in ("spark-streaming", "spark/streaming", "spark"):
         assert [case.name for case in select(streaming.CASES, [typed])] == names
     assert [case.name for case in select(streaming.CASES, ["spark-streaming/5m"])] == names[1:2]
+
+
+def test_topologies_are_measured_and_their_words_counted(spark):
+    result = spark_topologies.batch(TINY)
+    assert [(ratio.of, ratio.to) for ratio in result.ratios] == [("untracked", "tracked"), ("tracked", "by hand")]
+    assert result.checksum == {"words": 5 * result.parameters["tuples"] // 6}
+    assert {len(samples) for samples in result.samples.values()} == {2}
+
+
+def test_small_micro_batches_of_a_topology_are_measured(spark):
+    result = spark_topologies.small(TINY)
+    assert [(ratio.of, ratio.to) for ratio in result.ratios] == [("topology", "empty")]
+    assert {side: len(samples) for side, samples in result.samples.items()} == {"topology": 1, "empty": 1}
