@@ -168,14 +168,15 @@ class StageExecutors(ExecutorSet):
         return worked
 
     def open(self) -> None:
-        """Initialize the bolts. Ticks come from the driver, so no clock gives any."""
+        """Initialize and activate the bolts. Ticks come from the driver, so no clock gives any."""
         for executor in self.bolts:
             self.enter(executor, Mode.OPEN)
             for task in executor.tasks:
                 task.tick_at = None if task.tick_at is None else _NEVER_NS
                 task.active = task.collector.task in self._kept
+            self.enter(executor, Mode.RUN)
+            for task in executor.tasks:
                 self._fingerprints[task.collector.task] = fingerprint(task.bolt)
-            executor.ask(Mode.RUN)
 
     def tick(self, components: frozenset[str]) -> None:
         """Give the tasks of some components a tick tuple."""
@@ -204,10 +205,10 @@ class StageExecutors(ExecutorSet):
                     worked = True
 
     def drain(self) -> None:
-        """Process everything: bolts that hold tuples until a tick get one, and coroutines end."""
+        """Process everything: bolts are deactivated, those that hold tuples until a tick get one, coroutines end."""
         self.work()
         for executor in self.bolts:
-            executor.ask(Mode.DRAIN)
+            executor.ask(Mode.DEACTIVATE)
             while self._is_busy(executor):
                 pass
             # What it has released may be for executors behind it.
