@@ -23,7 +23,7 @@ from acker.topology.checks import check_journal, check_ticks
 from acker.topology.conf import check, resolve
 from acker.topology.definition import Topology
 from acker.topology.graph import Graph, Node, graph_of
-from acker.topology.spout import has_frame
+from acker.topology.spout import Spout, has_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -192,8 +192,8 @@ class SparkRuntime(LocalRuntime):
 
 
 def _without_spouts(graph: Graph) -> Graph:
-    """Return the graph without the options of spouts that run on the driver: passwords, or what cannot be pickled."""
-    stay = {name: replace(node, conf={}) for name, node in graph.nodes.items() if _stays(node)}
+    """Return the graph without what spouts on the driver have: passwords in options, globals that cannot be pickled."""
+    stay = {name: replace(node, conf={}, component=Spout) for name, node in graph.nodes.items() if _stays(node)}
     return replace(graph, nodes={**graph.nodes, **stay})
 
 
