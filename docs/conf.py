@@ -65,6 +65,7 @@ NOT_PUBLIC: Final = (
     "local.executors.base.Executor",
     "local.until.Until",
     "topology.tuples.TupleSource",
+    "topology.windows.WindowEntry",
     "spark.pipelines.stages.Step",
     "testing.connectors.broker.Claim",
 )
