@@ -21,6 +21,7 @@ COMPLETE = {
     "src/acker/local/": (".py",),
     "src/acker/connectors/": (".py",),
     "src/acker/spark/": (".py",),
+    "src/acker/spark/topologies/": (".py",),
 }
 
 
