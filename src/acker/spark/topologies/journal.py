@@ -81,6 +81,8 @@ class BatchPlan:
         Component -> its stage and its tasks: what `letters` are addressed to.
     places : int
         How many places the letters are for.
+    time_ns : int
+        When the micro-batch began, in nanoseconds since 1970: the time of day that its bolts see.
     """
 
     letters: Sequence[Letter] = ()
@@ -91,6 +93,7 @@ class BatchPlan:
     left_out: frozenset[int] = frozenset()
     layout: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     places: int = 1
+    time_ns: int = 0
 
     def recovered(self) -> BatchPlan:
         """Return the plan as it is done again after a crash."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -194,7 +195,8 @@ class MicroBatches:
         ]
         entries, borrowed = self._tuples.entries(chunks)
         ticks, layout = self._executors.spark.due_ticks(), layout_of(graph, plan)
-        return BatchPlan(letters, tracks, entries, ticks, borrowed, layout=layout, places=self._plan.places)
+        places, time_ns = self._plan.places, time.time_ns()
+        return BatchPlan(letters, tracks, entries, ticks, borrowed, layout=layout, places=places, time_ns=time_ns)
 
     def _evaluate(
         self, batch: int, planned: BatchPlan, frames: Mapping[str, FrameRows]
@@ -208,6 +210,7 @@ class MicroBatches:
             states=self._commit.chains,
             batch=batch,
             places=planned.places,
+            time_ns=planned.time_ns,
         )
         failed: dict[int, FailedTree] = {}
         job = MicroBatchJob(self._spark, plan, planned.letters, frames, tracks, self._named())

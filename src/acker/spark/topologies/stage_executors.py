@@ -46,6 +46,8 @@ class StagePlace:
         The spout whose DataFrame is read here.
     run : bytes
         Distinguishes this run from others whose micro-batches the same worker has seen.
+    time_ns : int
+        The time of day at which the micro-batch begins.
     """
 
     stage: int
@@ -55,11 +57,19 @@ class StagePlace:
     tracked: bool
     spout: str | None = None
     run: bytes = b""
+    time_ns: int = 0
 
     def derive_seed(self, component: str, task: int) -> int:
         """Return the seed of a task's ids."""
         text = f"{component}\0{task}\0{self.stage}\0{self.number}\0{self.spout}".encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=self.seed).digest(), "little")
+
+
+class MicroBatchClock(SystemClock):
+    """A clock whose time of day begins with that of the micro-batch, on each machine and in each evaluation."""
+
+    def __init__(self, time_ns: int) -> None:
+        self.epoch_ns = time_ns - self.now_ns()
 
 
 class AckInbox:
@@ -106,7 +116,9 @@ class StageExecutors(ExecutorSet):
         self.acks = acker.inbox
         rng = random.Random(place.derive_seed("", 0))
         ackers: Any = [acker] if place.tracked else []
-        super().__init__(RuntimeParts(graph, conf, SystemClock(), Flag(), ackers, (), None, rng, True, states))
+        super().__init__(
+            RuntimeParts(graph, conf, MicroBatchClock(place.time_ns), Flag(), ackers, (), None, rng, True, states)
+        )
         by_component: dict[str, list[BoltExecutor]] = {}
         for bolt in self.bolts:
             by_component.setdefault(bolt.tasks[0].collector.component, []).append(bolt)

@@ -72,6 +72,8 @@ class MicroBatchPlan:
         The directory of those files.
     run : bytes
         Distinguishes this run from others.
+    time_ns : int
+        The time of day at which the micro-batch begins.
     batch : int
     """
 
@@ -87,6 +89,7 @@ class MicroBatchPlan:
     states: Mapping[int, StateChain] = field(default_factory=dict)
     state_root: str = ""
     run: bytes = b""
+    time_ns: int = 0
     batch: int = 0
 
 
@@ -106,7 +109,7 @@ class StageWorker:
         self._stage = stage
         self._writer = stage * _PARTITIONS_MAX + partition
         self._seq = 0
-        place = StagePlace(stage, partition, plan.places, plan.seed, plan.tracked, spout, plan.run)
+        place = StagePlace(stage, partition, plan.places, plan.seed, plan.tracked, spout, plan.run, plan.time_ns)
         self._states = StateFiles(plan.state_root, plan.states, plan.batch)
         self.executors = StageExecutors(plan.graph, plan.conf, plan.plan, place, self._states)
         self._combiner = Combiner()
