@@ -1,0 +1,170 @@
+"""The state of bolts in files: chains, one more file for each micro-batch, read by any worker."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from acker.spark.topologies import bolt_state
+from acker.spark.topologies.bolt_state import StateChain, StateFiles
+
+
+@pytest.fixture
+def forget():
+    """Forget what this worker knows, as another worker does not know it."""
+
+    def forget():
+        bolt_state._Kept.states.clear()
+
+    forget()
+    yield forget
+    forget()
+
+
+class Batches:
+    """Runs micro-batches of one task that change its state."""
+
+    def __init__(self, folder, task=3):
+        self.folder, self.task = str(folder), task
+        self.chains, self.number = {}, 0
+
+    def files(self):
+        return StateFiles(self.folder, self.chains, self.number)
+
+    def run(self, change, *, commit=True):
+        """Run one micro-batch; return the state as it was before."""
+        files = self.files()
+        state = files.new_state(self.task)
+        before = copy.deepcopy(dict(state))
+        change(state)
+        written = files.write()
+        if commit:
+            self.chains.update(written)
+            self.number += 1
+        return before
+
+
+@pytest.fixture
+def batches(tmp_path, forget):
+    return Batches(tmp_path)
+
+
+def test_a_file_has_what_its_micro_batch_changed(batches, tmp_path, forget):
+    assert batches.run(lambda state: state.update(a=1, b=2)) == {}
+    first = batches.chains[3]
+    assert batches.run(lambda state: (state.update(b=3), state.pop("a"), state.update(c=[1]))) == {"a": 1, "b": 2}
+    assert batches.chains[3].files[:1] == first.files
+    assert len(list((tmp_path / "3").iterdir())) == 2
+    forget()
+    assert batches.run(lambda state: state["c"].append(2)) == {"b": 3, "c": [1]}
+    forget()
+    assert batches.run(lambda state: None) == {"b": 3, "c": [1, 2]}
+
+
+def test_a_micro_batch_without_changes_writes_nothing(batches, tmp_path):
+    batches.run(lambda state: None)
+    assert batches.chains == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_chain_of_ten_files_is_replaced_by_one(batches, forget):
+    for number in range(25):
+        if number % 4 == 0:
+            forget()
+        before = batches.run(lambda state, number=number: state.update({number: number, "last": number}))
+        assert before == ({n: n for n in range(number)} | {"last": number - 1} if number else {})
+        assert 1 <= len(batches.chains[3].files) <= 10
+    assert len(batches.chains[3].files) == 5
+    forget()
+    assert batches.run(lambda state: None) == {n: n for n in range(25)} | {"last": 24}
+
+
+def test_the_file_that_replaces_a_chain_lacks_what_was_removed(batches, forget):
+    batches.run(lambda state: state.update(gone=1, kept=1))
+    for number in range(9):
+        batches.run(lambda state, number=number: state.update(kept=number))
+    batches.run(lambda state: state.pop("gone"))
+    assert len(batches.chains[3].files) == 1
+    forget()
+    assert batches.run(lambda state: None) == {"kept": 8}
+
+
+def test_a_worker_reads_only_the_files_that_it_does_not_know(batches, monkeypatch, tmp_path):
+    read = []
+    locate = bolt_state.locate
+
+    class Reading:
+        def __init__(self, filesystem):
+            self.filesystem = filesystem
+
+        def __getattr__(self, name):
+            return getattr(self.filesystem, name)
+
+        def open_input_stream(self, path):
+            read.append(path.rpartition("/")[2])
+            return self.filesystem.open_input_stream(path)
+
+    def locate_reading(root):
+        filesystem, base = locate(root)
+        return Reading(filesystem), base
+
+    batches.run(lambda state: state.update(a=1))
+    known = dict(bolt_state._Kept.states)
+    others = []
+    for number in range(3):  # another worker has these micro-batches
+        batches.run(lambda state, number=number: state.update({number: "other"}))
+        others.append(batches.chains[3].files[-1].rpartition("/")[2])
+    bolt_state._Kept.states.clear()
+    bolt_state._Kept.states.update({key: (chain, type(state)({"a": 1})) for key, (chain, state) in known.items()})
+    # write() has gone by the name of another module's filesystem, so only reads are seen.
+    monkeypatch.setattr(bolt_state, "locate", locate_reading)
+    state = batches.files().new_state(3)
+    assert dict(state) == {"a": 1, 0: "other", 1: "other", 2: "other"}
+    assert read == others
+    assert not state.changes().values  # what was read is no change
+
+
+def test_an_evaluation_that_is_discarded_leaves_no_trace(batches, forget):
+    batches.run(lambda state: state.update(a=[1]))
+    batches.run(lambda state: (state["a"].append(2), state.update(b=1)), commit=False)
+    # The same worker, which has seen the discarded one, and another one.
+    assert batches.run(lambda state: state["a"].append(3)) == {"a": [1]}
+    forget()
+    assert batches.run(lambda state: None) == {"a": [1, 3]}
+
+
+def test_an_evaluation_that_ends_before_its_end_leaves_no_trace(batches):
+    batches.run(lambda state: state.update(a=1))
+    batches.files().new_state(3)["a"] = 2  # the Spark task is lost here
+    assert batches.run(lambda state: None) == {"a": 1}
+
+
+def test_tasks_have_states_of_their_own(tmp_path, forget):
+    files = StateFiles(str(tmp_path), {}, 0)
+    for task in (3, 4):
+        files.new_state(task)["task"] = task
+    chains = files.write()
+    forget()
+    files = StateFiles(str(tmp_path), chains, 1)
+    assert [dict(files.new_state(task)) for task in (3, 4, 5)] == [{"task": 3}, {"task": 4}, {}]
+
+
+def test_the_states_of_two_checkpoints_are_not_mixed_up(tmp_path, forget):
+    one, other = Batches(tmp_path / "one"), Batches(tmp_path / "other")
+    one.run(lambda state: state.update(a=1))
+    assert other.run(lambda state: state.update(b=1)) == {}
+    assert one.run(lambda state: None) == {"a": 1}
+
+
+def test_a_file_that_is_missing_is_an_error(batches, forget, tmp_path):
+    batches.run(lambda state: state.update(a=1))
+    forget()
+    for path in (tmp_path / "3").iterdir():
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match="3/0-"):
+        batches.files().new_state(3)
+
+
+def test_a_new_chain_is_empty():
+    assert StateChain() == StateChain(())

@@ -1,0 +1,86 @@
+"""The journal: what a micro-batch processes and how it ended, as the next run finds it."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from acker.errors import CheckpointError
+from acker.spark.topologies.bolt_state import StateChain
+from acker.spark.topologies.journal import BatchCommit, BatchPlan, Journal, JournalEntry, MemoryJournal
+from acker.spark.topologies.mailbox import Letter
+from acker.topology import Reason, ReasonKind
+
+ENTRY = JournalEntry(1, ("a", 2), ("x", 1), "side", 7, attempt=2, reason=Reason(ReasonKind.FAILED, "bolt", 3, "no"))
+PLAN = BatchPlan([Letter(0, 1, -1, 0, b"block")], {5: 6}, {5: ENTRY}, frozenset({"bolt"}))
+COMMIT = BatchCommit({3: StateChain(("3/0-abc",))}, [ENTRY], {"bolt": 2})
+
+
+def test_a_new_journal_is_empty(tmp_path):
+    journal = Journal(str(tmp_path / "new"))
+    assert journal.last_commit() == (-1, BatchCommit())
+    assert journal.plan(0) is None
+
+
+def test_the_next_run_reads_what_was_written(tmp_path):
+    journal = Journal(str(tmp_path))
+    journal.write_plan(0, PLAN)
+    journal.commit(0, COMMIT)
+    journal.write_plan(1, PLAN)
+    again = Journal(str(tmp_path))
+    assert again.last_commit() == (0, COMMIT)
+    assert again.plan(1) == PLAN
+    assert again.plan(2) is None
+
+
+def test_a_commit_leaves_the_last_three_micro_batches(tmp_path):
+    journal = Journal(str(tmp_path))
+    for batch in range(12):
+        journal.write_plan(batch, PLAN)
+        journal.commit(batch, COMMIT)
+    for name in ("plans", "commits"):
+        assert sorted(int(path.name) for path in (tmp_path / name).iterdir()) == [9, 10, 11]
+    assert Journal(str(tmp_path)).last_commit()[0] == 11
+
+
+def test_numbers_are_compared_as_numbers(tmp_path):
+    journal = Journal(str(tmp_path))
+    for batch in (9, 10):
+        journal.commit(batch, COMMIT)
+    assert journal.last_commit()[0] == 10
+
+
+def test_what_is_being_written_is_not_read(tmp_path):
+    journal = Journal(str(tmp_path))
+    journal.commit(0, COMMIT)
+    (tmp_path / "commits" / "1.tmp").write_bytes(b"half")
+    assert journal.last_commit()[0] == 0
+
+
+def test_another_format_is_refused_by_its_file(tmp_path):
+    journal = Journal(str(tmp_path))
+    journal.commit(0, COMMIT)
+    (tmp_path / "commits" / "0").write_bytes(pickle.dumps((99, COMMIT)))
+    with pytest.raises(CheckpointError, match="commits/0: expected format 1, got 99; another release wrote it"):
+        journal.last_commit()
+
+
+def test_a_batch_job_keeps_the_last_commit_alone():
+    journal = MemoryJournal()
+    assert journal.last_commit() == (-1, BatchCommit())
+    journal.write_plan(0, PLAN)
+    journal.commit(0, COMMIT)
+    assert journal.last_commit() == (0, COMMIT)
+    assert journal.plan(0) is None
+
+
+def test_an_entry_is_known_by_its_task_and_its_id():
+    assert ENTRY.key == (1, ("a", 2))
+
+
+def test_a_plan_that_is_done_again_leaves_out_what_others_will_emit_again():
+    plan = BatchPlan([], {5: 6, 7: 8}, {5: ENTRY}, borrowed=frozenset({7}))
+    again = plan.recovered()
+    assert again.tracks == {5: 6}
+    assert again.left_out == {7}
