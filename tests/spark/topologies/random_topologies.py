@@ -1,0 +1,349 @@
+"""Random topologies whose components decide all by what is in the tuple: so they do the same on any runtime.
+
+Their shapes are those of the simulation (tests/torture/simulation/plan.py), without loops and restarts. Many of them
+are parts of one topology, beside each other: a Spark job costs the same for one and for many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import replace
+
+from acker.topology import BatchingBolt, Bolt, Grouping, ReliableSpout, Spout, StatefulBolt, Stream, Topology
+from tests.spark.topologies.both import is_first, note
+from tests.torture.simulation.plan import Input, plan_of
+
+FIELDS = ["path", "key", "hops"]
+KEYS = 5
+HOPS_MAX = 2
+STREAMS = [Stream(FIELDS), Stream(FIELDS, "side"), Stream(FIELDS, "direct", direct=True)]
+
+
+def number_of(*what):
+    """Return a number that looks random, the same for the same arguments."""
+    return int.from_bytes(hashlib.blake2b(repr(what).encode(), digest_size=8).digest(), "big")
+
+
+def chance(share, *what):
+    """Return True that often, the same for the same arguments."""
+    return number_of(*what) / 2**64 < share
+
+
+def pick(choices, *what):
+    """Return one of some values, the same for the same arguments."""
+    return choices[number_of(*what) % len(choices)]
+
+
+def root_of(path):
+    """Return the tuple of the spout that a path begins with."""
+    return path.partition(".")[0]
+
+
+class Planned:
+    """A component that follows its plan."""
+
+    def initialize(self, conf, context):
+        self.plan = conf["user.plan"]
+        readers = conf["user.direct_readers"]
+        self.direct_tasks = [task for name in readers for task in context["component->tasks"][name]]
+
+    def stream_of(self, path):
+        """Return the stream and the direct task of a tuple."""
+        stream = pick(self.plan.streams, "stream", path)
+        if stream != "direct":
+            return stream, None
+        return ("direct", pick(self.direct_tasks, "task", path)) if self.direct_tasks else ("default", None)
+
+
+class PlannedSpout(Planned, Spout):
+    """Emits so many tuples, some of them untracked. It replays nothing."""
+
+    outputs = STREAMS
+
+    def initialize(self, conf, context):
+        Planned.initialize(self, conf, context)
+        self.emitted = 0
+
+    def next_tuple(self):
+        for _ in range(self.plan.burst):
+            if self.emitted >= self.plan.tuples:
+                self.finish()
+                return
+            self.emitted += 1
+            path = f"{self.component_name}/{self.task_index}/{self.emitted}"
+            tracked = self.plan.kind != "untracked" and not chance(0.1, "untracked", path)
+            self.send(path, path if tracked else None)
+
+    def send(self, path, tup_id):
+        stream, task = self.stream_of(path)
+        values = [path, number_of("key", path) % KEYS, number_of("hops", path) % (HOPS_MAX + 1)]
+        self.emit(values, tup_id=tup_id, stream=stream, direct_task=task)
+
+    def ack(self, tup_id):
+        super().ack(tup_id)
+        note(self, "acked", tup_id)
+
+    def fail(self, tup_id, reason):
+        note(self, "failed", tup_id, reason.kind.name, reason.attempt)
+        note(self, "reason", tup_id, reason.kind.name, reason.component, reason.exception)
+        self.give_up(tup_id, reason)
+
+    def give_up(self, tup_id, reason):
+        pass
+
+
+class PlannedAsyncSpout(PlannedSpout):
+    """A PlannedSpout that awaits."""
+
+    async def next_tuple(self):
+        await asyncio.sleep(0)
+        super().next_tuple()
+
+
+class PlannedRetryingSpout(PlannedSpout):
+    """A PlannedSpout that emits what failed again, inside of `fail`."""
+
+    def initialize(self, conf, context):
+        super().initialize(conf, context)
+        self.retries = {}
+
+    def give_up(self, tup_id, reason):
+        self.retries[tup_id] = self.retries.get(tup_id, 0) + 1
+        if self.retries[tup_id] <= 2:
+            self.send(tup_id, tup_id)
+
+
+class PlannedReliableSpout(PlannedSpout, ReliableSpout):
+    """A PlannedSpout that replays."""
+
+    backoff_secs = 0.05
+    max_fails = 2
+
+    def give_up(self, tup_id, reason):
+        ReliableSpout.fail(self, tup_id, reason)
+
+    def dead_letter(self, tup_id, values, reason):
+        note(self, "dead", tup_id, tuple(values), reason.kind.name, reason.attempt)
+
+
+class FramedSpout(PlannedSpout):
+    """A PlannedSpout that gives its tuples as a DataFrame on Spark, and one by one elsewhere."""
+
+    tup_id_column = "path"
+
+    def stream_of(self, path):
+        return "default", None
+
+    def rows(self):
+        """Return the tuples."""
+        paths = [f"{self.component_name}/{self.task_index}/{number + 1}" for number in range(self.plan.tuples)]
+        return [(path, number_of("key", path) % KEYS, number_of("hops", path) % (HOPS_MAX + 1)) for path in paths]
+
+    def frame(self, spark, conf):
+        return spark.createDataFrame(self.rows(), "path string, key long, hops long")
+
+    def next_tuple(self):
+        for row in self.rows():
+            self.emit(row, tup_id=row[0])
+        self.finish()
+
+
+class FramedReliableSpout(FramedSpout, PlannedReliableSpout):
+    """A FramedSpout that replays."""
+
+
+class PlannedBolt(Planned, Bolt):
+    """The base of the bolts."""
+
+    outputs = STREAMS
+
+    def pass_on(self, tup, anchors=None):
+        """Emit none, one or two tuples."""
+        count = pick((0, 1, 1, 2), "count", self.component_name, tup.path) if tup.hops else 0
+        for number in range(count):
+            path = f"{tup.path}.{self.component_name}-{number}"
+            stream, task = self.stream_of(path)
+            alone = chance(self.plan.unanchored, "alone", path)
+            values = [path, number_of("key", path) % KEYS, tup.hops - 1]
+            self.emit(values, stream=stream, direct_task=task, anchors=[] if alone else anchors)
+
+    def is_due(self, share, what, tup):
+        """Return whether a fault is due: some only once, so that the next attempt is acked."""
+        if not chance(share, what, self.component_name, tup.path):
+            return False
+        if chance(0.5, "once", what, self.component_name, tup.path):
+            return is_first(self, what, tup.path.replace("/", "_"))
+        return True
+
+    def maybe_raise(self, tup):
+        if self.is_due(self.plan.raises, "raise", tup):
+            text = f"{self.component_name} refuses {tup.path}"
+            note(self, "injected", root_of(tup.path), f"ValueError: {text}")
+            raise ValueError(text)
+
+
+class AutoBolt(PlannedBolt):
+    """Leaves anchors and acks to the runtime."""
+
+    def process(self, tup):
+        note(self, "got", tup.path, tup.stream)
+        self.pass_on(tup)
+        self.maybe_raise(tup)
+
+
+class AsyncBolt(PlannedBolt):
+    """An AutoBolt that awaits."""
+
+    async def process(self, tup):
+        note(self, "got", tup.path, tup.stream)
+        await asyncio.sleep(0)
+        self.pass_on(tup)
+        self.maybe_raise(tup)
+
+
+class ManualBolt(PlannedBolt):
+    """Anchors, acks and fails by itself; some tuples it never settles."""
+
+    auto_anchor = auto_ack = auto_fail = False
+
+    def process(self, tup):
+        note(self, "got", tup.path, tup.stream)
+        self.pass_on(tup, [tup, tup] if chance(0.2, "twice", tup.path) else [tup])
+        if self.is_due(self.plan.holds, "hold", tup):
+            return
+        if self.is_due(self.plan.fails, "fail", tup):
+            text = f"{self.component_name} gives {tup.path} back"
+            note(self, "injected", root_of(tup.path), text)
+            self.fail(tup, text)
+        else:
+            self.ack(tup)
+
+
+class HoldingBolt(PlannedBolt):
+    """Holds tuples until the next tick, and resets their timeouts."""
+
+    auto_ack = False
+
+    def initialize(self, conf, context):
+        super().initialize(conf, context)
+        self.held = []
+
+    def process(self, tup):
+        note(self, "got", tup.path, tup.stream)
+        self.reset_timeout(tup)
+        self.held.append(tup)
+
+    def process_tick(self, tup):
+        held, self.held = self.held, []
+        for each in held:
+            self.pass_on(each, [each])
+            self.ack(each)
+
+
+class TreeBatchesBolt(PlannedBolt, BatchingBolt):
+    """Processes the tuples of one tree that have come, and anchors to all of them."""
+
+    def group_key(self, tup):
+        return root_of(tup.path) if tup.id else tup.path
+
+    def process_batch(self, key, tups):
+        for tup in tups:
+            note(self, "got", tup.path, tup.stream)
+            self.pass_on(tup)
+            if self.is_due(self.plan.raises, "raise", tup):
+                text = f"{self.component_name} gives {tup.path} back"
+                note(self, "injected", root_of(tup.path), text)
+                self.fail(tup, text)
+
+
+class CountingBolt(PlannedBolt, StatefulBolt):
+    """Counts each tuple in its state, and may raise after that."""
+
+    def process(self, tup):
+        note(self, "got", tup.path, tup.stream)
+        self.state[tup.path] = self.state.get(tup.path, 0) + 1
+        self.pass_on(tup)
+        self.maybe_raise(tup)
+
+
+SPOUTS = {
+    "untracked": PlannedSpout,
+    "tracked": PlannedSpout,
+    "async": PlannedAsyncSpout,
+    "retrying": PlannedRetryingSpout,
+    "reliable": PlannedReliableSpout,
+}
+BOLTS = {
+    "auto": AutoBolt,
+    "async": AsyncBolt,
+    "manual": ManualBolt,
+    "aggregate": HoldingBolt,
+    "keeper": CountingBolt,
+    "batching": TreeBatchesBolt,
+}
+
+
+def spout_of(plan, seed):
+    """Return the class of a spout: some give DataFrames."""
+    framed = {"tracked": FramedSpout, "reliable": FramedReliableSpout}
+    if plan.par == 1 and plan.kind in framed and chance(0.4, "frame", seed, plan.name):
+        return framed[plan.kind]
+    return SPOUTS[plan.kind]
+
+
+def chosen_tasks(values, tasks):
+    """Return none, one or two tasks, for custom groupings."""
+    return [] if values[1] == 0 else sorted({tasks[values[1] % len(tasks)], tasks[-1]})
+
+
+def grouping_of(kind, number):
+    """Return a grouping."""
+    if kind == "fields":
+        # The simulation knows no partial_key.
+        return Grouping.partial_key("key") if number % 4 == 0 else Grouping.fields("key")
+    return Grouping.custom(chosen_tasks) if kind == "custom" else getattr(Grouping, kind)
+
+
+def plan_without_loops(seed):
+    """Return a plan of the simulation, cut to what ends by itself."""
+    plan = plan_of(seed)
+    known = [spout.name for spout in plan.spouts]
+    bolts = []
+    for bolt in plan.bolts:
+        inputs = tuple(one for one in bolt.inputs if one.source in known)
+        bolts.append(replace(bolt, inputs=inputs or (Input(known[0], "default", "shuffle"),)))
+        known.append(bolt.name)
+    spouts = tuple(replace(spout, tuples=min(spout.tuples, 6), par=min(spout.par, 2)) for spout in plan.spouts)
+    return replace(plan, spouts=spouts, bolts=tuple(bolts))
+
+
+def topology_of(seeds, *, stateful=True):
+    """Return one topology with the components of many plans."""
+    body = {}
+    for seed in seeds:
+        plan = plan_without_loops(seed)
+        names = {one.name: f"t{seed}_{one.name}" for one in (*plan.spouts, *plan.bolts)}
+        readers = {
+            source: [
+                names[bolt.name]
+                for bolt in plan.bolts
+                if any(one.source == source and one.stream == "direct" for one in bolt.inputs)
+            ]
+            for source in names
+        }
+        for part in (*plan.spouts, *plan.bolts):
+            config = {"user.plan": part, "user.direct_readers": readers[part.name]}
+            options = {"par": part.par, "config": config}
+            if part in plan.spouts:
+                body[names[part.name]] = spout_of(part, seed).spec(**options, executors=1)
+                continue
+            kind = part.kind if stateful or part.kind != "keeper" else "auto"
+            if kind in {"aggregate", "batching"}:
+                config["topology.tick.tuple.freq.secs"] = 0.5
+            options["inputs"] = {
+                f"{names[one.source]}:{one.stream}": grouping_of(one.grouping, seed + number)
+                for number, one in enumerate(part.inputs)
+            }
+            body[names[part.name]] = BOLTS[kind].spec(**options)
+    return type("RandomTopologies", (Topology,), body)

@@ -1,0 +1,32 @@
+"""Random topologies with faults end alike on both runtimes, and the state of bolts on Spark is that of acked trees."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.spark.topologies.random_runs import check_alike
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Let nothing be logged: what components raise on purpose would be pages."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(before)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "stateful", "pending"),
+    [
+        pytest.param(range(40), False, None, id="without state"),
+        pytest.param(range(40, 64), True, None, id="with state"),
+        pytest.param(range(64, 68), True, 3, id="few at once"),
+    ],
+)
+def test_random_topologies_end_alike(spark, tmp_path, seeds, stateful, pending):
+    check_alike(spark, tmp_path, seeds, stateful=stateful, pending=pending)
