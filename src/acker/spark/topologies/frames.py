@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +12,6 @@ from acker.errors import TopologyError
 from acker.spark.parcel import pack_function
 from acker.spark.topologies.mailbox import batches_of
 from acker.topology.graph import Node
-from acker.topology.hashing import stable_hash
 from acker.topology.streams import DEFAULT_STREAM
 
 if TYPE_CHECKING:
@@ -70,10 +71,12 @@ def read_frame(node: Node, spout: Any, spark: SparkSession, options: Mapping[str
 
 
 def number_of(tup_id: Any) -> int:
-    """Return the message id of a tuple id: the number itself, or two hashes of what is no number."""
+    """Return the message id of a tuple id: the number itself, or 64 bits of a hash of what is no number."""
     if isinstance(tup_id, int) and not isinstance(tup_id, bool) and -(2**63) <= tup_id < 2**63:
         return tup_id
-    return (stable_hash(tup_id) << 31) ^ stable_hash("acker", tup_id)
+    # Not `stable_hash`: its 32 bits are the same for two of a hundred thousand ids, and more likely than not.
+    digest = hashlib.blake2b(repr(tup_id).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def emit_rows(
@@ -93,7 +96,9 @@ def emit_rows(
 
     def emit(columns: Sequence[list[Any]], ids: Sequence[Any]) -> None:
         for row, tup_id in zip(zip(*columns, strict=True), ids, strict=True):
-            if tup_id is not None:
+            if message_id is not None:
+                if tup_id is None:
+                    raise TopologyError(f"component {component!r}: frame() has a row whose {message_id!r} is null")
                 collector.message_id = number_of(tup_id)
             collector.emit(row, tup_id)
         collector.pending.clear()
@@ -116,7 +121,7 @@ def find_rows(rows: FrameRows, wanted: frozenset[int]) -> dict[int, tuple[Any, t
     Raises
     ------
     TopologyError
-        The DataFrame does not have them the second time.
+        The DataFrame does not have them the second time, or has an id twice.
     """
     name = rows.message_id
     assert name is not None
@@ -131,6 +136,9 @@ def find_rows(rows: FrameRows, wanted: frozenset[int]) -> dict[int, tuple[Any, t
     tup_ids: Any = table.column(name).to_pylist()
     columns: Any = [column.to_pylist() for column in table.columns[: rows.width]]
     found = {number_of(tup_id): (tup_id, row) for tup_id, row in zip(tup_ids, zip(*columns, strict=True), strict=True)}
+    if len(found) < len(tup_ids):
+        twice, _ = Counter(map(number_of, tup_ids)).most_common(1)[0]
+        raise TopologyError(f"column {name!r}: expected unique tuple ids, and {found[twice][0]!r} is there twice")
     missing = wanted - found.keys()
     if missing:
         raise TopologyError(

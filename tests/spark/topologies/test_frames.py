@@ -1,0 +1,180 @@
+"""Spouts whose tuples are the rows of a DataFrame: what frame() may return, and how its rows end."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import uuid
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from acker.spark.topologies.frames import number_of
+from acker.topology import Bolt, Grouping, ReliableSpout, Spout, Topology
+from tests.spark.topologies.both import is_first, note, run_spark
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Let nothing be logged: what components raise on purpose would be pages."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(before)
+
+
+class Rows(Spout):
+    """Some rows."""
+
+    outputs = ["n", "word"]
+    tup_id_column = "n"
+
+    def frame(self, spark, conf):
+        return spark.range(30).select(F.col("id").alias("n"), F.concat(F.lit("w"), F.col("id")).alias("word"))
+
+    def ack(self, tup_id):
+        note(self, "acked", tup_id)
+
+    def fail(self, tup_id, reason):
+        note(self, "failed", tup_id, reason.component, reason.exception, reason.attempt)
+
+
+class Picky(Bolt):
+    """Fails some numbers, one of them once."""
+
+    def process(self, tup):
+        note(self, tup.n, tup.word)
+        if tup.n == 5 or (tup.n == 6 and is_first(self, 6)):
+            raise ValueError(f"no {tup.n}")
+
+
+def topology_of(spout, bolt=Picky):
+    numbers = spout.spec(par=1)
+    body = {"rows": numbers, "picky": bolt.spec(inputs={numbers: Grouping.fields("n")}, par=2)}
+    return type("Framed", (Topology,), body)
+
+
+@pytest.mark.spark
+def test_a_spout_with_ack_and_fail_of_its_own_hears_of_each_row(spark, tmp_path):
+    end = run_spark(topology_of(Rows), spark, tmp_path / "run")
+    assert sorted(key[3] for key in end.of("rows") if key[2] == "acked") == [n for n in range(30) if n not in {5, 6}]
+    assert sorted(key[3:] for key in end.of("rows") if key[2] == "failed") == [
+        (n, "picky", f"ValueError: no {n}", 1) for n in (5, 6)
+    ]
+    figures = end.report.stats.components()["rows"]
+    assert (figures.acked, figures.failed, figures.emitted) == (28, 2, {"default": 30})
+
+
+class ReliableRows(ReliableSpout):
+    """Rows whose ids are no numbers, and no field."""
+
+    outputs = ["n", "word"]
+    tup_id_column = "key"
+    backoff_secs = 0.02
+    max_fails = 2
+
+    def frame(self, spark, conf):
+        frame = Rows.frame(self, spark, conf)
+        return frame.select("word", "n", F.concat(F.lit("key "), F.col("n")).alias("key"), F.lit(1).alias("more"))
+
+    def dead_letter(self, tup_id, values, reason):
+        note(self, "dead", tup_id, tuple(values), reason.exception, reason.attempt)
+
+
+@pytest.mark.spark
+def test_rows_that_fail_are_emitted_again_and_given_up(spark, tmp_path):
+    end = run_spark(topology_of(ReliableRows), spark, tmp_path / "run")
+    assert end.of("rows", tasks=False) == {("dead", "key 5", (5, "w5"), "ValueError: no 5", 3): 1}
+    assert end.of("picky", tasks=False) == {(n, f"w{n}"): {5: 3, 6: 2}.get(n, 1) for n in range(30)}
+    figures = end.report.stats.components()["rows"]
+    assert (figures.acked, figures.failed) == (29, 4)
+
+
+class UntrackedRows(Rows):
+    """Rows without ids."""
+
+    tup_id_column = None
+
+
+@pytest.mark.spark
+def test_rows_without_ids_are_not_tracked(spark, tmp_path):
+    end = run_spark(topology_of(UntrackedRows), spark, tmp_path / "run")
+    assert sum(end.of("picky").values()) == 30
+    assert not end.of("rows")
+    assert end.report.stats.totals.acked == 0
+
+
+def frame_of(function, base=Rows):
+    """Return a spout with this DataFrame."""
+    return type(base.__name__, (base,), {"frame": function})
+
+
+def renumber(batches):
+    """Give each row another id each time."""
+    for batch in batches:
+        numbers = pa.array([uuid.uuid4().int >> 66 for _ in range(batch.num_rows)], pa.int64())
+        yield pa.record_batch([numbers, batch.column(1)], ["n", "word"])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("spout", "text"),
+    [
+        (
+            frame_of(lambda self, spark, conf: [1, 2]),
+            r"component 'rows': frame\(\) returned a list; expected a DataFrame",
+        ),
+        (
+            frame_of(lambda self, spark, conf: spark.range(3).toDF("m")),
+            r"frame\(\) has no column 'n', 'word', which `outputs` or `tup_id_column` names; its columns are m",
+        ),
+        (
+            frame_of(Rows.frame, ReliableRows),
+            r"frame\(\) has no column 'key'",
+        ),
+        (
+            frame_of(lambda self, spark, conf: Rows.frame(self, spark, conf).withColumn("n", F.lit(None).cast("long"))),
+            "component 'rows': frame.. has a row whose 'n' is null",
+        ),
+        (
+            frame_of(lambda self, spark, conf: Rows.frame(self, spark, conf).withColumn("n", F.lit(5))),
+            "column 'n': expected unique tuple ids, and 5 is there twice",
+        ),
+        (
+            frame_of(
+                lambda self, spark, conf: Rows.frame(self, spark, conf).mapInArrow(renumber, "n long, word string")
+            ),
+            "are no longer in the DataFrame, such as .*must give the same rows each time",
+        ),
+        (
+            frame_of(lambda self, spark, conf: spark.readStream.format("rate").load().toDF("n", "word")),
+            r"component 'rows': frame\(\) returned a streaming DataFrame, and this is a batch job",
+        ),
+    ],
+    ids=["no frame", "no fields", "no id", "null", "twice", "changes", "streaming"],
+)
+def test_what_frame_may_not_return_is_told(spark, tmp_path, spout, text):
+    with pytest.raises(Exception, match=text):
+        run_spark(topology_of(spout), spark, tmp_path / "run")
+
+
+def test_numbers_are_their_own_message_ids():
+    for number in (0, -1, 7, 2**63 - 1, -(2**63)):
+        assert number_of(number) == number
+
+
+@pytest.mark.parametrize(
+    "tup_id",
+    ["", "storm", b"storm", True, 2**63, 1.5, ("a", 1), Decimal("1.50"), dt.date(2026, 1, 2), uuid.UUID(int=7)],
+    ids=repr,
+)
+def test_what_is_no_number_has_a_hash_that_fits(tup_id):
+    assert -(2**63) <= number_of(tup_id) < 2**63
+    assert number_of(tup_id) == number_of(tup_id)
+
+
+def test_many_ids_have_as_many_hashes():
+    assert number_of("storm") == 3472062267268413254
+    assert len({number_of(f"id {n}") for n in range(300_000)}) == 300_000
