@@ -78,6 +78,13 @@ TESTED_WITH_OTHERS = {
     ],
     "spark/topologies/test_broker_spouts.py": ["connectors/journaled_spout"],
     "spark/topologies/test_kills.py": ["spark/topologies/outcome_feed"],
+    "spark/topologies/test_alike.py": [
+        "spark/topologies/micro_batches",
+        "spark/topologies/microbatch_job",
+        "spark/topologies/run",
+        "spark/topologies/spark_executor",
+        "spark/topologies/spout_tuples",
+    ],
     "torture/test_shipping.py": ["spark/shipping"],
     "spark/test_entries.py": ["spark/messages", "spark/user_frames"],
     "spark/pipelines/test_stages.py": ["spark/pipelines/collector", "spark/pipelines/transforms"],
