@@ -14,28 +14,34 @@ from acker.topology import Reason, ReasonKind
 
 ENTRY = JournalEntry(1, ("a", 2), ("x", 1), "side", 7, attempt=2, reason=Reason(ReasonKind.FAILED, "bolt", 3, "no"))
 PLAN = BatchPlan([Letter(0, 1, -1, 0, b"block")], {5: 6}, {5: ENTRY}, frozenset({"bolt"}))
-COMMIT = BatchCommit({3: StateChain(("3/0-abc",))}, [ENTRY], {"bolt": 2})
+COMMIT = BatchCommit({3: StateChain(("3/0-abc",))}, [ENTRY], [(1, "b")], {"bolt": (3, 4)})
+
+
+def claimed(folder):
+    """Return the journal of a run that has the checkpoint."""
+    journal = Journal(str(folder))
+    journal.claim()
+    return journal
 
 
 def test_a_new_journal_is_empty(tmp_path):
     journal = Journal(str(tmp_path / "new"))
     assert journal.last_commit() == (-1, BatchCommit())
-    assert journal.plan(0) is None
+    assert journal.plans() == {}
 
 
 def test_the_next_run_reads_what_was_written(tmp_path):
-    journal = Journal(str(tmp_path))
+    journal = claimed(tmp_path)
     journal.write_plan(0, PLAN)
     journal.commit(0, COMMIT)
     journal.write_plan(1, PLAN)
     again = Journal(str(tmp_path))
     assert again.last_commit() == (0, COMMIT)
-    assert again.plan(1) == PLAN
-    assert again.plan(2) is None
+    assert again.plans() == {0: PLAN, 1: PLAN}
 
 
 def test_a_commit_leaves_the_last_three_micro_batches(tmp_path):
-    journal = Journal(str(tmp_path))
+    journal = claimed(tmp_path)
     for batch in range(12):
         journal.write_plan(batch, PLAN)
         journal.commit(batch, COMMIT)
@@ -45,21 +51,21 @@ def test_a_commit_leaves_the_last_three_micro_batches(tmp_path):
 
 
 def test_numbers_are_compared_as_numbers(tmp_path):
-    journal = Journal(str(tmp_path))
+    journal = claimed(tmp_path)
     for batch in (9, 10):
         journal.commit(batch, COMMIT)
     assert journal.last_commit()[0] == 10
 
 
 def test_what_is_being_written_is_not_read(tmp_path):
-    journal = Journal(str(tmp_path))
+    journal = claimed(tmp_path)
     journal.commit(0, COMMIT)
     (tmp_path / "commits" / "1.tmp").write_bytes(b"half")
     assert journal.last_commit()[0] == 0
 
 
 def test_another_format_is_refused_by_its_file(tmp_path):
-    journal = Journal(str(tmp_path))
+    journal = claimed(tmp_path)
     journal.commit(0, COMMIT)
     (tmp_path / "commits" / "0").write_bytes(pickle.dumps((99, COMMIT)))
     with pytest.raises(CheckpointError, match="commits/0: expected format 1, got 99; another release wrote it"):
@@ -72,7 +78,18 @@ def test_a_batch_job_keeps_the_last_commit_alone():
     journal.write_plan(0, PLAN)
     journal.commit(0, COMMIT)
     assert journal.last_commit() == (0, COMMIT)
-    assert journal.plan(0) is None
+    assert journal.plans() == {}
+
+
+def test_a_run_whose_checkpoint_was_taken_over_writes_no_more(tmp_path):
+    first = claimed(tmp_path)
+    first.commit(0, COMMIT)
+    second = claimed(tmp_path)
+    for write in (lambda: first.write_plan(1, PLAN), lambda: first.commit(1, COMMIT)):
+        with pytest.raises(CheckpointError, match="another run has taken this checkpoint over, so this one ends"):
+            write()
+    second.write_plan(1, PLAN)
+    assert second.plans() == {1: PLAN}
 
 
 def test_an_entry_is_known_by_its_task_and_its_id():

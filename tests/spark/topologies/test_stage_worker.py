@@ -1,0 +1,186 @@
+"""One stage in one Spark task, without Spark: rows of the mailbox go in, and rows come out."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from acker._engine.combiner import Combiner
+from acker._engine.protocol import Kind, Outcome
+from acker.spark.blocks import decode_block
+from acker.spark.topologies import stage_worker
+from acker.spark.topologies.mailbox import COUNTERS, MESSAGES, REASONS, STATE, TOUCHED, Letter, batches_of
+from acker.spark.topologies.stage_plan import plan_stages
+from acker.spark.topologies.stage_worker import MicroBatchPlan, StageWorker
+from acker.spark.topologies.tuple_blocks import decode_tuples, encode_tuples
+from acker.topology import Bolt, Grouping, Spout, StatefulBolt, Topology
+
+
+class Numbers(Spout):
+    outputs = ["n"]
+
+    def next_tuple(self):
+        self.finish()
+
+
+class Double(Bolt):
+    outputs = ["n"]
+
+    def process(self, tup):
+        self.report_metric("doubled")
+        if tup.n == 3:
+            raise ValueError("no threes")
+        self.emit([tup.n])
+        self.emit([tup.n + 100])
+
+
+class Sum(StatefulBolt):
+    outputs = ["n"]
+
+    def process(self, tup):
+        self.state["sum"] = self.state.get("sum", 0) + tup.n
+        if tup.n == 105:
+            raise ValueError("the state has it already")
+
+
+class Sums(Topology):
+    numbers = Numbers.spec()
+    double = Double.spec(inputs=[numbers], par=2)
+    sums = Sum.spec(inputs={double: Grouping.fields("n")}, par=3)
+
+
+GRAPH = Sums.graph()
+DOUBLES, SUMS = GRAPH.nodes["double"].tasks, GRAPH.nodes["sums"].tasks
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return MicroBatchPlan(
+        GRAPH, {}, plan_stages(GRAPH), places=2, shards=2, seed=b"seed", state_root=str(tmp_path), run=b"run"
+    )
+
+
+def letters_of(batches):
+    return [Letter(*row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def numbers_letter(numbers, *, tracked=True):
+    """Return the spout's tuples for one task, each with a tree: root id n + 1, tuple id n + 1000."""
+    source = GRAPH.source(1, "default")
+    tuples = [
+        source.tuple_type(source.make_values([n]), source, {n + 1: n + 1000} if tracked else None) for n in numbers
+    ]
+    return Letter(0, 0, -1, 0, encode_tuples([(DOUBLES[0], tuples)]))
+
+
+def run_all(plan, letters):
+    """Run all stages as Spark would; return the rows that are left."""
+    rows = letters_of(StageWorker(plan, 0, 0).run(batches_of(letters)))
+    worker = StageWorker(plan, 1, 0)
+    keys = worker._keys
+    left = []
+    for partition in range(plan.places):
+        here = sorted((row for row in rows if row.place == keys[partition]), key=lambda row: (row.source, row.seq))
+        left += letters_of(StageWorker(plan, 1, partition).run(batches_of(here)))
+    return left
+
+
+def settled(letters, numbers):
+    """Return how the trees of some numbers end: root id -> outcome."""
+    combiner = Combiner()
+    for letter in letters:
+        if letter.stage == MESSAGES:
+            combiner.merge(decode_block(letter.block)[0])
+    roots, ids = (np.array([n + more for n in numbers], np.int64) for more in (1, 1000))
+    combiner.add(Kind.TRACK, roots, ids, np.ones_like(roots), roots)
+    done = combiner.settle(include_pending=True)
+    return dict(zip(done.root_id.tolist(), map(Outcome, done.outcome.tolist()), strict=True))
+
+
+def contents(letters, kind):
+    return [pickle.loads(letter.block) for letter in letters if letter.stage == kind]
+
+
+def test_bolts_run_beside_each_other_and_pass_on_what_is_for_later_stages(plan):
+    [*rest] = letters_of(StageWorker(plan, 0, 0).run(batches_of([numbers_letter(range(4))])))
+    source_of = cache(GRAPH.source)
+    received = Counter(
+        (task, tup.n)
+        for letter in rest
+        if letter.stage == 1
+        for task, tuples in decode_tuples(letter.block, source_of)
+        for tup in tuples
+    )
+    assert Counter(n for _, n in received) == Counter([0, 1, 2, 100, 101, 102])
+    assert {task for task, _ in received} <= set(SUMS)
+    [[counters]] = contents(rest, COUNTERS)
+    assert (counters["task"], counters["executed"], counters["acked"], counters["failed"]) == (DOUBLES[0], 4, 3, 1)
+    assert counters["user"] == {"doubled": 4}
+    assert counters["emitted"] == {"default": 6}
+    assert sum(counters["sent"]) == 6
+    [[(root_id, reason)]] = contents(rest, REASONS)
+    assert (root_id, reason.component, reason.task, reason.exception) == (
+        *(4, "double", DOUBLES[0]),
+        "ValueError: no threes",
+    )
+
+
+def test_what_is_for_others_passes_through(plan):
+    others = [Letter(7, 5, 3, 4, b"later"), Letter(1, MESSAGES, 3, 5, b"messages")]
+    rows = letters_of(StageWorker(plan, 0, 0).run(batches_of([*others, numbers_letter([1])])))
+    assert [row for row in rows if row in others] == others
+
+
+def test_a_task_that_runs_again_says_the_same(plan):
+    first, again = (letters_of(StageWorker(plan, 0, 0).run(batches_of([numbers_letter(range(9))]))) for _ in range(2))
+
+    def without_times(letters):
+        return [letter for letter in letters if letter.stage != COUNTERS]
+
+    assert without_times(first) == without_times(again)
+    other = letters_of(StageWorker(replace(plan, seed=b"other"), 0, 0).run(batches_of([numbers_letter(range(9))])))
+    assert without_times(other) != without_times(first)
+
+
+def test_all_stages_together_end_each_tree(plan):
+    left = run_all(plan, [numbers_letter(range(6))])
+    assert {letter.stage for letter in left} == {MESSAGES, REASONS, COUNTERS, STATE, TOUCHED}
+    reasons = dict(pair for content in contents(left, REASONS) for pair in content)
+    assert {root: reason.exception for root, reason in reasons.items()} == {
+        4: "ValueError: no threes",
+        6: "ValueError: the state has it already",
+    }
+    executed = Counter()
+    for content in contents(left, COUNTERS):
+        for counters in content:
+            executed[GRAPH.component_of(counters["task"])] += counters["executed"]
+    assert executed == {"double": 6, "sums": 10}
+    acked, failed = Outcome.ACKED, Outcome.FAILED
+    assert settled(left, range(6)) == {1: acked, 2: acked, 3: acked, 4: failed, 5: acked, 6: failed}
+
+
+def test_trees_that_are_excluded_leave_no_trace(plan):
+    left = run_all(replace(plan, excluded=frozenset({4, 6})), [numbers_letter(range(6))])
+    assert not contents(left, REASONS)
+    chains = {task: chain for content in contents(left, STATE) for task, chain in content.items()}
+    files = stage_worker.StateFiles(plan.state_root, chains, 1)
+    assert sum(files.new_state(task).get("sum", 0) for task in SUMS) == sum(n * 2 + 100 for n in (0, 1, 2, 4))
+
+
+def test_large_blocks_leave_before_the_end(plan, monkeypatch):
+    monkeypatch.setattr(stage_worker, "_BLOCK_TUPLES", 3)
+    batches = StageWorker(plan, 0, 0).run(batches_of([numbers_letter(range(20)), numbers_letter([50])]))
+    first = letters_of([next(batches)])
+    assert {letter.stage for letter in first} == {1}
+    assert letters_of(batches)
+
+
+def test_untracked_topologies_send_no_messages(plan):
+    letter = numbers_letter(range(4), tracked=False)
+    rows = letters_of(StageWorker(replace(plan, tracked=False), 0, 0).run(batches_of([letter])))
+    assert not [row for row in rows if row.stage == MESSAGES]
