@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from acker.spark.streams.reports import MicroBatchReport
     from acker.spark.streams.sinks import for_each_completion
     from acker.spark.topologies.run import run
+    from acker.spark.topologies.state_reader import read_state
 
 __all__ = [
     "AckerListener",
@@ -51,6 +52,7 @@ __all__ = [
     "completions_of",
     "for_each_completion",
     "inspect_checkpoint",
+    "read_state",
     "run",
     "shard_reports",
     "ship",
@@ -78,6 +80,7 @@ _MODULES = {
     "completions_of": "entries",
     "for_each_completion": "streams.sinks",
     "inspect_checkpoint": "streams.checkpoint",
+    "read_state": "topologies.state_reader",
     "run": "topologies.run",
     "shard_reports": "streams.listener",
     "ship": "shipping",

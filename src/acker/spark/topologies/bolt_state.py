@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -41,6 +41,17 @@ class _Kept:
     """The state that this worker read or wrote last, by task: workers live for many micro-batches."""
 
     states: ClassVar[dict[tuple[str, int], tuple[StateChain, KeyValueState]]] = {}
+
+
+def read_files(root: str, names: Iterable[str], values: dict[Any, Any]) -> None:
+    """Apply what some files of a chain have changed to a state, the oldest first."""
+    filesystem, base = locate(root)
+    for name in names:
+        with filesystem.open_input_stream(f"{base}/{name}") as stream:
+            changed, removed = pickle.loads(stream.read())
+        values.update(changed)
+        for key in removed:
+            values.pop(key, None)
 
 
 class StateFiles:
@@ -76,13 +87,7 @@ class StateFiles:
         values = state.snapshot()
         if chain.files[:begin] != known.files:
             begin, values = 0, {}
-        filesystem, base = locate(self._root)
-        for name in chain.files[begin:]:
-            with filesystem.open_input_stream(f"{base}/{name}") as stream:
-                changed, removed = pickle.loads(stream.read())
-            values.update(changed)
-            for key in removed:
-                values.pop(key, None)
+        read_files(self._root, chain.files[begin:], values)
         return KeyValueState(values)
 
     def write(self) -> dict[int, StateChain]:
