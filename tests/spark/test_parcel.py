@@ -1,6 +1,8 @@
 """Parcels: opened by a worker with the driver's acker, and refused in one sentence by another one."""
 
+import importlib
 import pickle
+import sys
 
 import pytest
 from pyspark import cloudpickle
@@ -24,3 +26,14 @@ def test_a_worker_with_another_acker_fails_the_job_in_one_sentence(spark, monkey
     text = r"RuntimeError: the driver has acker 0\.0\.1 and the worker at .* has acker .*: install the same release"
     with pytest.raises(Exception, match=text):
         spark.range(1).mapInArrow(packed, "id long").collect()
+
+
+def test_a_worker_without_a_module_of_the_users_is_told_what_to_do(tmp_path, monkeypatch):
+    (tmp_path / "only_on_the_driver.py").write_text("def look(batches):\n    yield from batches\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    packed = cloudpickle.dumps(pack_function(importlib.import_module("only_on_the_driver").look))
+    monkeypatch.undo()
+    monkeypatch.delitem(sys.modules, "only_on_the_driver")
+    text = r"No module named 'only_on_the_driver': .* has not: call spark\.sparkContext\.addPyFile\(path\) with"
+    with pytest.raises(ModuleNotFoundError, match=text):
+        pickle.loads(packed)

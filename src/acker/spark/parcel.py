@@ -22,6 +22,11 @@ OTHER: Final = (
     "the driver has acker {driver} and the worker at {python} on {host} has acker {worker}: install the same release in"
     " both, see docs/shipping.md"
 )
+# Error of a worker that lacks a module of the user's.
+ABSENT: Final = (
+    "{fault}: the driver has this module, and the worker at {python} on {host} has not: call"
+    " spark.sparkContext.addPyFile(path) with its file, or a zip of its package, before the job"
+)
 
 
 class Parcel:
@@ -44,7 +49,7 @@ class Parcel:
         from pyspark import cloudpickle
 
         content = cloudpickle.dumps(self._content)  # type: ignore[no-untyped-call]
-        return _make_opener(), (content, acker.__version__, MISSING, OTHER)
+        return _make_opener(), (content, acker.__version__, MISSING, OTHER, ABSENT)
 
 
 def pack_function(function: ArrowFunction) -> ArrowFunction:
@@ -60,7 +65,7 @@ def pack_function(function: ArrowFunction) -> ArrowFunction:
 def _make_opener() -> Callable[..., Any]:
     """Return the function that opens a parcel. As a local one it is pickled by value, so it may use no global name."""
 
-    def open_parcel(content: bytes, driver: str, missing: str, other: str) -> Any:
+    def open_parcel(content: bytes, driver: str, missing: str, other: str, absent: str) -> Any:
         import pickle
         import platform
         import socket
@@ -73,6 +78,9 @@ def _make_opener() -> Callable[..., Any]:
             raise ImportError(missing.format(version=platform.python_version(), fault=fault, **place)) from None
         if acker.__version__ != driver:
             raise RuntimeError(other.format(driver=driver, worker=acker.__version__, **place))
-        return pickle.loads(content)
+        try:
+            return pickle.loads(content)
+        except ModuleNotFoundError as fault:
+            raise ModuleNotFoundError(absent.format(fault=fault, **place), name=fault.name) from None
 
     return open_parcel
