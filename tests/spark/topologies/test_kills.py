@@ -1,7 +1,13 @@
 """A topology as a stream whose processes get ``kill -9``: no line is lost, and none is counted twice."""
 
+import os
+
 import pytest
 
+from acker.errors import CheckpointError, RuntimeStateError
+from acker.spark.topologies.journal import BatchCommit, BatchPlan, Journal
+from acker.spark.topologies.run import run
+from acker.topology import Bolt, Spout, Topology
 from tests.torture.kills import CLUSTER, LOCAL
 from tests.torture.topology_kills import Program
 from tests.torture.topology_kills.words import BAD, FLAKY, KILL_COUNTING, KILL_EXECUTOR, KILL_WORKER, SOUR
@@ -39,3 +45,68 @@ def test_workers_and_executors_that_are_killed_change_nothing(tmp_path):
     program.dies("before the commit", 2)
     account = program.ends()
     assert (account.acked, account.dead) == (118, 2)
+
+
+def test_the_later_of_two_runs_takes_the_checkpoint_over(tmp_path):
+    first, later = Journal(str(tmp_path)), Journal(str(tmp_path))
+    first.claim()
+    first.write_plan(0, BatchPlan(places=3))
+    later.claim()
+    for write in (lambda: first.write_plan(1, BatchPlan()), lambda: first.commit(0, BatchCommit())):
+        with pytest.raises(CheckpointError, match="another run has taken this checkpoint over"):
+            write()
+    assert later.last_commit()[0] == -1
+    assert [plan.places for plan in later.plans().values()] == [3]
+    later.commit(0, BatchCommit())
+    assert later.last_commit() == (0, BatchCommit())
+
+
+class Numbers(Spout):
+    outputs = ("number",)
+
+    def initialize(self, conf, context):
+        self.left = [1, 2, 3]
+
+    def next_tuple(self):
+        if not self.left:
+            self.finish()
+            return
+        number = self.left.pop()
+        self.emit([number], tup_id=number)
+
+
+class Same(Numbers):
+    """Takes other numbers by the same ids."""
+
+    def next_tuple(self):
+        if not self.left:
+            self.finish()
+            return
+        self.emit([-len(self.left)], tup_id=self.left.pop())
+
+
+class Poisoned(Bolt):
+    def process(self, tup):
+        if tup.number == 2:
+            os._exit(3)
+
+
+class Fine(Bolt):
+    def process(self, tup):
+        pass
+
+
+def topology_of(spout, bolt):
+    numbers = spout.spec()
+    return type("Counted", (Topology,), {"numbers": numbers, "bolt": bolt.spec(inputs=[numbers])})
+
+
+def test_a_tuple_that_kills_each_worker_is_told_and_waits_in_the_journal(spark, tmp_path):
+    options = {"spark": spark, "checkpoint": str(tmp_path), "until": "drained", "trigger": "0 seconds"}
+    with pytest.raises(RuntimeStateError, match=r"a Python worker died in every attempt .* one of the bolts bolt: "):
+        run(topology_of(Numbers, Poisoned), **options)
+    with pytest.raises(CheckpointError, match="an id stands for one tuple in all runs"):
+        run(topology_of(Same, Fine), **options)
+    report = run(topology_of(Numbers, Fine), **options)
+    (numbers,) = (task for task in report.stats.tasks if task.component == "numbers")
+    assert numbers.acked == 3

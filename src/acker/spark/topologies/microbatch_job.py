@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from acker._engine.combiner import Combiner
 from acker._engine.protocol import Kind, Outcome
+from acker.errors import RuntimeStateError
 from acker.spark.blocks import decode_block, encode_blocks
 from acker.spark.parcel import pack_function
 from acker.spark.placement import placements
@@ -39,6 +40,10 @@ from acker.topology.reasons import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# What Spark says when a worker ended without an exception, and the option by which it leaves its stack.
+_WORKER_DIED: Final = "Python worker exited unexpectedly"
+_FAULTHANDLER: Final = "spark.sql.execution.pyspark.udf.faulthandler.enabled"
 
 _OPEN: Final = Reason(ReasonKind.TIMED_OUT, exception="open at the end of its micro-batch, after which nothing ends it")
 
@@ -133,15 +138,31 @@ class MicroBatchJob:
         plan = replace(self._plan, excluded=excluded, seed=seed)
         rows = _run_stages(self._kept, plan, self._first, plan.plan.last)
         run = functools.partial(settle, named=self._named, tracks=self._tracks, excluded=excluded)
-        if not self._is_distributed:
-            return _read_result(run(rows.toArrow().to_batches()))
-        settled = rows.repartition(plan.shards, "place").mapInArrow(pack_function(run), mailbox_type())
-        return _read_result(settled.toArrow().to_batches())
+        if self._is_distributed:
+            rows = rows.repartition(plan.shards, "place").mapInArrow(pack_function(run), mailbox_type())
+        try:
+            batches = rows.toArrow().to_batches()
+        except Exception as fault:
+            if _WORKER_DIED not in str(fault):
+                raise
+            raise RuntimeStateError(_why_died(plan)) from fault
+        return _read_result(batches if self._is_distributed else run(iter(batches)))
 
     def close(self) -> None:
         """Release the rows that are kept."""
         if self._is_persisted:
             self._kept.unpersist()
+
+
+def _why_died(plan: MicroBatchPlan) -> str:
+    bolts = ", ".join(node.name for node in plan.graph.bolts)
+    return (
+        f"micro-batch {plan.batch}: a Python worker died in every attempt that Spark made, while it ran one of the"
+        f" bolts {bolts}: it crashed in native code, called os._exit, or had too little memory. Nothing of the"
+        " micro-batch counts; with checkpoint= the next start runs the same tuples again. The log of the executor has"
+        f" the worker's last words, and with {_FAULTHANDLER}=true its stack; let process() refuse such a tuple by an"
+        " exception, and start again"
+    )
 
 
 def _read_spouts(
