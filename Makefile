@@ -52,6 +52,7 @@ soak:  ## flat memory, TREES=20000000; fuzz and simulation, BUDGET_S=600 s each;
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)
 	@$(IN_ENV) python -m tests.torture.simulation --seconds $(BUDGET_S)
 	@$(IN_ENV) python -m tests.torture.kills --kills $(KILLS)
+	@$(IN_ENV) python -m tests.torture.topology_kills --kills $(KILLS)
 	@$(IN_ENV) python -m tests.torture.outages --outages $(OUTAGES)
 	@$(IN_ENV) python -m tests.torture.shipping
 

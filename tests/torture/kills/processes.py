@@ -41,15 +41,19 @@ def in_session(number: int) -> list[int]:
     return [process.number for process in _all() if process.session == number]
 
 
+def command_of(number: int) -> str:
+    """Return the command line of a process, "" when it is gone."""
+    try:
+        return Path(f"/proc/{number}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def executor_of(worker: int) -> int | None:
     """Return the executor's JVM above a Python worker; None when the worker or the executor is gone."""
     process = _process(worker)
     while process is not None and process.number > 1:
-        try:
-            words = Path(f"/proc/{process.number}/cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            return None
-        if _EXECUTOR in words:
+        if _EXECUTOR in command_of(process.number):
             return process.number
         process = _process(process.parent)
     return None
