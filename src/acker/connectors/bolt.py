@@ -114,6 +114,16 @@ class PublishBolt(Bolt):
                 f"{self._publisher.name} has confirmed nothing for {_PUT_SECS:g} s, and {_WAITING_MAX} messages wait"
             ) from None
 
+    def _settle_held(self) -> None:
+        """Wait for the confirms, as long as one comes in time."""
+        waiting = self._waiting
+        with waiting.all_tasks_done:
+            while left := waiting.unfinished_tasks:
+                waiting.all_tasks_done.wait_for(lambda: waiting.unfinished_tasks == 0, _PUT_SECS)
+                if waiting.unfinished_tasks == left:
+                    self.logger.error("%s has confirmed nothing for %g s", self._publisher.name, _PUT_SECS)
+                    return
+
     def close(self) -> None:
         """End the thread, after the call of the publisher that it has begun, and disconnect.
 
@@ -158,6 +168,7 @@ class PublishBolt(Bolt):
             answers = [(each, fault) for each in batch]
         for (tup, _), refusal in answers:
             self._settle(tup, refusal)
+            self._waiting.task_done()
 
     def _settle(self, tup: Tuple, refusal: BaseException | None) -> None:
         try:

@@ -73,6 +73,9 @@ class Bolt(Component):
         """Process one tuple. May be ``async def``: it is acked when the coroutine ends."""
         raise NotImplementedError(f"{type(self).__name__} has no process()")
 
+    def _settle_held(self) -> None:
+        """Wait until other threads of the bolt have settled what they hold; on Spark, at the end of a micro-batch."""
+
     def activate(self) -> None:
         """Prepare for tuples: called once all bolts are initialized. Emissions have no anchor."""
 

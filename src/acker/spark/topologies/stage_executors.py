@@ -223,6 +223,8 @@ class StageExecutors(ExecutorSet):
             executor.ask(Mode.DEACTIVATE)
             while self._is_busy(executor):
                 pass
+            for task in executor.tasks:
+                task.bolt._settle_held()
             # What it has released may be for executors behind it.
             self.work()
 
