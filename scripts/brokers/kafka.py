@@ -24,6 +24,8 @@ DOWNLOADS_MAX = 8
 TIMEOUT_SECONDS = 20
 # The jars with their SHA-256: what a broker may load of all that kafka_2.13 depends on.
 JARS = Path(__file__).with_suffix(".json")
+# The same of Spark's source for Kafka.
+SPARK_JARS = Path(__file__).with_name("spark_kafka.json")
 JVM_OPTIONS = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
@@ -44,7 +46,7 @@ class Jars(NamedTuple):
         if forbidden(environ):
             raise NotBroughtError(f"{self.name} is not here, and ACKER_INSTALL_BROKERS=0 forbids to download it")
         root.parent.mkdir(parents=True, exist_ok=True)
-        print(f"==> Downloading {len(checksums)} jars of {self.name}, 40 MB", file=sys.stderr, flush=True)
+        print(f"==> Downloading {len(checksums)} jars of {self.name}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix=f".{self.name}-", dir=root.parent) as scratch:
             folder = Path(scratch, "jars")
             folder.mkdir()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from acker.spark.streams.replays import Replays
     from acker.spark.streams.reports import MicroBatchReport
     from acker.spark.streams.sinks import for_each_completion
+    from acker.spark.topologies.kafka_spout import KafkaSpout
     from acker.spark.topologies.run import run
     from acker.spark.topologies.state_reader import read_state
 
@@ -38,6 +39,7 @@ __all__ = [
     "AckerListener",
     "AckerState",
     "ComponentCounters",
+    "KafkaSpout",
     "MicroBatchReport",
     "Outputs",
     "PipelineCounters",
@@ -66,6 +68,7 @@ _MODULES = {
     "AckerListener": "streams.listener",
     "AckerState": "streams.checkpoint",
     "ComponentCounters": "pipelines.counters",
+    "KafkaSpout": "topologies.kafka_spout",
     "MicroBatchReport": "streams.reports",
     "Outputs": "pipelines.user_functions",
     "PipelineCounters": "pipelines.counters",

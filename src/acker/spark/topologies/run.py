@@ -169,7 +169,7 @@ def _start_query(runtime: SparkRuntime, checkpoint: str, trigger: str) -> Stream
                 f" {runtime.batches.last}, so rows would be left out: is {checkpoint}/query gone? Begin with a new"
                 " checkpoint"
             )
-        parts = _parts_of(frame, streams)
+        parts = {} if _is_clock_only(frame) else _parts_of(frame, streams)
         if batch == 0:
             parts.update(fixed)
         runtime.run_batch(batch, parts)
@@ -187,16 +187,25 @@ def _start_query(runtime: SparkRuntime, checkpoint: str, trigger: str) -> Stream
 
 
 def _source(spark: SparkSession, streams: Mapping[str, FrameRows]) -> DataFrame:
-    """Return the rows of all streaming spouts, each in a column of its own; without any, a clock."""
+    """Return the rows of all streaming spouts, each in a column of its own, and a clock.
+
+    Without the clock there is no micro-batch while nothing new comes, and replays and ticks would wait for it.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
-    if not streams:
-        return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    parts = [
+    clock = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1, numPartitions=1).load()
+    parts = [clock.select(F.lit(None).cast("string").alias("spout"))]
+    parts += [
         rows.frame.select(F.lit(name).alias("spout"), F.struct("*").alias(f"rows{place}"))
         for place, (name, rows) in enumerate(streams.items())
     ]
     return functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def _is_clock_only(frame: Any) -> bool:
+    """Return whether the streaming spouts have no rows: then the clock's is the only partition."""
+    partitions: int = frame._jdf.queryExecution().toRdd().getNumPartitions()
+    return partitions == 1
 
 
 def _parts_of(frame: DataFrame, streams: Mapping[str, FrameRows]) -> dict[str, FrameRows]:

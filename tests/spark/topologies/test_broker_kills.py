@@ -1,0 +1,85 @@
+"""The driver of a topology on Spark is killed: what becomes of messages of RabbitMQ and Redis Streams."""
+
+import json
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+
+import pika
+import pytest
+import redis as redis_client
+
+from acker.connectors import Outgoing
+from acker.connectors.rabbitmq import RabbitMQPublisher
+from acker.connectors.redis_streams import RedisStreamsPublisher
+from tests.spark.topologies.broker_words import ATTEMPTS_MAX, states_of
+
+WORDS = [f"word{number % 7}" for number in range(90)]
+SHY = [f"shy{number}" for number in range(5)]
+BAD = ["bad0", "bad1"]
+GOOD = Counter([*WORDS, *SHY])
+
+
+class RabbitMQQueue:
+    """A queue of the server."""
+
+    def __init__(self, url):
+        self.url, self.name = url, f"words-{uuid.uuid4().hex[:8]}"
+
+    def publish(self, words):
+        with RabbitMQPublisher(self.url, routing_key=self.name, declare={"durable": True}) as publisher:
+            assert set(publisher.publish([Outgoing(word.encode()) for word in words])) == {None}
+
+    def left(self):
+        connection = pika.BlockingConnection(pika.URLParameters(self.url))
+        with connection:
+            return connection.channel().queue_declare(self.name, passive=True).method.message_count
+
+
+class RedisStream:
+    """A stream of the server."""
+
+    def __init__(self, url):
+        self.url, self.name = url, f"words-{uuid.uuid4().hex[:8]}"
+
+    def publish(self, words):
+        with RedisStreamsPublisher(self.url, stream=self.name) as publisher:
+            assert set(publisher.publish([Outgoing(word.encode()) for word in words])) == {None}
+
+    def left(self):
+        with redis_client.Redis.from_url(self.url) as client:
+            (group,) = client.xinfo_groups(self.name)
+            return group["pending"] + group["lag"]
+
+
+QUEUES = {"rabbitmq": RabbitMQQueue, "redis": RedisStream}
+
+
+def run_words(**settings):
+    """Run the program; return how it ended, and what it said."""
+    command = [sys.executable, "-m", "tests.spark.topologies.broker_words", json.dumps(settings)]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("broker", QUEUES)
+@pytest.mark.parametrize(("spout", "kill"), [("SourceSpout", "committed"), ("JournaledSourceSpout", "acked")])
+def test_no_message_is_lost_and_state_counts_twice_only_what_was_promised(request, tmp_path, broker, spout, kill):
+    queue = QUEUES[broker](request.getfixturevalue(broker).url)
+    queue.publish([*WORDS[:45], *SHY, *BAD, *WORDS[45:]])
+    settings = {"broker": broker, "url": queue.url, "name": queue.name, "spout": spout, "folder": str(tmp_path)}
+    code, text = run_words(**settings, kill=kill, words=sys.maxsize, letters=0)
+    assert code == -signal.SIGKILL, text
+    # A SourceSpout's message is counted twice if its micro-batch was committed and its ack was not sent; no other.
+    committed = states_of(str(tmp_path / "checkpoint"))
+    assert bool(committed) is (kill == "committed")
+    code, text = run_words(**settings, words=(GOOD + committed).total(), letters=len(BAD))
+    assert code == 0, text
+    assert states_of(str(tmp_path / "checkpoint")) == GOOD + committed
+    assert queue.left() == 0
+    letters = [json.loads(line) for line in (tmp_path / "letters").read_text().splitlines()]
+    assert sorted(letter["value"] for letter in letters) == BAD
+    assert {letter["headers"]["acker-attempts"] for letter in letters} == {ATTEMPTS_MAX}

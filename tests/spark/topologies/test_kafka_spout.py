@@ -1,0 +1,85 @@
+"""A topology whose spout is Spark's own source of Kafka, against a real server: batch, stream, and a killed driver."""
+
+import importlib
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from acker import TopologyError
+from acker.spark import KafkaSpout, run
+from acker.topology import Bolt, Topology
+from tests.connectors.kafka_kit import Cluster
+from tests.spark.topologies.broker_words import ATTEMPTS_MAX, states_of
+from tests.spark.topologies.test_broker_kills import BAD, GOOD, SHY, WORDS, run_words
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def jars(monkeypatch):
+    """Spark's source for Kafka, for spark.jars."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    module, errors = importlib.import_module("brokers.kafka"), importlib.import_module("brokers.errors")
+    try:
+        folder = module.Jars("spark-kafka", module.SPARK_JARS).find_or_bring(os.environ)
+    except errors.UnavailableError as why:
+        if isinstance(why, errors.NotBroughtError) and "CI" in os.environ:
+            raise
+        pytest.skip(f"no server spark-kafka: {why}")
+    return ",".join(map(str, sorted(folder.iterdir())))
+
+
+@pytest.fixture
+def topic(kafka):
+    """A topic of three partitions with all words."""
+    cluster = Cluster(kafka.url)
+    name = cluster.topic(3)
+    for number, word in enumerate([*WORDS[:45], *SHY, *BAD, *WORDS[45:]]):
+        cluster.write(name, [word], number % 3, key=b"k", headers={"h": b"1"})
+    return name
+
+
+@pytest.mark.parametrize("kill", ["planned", "committed"])
+def test_a_killed_driver_loses_and_repeats_nothing(kafka, topic, jars, tmp_path, kill):
+    settings = {"broker": "kafka", "url": kafka.url, "name": topic, "jars": jars, "folder": str(tmp_path)}
+    code, text = run_words(**settings, kill=kill, words=sys.maxsize, letters=0)
+    assert code == -signal.SIGKILL, text
+    assert bool(states_of(str(tmp_path / "checkpoint"))) is (kill == "committed")
+    code, text = run_words(**settings, words=GOOD.total(), letters=len(BAD))
+    assert code == 0, text
+    assert states_of(str(tmp_path / "checkpoint")) == GOOD
+    letters = [json.loads(line) for line in (tmp_path / "letters").read_text().splitlines()]
+    assert Counter(letter["value"] for letter in letters) == Counter(BAD)
+    assert {letter["headers"]["acker-attempts"] for letter in letters} == {ATTEMPTS_MAX}
+    keys = {letter["headers"]["acker-key"] for letter in letters}
+    assert keys == {f"{topic}/{number % 3}@{number // 3}" for number in (50, 51)}
+
+
+def test_a_batch_job_reads_what_is_there(kafka, topic, jars, tmp_path):
+    code, text = run_words(
+        broker="kafka", url=kafka.url, name=topic, jars=jars, folder=str(tmp_path), batch=True, words=0, letters=0
+    )
+    assert code == 0, text
+    assert json.loads((tmp_path / "report").read_text())["acked"] == GOOD.total()
+    assert len((tmp_path / "letters").read_text().splitlines()) == len(BAD)
+
+
+class Take(Bolt):
+    def process(self, tup):
+        pass
+
+
+def test_a_session_without_the_package_says_which_it_needs(spark):
+    class Orders(Topology):
+        orders = KafkaSpout.spec(options={"kafka.bootstrap.servers": "localhost:1", "subscribe": "orders"})
+        take = Take.spec(inputs=[orders])
+
+    with pytest.raises(TopologyError, match=r"spark\.jars\.packages=org\.apache\.spark:spark-sql-kafka-0-10_2\.13:"):
+        run(Orders, spark=spark)
