@@ -55,7 +55,12 @@ CLIENTS = {
 }
 MISSING = [name for name, module in CLIENTS.items() if not find_spec(module)]
 collect_ignore_glob += [f"connectors/test_{name}*.py" for name in MISSING]
-collect_ignore_glob += ["repository/test_servers.py"] if MISSING else []
+NEED_CLIENTS = [
+    "repository/test_servers.py",
+    "spark/topologies/test_broker_kills.py",
+    "spark/topologies/test_kafka_spout.py",
+]
+collect_ignore_glob += NEED_CLIENTS if MISSING else []
 
 # Names a server of Spark Connect for the tests, such as local[2]: set by tests/spark/test_connect.py.
 REMOTE = "ACKER_TESTS_REMOTE"
@@ -144,14 +149,19 @@ def spark(tmp_path_factory):
     session.stop()
 
 
+def do_without(name, why):
+    """Skip a test that needs what is not there, or fail where it has to be there."""
+    if why.is_skipped:
+        pytest.skip(f"{NO_SERVER}{name}: {str(why).rpartition(chr(10))[2]}")
+    pytest.fail(f"no server {name}: {why}")
+
+
 def run_server(name, tmp_path_factory):
     """Run a server for all tests of this process: see tests/servers.py for what a test can do to it."""
     try:
         server = Server(name, tmp_path_factory.mktemp(name) / "told")
     except NoServerError as why:
-        if why.is_skipped:
-            pytest.skip(f"{NO_SERVER}{name}: {str(why).rpartition(chr(10))[2]}")
-        pytest.fail(f"no server {name}: {why}")
+        do_without(name, why)
     with server:
         SERVERS.append(server)
         yield server

@@ -13,7 +13,9 @@ import pytest
 from acker import TopologyError
 from acker.spark import KafkaSpout, run
 from acker.topology import Bolt, Topology
+from tests.conftest import do_without
 from tests.connectors.kafka_kit import Cluster
+from tests.servers import IMPOSSIBLE, NOT_BROUGHT, NoServerError
 from tests.spark.topologies.broker_words import ATTEMPTS_MAX, states_of
 from tests.spark.topologies.test_broker_kills import BAD, GOOD, SHY, WORDS, run_words
 
@@ -30,9 +32,8 @@ def jars(monkeypatch):
     try:
         folder = module.Jars("spark-kafka", module.SPARK_JARS).find_or_bring(os.environ)
     except errors.UnavailableError as why:
-        if isinstance(why, errors.NotBroughtError) and "CI" in os.environ:
-            raise
-        pytest.skip(f"no server spark-kafka: {why}")
+        code = NOT_BROUGHT if isinstance(why, errors.NotBroughtError) else IMPOSSIBLE
+        do_without("spark-kafka", NoServerError(str(why), code))
     return ",".join(map(str, sorted(folder.iterdir())))
 
 
