@@ -14,6 +14,7 @@ from pathlib import Path
 from acker.local import read_state
 from acker.spark.topologies.bolt_state import StateChain, StateFiles
 from acker.spark.topologies.spark_runtime import SparkRuntime
+from acker.spark.topologies.stage_plan import is_stateful
 from acker.testing import Scheduler
 from tests.spark.topologies.both import FOLDER, read_notes
 from tests.spark.topologies.random_topologies import root_of, topology_of
@@ -45,8 +46,9 @@ def end_on_spark(topology, spark, folder, conf):
         root, chains = batches._plan.state_root, batches._commit.chains
         reader = StateFiles(root, chains, 0)
         states = {
-            name: [dict(reader._read(task, chains.get(task, StateChain()))) for task in runtime.graph.nodes[name].tasks]
-            for name in batches._tasks
+            node.name: [dict(reader._read(task, chains.get(task, StateChain()))) for task in node.tasks]
+            for node in runtime.graph.bolts
+            if is_stateful(node)
         }
     finally:
         runtime.stop()
