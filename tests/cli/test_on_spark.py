@@ -11,6 +11,7 @@ from pyspark import cloudpickle
 
 from acker.cli.load import UsageError, load
 from acker.cli.on_spark import OnSpark, pickled_by_value
+from acker.local import read_state
 from acker.testing import run_bolt
 
 HELPERS = """
@@ -52,7 +53,7 @@ class Double(Bolt):
 class Add(StatefulBolt):
     def process(self, tup):
         assert isinstance(tup.number, Number)
-        self.state[tup.key] = Number(self.state.get(tup.key, Number(0)).value + tup.number.value)
+        self.state[tup.key] = self.state.get(tup.key, 0) + tup.number.value
 
 class Sums(Topology):
     numbers = Numbers.spec()
@@ -120,7 +121,7 @@ def test_modules_of_the_folder_travel_whole_to_a_process_that_has_none_of_them(f
 
 def test_a_topology_runs_on_spark_as_it_does_in_this_process(folder) -> None:
     command = [sys.executable, "-m", "acker", "run", "sums.py:Sums", "--on", "spark", "--master", "local[2]"]
-    options = ["--report", "report.json", "--conf", "spark.sql.shuffle.partitions=2"]
+    options = ["--report", "report.json", "--state", "sums.state", "--conf", "spark.sql.shuffle.partitions=2"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     last, report = done.stdout.splitlines()[-2:]
@@ -130,3 +131,12 @@ def test_a_topology_runs_on_spark_as_it_does_in_this_process(folder) -> None:
     totals = report["stats"]["totals"]
     assert (report["outcome"], totals["acked"], totals["failed"], totals["dead_letters"]) == ("drained", 19, 2, 1)
     assert report["stats"]["components"]["add"]["executed"] == 19
+
+    def sums() -> dict[int, int]:
+        return {key: value for state in read_state("sums.state")["add"] for key, value in state.items()}
+
+    assert sums() == {0: 180, 1: 200 - 26}
+    # And it goes on in one process, with the sums so far.
+    command = [sys.executable, "-m", "acker", "run", "sums.py:Sums", "--state", "sums.state", "--until", "drained"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, sums()) == (0, {0: 360, 1: 2 * (200 - 26)}), done.stderr

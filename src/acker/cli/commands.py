@@ -156,7 +156,7 @@ _environment_option = click.option(
     "--state",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Keep the states of bolts in this file: read it at the start if it exists, write it at the end. Not on Spark.",
+    help="Keep the states of bolts in this file: read it at the start if it exists, write it at the end.",
 )
 @_environment_option
 @click.option(

@@ -7,11 +7,13 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeGuard
 
-from acker.errors import AckerError, TopologyError
+from acker.errors import AckerError, ArgumentValueError, SnapshotError, TopologyError
 
 if TYPE_CHECKING:
     from acker.topology import Graph, Topology
@@ -53,6 +55,15 @@ def load(name: str) -> type[Topology] | Graph:
         return found
     what = f"the class {found.__name__}" if isinstance(found, type) else f"of type {type(found).__name__}"
     raise UsageError(f"{name} is {what} and no subclass of acker.topology.Topology: {_instead(module, attribute)}")
+
+
+@contextmanager
+def blame_state() -> Iterator[None]:
+    """Turn what is wrong with the file of a runtime's states into an error of the command line."""
+    try:
+        yield
+    except (SnapshotError, ArgumentValueError) as fault:
+        raise UsageError(f"--state: {str(fault).removeprefix('state: ')}") from fault
 
 
 def _is_topology(value: object) -> TypeGuard[type[Topology] | Graph]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from acker.cli.environment import announce, require, spark_session
-from acker.cli.load import UsageError
+from acker.cli.load import UsageError, blame_state
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -53,7 +53,11 @@ class OnSpark(NamedTuple):
 
     @contextmanager
     def runtime(
-        self, topology: type[Topology] | Graph, conf: Mapping[str, Any], environment: str | None
+        self,
+        topology: type[Topology] | Graph,
+        conf: Mapping[str, Any],
+        environment: str | None,
+        state: Path | None = None,
     ) -> Iterator[SparkRuntime]:
         """Start Spark; give a runtime for the topology, which was not started."""
         require("pyspark", "pyarrow", "pandas", extra="spark")
@@ -72,7 +76,9 @@ class OnSpark(NamedTuple):
             )
             check_session(spark)
             stack.enter_context(pickled_by_value(Path.cwd()))
-            yield SparkRuntime(graph, options, spark, checkpoint=self.checkpoint)
+            with blame_state():
+                runtime = SparkRuntime(graph, options, spark, checkpoint=self.checkpoint, state=state)
+            yield runtime
 
     def run_until(self, runtime: Any) -> Callable[[str | None], None]:
         """Return the function that starts a runtime and waits until a condition holds."""

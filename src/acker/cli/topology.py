@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from acker.cli.environment import require
-from acker.cli.load import UsageError, load
+from acker.cli.load import UsageError, blame_state, load
 from acker.cli.table import line, quantity, terminal_table
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def main(
         require("prometheus_client", extra="prometheus")
     if on is not None:
         restarts = {"--no-restart": no_restart or None, "--max-restarts": max_restarts}
-        on.refuse_local_options({"--trace": trace, **restarts, "--state": state})
+        on.refuse_local_options({"--trace": trace, **restarts})
     from rich.console import Console
 
     from acker.local.run import stop_on_signals
@@ -74,7 +74,7 @@ def main(
             options: dict[str, Any] = {"max_restarts": max_restarts, "environment": environment, "state": state}
             runtime = _local_runtime(topology, conf, no_restart=no_restart or None, **options)
         else:
-            runtime = stack.enter_context(on.runtime(topology, conf, environment))
+            runtime = stack.enter_context(on.runtime(topology, conf, environment, state))
         if prometheus is not None:
             stack.enter_context(_serve_metrics(runtime, prometheus, console))
         stack.enter_context(stop_on_signals(runtime))
@@ -94,13 +94,10 @@ def main(
 
 
 def _local_runtime(topology: Any, conf: Mapping[str, Any], **options: Any) -> LocalRuntime:
-    from acker.errors import ArgumentValueError, SnapshotError
     from acker.local import LocalRuntime
 
-    try:
+    with blame_state():
         return LocalRuntime(topology, conf, **options)
-    except (SnapshotError, ArgumentValueError) as fault:
-        raise UsageError(f"--state: {str(fault).removeprefix('state: ')}") from fault
 
 
 def _run(runtime: LocalRuntime, run: Callable[[], object], console: Console) -> None:

@@ -7,7 +7,7 @@ import os
 import pickle
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +41,8 @@ class StateKeeper:
         self._path = None if source is None or isinstance(source, bytes) else _check_path(source)
         self._where = "state" if self._path is None else f"state {str(self._path)!r}"
         self._states: dict[int, KeyValueState] = {}
+        # How to read the state of a task that another process has.
+        self.read_elsewhere: Callable[[int], Mapping[Any, Any]] | None = None
         if self._path is not None:
             source = self._path.read_bytes() if self._path.exists() else None
         if isinstance(source, bytes):
@@ -89,14 +91,24 @@ class StateKeeper:
         for node in self._stateful():
             for number in node.tasks:
                 if number not in pickled:
-                    if executors:
-                        raise RuntimeStateError(
-                            f"no snapshot of the states: component {node.name!r} does not run in this process; its "
-                            "state is in the checkpoint"
-                        )
-                    pickled[number] = _pickle(node.name, number, self._states.get(number, {}))
+                    pickled[number] = _pickle(node.name, number, self._read(node.name, number, bool(executors)))
             components[node.name] = [pickled[number] for number in node.tasks]
         return _encode(self._graph.name, components)
+
+    def restored(self) -> dict[int, dict[Any, Any]]:
+        """Return the states that the file or the snapshot had, by task."""
+        return {task: state.snapshot() for task, state in self._states.items()}
+
+    def _read(self, component: str, task: int, runs: bool) -> Mapping[Any, Any]:
+        """Return a state that no executor has: nothing has run yet, or the task runs elsewhere."""
+        if self.read_elsewhere is not None:
+            return self.read_elsewhere(task)
+        if runs:
+            raise RuntimeStateError(
+                f"no snapshot of the states: component {component!r} does not run in this process; its state is in "
+                "the checkpoint"
+            )
+        return self._states.get(task, {})
 
     def save(self, executors: Sequence[BoltExecutor], path: str | os.PathLike[str] | None, timeout_secs: float) -> None:
         """Write a snapshot to a path, or to the file of this run; see `snapshot` for the errors."""

@@ -97,18 +97,28 @@ class StateFiles:
             changed, removed = state.take_changes()
             if changed or removed:
                 whole = len(chain.files) >= _CHAIN_MAX
-                name = self._write(task, (state.snapshot(), ()) if whole else (changed, removed))
+                name = _write(self._root, task, self._batch, (state.snapshot(), ()) if whole else (changed, removed))
                 written[task] = StateChain((name,) if whole else (*chain.files, name))
             # If the micro-batch is computed again, its chain is another one, and this is not used.
             _Kept.states[self._root, task] = written.get(task, chain), state
         return written
 
-    def _write(self, task: int, content: Any) -> str:
-        filesystem, base = locate(self._root)
-        name = f"{task}/{self._batch}-{uuid.uuid4().hex[:12]}"
-        filesystem.create_dir(f"{base}/{task}", recursive=True)
-        write_file(filesystem, f"{base}/{name}", dumps(content))
-        return name
+
+def write_states(root: str, states: Mapping[int, Mapping[Any, Any]]) -> dict[int, StateChain]:
+    """Write whole states, by task, before the first micro-batch; return their chains."""
+    return {
+        task: StateChain((_write(root, task, "begin", (dict(values), ())),))
+        for task, values in states.items()
+        if values
+    }
+
+
+def _write(root: str, task: int, batch: int | str, content: Any) -> str:
+    filesystem, base = locate(root)
+    name = f"{task}/{batch}-{uuid.uuid4().hex[:12]}"
+    filesystem.create_dir(f"{base}/{task}", recursive=True)
+    write_file(filesystem, f"{base}/{name}", dumps(content))
+    return name
 
 
 def write_file(filesystem: fs.FileSystem, path: str, content: bytes) -> None:

@@ -123,7 +123,7 @@ class MicroBatches:
         self._spark.sparkContext.addJobTag(self._tag)
         self._frames = frames
         chunks: list[Chunk] = []
-        tuples = 0
+        tuples, began = 0, time.monotonic()
         try:
             planned = self._plans.get(batch)
             if planned is None:
@@ -144,6 +144,8 @@ class MicroBatches:
                 )
             result, failed = self._evaluate(batch, planned, frames)
             self._finish(batch, planned, result, failed, chunks)
+            acked, secs = sum(result.acked.values()), time.monotonic() - began
+            logger.info("micro-batch %d: %d trees acked, %d failed, %.1f s", batch, acked, len(failed), secs)
             return True
         except BaseException as fault:
             self.fault = fault

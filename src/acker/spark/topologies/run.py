@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +39,7 @@ def run(
     trigger: str | None = None,
     hooks: Sequence[Hook] = (),
     environment: str | None = None,
+    state: str | os.PathLike[str] | bytes | None = None,
 ) -> RunReport:
     """Run a topology on Spark until a condition holds or it is stopped; return its report.
 
@@ -59,6 +61,10 @@ def run(
         They see the spouts. A bolt adds its own with `add_task_hook`.
     environment : str, optional
         Chooses the number of tasks of components that have one for each environment.
+    state : path or bytes, optional
+        As for `acker.local.run`: the states of stateful bolts, in a file of the driver that is read if it exists and
+        written at the end, or what `snapshot_state` returned. A topology may move from one process to Spark with it. A
+        checkpoint that has states of its own goes before the file.
 
     Returns
     -------
@@ -81,7 +87,9 @@ def run(
     if trigger is not None and checkpoint is None:
         raise ArgumentValueError(f"trigger: {trigger!r} is for a stream, which needs checkpoint=")
     session = _session(spark)
-    runtime = SparkRuntime(topology, conf, session, checkpoint=checkpoint, hooks=hooks, environment=environment)
+    runtime = SparkRuntime(
+        topology, conf, session, checkpoint=checkpoint, hooks=hooks, environment=environment, state=state
+    )
     with stop_on_signals(runtime):
         try:
             run_until(runtime, until, checkpoint, trigger)

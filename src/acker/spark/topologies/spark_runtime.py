@@ -13,6 +13,7 @@ from acker.errors import SessionError, TopologyError
 from acker.local.observe.hooks import Hook
 from acker.local.runtime import LocalRuntime
 from acker.local.wiring import ExecutorSet
+from acker.spark.topologies.bolt_state import StateChain, read_files, write_states
 from acker.spark.topologies.frames import FrameRows, read_frame
 from acker.spark.topologies.journal import Journal, MemoryJournal
 from acker.spark.topologies.micro_batches import MicroBatches
@@ -38,7 +39,7 @@ class SparkRuntime(LocalRuntime):
 
     Parameters
     ----------
-    topology, conf, hooks, environment
+    topology, conf, hooks, environment, state
         As for `acker.local.LocalRuntime`. Hooks see the spouts.
     spark : SparkSession
     checkpoint : str, optional
@@ -60,6 +61,7 @@ class SparkRuntime(LocalRuntime):
         checkpoint: str | None = None,
         hooks: Sequence[Hook] = (),
         environment: str | None = None,
+        state: str | os.PathLike[str] | bytes | None = None,
     ) -> None:
         graph = graph_of(topology, environment)
         overrides = check({} if conf is None else conf)
@@ -69,7 +71,7 @@ class SparkRuntime(LocalRuntime):
             check_journal(graph)
         overrides["topology.spark.streaming"] = checkpoint is not None
         plan = plan_stages(graph)
-        super().__init__(topology, overrides, hooks=hooks, no_restart=True, environment=environment)
+        super().__init__(topology, overrides, hooks=hooks, no_restart=True, environment=environment, state=state)
         self.spark = spark
         for acker in self.ackers:  # a micro-batch ends all its trees
             acker.open_roots = self.lifecycle.open_roots
@@ -83,6 +85,9 @@ class SparkRuntime(LocalRuntime):
         base = self._base_plan(plan, f"{state_root}/state")
         journal = MemoryJournal() if checkpoint is None else Journal(checkpoint)
         self.batches = MicroBatches(spark, base, journal, os.urandom(16))
+        if self.batches.last < 0:
+            self._begin_with(self._states.restored(), f"{state_root}/state")
+        self._states.read_elsewhere = self._read_state
         self._may_read = threading.Event()
         self._frames_read = False
 
@@ -100,6 +105,25 @@ class SparkRuntime(LocalRuntime):
             tracked=bool(self.ackers),
             state_root=state_root,
         )
+
+    def _begin_with(self, states: Mapping[int, Mapping[Any, Any]], state_root: str) -> None:
+        """Take the states of an earlier run, by task."""
+        chains = write_states(state_root, states)
+        self.batches._commit = replace(self.batches._commit, chains=chains)
+        self.batches._files.add(chains)
+
+    def _read_state(self, task: int) -> dict[Any, Any]:
+        """Return the state of a task after the last micro-batch."""
+        while True:
+            values: dict[Any, Any] = {}
+            chain = self.batches._commit.chains.get(task, StateChain())
+            try:
+                read_files(self.batches._plan.state_root, chain.files, values)
+                return values
+            except FileNotFoundError:
+                # Another thread may have committed a newer chain meanwhile, and removed the files of this one.
+                if self.batches._commit.chains.get(task, StateChain()) == chain:
+                    raise
 
     # ---- micro-batches -----------------------------------------------------------------------------------------------
 
