@@ -26,9 +26,9 @@ PYTEST = python -m pytest -n logical --dist loadgroup --no-loadscope-reorder
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run:  ## word count on Spark, tracked by the acker, until every line is acked (ARGS="--input DIR", ARGS=--help)
+run:  ## word count, a topology on Spark, until every line is acked or given up (ARGS="--input DIR", ARGS=--help)
 	@$(SETUP) run
-	@$(IN_ENV) python -m examples.wordcount $(ARGS)
+	@$(IN_ENV) python examples/wordcount.py $(ARGS)
 
 test:  ## lint, types and all tests, some of them on the lowest Spark too (ARGS="-k ids" is passed on to pytest)
 	@$(SETUP) test

@@ -19,7 +19,7 @@ from typing import Any, Final
 from acker.local import RunReport, run
 from acker.topology import Bolt, Grouping, ReliableSpout, Spout, Topology
 from benchmarks.suite.measure import Alternation, Case, Goal, Published, Ratio, Result, Scale, expect
-from examples.wordcount.corpus import default_input, find, read_lines
+from examples.wordcount import STDLIB, lines_of, text_files
 
 LINES: Final = 100_000
 PAR: Final = 2  # tasks of each bolt, each a thread
@@ -57,8 +57,7 @@ class Text:
 
 def text(scale: Scale) -> Text:
     """Return lines of the standard library's sources, the same ones for the same Python."""
-    corpus = find(default_input())
-    every = (line for file in range(len(corpus.paths)) for line in read_lines(corpus.path(file)))
+    every = (line for name in text_files(STDLIB) for line in lines_of(STDLIB / name))
     return Text.of(list(islice(every, scale.size(LINES, 20))))
 
 

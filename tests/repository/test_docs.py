@@ -182,9 +182,7 @@ def test_commands_of_python_name_what_is_there_and_its_options() -> None:
             module, options = words[1], words[2:]
             if module.split(".")[0] not in {"acker", "benchmarks", "examples", "tests"}:
                 continue
-            # The one that has commands, which have options of their own.
-            commands = 1 if module == "examples.wordcount" and options[:1] == ["stream"] else 0
-            program, options = ["-m", module, *options[:commands]], options[commands:]
+            program = ["-m", module]
         elif words and not words[0].startswith("-"):
             assert (ROOT / words[0]).exists(), where
             program, options = [str(ROOT / words[0])], words[1:]

@@ -508,7 +508,7 @@ def test_help_lists_every_target() -> None:
 @pytest.mark.parametrize(
     ("target", "program"),
     [
-        ("run", "python -m examples.wordcount"),
+        ("run", "python examples/wordcount.py"),
         ("test", "sh scripts/test.sh 4.0"),
         ("quick", '--no-loadscope-reorder --ignore=tests/spark -m "not spark"'),
         ("bench", "python -m benchmarks.suite --json build/bench.json"),
