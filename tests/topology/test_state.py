@@ -185,7 +185,11 @@ def test_reads_of_what_cannot_change_are_no_changes():
     assert state.changes() == ({}, set())
 
 
-@pytest.mark.parametrize("value", [[], {}, set(), bytearray(), ([],), (1, (2, {})), object()], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [[], {}, set(), bytearray(), ([],), (1, (2, {})), object()],
+    ids=lambda value: type(value).__name__ if type(value) is object else repr(value),
+)
 def test_a_read_of_what_can_change_is_a_change_and_a_peek_is_none(value):
     state = KeyValueState({"it": value})
     assert state.peek("it") is value
