@@ -96,7 +96,7 @@ class JournaledSourceSpout(SourceSpout, ReliableSpout):
         """Try a message again later, or write its dead letter."""
         ReliableSpout.fail(self, tup_id, reason)
 
-    def _give_up(self, tup_id: Any, reason: Reason) -> None:
+    def _end_replays(self, tup_id: Any, reason: Reason) -> None:
         """Write a dead letter; until it is confirmed, the message stays in the table, and so in the journal."""
         message, writer = tup_id, self._letters
         self.logger.error("%s: gave up %s: %s", self._intake.source.name, message.key, reason)

@@ -274,11 +274,15 @@ class ReliableSpout(Spout):
             reason = dataclasses.replace(reason, attempt=entry.attempt)
         counted = reason.kind not in _NOT_COUNTED
         if counted and entry.attempt > self.max_fails:
-            self._replays.forget(tup_id)
-            self.dead_letter(tup_id, entry.values, reason)
+            self._end_replays(tup_id, reason)
             return
         secs = backoff(entry.attempt, self.backoff_secs, self.backoff_secs_max)
         self._replays.schedule(tup_id, self._collector.now_ms() + round(secs * 1000), counted=counted)
+
+    def _end_replays(self, tup_id: Any, reason: Reason) -> None:
+        entry = self._replays.forget(tup_id)
+        assert entry is not None
+        self.dead_letter(tup_id, entry.values, reason)
 
     def dead_letter(self, tup_id: Any, values: Sequence[Any], reason: Reason) -> None:
         """Handle a tuple that failed too often. Logs it at ERROR and counts it; override to keep it somewhere.
