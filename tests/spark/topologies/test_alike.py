@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 
 import pytest
@@ -25,16 +24,7 @@ from acker.topology import (
 )
 from tests.spark.topologies.both import Numbers, ReliableNumbers, note, run_both, run_spark
 
-pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    """Let nothing be logged: what components raise on purpose would be pages."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(before)
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quiet")]
 
 
 class Tracked(Numbers):

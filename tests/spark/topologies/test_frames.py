@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import uuid
 from decimal import Decimal
 
@@ -15,14 +14,7 @@ from acker.spark.topologies.frames import number_of
 from acker.topology import Bolt, Grouping, ReliableSpout, Spout, Topology
 from tests.spark.topologies.both import is_first, note, run_spark
 
-
-@pytest.fixture(autouse=True)
-def quiet():
-    """Let nothing be logged: what components raise on purpose would be pages."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(before)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 class Rows(Spout):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import logging
 import re
 import sys
 from pathlib import Path
@@ -19,16 +18,7 @@ from acker.topology import ReasonKind
 ROOT = Path(__file__).resolve().parents[3]
 PROJECTS = ROOT / "tests" / "streamparse"
 
-pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    """Let nothing be logged: what components raise on purpose would be pages."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(before)
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quiet")]
 
 
 @pytest.fixture

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from tests.spark.topologies.random_runs import check_alike
 
-pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    """Let nothing be logged: what components raise on purpose would be pages."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(before)
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quiet")]
 
 
 @pytest.mark.parametrize(
