@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -23,23 +22,12 @@ from acker.connectors import DeadLetterFile, JournaledSourceSpout, Outgoing, Sou
 from acker.connectors.rabbitmq import RabbitMQ
 from acker.connectors.redis_streams import RedisStreams
 from acker.spark import KafkaSpout, run
-from acker.spark.topologies.bolt_state import StateFiles
-from acker.spark.topologies.journal import Journal
 from acker.spark.topologies.micro_batches import MicroBatches
 from acker.topology import Grouping, StatefulBolt, Topology
+from tests.torture.topology_kills.account import counts_in
 
 SPOUTS = {"SourceSpout": SourceSpout, "JournaledSourceSpout": JournaledSourceSpout}
 ATTEMPTS_MAX = 3
-
-
-def states_of(checkpoint):
-    """Return what the committed state of all tasks holds."""
-    _, commit = Journal(checkpoint).last_commit()
-    files = StateFiles(f"{checkpoint}/state", commit.chains, 0)
-    found = Counter()
-    for task in commit.chains:
-        found.update(dict(files.new_state(task).items()))
-    return found
 
 
 class Count(StatefulBolt):
@@ -118,12 +106,8 @@ def kill_at(moment):
 def stop_when_done(settings, checkpoint, letters):
     """Stop this process in order when all is there."""
     while True:
-        try:
-            words = sum(states_of(checkpoint).values())
-            given_up = len(letters.read_text().splitlines()) if letters.exists() else 0
-        except FileNotFoundError:  # of an earlier micro-batch
-            continue
-        if words >= settings["words"] and given_up >= settings["letters"]:
+        given_up = len(letters.read_text().splitlines()) if letters.exists() else 0
+        if counts_in(checkpoint).total() >= settings["words"] and given_up >= settings["letters"]:
             os.kill(os.getpid(), signal.SIGTERM)
             return
         time.sleep(0.05)
@@ -132,7 +116,7 @@ def stop_when_done(settings, checkpoint, letters):
 def main(settings):
     """Count until all is done, or until the kill."""
     folder = Path(settings["folder"])
-    checkpoint, letters, markers = str(folder / "checkpoint"), folder / "letters", folder / "markers"
+    checkpoint, letters, markers = folder / "checkpoint", folder / "letters", folder / "markers"
     markers.mkdir(exist_ok=True)
 
     class Words(Topology):
@@ -149,7 +133,7 @@ def main(settings):
         report = run(Words, spark=spark)
     else:
         threading.Thread(target=stop_when_done, args=(settings, checkpoint, letters), daemon=True).start()
-        report = run(Words, spark=spark, checkpoint=checkpoint, trigger="0 seconds")
+        report = run(Words, spark=spark, checkpoint=str(checkpoint), trigger="0 seconds")
     (folder / "report").write_text(json.dumps({"acked": report.stats.totals.acked}))
     spark.stop()
 

@@ -14,7 +14,8 @@ import redis as redis_client
 from acker.connectors import Outgoing
 from acker.connectors.rabbitmq import RabbitMQPublisher
 from acker.connectors.redis_streams import RedisStreamsPublisher
-from tests.spark.topologies.broker_words import ATTEMPTS_MAX, states_of
+from tests.spark.topologies.broker_words import ATTEMPTS_MAX
+from tests.torture.topology_kills.account import counts_in
 
 WORDS = [f"word{number % 7}" for number in range(90)]
 SHY = [f"shy{number}" for number in range(5)]
@@ -74,11 +75,11 @@ def test_no_message_is_lost_and_state_counts_twice_only_what_was_promised(reques
     code, text = run_words(**settings, kill=kill, words=sys.maxsize, letters=0)
     assert code == -signal.SIGKILL, text
     # A SourceSpout's message is counted twice if its micro-batch was committed and its ack was not sent; no other.
-    committed = states_of(str(tmp_path / "checkpoint"))
+    committed = counts_in(tmp_path / "checkpoint")
     assert bool(committed) is (kill == "committed")
     code, text = run_words(**settings, words=(GOOD + committed).total(), letters=len(BAD))
     assert code == 0, text
-    assert states_of(str(tmp_path / "checkpoint")) == GOOD + committed
+    assert counts_in(tmp_path / "checkpoint") == GOOD + committed
     assert queue.left() == 0
     letters = [json.loads(line) for line in (tmp_path / "letters").read_text().splitlines()]
     assert sorted(letter["value"] for letter in letters) == BAD

@@ -7,12 +7,11 @@ import pytest
 from acker import CheckpointError, TopologyError
 from acker.connectors import JournaledSourceSpout, SourceSpout
 from acker.local import LocalRuntime
-from acker.spark.topologies.bolt_state import StateFiles
-from acker.spark.topologies.journal import Journal
 from acker.spark.topologies.micro_batches import MicroBatches
 from acker.spark.topologies.run import run
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.topology import Grouping, StatefulBolt, Topology
+from tests.torture.topology_kills.account import counts_in
 
 WORDS = [b"lamp", b"desk", b"lamp", b"sofa", b"desk", b"lamp"]
 
@@ -60,16 +59,6 @@ def checkpoint(tmp_path):
     return str(tmp_path / "checkpoint")
 
 
-def states_of(checkpoint):
-    """Return what the committed state of all tasks holds."""
-    _, commit = Journal(checkpoint).last_commit()
-    files = StateFiles(f"{checkpoint}/state", commit.chains, 0)
-    found = Counter()
-    for task in commit.chains:
-        found.update(dict(files.new_state(task).items()))
-    return found
-
-
 def crash(patch, where):
     """Let the first micro-batch with tuples end like a crash: "planned", when its plan is written, or "committed"."""
     crashed = []
@@ -98,7 +87,7 @@ def test_failures_are_tried_again_and_then_given_up(spark, checkpoint, spout):
     (letter,) = letters.published
     assert letter.value == b"bad" and letter.headers["h"] == 1 and letter.headers["acker-attempts"] == 3
     assert "LookupError: no lamp" in letter.headers["acker-reason"]
-    assert states_of(checkpoint) == Counter([*WORDS, b"last"])
+    assert counts_in(checkpoint) == Counter([*WORDS, b"last"])
     stats = report.stats.components()["orders"]
     assert (stats.acked, stats.dead_letters) == (7, 1)
 
@@ -113,11 +102,11 @@ def test_a_source_spout_leaves_a_crash_to_the_broker(spark, checkpoint, monkeypa
         with pytest.raises(CrashError):
             run_until(topology, spark, checkpoint, None)
     assert broker.acked == [] and broker.left() == len(WORDS)  # whatever the journal has
-    first = states_of(checkpoint)
+    first = counts_in(checkpoint)
     assert bool(first) is twice
     run_until(topology, spark, checkpoint, str(len(WORDS)))
     assert sorted(broker.acked) == sorted(WORDS)
-    assert states_of(checkpoint) == Counter(WORDS) + first
+    assert counts_in(checkpoint) == Counter(WORDS) + first
 
 
 @pytest.mark.parametrize("where", ["planned", "committed"])
@@ -131,11 +120,11 @@ def test_the_journal_has_what_a_journaled_spout_has_acked(spark, checkpoint, mon
         with pytest.raises(CrashError):
             run_until(topology, spark, checkpoint, None)
     assert len(broker.acked) > 0
-    committed = sum(states_of(checkpoint).values())
+    committed = counts_in(checkpoint).total()
     assert (committed > 0) is (where == "committed")
     run_until(topology, spark, checkpoint, str(7 - committed))
     assert broker.left() == 0 and sorted(broker.acked) == sorted([*WORDS, b"bad", b"last"])
-    assert states_of(checkpoint) == Counter([*WORDS, b"last"])
+    assert counts_in(checkpoint) == Counter([*WORDS, b"last"])
     assert [letter.value for letter in letters.published] == [b"bad"]
 
 

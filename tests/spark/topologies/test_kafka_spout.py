@@ -16,8 +16,9 @@ from acker.topology import Bolt, Topology
 from tests.conftest import do_without
 from tests.connectors.kafka_kit import Cluster
 from tests.servers import IMPOSSIBLE, NOT_BROUGHT, NoServerError
-from tests.spark.topologies.broker_words import ATTEMPTS_MAX, states_of
+from tests.spark.topologies.broker_words import ATTEMPTS_MAX
 from tests.spark.topologies.test_broker_kills import BAD, GOOD, SHY, WORDS, run_words
+from tests.torture.topology_kills.account import counts_in
 
 pytestmark = pytest.mark.spark
 
@@ -52,10 +53,10 @@ def test_a_killed_driver_loses_and_repeats_nothing(kafka, topic, jars, tmp_path,
     settings = {"broker": "kafka", "url": kafka.url, "name": topic, "jars": jars, "folder": str(tmp_path)}
     code, text = run_words(**settings, kill=kill, words=sys.maxsize, letters=0)
     assert code == -signal.SIGKILL, text
-    assert bool(states_of(str(tmp_path / "checkpoint"))) is (kill == "committed")
+    assert bool(counts_in(tmp_path / "checkpoint")) is (kill == "committed")
     code, text = run_words(**settings, words=GOOD.total(), letters=len(BAD))
     assert code == 0, text
-    assert states_of(str(tmp_path / "checkpoint")) == GOOD
+    assert counts_in(tmp_path / "checkpoint") == GOOD
     letters = [json.loads(line) for line in (tmp_path / "letters").read_text().splitlines()]
     assert Counter(letter["value"] for letter in letters) == Counter(BAD)
     assert {letter["headers"]["acker-attempts"] for letter in letters} == {ATTEMPTS_MAX}
