@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
-import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
 from acker.local import read_state
-from acker.spark.topologies.bolt_state import StateChain, StateFiles
 from acker.spark.topologies.spark_runtime import SparkRuntime
-from acker.spark.topologies.stage_plan import is_stateful
 from acker.testing import Scheduler
 from tests.spark.topologies.both import FOLDER, read_notes
 from tests.spark.topologies.random_topologies import root_of, topology_of
+from tests.torture.output import say
 
 # So many topologies share a job.
 TOGETHER = 40
@@ -42,14 +40,7 @@ def end_on_spark(topology, spark, folder, conf):
         runtime.start()
         runtime.start_batches()
         runtime.run_until("drained")
-        batches = runtime.batches
-        root, chains = batches._plan.state_root, batches._commit.chains
-        reader = StateFiles(root, chains, 0)
-        states = {
-            node.name: [dict(reader._read(task, chains.get(task, StateChain()))) for task in node.tasks]
-            for node in runtime.graph.bolts
-            if is_stateful(node)
-        }
+        states = read_state(runtime.snapshot_state())
     finally:
         runtime.stop()
     return read_notes(folder), states, runtime.report()
@@ -155,8 +146,7 @@ def main(arguments=None):
                 spark, Path(folder), seeds, stateful=bool(first // options.together % 2), pending=pending
             )
         topologies += len(seeds)
-        sys.stdout.write(f"seeds to {seeds.stop}: {topologies} topologies ended alike, {ended} outcomes\n")
-        sys.stdout.flush()
+        say(f"seeds to {seeds.stop}: {topologies} topologies ended alike, {ended} outcomes")
         if time.monotonic() - begin >= options.seconds:
             break
     spark.stop()

@@ -14,6 +14,7 @@ from typing import Final
 
 from tests.torture.kills.plan import CLUSTER, LOCAL, Plan, Victim, plan_of
 from tests.torture.kills.run import KillsError, survive
+from tests.torture.output import say, say_totals
 
 _WHAT: Final = "Kill workers, executors and drivers under a streaming acker on Spark, and check its completions."
 
@@ -55,26 +56,17 @@ def _soak(seeds: Iterable[int], kills: int) -> int:
             break
         plan = run_of(seed)
         expiry = "nothing expires" if plan.timeout_s is None else f"trees expire after {plan.timeout_s:g} s"
-        _say(f"seed {seed}: {plan.master}, {plan.files} micro-batches, {expiry}")
+        say(f"seed {seed}: {plan.master}, {plan.files} micro-batches, {expiry}")
         try:
             with tempfile.TemporaryDirectory(prefix="acker-kills-", ignore_cleanup_errors=True) as folder:
-                survived = survive(plan, Path(folder, "run"), say=_say)
+                survived = survive(plan, Path(folder, "run"), say=say)
         except KillsError as error:
-            _say(f"{error}\nagain: python -m tests.torture.kills --seed {seed}")
+            say(f"{error}\nagain: python -m tests.torture.kills --seed {seed}")
             return 1
         totals.update(runs=1, kills=len(survived.kills), drivers=survived.drivers, failures=survived.failures)
         totals.update(survived.outcomes)
-        _say(f"{totals['kills']} of {kills} kills in {time.monotonic() - begin:.0f} s")
-    if not totals["kills"]:
-        _say("no process was killed")
-        return 1
-    _say(", ".join(f"{count:,} {name}" for name, count in totals.items()))
-    return 0
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+        say(f"{totals['kills']} of {kills} kills in {time.monotonic() - begin:.0f} s")
+    return say_totals(totals, "kills", otherwise="no process was killed")
 
 
 if __name__ == "__main__":

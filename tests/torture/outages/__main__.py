@@ -14,6 +14,7 @@ from typing import Final
 
 from tests.servers import NoServerError, Server
 from tests.torture.outages.run import KINDS, OutagesError, plan_of, survive
+from tests.torture.output import say
 
 _OUTAGES_A_RUN: Final = 6
 
@@ -39,7 +40,7 @@ def _torture(name: str, outages: int, seed: int | None) -> bool:
         try:
             server = Server(name, Path(folder, "told"))
         except NoServerError as why:
-            _say(f"{name}: no server: {why}")
+            say(f"{name}: no server: {why}")
             return False
         with server:
             for each in seeds:
@@ -48,20 +49,15 @@ def _torture(name: str, outages: int, seed: int | None) -> bool:
                 try:
                     account, found = survive(plan_of(each, name, _OUTAGES_A_RUN), server, Path(folder, f"{each}"))
                 except OutagesError as error:
-                    _say(f"{name}: {error}\nagain: python -m tests.torture.outages --broker {name} --seed {each}")
+                    say(f"{name}: {error}\nagain: python -m tests.torture.outages --broker {name} --seed {each}")
                     return False
                 happened.update(found)
                 totals.update(
                     messages=account.messages, attempts=account.deliveries, doubled=account.doubled, lost=0, runs=1
                 )
-                _say(f"{name}: {happened.total()} of {outages} outages; {account}")
-    _say(f"{name}: {dict(totals)}; {dict(happened)}")
+                say(f"{name}: {happened.total()} of {outages} outages; {account}")
+    say(f"{name}: {dict(totals)}; {dict(happened)}")
     return True
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

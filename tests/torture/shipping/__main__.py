@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.torture.output import say
 from tests.torture.shipping.run import PACKAGES, Recipe, ShippingError, make_environment, pack, submit
 
 _WHAT = "Submit a job in each way of docs/shipping.md."
@@ -29,34 +30,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             _run(Path(scratch), options.recipes or list(Recipe), options.messages, linked=options.linked)
         except ShippingError as error:
-            _say(str(error))
+            say(str(error))
             return 1
     return 0
 
 
 def _run(folder: Path, recipes: Sequence[Recipe], messages: int, *, linked: bool) -> None:
     begin = time.monotonic()
-    _say(f"environments: {'links to this one' if linked else 'pip installs ' + ', '.join(PACKAGES)}")
+    say(f"environments: {'links to this one' if linked else 'pip installs ' + ', '.join(PACKAGES)}")
     lacking = make_environment(folder / "lacking", linked=linked)
     packed = None
     if Recipe.ARCHIVES in recipes:
         make_environment(folder / "environment", linked=linked, with_acker=True)
         packed = pack(folder / "environment", folder / "environment.tar.gz")
-        _say(f"packed environment: {packed.stat().st_size / 1e6:.0f} MB")
+        say(f"packed environment: {packed.stat().st_size / 1e6:.0f} MB")
     for recipe in recipes:
         shipped = submit(recipe, folder / recipe, lacking, messages=messages, packed=packed)
-        _say(f"{recipe}: {shipped.messages:,} messages, trees {shipped.outcomes}")
+        say(f"{recipe}: {shipped.messages:,} messages, trees {shipped.outcomes}")
         if shipped.fault is not None:
-            _say(f"    before: {shipped.fault}")
+            say(f"    before: {shipped.fault}")
         for found in shipped.executors:
             about = f"acker {found['acker']}, {found['implementation']}, {found['kernel']}, {found['at']}"
-            _say(f"    {found['folder']} settled {shipped.settled[found['folder']]:,} trees with {about}")
-    _say(f"{time.monotonic() - begin:.0f} s")
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+            say(f"    {found['folder']} settled {shipped.settled[found['folder']]:,} trees with {about}")
+    say(f"{time.monotonic() - begin:.0f} s")
 
 
 if __name__ == "__main__":

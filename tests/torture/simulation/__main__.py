@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from tests.torture.output import say, say_totals
 from tests.torture.simulation.run import SimulationError, simulate
 
 _WHAT = "Run random topologies under faults and check that the local runtime keeps its promises."
@@ -38,11 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _replay(seed: int) -> int:
     try:
-        simulated = simulate(seed, say=_say)
+        simulated = simulate(seed, say=say)
     except SimulationError as error:
-        _say(str(error))
+        say(str(error))
         return 1
-    _say(f"seed {seed} keeps all promises: {simulated.steps} steps, {dict(simulated.outcomes)}")
+    say(f"seed {seed} keeps all promises: {simulated.steps} steps, {dict(simulated.outcomes)}")
     return 0
 
 
@@ -55,24 +56,15 @@ def _soak(seeds: Iterable[int], seconds: float | None) -> int:
             break
         if now - shown >= _PROGRESS_SECS:
             shown = now
-            _say(f"{totals['seeds']:,} seeds in {now - begin:.0f} s")
+            say(f"{totals['seeds']:,} seeds in {now - begin:.0f} s")
         try:
             simulated = simulate(seed)
         except SimulationError as error:
-            _say(str(error))
+            say(str(error))
             return 1
         totals.update(seeds=1, steps=simulated.steps, deliveries=simulated.deliveries, restarts=simulated.restarts)
         totals.update(simulated.outcomes)
-    if not totals["seeds"]:
-        _say("no seed was run")
-        return 1
-    _say(", ".join(f"{count:,} {name}" for name, count in totals.items()))
-    return 0
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    return say_totals(totals, "seeds", otherwise="no seed was run")
 
 
 if __name__ == "__main__":

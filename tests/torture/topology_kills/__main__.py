@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.torture.kills import CLUSTER, LOCAL, Victim, processes
+from tests.torture.output import say, say_totals
 from tests.torture.topology_kills.account import Account, AccountError, check
 from tests.torture.topology_kills.run import Program
 from tests.torture.topology_kills.words import BAD, FLAKY, SOUR
@@ -133,29 +134,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = time.time_ns() // 1000 if options.seed is None else options.seed
     begin, left, totals = time.monotonic(), options.kills, Counter[str]()
     while left > 0:
-        soak = Soak(seed, min(left, _KILLS_A_RUN), _say)
-        _say(f"seed {seed}: {soak.master}, {len(soak.lines)} lines")
+        soak = Soak(seed, min(left, _KILLS_A_RUN), say)
+        say(f"seed {seed}: {soak.master}, {len(soak.lines)} lines")
         try:
             with tempfile.TemporaryDirectory(prefix="acker-kills-", ignore_cleanup_errors=True) as folder:
                 account = soak.run(Path(folder, "run"))
         except (AccountError, subprocess.TimeoutExpired) as error:
-            _say(f"seed {seed}: {error}\nagain: python -m tests.torture.topology_kills --seed {seed}")
+            say(f"seed {seed}: {error}\nagain: python -m tests.torture.topology_kills --seed {seed}")
             return 1
         totals.update(soak.done)
         totals.update(runs=1, drivers=soak.drivers, failures=soak.failures, **account._asdict())
         left -= soak.done.total()
         seed += 1
-        _say(f"{options.kills - left} of {options.kills} kills in {time.monotonic() - begin:.0f} s")
-    if not totals["runs"]:
-        _say("no process was killed")
-        return 1
-    _say(", ".join(f"{count:,} {name}" for name, count in totals.items()))
-    return 0
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+        say(f"{options.kills - left} of {options.kills} kills in {time.monotonic() - begin:.0f} s")
+    return say_totals(totals, "runs", otherwise="no process was killed")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from acker.spark.topologies.journal import Journal
 from acker.spark.topologies.micro_batches import MicroBatches
 from acker.spark.topologies.microbatch_job import MicroBatchJob
 from acker.spark.topologies.run import run
+from tests.torture.output import say
 from tests.torture.topology_kills.account import CHECKPOINT
 from tests.torture.topology_kills.words import FOLDER, Lines, WordCount
 
@@ -48,8 +49,7 @@ class Death:
         """Count a point; perhaps die there."""
         self._reached[point] += 1
         if self._at == (point, self._reached[point]):
-            sys.stdout.write(f"killed: {point}\n")
-            sys.stdout.flush()
+            say(f"killed: {point}")
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watch(self) -> None:
@@ -97,13 +97,12 @@ def main(arguments: list[str]) -> None:
     spark = session_of(folder, master)
     point, number = (arguments[2], int(arguments[3])) if len(arguments) > 2 else (None, 0)
     Death(point, number).watch()
-    sys.stdout.write("runs\n")
-    sys.stdout.flush()
+    say("runs")
     conf = {FOLDER: str(folder)}
     report = run(
         WordCount, conf, spark=spark, until="drained", checkpoint=str(folder / CHECKPOINT), trigger="0 seconds"
     )
-    sys.stdout.write(f"{report}\n")
+    say(str(report))
     spark.stop()
 
 
