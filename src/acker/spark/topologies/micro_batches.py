@@ -21,7 +21,7 @@ from acker.spark.topologies.microbatch_job import FailedTree, MicroBatchJob, Mic
 from acker.spark.topologies.spark_executor import DriverExecutors
 from acker.spark.topologies.spout_tuples import SpoutTuples
 from acker.spark.topologies.stage_worker import MicroBatchPlan
-from acker.spark.topologies.tuple_blocks import Chunk, encode_tuples
+from acker.spark.topologies.tuple_blocks import Chunk, encode_tuples, tuples_by_root
 from acker.topology.reasons import Reason
 from acker.topology.spout import ReliableSpout, Spout
 from acker.topology.tuples import Tuple
@@ -122,13 +122,14 @@ class MicroBatches:
         spark.is_running = True
         self._spark.sparkContext.addJobTag(self._tag)
         self._frames = frames
-        chunks: list[Chunk] = []
+        by_root: dict[int, list[Tuple]] = {}
         tuples, began = 0, time.monotonic()
         try:
             planned = self._plans.get(batch)
             if planned is None:
                 chunks, tuples = spark.take()
-                planned = self._make_plan(chunks)
+                by_root = tuples_by_root(chunks)
+                planned = self._make_plan(chunks, by_root)
                 if not planned.letters and not frames and not planned.ticks:
                     self._save()
                     return False
@@ -143,7 +144,7 @@ class MicroBatches:
                     len(planned.left_out),
                 )
             result, failed = self._evaluate(batch, planned, frames)
-            self._finish(batch, planned, result, failed, chunks)
+            self._finish(batch, planned, result, failed, by_root)
             acked, secs = sum(result.acked.values()), time.monotonic() - began
             logger.info("micro-batch %d: %d trees acked, %d failed, %.1f s", batch, acked, len(failed), secs)
             return True
@@ -179,23 +180,23 @@ class MicroBatches:
             self._commit = replace(before, entries=entries, acked=acked)
             self._journal.commit(self.last, self._commit)
 
-    def _make_plan(self, chunks: Sequence[Chunk]) -> BatchPlan:
+    def _make_plan(self, chunks: Sequence[Chunk], by_root: Mapping[int, list[Tuple]]) -> BatchPlan:
         """Return the tuples as letters, with their trees."""
         plan, graph = self._plan.plan, self._plan.graph
         by_place: dict[tuple[int, int], list[Chunk]] = {}
-        tracks: dict[int, int] = {}
         for task, tuples in chunks:
             stage = plan.stage_of[graph.component_of(task)]
             by_place.setdefault((stage, task % self._plan.places), []).append((task, tuples))
-            for tup in tuples:
-                for root_id, tuple_id in (tup._ids or {}).items():
-                    tracks[root_id] = tracks.get(root_id, 0) ^ tuple_id
+        tracks: dict[int, int] = dict.fromkeys(by_root, 0)
+        for root_id, of_root in by_root.items():
+            for tup in of_root:
+                tracks[root_id] ^= (tup._ids or {})[root_id]
         keys = placements(self._plan.places).tolist()
         letters = [
             Letter(keys[place], stage, -1, seq, encode_tuples(parts))
             for seq, ((stage, place), parts) in enumerate(sorted(by_place.items()))
         ]
-        entries, borrowed = self._tuples.entries(chunks)
+        entries, borrowed = self._tuples.entries(by_root)
         ticks, layout = self._executors.spark.due_ticks(), layout_of(graph, plan)
         places, time_ns = self._plan.places, time.time_ns()
         return BatchPlan(letters, tracks, entries, ticks, borrowed, layout=layout, places=places, time_ns=time_ns)
@@ -255,7 +256,7 @@ class MicroBatches:
         planned: BatchPlan,
         result: MicroBatchResult,
         trees: Mapping[int, FailedTree],
-        chunks: Sequence[Chunk],
+        by_root: Mapping[int, list[Tuple]],
     ) -> None:
         """Commit, then tell the spouts."""
         roots = list(planned.tracks)
@@ -282,7 +283,7 @@ class MicroBatches:
         self._executors.spark.has_plans = bool(self._plans)
         self._executors.count(result.counters)
         self._warn_of_changes(result)
-        self._tell(planned, chunks, acked, failed, again, result)
+        self._tell(planned, by_root, acked, failed, again, result)
 
     def _failed_rows(self, trees: Sequence[FailedTree]) -> list[JournalEntry]:
         by_task: dict[int, dict[int, Reason]] = {}
@@ -300,7 +301,7 @@ class MicroBatches:
     def _tell(
         self,
         planned: BatchPlan,
-        chunks: Sequence[Chunk],
+        by_root: Mapping[int, list[Tuple]],
         acked: Sequence[int],
         failed: Mapping[int, Reason],
         again: Sequence[JournalEntry],
@@ -308,11 +309,6 @@ class MicroBatches:
     ) -> None:
         spark = self._executors.spark
         tasks = {task.collector.task: task for task in self._executors.spout_tasks()}
-        by_root: dict[int, list[Tuple]] = {}
-        for _, tuples in chunks:
-            for tup in tuples:
-                for root_id in tup._ids or ():
-                    by_root.setdefault(root_id, []).append(tup)
         for root_id, reason in [*((root, None) for root in acked), *failed.items()]:
             if root_id in by_root:
                 spark.settle(by_root[root_id], reason)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from acker.errors import CheckpointError
 from acker.spark.topologies.journal import BatchCommit, BatchPlan, JournalEntry, TupleKey
 from acker.spark.topologies.outcome_feed import OutcomeFeed
 from acker.spark.topologies.spark_executor import DriverExecutors
-from acker.spark.topologies.tuple_blocks import Chunk
 from acker.topology.spout import ReliableSpout
 from acker.topology.tuples import Tuple
 
@@ -87,13 +86,8 @@ class SpoutTuples:
         """Tell a spout an outcome on its own thread, before it is asked for further tuples."""
         self._feed(entry).put(entry, reason)
 
-    def entries(self, chunks: Sequence[Chunk]) -> tuple[dict[int, JournalEntry], frozenset[int]]:
-        """Return what the spouts know of the trees of some tuples: root id -> entry; and the borrowed root ids."""
-        found: dict[int, Tuple] = {}
-        for _, tuples in chunks:
-            for tup in tuples:
-                for root_id in tup._ids or ():
-                    found.setdefault(root_id, tup)
+    def entries(self, by_root: Mapping[int, Sequence[Tuple]]) -> tuple[dict[int, JournalEntry], frozenset[int]]:
+        """Return what the spouts know of some trees: root id -> entry; and the borrowed root ids."""
         entries: dict[int, JournalEntry] = {}
         borrowed: set[int] = set()
         for number, task in self._tasks.items():
@@ -102,14 +96,15 @@ class SpoutTuples:
                 continue
             attempts = task.spout if isinstance(task.spout, ReliableSpout) else None
             for pending in list(task.collector.pending.values()):
-                tup_of = found.get(pending.root_id)
-                if tup_of is not None:
+                tuples = by_root.get(pending.root_id)
+                if tuples is not None:
+                    first = tuples[0]
                     replay = None if attempts is None else attempts._replays.entries.get(pending.tup_id)
                     direct_task, attempt = (None, 1) if replay is None else (replay.direct_task, replay.attempt)
                     entries[pending.root_id] = JournalEntry(
-                        number, pending.tup_id, tuple(tup_of.values), tup_of.stream, direct_task, attempt
+                        number, pending.tup_id, tuple(first.values), first.stream, direct_task, attempt
                     )
-        return entries, frozenset(borrowed & found.keys())
+        return entries, frozenset(borrowed & by_root.keys())
 
     def tell_journaled(self, entries: Iterable[JournalEntry]) -> None:
         """Tell the spouts which of their tuples are on disk."""

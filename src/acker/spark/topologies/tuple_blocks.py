@@ -25,6 +25,16 @@ _PROTOCOL: Final = 5
 _source_of = attrgetter("_source")
 
 
+def tuples_by_root(chunks: Iterable[Chunk]) -> dict[int, list[Tuple]]:
+    """Return root id -> the tuples of its tree, in their order."""
+    found: dict[int, list[Tuple]] = {}
+    for _, tuples in chunks:
+        for tup in tuples:
+            for root_id in tup._ids or ():
+                found.setdefault(root_id, []).append(tup)
+    return found
+
+
 def dumps(content: object) -> bytes:
     """Pickle values of users, also of classes that another process cannot import: those of a script, for one."""
     from pyspark import cloudpickle
