@@ -78,6 +78,7 @@ TESTED_WITH_OTHERS = {
     ],
     "spark/topologies/test_broker_spouts.py": ["connectors/journaled_spout"],
     "spark/topologies/test_kills.py": ["spark/topologies/outcome_feed"],
+    "spark/topologies/test_stage_worker.py": ["spark/topologies/microbatch_plan"],
     "spark/topologies/test_alike.py": [
         "spark/topologies/micro_batches",
         "spark/topologies/microbatch_job",

@@ -15,8 +15,9 @@ from acker._engine.protocol import Kind, Outcome
 from acker.spark.blocks import decode_block
 from acker.spark.topologies import stage_worker
 from acker.spark.topologies.mailbox import COUNTERS, MESSAGES, REASONS, STATE, TOUCHED, Letter, batches_of
+from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.stage_plan import plan_stages
-from acker.spark.topologies.stage_worker import MicroBatchPlan, StageWorker
+from acker.spark.topologies.stage_worker import StageWorker
 from acker.spark.topologies.tuple_blocks import decode_tuples, encode_tuples
 from acker.topology import Bolt, Grouping, Spout, StatefulBolt, Topology
 

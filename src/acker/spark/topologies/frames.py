@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from acker.spark.topologies.stage_worker import MicroBatchPlan
+    from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 
 
 # So many rows are emitted before the bolts beside the spout run.

@@ -18,9 +18,9 @@ from acker.spark.topologies.frames import FrameRows, find_rows
 from acker.spark.topologies.journal import BatchCommit, BatchPlan, Journal, JournalEntry, MemoryJournal
 from acker.spark.topologies.mailbox import Letter
 from acker.spark.topologies.microbatch_job import FailedTree, MicroBatchJob, MicroBatchResult
+from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.spark_executor import DriverExecutors
 from acker.spark.topologies.spout_tuples import SpoutTuples
-from acker.spark.topologies.stage_worker import MicroBatchPlan
 from acker.spark.topologies.tuple_blocks import Chunk, encode_tuples, tuples_by_root
 from acker.topology.reasons import Reason
 from acker.topology.spout import ReliableSpout, Spout

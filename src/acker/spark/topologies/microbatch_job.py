@@ -34,8 +34,9 @@ from acker.spark.topologies.mailbox import (
     equals,
     mailbox_type,
 )
+from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.stage_plan import is_stateful
-from acker.spark.topologies.stage_worker import MicroBatchPlan, run_stage
+from acker.spark.topologies.stage_worker import run_stage
 from acker.topology.reasons import Reason, ReasonKind
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from acker.spark.topologies.bolt_state import StateChain, read_files, write_stat
 from acker.spark.topologies.frames import FrameRows, read_frame
 from acker.spark.topologies.journal import Journal, MemoryJournal
 from acker.spark.topologies.micro_batches import MicroBatches
+from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.spark_executor import DriverExecutors
 from acker.spark.topologies.stage_plan import StagePlan, is_stateful, plan_stages
-from acker.spark.topologies.stage_worker import MicroBatchPlan
 from acker.topology.checks import check_journal, check_ticks
 from acker.topology.conf import check, resolve
 from acker.topology.definition import Topology

@@ -18,10 +18,10 @@ from acker.local.executors.spout import SpoutExecutor
 from acker.local.queues import Queue, TupleQueue
 from acker.local.wiring import ExecutorSet, RuntimeParts, TaskStates
 from acker.spark.topologies.kept_bolts import KeptBolts, fingerprint
-from acker.spark.topologies.stage_plan import StagePlan
+from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.topology.bolt import Bolt
 from acker.topology.component import Component
-from acker.topology.graph import Graph, Node, Subscription
+from acker.topology.graph import Node, Subscription
 
 _NEVER_NS: Final = sys.maxsize
 
@@ -32,37 +32,23 @@ class StagePlace:
 
     Attributes
     ----------
+    plan : MicroBatchPlan
     stage : int
     number : int
         The number of the partition.
-    places : int
-        How many places the tasks behind a shuffle are spread over.
-    seed : bytes
-        Of this micro-batch: with the component and the task it gives all ids, so a Spark task that runs again repeats
-        them.
-    tracked : bool
-        Whether trees are tracked.
     spout : str or None
         The spout whose DataFrame is read here.
-    run : bytes
-        Distinguishes this run from others whose micro-batches the same worker has seen.
-    time_ns : int
-        The time of day at which the micro-batch begins.
     """
 
+    plan: MicroBatchPlan
     stage: int
     number: int
-    places: int
-    seed: bytes
-    tracked: bool
     spout: str | None = None
-    run: bytes = b""
-    time_ns: int = 0
 
     def derive_seed(self, component: str, task: int) -> int:
-        """Return the seed of a task's ids."""
+        """Return the seed of a task's ids; a Spark task that runs again has the same."""
         text = f"{component}\0{task}\0{self.stage}\0{self.number}\0{self.spout}".encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=self.seed).digest(), "little")
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=self.plan.seed).digest(), "little")
 
 
 class MicroBatchClock(SystemClock):
@@ -85,10 +71,6 @@ class StageExecutors(ExecutorSet):
 
     Parameters
     ----------
-    graph : Graph
-    conf : mapping
-        The options of the topology.
-    plan : StagePlan
     place : StagePlace
     states : TaskStates
 
@@ -102,41 +84,39 @@ class StageExecutors(ExecutorSet):
         Component -> attributes that it has changed, and that are lost with the micro-batch. Known after `close`.
     """
 
-    def __init__(
-        self, graph: Graph, conf: Mapping[str, Any], plan: StagePlan, place: StagePlace, states: TaskStates
-    ) -> None:
+    def __init__(self, place: StagePlace, states: TaskStates) -> None:
         self.outside: TupleQueue = Queue(sys.maxsize, Flag())
         self.changed: dict[str, list[str]] = {}
         self._kept: dict[int, Bolt] = {}
         self._making: Bolt | None = None
         self._fingerprints: dict[int, dict[str, object]] = {}
-        self._plan = plan
         self._place = place
+        self._stages = place.plan.plan
         acker = AckInbox()
         self.acks = acker.inbox
         rng = random.Random(place.derive_seed("", 0))
-        ackers: Any = [acker] if place.tracked else []
-        super().__init__(
-            RuntimeParts(graph, conf, MicroBatchClock(place.time_ns), Flag(), ackers, (), None, rng, True, states)
-        )
+        plan = place.plan
+        ackers: Any = [acker] if plan.tracked else []
+        clock = MicroBatchClock(plan.time_ns)
+        super().__init__(RuntimeParts(plan.graph, plan.conf, clock, Flag(), ackers, (), None, rng, True, states))
         by_component: dict[str, list[BoltExecutor]] = {}
         for bolt in self.bolts:
             by_component.setdefault(bolt.tasks[0].collector.component, []).append(bolt)
         # Each after those that it reads.
-        self.bolts = [executor for name in plan.order for executor in by_component.get(name, ())]
+        self.bolts = [executor for name in self._stages.order for executor in by_component.get(name, ())]
 
     def _tasks_here(self, node: Node) -> Sequence[int]:
-        if self._plan.stage_of[node.name] != self._place.stage:
+        if self._stages.stage_of[node.name] != self._place.stage:
             return ()
         if node.kind == "spout" and node.name != self._place.spout:
             return ()
-        if node.kind == "spout" or node.name in self._plan.beside:
+        if node.kind == "spout" or node.name in self._stages.beside:
             return [node.tasks[self._place.number % len(node.tasks)]]
-        return [task for task in node.tasks if task % self._place.places == self._place.number]
+        return [task for task in node.tasks if task % self._place.plan.places == self._place.number]
 
     def _inbox_of(self, target: int, subscription: Subscription) -> tuple[TupleQueue, int]:
         node = self._parts.graph.nodes[subscription.consumer]
-        if self._plan.stage_of[node.name] != self._place.stage:
+        if self._stages.stage_of[node.name] != self._place.stage:
             return self.outside, target
         return self._inboxes[self._tasks_here(node)[0]]
 
@@ -146,7 +126,7 @@ class StageExecutors(ExecutorSet):
     def _make_bolt(
         self, node: Node, executor: SpoutExecutor | BoltExecutor, task: int, arguments: tuple[Any, ...]
     ) -> BoltTask:
-        self._making = KeptBolts.take(self._place.run, task)
+        self._making = KeptBolts.take(self._place.plan.run, task)
         if self._making is not None:
             self._kept[task] = self._making
         return super()._make_bolt(node, executor, task, arguments)
@@ -246,7 +226,7 @@ class StageExecutors(ExecutorSet):
                 if task.held_count or collector.has_observers:
                     continue
                 before = self._fingerprints[collector.task]
-                is_kept, changed = KeptBolts.keep(self._place.run, collector.task, task.bolt, before)
+                is_kept, changed = KeptBolts.keep(self._place.plan.run, collector.task, task.bolt, before)
                 task.opened = not is_kept
                 if changed:
                     self.changed[collector.component] = changed

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from acker._engine.combiner import Combiner, shard_of
 from acker._flow import AckBatch, columns_of
 from acker.spark.blocks import encode_blocks
 from acker.spark.placement import placements
-from acker.spark.topologies.bolt_state import StateChain, StateFiles
+from acker.spark.topologies.bolt_state import StateFiles
 from acker.spark.topologies.mailbox import (
     CHANGED,
     COUNTERS,
@@ -29,14 +28,11 @@ from acker.spark.topologies.mailbox import (
     batches_of,
     equals,
 )
+from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.stage_executors import StageExecutors, StagePlace
-from acker.spark.topologies.stage_plan import StagePlan, is_stateful
+from acker.spark.topologies.stage_plan import is_stateful
 from acker.spark.topologies.tuple_blocks import Chunk, decode_tuples, encode_tuples
-from acker.topology.graph import Graph
 from acker.topology.reasons import Reason
-
-if TYPE_CHECKING:
-    pass
 
 # Tuples for one place are packed into a block when there are so many.
 _BLOCK_TUPLES: Final = 4096
@@ -44,53 +40,6 @@ _BLOCK_TUPLES: Final = 4096
 _TREES_MAX: Final = 1_000_000
 # Numbers of stages and partitions make the number of a writer.
 _PARTITIONS_MAX: Final = 1 << 32
-
-
-@dataclass(frozen=True)
-class MicroBatchPlan:
-    """What all stages of one evaluation of a micro-batch share; it travels to the workers.
-
-    Attributes
-    ----------
-    graph : Graph
-    conf : mapping
-    plan : StagePlan
-    places : int
-        How many partitions each shuffle makes.
-    shards : int
-        How many shards the messages are split into.
-    seed : bytes
-        Key of all ids.
-    tracked : bool
-    ticks : frozenset of str
-        The components whose tick is due.
-    excluded : frozenset of int
-        Root ids of trees that failed in an earlier evaluation: their tuples are left out.
-    states : mapping
-        Task -> the files of its state.
-    state_root : str
-        The directory of those files.
-    run : bytes
-        Distinguishes this run from others.
-    time_ns : int
-        The time of day at which the micro-batch begins.
-    batch : int
-    """
-
-    graph: Graph
-    conf: Mapping[str, Any]
-    plan: StagePlan
-    places: int
-    shards: int
-    seed: bytes
-    tracked: bool = True
-    ticks: frozenset[str] = frozenset()
-    excluded: frozenset[int] = frozenset()
-    states: Mapping[int, StateChain] = field(default_factory=dict)
-    state_root: str = ""
-    run: bytes = b""
-    time_ns: int = 0
-    batch: int = 0
 
 
 class StageWorker:
@@ -109,9 +58,8 @@ class StageWorker:
         self._stage = stage
         self._writer = stage * _PARTITIONS_MAX + partition
         self._seq = 0
-        place = StagePlace(stage, partition, plan.places, plan.seed, plan.tracked, spout, plan.run, plan.time_ns)
         self._states = StateFiles(plan.state_root, plan.states, plan.batch)
-        self.executors = StageExecutors(plan.graph, plan.conf, plan.plan, place, self._states)
+        self.executors = StageExecutors(StagePlace(plan, stage, partition, spout), self._states)
         self._combiner = Combiner()
         self._stateful = {task for node in plan.graph.bolts if is_stateful(node) for task in node.tasks}
         self._touched: list[npt.NDArray[np.int64]] = []

@@ -1,0 +1,58 @@
+"""What all stages of a micro-batch share; it travels to the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from acker.spark.topologies.bolt_state import StateChain
+from acker.spark.topologies.stage_plan import StagePlan
+from acker.topology.graph import Graph
+
+
+@dataclass(frozen=True)
+class MicroBatchPlan:
+    """What all stages of one evaluation of a micro-batch share.
+
+    Attributes
+    ----------
+    graph : Graph
+    conf : mapping
+    plan : StagePlan
+    places : int
+        How many partitions each shuffle makes.
+    shards : int
+        How many shards the messages are split into.
+    seed : bytes
+        Key of all ids.
+    tracked : bool
+    ticks : frozenset of str
+        The components whose tick is due.
+    excluded : frozenset of int
+        Root ids of trees that failed in an earlier evaluation: their tuples are left out.
+    states : mapping
+        Task -> the files of its state.
+    state_root : str
+        The directory of those files.
+    run : bytes
+        Distinguishes this run from others.
+    time_ns : int
+        The time of day at which the micro-batch begins.
+    batch : int
+    """
+
+    graph: Graph
+    conf: Mapping[str, Any]
+    plan: StagePlan
+    places: int
+    shards: int
+    seed: bytes
+    tracked: bool = True
+    ticks: frozenset[str] = frozenset()
+    excluded: frozenset[int] = frozenset()
+    states: Mapping[int, StateChain] = field(default_factory=dict)
+    state_root: str = ""
+    run: bytes = b""
+    time_ns: int = 0
+    batch: int = 0
