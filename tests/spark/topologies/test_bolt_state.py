@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import threading
 
 import pytest
 
+from acker.errors import TopologyError
 from acker.spark.topologies import bolt_state
 from acker.spark.topologies.bolt_state import StateChain, StateFiles
 
@@ -155,6 +157,16 @@ def test_the_states_of_two_checkpoints_are_not_mixed_up(tmp_path, forget):
     one.run(lambda state: state.update(a=1))
     assert other.run(lambda state: state.update(b=1)) == {}
     assert one.run(lambda state: None) == {"a": 1}
+
+
+def test_a_value_that_cannot_be_pickled_is_told_with_its_key(tmp_path, forget):
+    files = StateFiles(str(tmp_path), {}, 0, {3: "count"}.__getitem__)
+    files.new_state(3).update(good=1, bad=threading.Lock())
+    with pytest.raises(
+        TopologyError, match=r"component 'count', task 3: the state cannot be pickled: key 'bad': .*lock"
+    ):
+        files.write()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_is_missing_is_an_error(batches, forget, tmp_path):

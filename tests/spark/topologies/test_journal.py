@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from acker.errors import CheckpointError
+from acker.errors import CheckpointError, TopologyError
 from acker.spark.topologies.bolt_state import StateChain
 from acker.spark.topologies.journal import BatchCommit, BatchPlan, Journal, JournalEntry, MemoryJournal
 from acker.spark.topologies.mailbox import Letter
@@ -70,6 +70,18 @@ def test_another_format_is_refused_by_its_file(tmp_path):
     (tmp_path / "commits" / "0").write_bytes(pickle.dumps((99, COMMIT)))
     with pytest.raises(CheckpointError, match="commits/0: expected format 1, got 99; another release wrote it"):
         journal.last_commit()
+
+
+def test_tuples_that_no_later_run_could_read_are_refused(tmp_path):
+    class Local:
+        """A class that cannot be imported."""
+
+    plan = BatchPlan([], {5: 6}, {5: JournalEntry(1, 1, (Local(),))})
+    with pytest.raises(
+        TopologyError, match=r"micro-batch 0 cannot be pickled for the journal .*Local.*; let spouts emit"
+    ):
+        claimed(tmp_path).write_plan(0, plan)
+    assert not list((tmp_path / "plans").iterdir())
 
 
 def test_a_batch_job_keeps_the_last_commit_alone():

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import reprlib
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from pyarrow import fs
 
 from acker._engine import storage
+from acker.errors import TopologyError
 from acker.spark.paths import locate
-from acker.spark.topologies.tuple_blocks import dumps
+from acker.spark.topologies.tuple_blocks import dumps, why_not_pickled
 from acker.topology.state import KeyValueState
 
 # A chain of so many files is replaced by one.
@@ -63,10 +65,15 @@ class StateFiles:
         The directory.
     chains : mapping of int to StateChain
     batch : int
+    component_of : callable
+        Task -> the name of its component, for errors.
     """
 
-    def __init__(self, root: str, chains: Mapping[int, StateChain], batch: int) -> None:
+    def __init__(
+        self, root: str, chains: Mapping[int, StateChain], batch: int, component_of: Callable[[int], str] = str
+    ) -> None:
         self._root = root
+        self._component_of = component_of
         self._chains = chains
         self._batch = batch
         self._states: dict[int, tuple[StateChain, KeyValueState]] = {}
@@ -91,33 +98,50 @@ class StateFiles:
         return KeyValueState(values)
 
     def write(self) -> dict[int, StateChain]:
-        """Write what changed; return the new chains by task."""
+        """Write what changed; return the new chains by task.
+
+        Raises
+        ------
+        TopologyError
+            A key or a value cannot be pickled.
+        """
         written: dict[int, StateChain] = {}
         for task, (chain, state) in self._states.items():
             changed, removed = state.take_changes()
             if changed or removed:
                 whole = len(chain.files) >= _CHAIN_MAX
-                name = _write(self._root, task, self._batch, (state.snapshot(), ()) if whole else (changed, removed))
+                content = self._pickle(task, *((state.snapshot(), ()) if whole else (changed, removed)))
+                name = _write(self._root, task, self._batch, content)
                 written[task] = StateChain((name,) if whole else (*chain.files, name))
             # If the micro-batch is computed again, its chain is another one, and this is not used.
             _Kept.states[self._root, task] = written.get(task, chain), state
         return written
 
+    def _pickle(self, task: int, changed: Mapping[Any, Any], removed: Collection[Any]) -> bytes:
+        try:
+            return dumps((changed, removed))
+        except Exception as fault:
+            key = next((key for key, value in changed.items() if why_not_pickled((key, value))), None)
+            raise TopologyError(
+                f"component {self._component_of(task)!r}, task {task}: the state cannot be pickled: key"
+                f" {reprlib.repr(key)}: {fault}; keep values that can be pickled, and make the others in init_state"
+            ) from fault
+
 
 def write_states(root: str, states: Mapping[int, Mapping[Any, Any]]) -> dict[int, StateChain]:
     """Write whole states, by task, before the first micro-batch; return their chains."""
     return {
-        task: StateChain((_write(root, task, "begin", (dict(values), ())),))
+        task: StateChain((_write(root, task, "begin", dumps((dict(values), ()))),))
         for task, values in states.items()
         if values
     }
 
 
-def _write(root: str, task: int, batch: int | str, content: Any) -> str:
+def _write(root: str, task: int, batch: int | str, content: bytes) -> str:
     filesystem, base = locate(root)
     name = f"{task}/{batch}-{uuid.uuid4().hex[:12]}"
     filesystem.create_dir(f"{base}/{task}", recursive=True)
-    write_file(filesystem, f"{base}/{name}", dumps(content))
+    write_file(filesystem, f"{base}/{name}", content)
     return name
 
 

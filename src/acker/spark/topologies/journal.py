@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pyarrow import fs
 
-from acker.errors import CheckpointError
+from acker.errors import CheckpointError, TopologyError
 from acker.spark.paths import locate
 from acker.spark.topologies.bolt_state import StateChain, write_file
 from acker.spark.topologies.mailbox import Letter
@@ -188,7 +188,15 @@ class Journal:
                 raise CheckpointError(
                     f"{self.root}: another run has taken this checkpoint over, so this one ends; let one run use it"
                 )
-        write_file(self._filesystem, f"{self._base}/{name}/{batch}", pickle.dumps((_FORMAT, content), 5))
+        try:
+            pickled = pickle.dumps((_FORMAT, content), 5)
+        except Exception as fault:
+            raise TopologyError(
+                f"{self.root}: the tuples of micro-batch {batch} cannot be pickled for the journal ({fault}); let"
+                " spouts emit values and ids whose classes a later run can import, or set journaled = False in a spout"
+                " whose source delivers again what was not acked"
+            ) from fault
+        write_file(self._filesystem, f"{self._base}/{name}/{batch}", pickled)
 
 
 class MemoryJournal:

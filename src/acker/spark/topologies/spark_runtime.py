@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from acker.errors import SessionError, TopologyError
 from acker.local.observe.hooks import Hook
@@ -20,6 +21,7 @@ from acker.spark.topologies.micro_batches import MicroBatches
 from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.spark_executor import DriverExecutors
 from acker.spark.topologies.stage_plan import StagePlan, is_stateful, plan_stages
+from acker.spark.topologies.topology_checks import check_travels, idle_options
 from acker.topology.checks import check_journal, check_ticks
 from acker.topology.conf import check, resolve
 from acker.topology.definition import Topology
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 # A micro-batch of the 128 tuples that suit one process would spend its time in Spark's scheduler.
 _PENDING_MAX: Final = 100_000
 _SHARDS_MAX: Final = 64
+
+logger = logging.getLogger("acker.spark")
 
 
 class SparkRuntime(LocalRuntime):
@@ -72,6 +76,8 @@ class SparkRuntime(LocalRuntime):
         overrides["topology.spark.streaming"] = checkpoint is not None
         plan = plan_stages(graph)
         super().__init__(topology, overrides, hooks=hooks, no_restart=True, environment=environment, state=state)
+        on_workers = _without_spouts(self.graph)
+        check_travels(on_workers, self._parts.conf)
         self.spark = spark
         for acker in self.ackers:  # a micro-batch ends all its trees
             acker.open_roots = self.lifecycle.open_roots
@@ -82,7 +88,7 @@ class SparkRuntime(LocalRuntime):
             self._folder = tempfile.TemporaryDirectory(prefix="acker-state-", ignore_cleanup_errors=True)
             state_root = self._folder.name
         assert state_root is not None
-        base = self._base_plan(plan, f"{state_root}/state")
+        base = self._base_plan(on_workers, plan, f"{state_root}/state")
         journal = MemoryJournal() if checkpoint is None else Journal(checkpoint)
         self.batches = MicroBatches(spark, base, journal, os.urandom(16))
         if self.batches.last < 0:
@@ -91,12 +97,11 @@ class SparkRuntime(LocalRuntime):
         self._may_read = threading.Event()
         self._frames_read = False
 
-    def _base_plan(self, plan: StagePlan, state_root: str) -> MicroBatchPlan:
-        spark, graph = self.spark, self.graph
-        cores = spark.sparkContext.defaultParallelism
+    def _base_plan(self, graph: Graph, plan: StagePlan, state_root: str) -> MicroBatchPlan:
+        cores = self.spark.sparkContext.defaultParallelism
         behind = [graph.nodes[name].par for name, stage in plan.stage_of.items() if stage > 0]
         return MicroBatchPlan(
-            _without_spouts(graph),
+            graph,
             dict(self._parts.conf),
             plan,
             places=max(1, min(max(behind, default=1), 4 * cores)),
@@ -139,6 +144,12 @@ class SparkRuntime(LocalRuntime):
         executors = self.lifecycle.require_executors()
         assert isinstance(executors, DriverExecutors)
         return executors
+
+    def start(self) -> Self:
+        """Start; see `LocalRuntime.start`."""
+        for told in idle_options(self.graph, self._parts.conf):
+            logger.info("%s: %s has no effect on Spark", self.graph.name, told)
+        return super().start()
 
     def join(self) -> None:
         """Wait until all has ended, and remove the state of a batch job."""

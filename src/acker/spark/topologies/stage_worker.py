@@ -58,7 +58,7 @@ class StageWorker:
         self._stage = stage
         self._writer = stage * _PARTITIONS_MAX + partition
         self._seq = 0
-        self._states = StateFiles(plan.state_root, plan.states, plan.batch)
+        self._states = StateFiles(plan.state_root, plan.states, plan.batch, plan.graph.component_of)
         self.executors = StageExecutors(StagePlace(plan, stage, partition, spout), self._states)
         self._combiner = Combiner()
         self._stateful = {task for node in plan.graph.bolts if is_stateful(node) for task in node.tasks}

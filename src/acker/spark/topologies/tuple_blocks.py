@@ -7,7 +7,8 @@ task sends to one place. Values are pickled column by column; ids are columns of
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from acker._flow import pack_deliveries, unpack_deliveries
+from acker.errors import TopologyError
 from acker.topology.tuples import Tuple, TupleSource
 
 # Tuples for one task.
@@ -42,20 +44,57 @@ def dumps(content: object) -> bytes:
     return cloudpickle.dumps(content, _PROTOCOL)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def encode_tuples(chunks: Iterable[Chunk]) -> bytes:
+def why_not_pickled(content: object) -> str | None:
+    """Return why something cannot be pickled; None if it can."""
+    try:
+        dumps(content)
+    except Exception as fault:  # noqa: BLE001  Whatever it raises.
+        return f"{type(fault).__name__}: {fault}"
+    return None
+
+
+def encode_tuples(chunks: Sequence[Chunk]) -> bytes:
     """Pack tuples for some tasks into a block.
 
     Parameters
     ----------
-    chunks : iterable of (int, list of Tuple)
+    chunks : sequence of (int, list of Tuple)
         The id of the task that receives them, and the tuples in their order.
+
+    Raises
+    ------
+    TopologyError
+        A value cannot be pickled.
     """
     parts = []
     for task, tuples in chunks:
         for source, group in groupby(tuples, _source_of):
             columns, root_ids, tuple_ids, others = pack_deliveries(list(group))
             parts.append((task, source.stream, source.task, columns, root_ids.tobytes(), tuple_ids.tobytes(), others))
-    return dumps(parts)
+    try:
+        return dumps(parts)
+    except Exception as fault:
+        for tup in (tup for _, tuples in chunks for tup in tuples):
+            check_values(tup)
+        raise TopologyError(f"tuples cannot be pickled: {fault}") from fault
+
+
+def check_values(tup: Tuple) -> None:
+    """Refuse a tuple whose values cannot be pickled.
+
+    Raises
+    ------
+    TopologyError
+        The text names the component that emitted it, and the field.
+    """
+    source = tup._source
+    for name, value in zip(source.fields, tup.values, strict=True):
+        if fault := why_not_pickled(value):
+            raise TopologyError(
+                f"component {source.component!r}: the field {name!r} of a tuple to the stream {source.stream!r} holds"
+                f" {reprlib.repr(value)}, which cannot be pickled ({fault}); tuples travel to Spark's workers as"
+                " pickles, so emit what the value is made from"
+            )
 
 
 def decode_tuples(
