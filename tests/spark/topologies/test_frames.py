@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import uuid
 from decimal import Decimal
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
+from acker.errors import TopologyError
 from acker.spark.topologies.frames import number_of
 from acker.topology import Bolt, Grouping, ReliableSpout, Spout, Topology
 from tests.spark.topologies.both import is_first, note, run_spark
@@ -150,6 +152,22 @@ def renumber(batches):
 def test_what_frame_may_not_return_is_told(spark, tmp_path, spout, text):
     with pytest.raises(Exception, match=text):
         run_spark(topology_of(spout), spark, tmp_path / "run")
+
+
+def fail_to_read(self, spark, conf):
+    raise LookupError("no table")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_stream", [False, True], ids=["batch job", "stream"])
+@pytest.mark.parametrize("frame", [lambda self, spark, conf: [1, 2], fail_to_read], ids=["no frame", "raises"])
+def test_a_frame_that_is_refused_is_told_once(spark, tmp_path, caplog, is_stream, frame):
+    logging.disable(logging.NOTSET)
+    options = {"checkpoint": str(tmp_path / "checkpoint")} if is_stream else {}
+    with caplog.at_level(logging.INFO), pytest.raises((TopologyError, LookupError)) as told:
+        run_spark(topology_of(frame_of(frame)), spark, tmp_path / "run", **options)
+    assert "component 'rows': frame()" in "".join([str(told.value), *getattr(told.value, "__notes__", ())])
+    assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
 
 
 def test_numbers_are_their_own_message_ids():

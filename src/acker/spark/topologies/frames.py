@@ -55,7 +55,11 @@ def read_frame(node: Node, spout: Any, spark: SparkSession, options: Mapping[str
     from pyspark.sql import DataFrame
 
     where = f"component {node.name!r}: frame()"
-    frame = spout.frame(spark, options)
+    try:
+        frame = spout.frame(spark, options)
+    except Exception as fault:
+        fault.add_note(f"{where} raised it")
+        raise
     if not isinstance(frame, DataFrame):
         raise TopologyError(f"{where} returned a {type(frame).__name__}; expected a DataFrame of PySpark")
     fields = node.streams[DEFAULT_STREAM].fields if DEFAULT_STREAM in node.streams else ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -94,8 +93,8 @@ class SparkRuntime(LocalRuntime):
         if self.batches.last < 0:
             self._begin_with(self._states.restored(), f"{state_root}/state")
         self._states.read_elsewhere = self._read_state
-        self._may_read = threading.Event()
-        self._frames_read = False
+        # What the first micro-batch of a batch job reads.
+        self._frames: dict[str, FrameRows] = {}
 
     def _base_plan(self, graph: Graph, plan: StagePlan, state_root: str) -> MicroBatchPlan:
         cores = self.spark.sparkContext.defaultParallelism
@@ -163,9 +162,21 @@ class SparkRuntime(LocalRuntime):
             raise self.error
 
     def start_batches(self) -> None:
-        """Run micro-batches on the executor's own thread, whenever tuples wait; the DataFrames of spouts first."""
+        """Run micro-batches on the executor's own thread, whenever tuples wait; the DataFrames of spouts first.
+
+        Raises
+        ------
+        TopologyError
+            A spout's DataFrame is refused.
+        """
         self.raise_error()
-        self._may_read.set()
+        self._frames = self.read_frames()
+        streaming = [name for name, rows in self._frames.items() if rows.frame.isStreaming]
+        if streaming:
+            raise TopologyError(
+                f"component {streaming[0]!r}: frame() returned a streaming DataFrame, and this is a batch job: give"
+                " checkpoint=, or read with spark.read"
+            )
         self.executors.spark.run_batch = self._run_batch
         self.executors.spark.signal.set()
 
@@ -196,19 +207,8 @@ class SparkRuntime(LocalRuntime):
             feed.is_over = True
 
     def _run_batch(self, is_due: bool) -> bool:
-        frames: dict[str, FrameRows] = {}
-        if not self._frames_read:
-            self._frames_read = True
-            frames = self.read_frames()
-            streaming = [name for name, rows in frames.items() if rows.frame.isStreaming]
-            if streaming:
-                raise TopologyError(
-                    f"component {streaming[0]!r}: frame() returned a streaming DataFrame, and this is a batch job: give"
-                    " checkpoint=, or read with spark.read"
-                )
-            if not frames:
-                return False
-        elif not is_due:
+        frames, self._frames = self._frames, {}
+        if not frames and not is_due:
             return False
         ran = self.run_batch(self.batches.last + 1, frames)
         if frames:
