@@ -37,6 +37,7 @@ from acker.spark.topologies.mailbox import (
 from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.stage_plan import is_stateful
 from acker.spark.topologies.stage_worker import run_stage
+from acker.spark.topologies.tuple_blocks import encode_tuples
 from acker.topology.reasons import Reason, ReasonKind
 
 if TYPE_CHECKING:
@@ -122,8 +123,9 @@ class MicroBatchJob:
         # Few trees, all known to the driver, are settled there: a shuffle would take longer.
         self._tracks = {} if frames else tracks
         self._named = named
+        letters = [*letters, *_tick_letters(plan)]
         if frames:
-            letters = [*letters, *_track_letters(plan, tracks)]
+            letters += _track_letters(plan, tracks)
         stages = plan.plan.stage_of
         stateful = [stages[name] for name, node in plan.graph.nodes.items() if is_stateful(node)]
         self._first = min(stateful, default=1)
@@ -175,7 +177,7 @@ def _read_spouts(
         emit = functools.partial(emit_rows, plan, component, rows.message_id)
         parts.append(rows.frame.mapInArrow(pack_function(emit), mailbox_type()))
     first = [letter for letter in letters if letter.stage == 0]
-    if first or any(plan.plan.stage_of[name] == 0 for name in plan.ticks):
+    if first:
         run = functools.partial(run_stage, plan, 0)
         parts.append(_frame_of(spark, first).mapInArrow(pack_function(run), mailbox_type()))
     later = [letter for letter in letters if letter.stage != 0]
@@ -202,6 +204,13 @@ def _track(combiner: Combiner, tracks: Mapping[int, tuple[int, int, int]]) -> No
     if tracks:
         columns = np.array([(root_id, *track) for root_id, track in tracks.items()], np.int64)
         combiner.add(Kind.TRACK, columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3])
+
+
+def _tick_letters(plan: MicroBatchPlan) -> list[Letter]:
+    """Return a letter without tuples for each place whose bolts have a tick: Spark runs no stage without any rows."""
+    places = placements(plan.places).tolist()
+    stages = sorted({plan.plan.stage_of[name] for name in plan.ticks})
+    return [Letter(place, stage, -1, -1, encode_tuples([])) for stage in stages for place in places]
 
 
 def _track_letters(plan: MicroBatchPlan, tracks: Mapping[int, tuple[int, int, int]]) -> list[Letter]:

@@ -76,6 +76,8 @@ class SparkExecutor(BoltExecutor):
         Whether a micro-batch runs, and whether one that an earlier run has planned is still to be run.
     settling : LocalBoltCollector
         Acks and fails the tuples that `take` returned.
+    may_end : callable
+        Returns whether the run ends once no micro-batch runs.
     """
 
     tasks: list[BoltFigures]  # type: ignore[assignment]
@@ -87,6 +89,7 @@ class SparkExecutor(BoltExecutor):
         self.run_batch: Callable[[bool], bool] | None = None
         self.is_running = False
         self.has_plans = False
+        self.may_end: Callable[[], bool] = lambda: False
         self._made_ns = self.clock.now_ns()
         self._tick_at: dict[str, int] = {}
         self._first_ns: int | None = None
@@ -110,7 +113,13 @@ class SparkExecutor(BoltExecutor):
                 return
 
     def due_ticks(self) -> frozenset[str]:
-        """Return the components whose tick is due; they are due again after their interval."""
+        """Return the components whose tick is due; they are due again after their interval.
+
+        At the end timers stop, as they do in one process: a run whose micro-batches take longer than the interval
+        would not end otherwise.
+        """
+        if self.mode is not Mode.RUN or self.may_end():
+            return frozenset()
         now = self.clock.now_ns()
         due = set()
         for task in self.tasks:

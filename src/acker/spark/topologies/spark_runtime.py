@@ -135,7 +135,15 @@ class SparkRuntime(LocalRuntime):
         options = resolve(self._parts.conf)
         executors = DriverExecutors(self._parts, options["topology.max.spout.pending"] or _PENDING_MAX)
         self.batches.attach(executors)
+        executors.spark.may_end = self._may_end
         return executors
+
+    def _may_end(self) -> bool:
+        """Return whether the run is to end when all is drained, and the spouts are."""
+        until = self.lifecycle.until
+        if not until.drained and until.acked is None:
+            return False
+        return all(task.finished for task in self.executors.spout_tasks())
 
     @property
     def executors(self) -> DriverExecutors:
