@@ -160,6 +160,35 @@ def test_orders_survive_kills_of_the_topology(orders_queues, rabbitmq, tmp_path:
 
 
 @pytest.mark.spark
+def test_orders_run_on_spark(orders_queues, rabbitmq, tmp_path: Path) -> None:
+    bodies = [
+        b'{"order": 1, "items": ["lamp", "lamp", "desk"]}',
+        b"no JSON",
+        b'{"order": 2, "items": ["chair", "sofa"]}',
+    ]
+    with RabbitMQPublisher(rabbitmq.url, routing_key="orders") as publisher:
+        assert publisher.publish([Outgoing(body) for body in bodies]) == [None] * 3
+    options = ["--on", "spark", "--master", "local[2]", "--checkpoint", str(tmp_path / "checkpoint")]
+    parcels: set[tuple[int, str]] = set()
+    given_up: list[Any] = []
+    with (tmp_path / "told").open("wb") as log:
+        command = [sys.executable, "-m", "acker", "run", "examples/orders.py:Orders", *options]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+    deadline = time.monotonic() + 4 * LONG
+    while len(parcels) < 3 or len(given_up) < 2:
+        parcels.update((parcel["order"], parcel["item"]) for parcel in orders_queues("parcels"))
+        given_up += orders_queues("orders.dead")
+        assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "told").read_text()
+    process.terminate()
+    assert process.wait(2 * LONG) == 0, (tmp_path / "told").read_text()
+    assert parcels == {(1, "lamp"), (1, "desk"), (2, "chair")}
+    # What Pack keeps in an attribute ends with its micro-batch, so no attempt finds a sofa.
+    assert given_up == [b"no JSON", {"order": 2, "items": ["chair", "sofa"]}]
+    assert "process() changes self.sold_out" in (tmp_path / "told").read_text()
+    assert orders_queues("orders") == []
+
+
+@pytest.mark.spark
 def test_spark_batch_counts_only_orders_that_are_done(tmp_path: Path) -> None:
     printed = run(tmp_path, program("spark_batch.py"))
     assert re.findall(r"order (\d): (\w+)", printed) == [("1", "ACKED"), ("2", "FAILED"), ("3", "ACKED")]
