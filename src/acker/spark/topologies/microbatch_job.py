@@ -131,11 +131,13 @@ class MicroBatchJob:
         self._first = min(stateful, default=1)
         self._kept = _run_stages(_read_spouts(spark, plan, letters, frames), plan, 1, self._first - 1)
         self._is_persisted = False
+        self._is_first = bool(frames) and bool(stateful) and plan.batch == 0
 
     def evaluate(self, excluded: frozenset[int], seed: bytes) -> MicroBatchResult:
         """Run the micro-batch without the trees of some root ids."""
-        if excluded and not self._is_persisted:
-            # Not at first: most micro-batches need one evaluation, and a small one would take half as long again.
+        if not self._is_persisted and (excluded or self._is_first):
+            # Not at first: most micro-batches need one evaluation, and a small one would take half as long again. But
+            # micro-batch 0 has all rows of the DataFrames that are no streams: to read them again takes longer.
             self._is_persisted = True
             self._kept = self._kept.persist()
         plan = replace(self._plan, excluded=excluded, seed=seed)
