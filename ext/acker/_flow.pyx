@@ -20,7 +20,7 @@ cimport cython
 from cpython.dict cimport PyDict_DelItem, PyDict_GetItemWithError, PyDict_SetItem
 from cpython.ref cimport Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_Size
-from libc.stdint cimport int8_t, int32_t, int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint32_t
 from libcpp.vector cimport vector
 
 import numpy as np
@@ -37,6 +37,20 @@ cdef extern from *:
     object blank "acker_blank"(object type, object no_arguments)
     object blank_tuple "PyType_GenericAlloc"(type kind, Py_ssize_t items)
     unsigned long PyThread_get_thread_ident()
+
+cdef extern from *:
+    """
+    /* The UTF-8 of a str, which the str keeps; NULL for one with a lone surrogate. */
+    static inline const char* acker_text_of(PyObject* value, Py_ssize_t* size) {
+        const char* text = PyUnicode_AsUTF8AndSize(value, size);
+        if (text == NULL) PyErr_Clear();
+        return text;
+    }
+    """
+    const char* text_of "acker_text_of"(object value, Py_ssize_t* size)
+
+cdef extern from "crc32.h" namespace "acker":
+    uint32_t crc32_of(const char* text, size_t size)
 
 cdef extern from "codes.h" namespace "acker":
     int8_t TRACK
@@ -59,8 +73,8 @@ cdef object SETTLED = object()
 # How many ids one call of the generator returns: the call costs as much as a hundred ids.
 cdef Py_ssize_t IDS_AT_ONCE = 2048
 
-# For how many keys a fields grouping remembers the task.
-cdef Py_ssize_t KEYS_MAX = 16384
+# The hash of longer texts, in bytes, is left to zlib, which is faster there.
+cdef Py_ssize_t TEXT_MAX = 64
 
 
 cdef class Delivery:
@@ -278,32 +292,28 @@ cdef class ShuffleGrouping(StreamGrouping):
 
 
 cdef class FieldsGrouping(StreamGrouping):
-    """The outlet that the hash of one value selects."""
+    """The outlet that the hash of one value selects: that of text natively, that of others by `hash_of`."""
 
     cdef list single_outlets
     cdef Py_ssize_t position
     cdef object hash_of
-    # Most keys are strings that come again. Other types are not cached: 1 and True are the same key of a dict.
-    cdef dict known
 
     def __init__(self, outlets, position, hash_of):
         self.single_outlets = [[outlet] for outlet in outlets]
         self.position = position
         self.hash_of = hash_of
-        self.known = {}
 
     cdef list choose(self, values):
+        cdef Py_ssize_t size = 0
+        cdef const char* text = NULL
         if not isinstance(values, tuple) or not 0 <= self.position < PyTuple_Size(values):
             raise IndexError(f"no field {self.position} of {values!r}")
         value = <object>PyTuple_GET_ITEM(values, self.position)
-        if type(value) is not str:
-            return <list>self.single_outlets[self.hash_of(value) % len(self.single_outlets)]
-        found = self.known.get(value)
-        if found is None:
-            if len(self.known) >= KEYS_MAX:
-                self.known.clear()
-            found = self.known[value] = self.single_outlets[self.hash_of(value) % len(self.single_outlets)]
-        return <list>found
+        if type(value) is str:
+            text = text_of(value, &size)
+        if text != NULL and size <= TEXT_MAX and self.single_outlets:
+            return <list>self.single_outlets[crc32_of(text, size) % <uint32_t>len(self.single_outlets)]
+        return <list>self.single_outlets[self.hash_of(value) % len(self.single_outlets)]
 
 
 cdef class CustomGrouping(StreamGrouping):

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acker import _flow
+from acker.topology import stable_hash
 
 ERRORS = (TypeError, ValueError, OverflowError, AttributeError, IndexError, ZeroDivisionError)
 
@@ -88,6 +91,18 @@ def test_groupings_without_outlets_or_beyond_them():
         spout = emitter_of({None: _flow.Route(source(), grouping, False, {})})
         with pytest.raises((*ERRORS, NotImplementedError)):
             spout.emit(["x"])
+
+
+@given(text=st.text(max_size=100) | st.sampled_from(["", "\ud800", "x" * 64, "x" * 65, "\N{SNOWMAN}" * 30]))
+def test_a_text_reaches_the_task_of_its_stable_hash(text):
+    outlets = [_flow.Outlet(None, 0, task) for task in range(7)]
+    grouping = _flow.FieldsGrouping(outlets, 0, stable_hash)
+    emitter = emitter_of({None: _flow.Route(source(), grouping, False, {})})
+    before = emitter.output.enter()  # as the executor's thread, which puts tuples into buffers
+    try:
+        assert emitter.emit([text], need_task_ids=True) == [stable_hash(text) % 7]
+    finally:
+        emitter.output.leave(before)
 
 
 def test_routes_of_no_stream():
