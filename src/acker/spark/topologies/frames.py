@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from acker._engine.combiner import xxh64
 from acker.errors import TopologyError
 from acker.spark.parcel import pack_function
 from acker.spark.topologies.mailbox import batches_of
@@ -76,6 +77,10 @@ def read_frame(node: Node, spout: Any, spark: SparkSession, options: Mapping[str
 
 def number_of(tup_id: Any) -> int:
     """Return the message id of a tuple id: the number itself, or 64 bits of a hash of what is no number."""
+    if type(tup_id) is str:
+        text: Any = tup_id.encode("utf-8", "surrogatepass")
+        number = xxh64(text)
+        return number - 2**64 if number >= 2**63 else number
     if isinstance(tup_id, int) and not isinstance(tup_id, bool) and -(2**63) <= tup_id < 2**63:
         return tup_id
     # Not `stable_hash`: its 32 bits are the same for two of a hundred thousand ids, and more likely than not.
