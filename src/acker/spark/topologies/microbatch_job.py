@@ -131,6 +131,7 @@ class MicroBatchJob:
         self._first = min(stateful, default=1)
         self._kept = _run_stages(_read_spouts(spark, plan, letters, frames), plan, 1, self._first - 1)
         self._is_persisted = False
+        self._failed_before: frozenset[int] = frozenset()
         self._is_first = bool(frames) and bool(stateful) and plan.batch == 0
 
     def evaluate(self, excluded: frozenset[int], seed: bytes) -> MicroBatchResult:
@@ -140,7 +141,8 @@ class MicroBatchJob:
             # micro-batch 0 has all rows of the DataFrames that are no streams: to read them again takes longer.
             self._is_persisted = True
             self._kept = self._kept.persist()
-        plan = replace(self._plan, excluded=excluded, seed=seed)
+            self._failed_before = self._read_failed()
+        plan = replace(self._plan, excluded=excluded | self._failed_before, seed=seed)
         rows = _run_stages(self._kept, plan, self._first, plan.plan.last)
         run = functools.partial(settle, named=self._named, tracks=self._tracks, excluded=excluded)
         if self._is_distributed:
@@ -152,6 +154,12 @@ class MicroBatchJob:
                 raise
             raise RuntimeStateError(_why_died(plan)) from fault
         return _read_result(batches if self._is_distributed else run(iter(batches)))
+
+    def _read_failed(self) -> frozenset[int]:
+        """Return the root ids of the trees that have failed before the first stateful bolt: they need not reach it."""
+        rows = self._kept.where(f"stage = {REASONS}").toArrow()
+        found = [pickle.loads(block.as_buffer()) for block in rows.column("block")]
+        return frozenset(root_id for reasons in found for root_id, _ in reasons)
 
     def close(self) -> None:
         """Release the rows that are kept."""

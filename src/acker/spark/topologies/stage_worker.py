@@ -62,6 +62,7 @@ class StageWorker:
         self.executors = StageExecutors(StagePlace(plan, stage, partition, spout), self._states)
         self._combiner = Combiner()
         self._stateful = {task for node in plan.graph.bolts if is_stateful(node) for task in node.tasks}
+        self._excluded = np.fromiter(plan.excluded, np.int64, len(plan.excluded))
         self._touched: list[npt.NDArray[np.int64]] = []
         self._reasons: list[tuple[int, Reason]] = []
         self._waiting: dict[tuple[int, int], list[Chunk]] = {}
@@ -91,7 +92,7 @@ class StageWorker:
 
     def _note_roots(self, task: int, root_ids: npt.NDArray[np.int64]) -> None:
         if task in self._stateful:
-            self._touched.append(root_ids)
+            self._touched.append(root_ids[~np.isin(root_ids, self._excluded)])
 
     def work(self) -> None:
         """Process what is in the queues, and gather what comes out."""
