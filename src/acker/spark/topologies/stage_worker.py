@@ -62,7 +62,6 @@ class StageWorker:
         self.executors = StageExecutors(StagePlace(plan, stage, partition, spout), self._states)
         self._combiner = Combiner()
         self._stateful = {task for node in plan.graph.bolts if is_stateful(node) for task in node.tasks}
-        self._excluded = np.fromiter(plan.excluded, np.int64, len(plan.excluded))
         self._touched: list[npt.NDArray[np.int64]] = []
         self._reasons: list[tuple[int, Reason]] = []
         self._waiting: dict[tuple[int, int], list[Chunk]] = {}
@@ -92,7 +91,7 @@ class StageWorker:
 
     def _note_roots(self, task: int, root_ids: npt.NDArray[np.int64]) -> None:
         if task in self._stateful:
-            self._touched.append(root_ids[~np.isin(root_ids, self._excluded)])
+            self._touched.append(root_ids)
 
     def work(self) -> None:
         """Process what is in the queues, and gather what comes out."""
@@ -138,7 +137,8 @@ class StageWorker:
 
     def _touched_roots(self) -> Iterator[Letter]:
         if self._touched:
-            root_ids = np.unique(np.concatenate(self._touched))
+            excluded = np.fromiter(self._plan.excluded, np.int64, len(self._plan.excluded))
+            root_ids = np.setdiff1d(np.concatenate(self._touched), excluded)
             shards = shard_of(root_ids, self._plan.shards)
             for shard in np.unique(shards).tolist():
                 yield self._number(self._keys[shard], TOUCHED, root_ids[shards == shard].tobytes())
