@@ -92,6 +92,14 @@ def emit_rows(
     plan: MicroBatchPlan, component: str, message_id: str | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Emit the rows of one partition, and run the bolts beside the spout; the function of `mapInArrow`."""
+    from acker.spark.topologies.stage_worker import collect_rarely
+
+    return collect_rarely(_emit_rows(plan, component, message_id, batches))
+
+
+def _emit_rows(
+    plan: MicroBatchPlan, component: str, message_id: str | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     from pyspark import TaskContext
 
     from acker.spark.topologies.stage_worker import StageWorker
