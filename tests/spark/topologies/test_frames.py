@@ -170,6 +170,23 @@ def test_a_frame_that_is_refused_is_told_once(spark, tmp_path, caplog, is_stream
     assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
 
 
+class Ticking(Rows):
+    """One row a micro-batch, in the only partition of a stream."""
+
+    def frame(self, spark, conf):
+        stream = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1, numPartitions=1).load()
+        return stream.select(F.col("value").alias("n"), F.col("value").cast("string").alias("word"))
+
+
+@pytest.mark.spark
+def test_the_rows_of_a_stream_in_one_partition_are_no_clock(spark, tmp_path):
+    options = {"checkpoint": str(tmp_path / "checkpoint"), "trigger": "0 seconds", "until": 3}
+    end = run_spark(topology_of(Ticking), spark, tmp_path / "run", **options)
+    seen = sorted(n for n, _ in end.of("picky", tasks=False))
+    assert len(seen) >= 3
+    assert seen == list(range(len(seen)))
+
+
 def test_numbers_are_their_own_message_ids():
     for number in (0, -1, 7, 2**63 - 1, -(2**63)):
         assert number_of(number) == number

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _TRIGGER: Final = "1 second"
 _LOOK_SECS: Final = 0.1
+# Not one: Spark may put parts of one partition each into one partition, and then the clock would seem to be alone.
+_CLOCK_PARTITIONS: Final = 2
 
 logger = logging.getLogger("acker.spark")
 
@@ -201,7 +203,8 @@ def _source(spark: SparkSession, streams: Mapping[str, FrameRows]) -> DataFrame:
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    clock = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1, numPartitions=1).load()
+    options = {"rowsPerBatch": 1, "numPartitions": _CLOCK_PARTITIONS}
+    clock = spark.readStream.format("rate-micro-batch").options(**options).load()
     parts = [clock.select(F.lit(None).cast("string").alias("spout"))]
     parts += [
         rows.frame.select(F.lit(name).alias("spout"), F.struct("*").alias(f"rows{place}"))
@@ -211,9 +214,9 @@ def _source(spark: SparkSession, streams: Mapping[str, FrameRows]) -> DataFrame:
 
 
 def _is_clock_only(frame: Any) -> bool:
-    """Return whether the streaming spouts have no rows: then the clock's is the only partition."""
+    """Return whether the streaming spouts have no rows: then the clock's partitions are the only ones."""
     partitions: int = frame._jdf.queryExecution().toRdd().getNumPartitions()
-    return partitions == 1
+    return partitions == _CLOCK_PARTITIONS
 
 
 def _parts_of(frame: DataFrame, streams: Mapping[str, FrameRows]) -> dict[str, FrameRows]:
