@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import copy
+import errno
+import io
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
 
-from acker.errors import TopologyError
+from acker.errors import CheckpointError, TopologyError
 from acker.spark.topologies import bolt_state
-from acker.spark.topologies.bolt_state import StateChain, StateFiles
+from acker.spark.topologies.bolt_state import StateChain, StateCleaner, StateFiles, read_files
 
 
 @pytest.fixture
@@ -167,6 +172,78 @@ def test_a_value_that_cannot_be_pickled_is_told_with_its_key(tmp_path, forget):
     ):
         files.write()
     assert not list(tmp_path.iterdir())
+
+
+def test_two_attempts_of_a_spark_task_at_once_write_files_of_their_own(batches, forget, tmp_path):
+    batches.run(lambda state: state.update(a=1))
+    for winner in (0, 1):
+        attempts = [batches.files() for _ in range(2)]
+        states = [attempt.new_state(3) for attempt in attempts]
+        for state in states:
+            state["a"] += 1
+        (tmp_path / "3" / f".acker-{winner}.tmp").write_bytes(b"a part, of an attempt that was killed")
+        written = [attempt.write()[3] for attempt in attempts]
+        assert written[0].files[:-1] == written[1].files[:-1] and written[0] != written[1]
+        # The driver takes the one that Spark has not killed; this worker has the state of the second one in memory.
+        batches.chains[3] = written[winner]
+        batches.number += 1
+    assert batches.run(lambda state: None) == {"a": 3}
+    forget()
+    assert batches.run(lambda state: None) == {"a": 3}
+    StateCleaner(str(tmp_path), batches.chains)
+    assert {f"3/{path.name}" for path in (tmp_path / "3").iterdir()} == set(batches.chains[3].files)
+
+
+def test_two_processes_that_write_the_same_task_do_not_meet(batches, tmp_path):
+    code = (
+        "from acker.spark.topologies.bolt_state import StateFiles\n"
+        f"files = StateFiles({str(tmp_path)!r}, {{}}, 0)\n"
+        "files.new_state(3).update((n, n) for n in range(20_000))\n"
+        "print(input() + files.write()[3].files[0])\n"
+    )
+    attempts = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for attempt in attempts:
+        attempt.stdin.write("\n")
+        attempt.stdin.flush()
+    names = {attempt.communicate()[0].strip() for attempt in attempts}
+    assert len(names) == 2
+    for name in names:
+        values = {}
+        read_files(str(tmp_path), [name], values)
+        assert values == {n: n for n in range(20_000)}
+
+
+def test_a_full_disk_is_told_with_the_file_and_leaves_nothing(batches, tmp_path, monkeypatch, forget):
+    batches.run(lambda state: state.update(a=1))
+
+    class Full(io.FileIO):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdopen", lambda descriptor, *_, **__: Full(descriptor, "wb"))
+        with pytest.raises(
+            CheckpointError, match=r"/3/1-\w+: the checkpoint cannot be written: .*No space left on device"
+        ):
+            batches.run(lambda state: state.update(a=2))
+    assert len(list((tmp_path / "3").iterdir())) == 1
+    assert batches.run(lambda state: None) == {"a": 1}
+    forget()
+    assert batches.run(lambda state: None) == {"a": 1}
+
+
+def test_a_damaged_file_is_an_error_with_its_name(batches, forget, tmp_path):
+    batches.run(lambda state: state.update(a=1))
+    (path,) = (tmp_path / "3").iterdir()
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        forget()
+        with pytest.raises(CheckpointError, match=f"{path}: damaged"):
+            batches.files().new_state(3)
 
 
 def test_a_file_that_is_missing_is_an_error(batches, forget, tmp_path):

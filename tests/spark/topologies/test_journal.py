@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
+from pyarrow import fs
 
 from acker.errors import CheckpointError, TopologyError
 from acker.spark.topologies.bolt_state import StateChain
@@ -62,6 +64,75 @@ def test_what_is_being_written_is_not_read(tmp_path):
     journal.commit(0, COMMIT)
     (tmp_path / "commits" / "1.tmp").write_bytes(b"half")
     assert journal.last_commit()[0] == 0
+
+
+@pytest.mark.parametrize("begin", [0, 1], ids=["first commit", "second commit"])
+def test_a_commit_that_is_cut_short_anywhere_does_not_count(tmp_path, begin, caplog):
+    journal = claimed(tmp_path)
+    other = replace(COMMIT, entries=[])
+    for number in range(begin + 1):
+        journal.write_plan(number, PLAN)
+        journal.commit(number, other)
+    journal.commit(begin, COMMIT)
+    (path,) = (tmp_path / "commits").glob(f"{begin}.*")
+    whole = path.read_bytes()
+    (tmp_path / "commits" / str(begin)).write_bytes(pickle.dumps((1, other)))
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert journal.last_commit() == (begin, other)
+    assert f"{path}: a part of the file is missing, so it does not count" in caplog.text
+    path.write_bytes(whole)
+    assert journal.last_commit() == (begin, COMMIT)
+
+
+def test_a_first_commit_that_is_cut_short_leaves_its_micro_batch_planned(tmp_path):
+    journal = claimed(tmp_path)
+    journal.write_plan(0, PLAN)
+    journal.commit(0, COMMIT)
+    path = tmp_path / "commits" / "0"
+    path.write_bytes(path.read_bytes()[:-1])
+    again = claimed(tmp_path)
+    assert again.last_commit() == (-1, BatchCommit()) and again.plans() == {0: PLAN}
+    again.commit(0, COMMIT)
+    assert again.last_commit() == (0, COMMIT)
+    assert [path.name for path in (tmp_path / "commits").iterdir()] == ["0.1"]
+
+
+def test_a_plan_that_is_cut_short_was_not_begun(tmp_path):
+    journal = claimed(tmp_path)
+    journal.write_plan(0, PLAN)
+    journal.write_plan(1, PLAN)
+    path = tmp_path / "plans" / "1"
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert journal.plans() == {0: PLAN}
+    journal.write_plan(1, PLAN)
+    assert journal.plans() == {0: PLAN, 1: PLAN}
+
+
+def test_a_micro_batch_that_is_committed_again_has_one_file(tmp_path):
+    journal = claimed(tmp_path)
+    for number in range(4):
+        journal.commit(7, replace(COMMIT, acked=[(number, "a")]))
+    assert [path.name for path in (tmp_path / "commits").iterdir()] == ["7.3"]
+    assert Journal(str(tmp_path)).last_commit() == (7, replace(COMMIT, acked=[(3, "a")]))
+
+
+def test_where_files_are_not_written_at_once_they_are_moved(tmp_path, monkeypatch):
+    class Elsewhere(fs.SubTreeFileSystem):
+        """A filesystem that is not local, and no object store."""
+
+    elsewhere = Elsewhere(str(tmp_path), fs.LocalFileSystem())
+    monkeypatch.setattr("acker.spark.topologies.journal.locate", lambda root: (elsewhere, "checkpoint"))
+    journal = claimed("hdfs://checkpoint")
+    journal.claim()
+    journal.write_plan(0, PLAN)
+    (tmp_path / "checkpoint" / "commits" / ".0.tmp").write_bytes(b"of a crash")
+    journal.commit(0, COMMIT)
+    assert journal.last_commit() == (0, COMMIT) and journal.plans() == {0: PLAN}
+    files = [str(path.relative_to(tmp_path / "checkpoint")) for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(files) == ["commits/0", "owner", "plans/0"]
 
 
 def test_another_format_is_refused_by_its_file(tmp_path):

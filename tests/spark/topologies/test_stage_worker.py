@@ -6,6 +6,7 @@ import pickle
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from itertools import zip_longest
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from acker._engine.combiner import Combiner
 from acker._engine.protocol import Kind, Outcome
 from acker.spark.blocks import decode_block
 from acker.spark.topologies import stage_worker
+from acker.spark.topologies.bolt_state import read_files
 from acker.spark.topologies.mailbox import COUNTERS, MESSAGES, REASONS, STATE, TOUCHED, Letter, batches_of
 from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.stage_plan import plan_stages
@@ -171,6 +173,33 @@ def test_trees_that_are_excluded_leave_no_trace(plan):
     chains = {task: chain for content in contents(left, STATE) for task, chain in content.items()}
     files = stage_worker.StateFiles(plan.state_root, chains, 1)
     assert sum(files.new_state(task).get("sum", 0) for task in SUMS) == sum(n * 2 + 100 for n in (0, 1, 2, 4))
+
+
+def test_two_attempts_of_a_spark_task_at_once_say_the_same(plan):
+    """As with speculation: only the names of their files of state differ, and each file is whole."""
+    rows = letters_of(StageWorker(plan, 0, 0).run(batches_of([numbers_letter(range(6))])))
+    found = []
+    for place, key in enumerate(stage_worker.placements(plan.places).tolist()):
+        here = sorted((row for row in rows if row.place == key), key=lambda row: (row.source, row.seq))
+        said = [], []
+        attempts = [StageWorker(plan, 1, place).run(batches_of(here)) for _ in said]
+        for pair in zip_longest(*attempts):  # a batch of the one, then a batch of the other
+            for letters, batch in zip(said, pair, strict=True):
+                letters.extend(letters_of([] if batch is None else [batch]))
+        one, other = ([letter for letter in letters if letter.stage not in (COUNTERS, STATE)] for letters in said)
+        assert one == other
+        chains, others = (
+            {task: chain for content in contents(letters, STATE) for task, chain in content.items()} for letters in said
+        )
+        assert chains.keys() == others.keys()
+        for task, chain in chains.items():
+            assert not set(chain.files) & set(others[task].files)
+            values, again = {}, {}
+            read_files(plan.state_root, chain.files, values)
+            read_files(plan.state_root, others[task].files, again)
+            assert values == again
+            found.append(values["sum"])
+    assert sum(found) == sum(n * 2 + 100 for n in range(6) if n != 3)
 
 
 def test_large_blocks_leave_before_the_end(plan, monkeypatch):

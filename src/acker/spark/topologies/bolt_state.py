@@ -10,20 +10,23 @@ import contextlib
 import pickle
 import reprlib
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from pyarrow import fs
 
 from acker._engine import storage
-from acker.errors import TopologyError
+from acker.errors import CheckpointError, TopologyError
 from acker.spark.paths import locate
 from acker.spark.topologies.tuple_blocks import dumps, why_not_pickled
 from acker.topology.state import KeyValueState
 
 # A chain of so many files is replaced by one.
 _CHAIN_MAX: Final = 10
+_OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3"})
+# What unpickling raises if the end is missing.
+CUT_SHORT: Final = (EOFError, pickle.UnpicklingError)
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,21 @@ class _Kept:
 
 
 def read_files(root: str, names: Iterable[str], values: dict[Any, Any]) -> None:
-    """Apply what some files of a chain have changed to a state, the oldest first."""
+    """Apply what some files of a chain have changed to a state, the oldest first.
+
+    Raises
+    ------
+    CheckpointError
+        A file is damaged.
+    """
     filesystem, base = locate(root)
     for name in names:
         with filesystem.open_input_stream(f"{base}/{name}") as stream:
-            changed, removed = pickle.loads(stream.read())
+            content = stream.read()
+        try:
+            changed, removed = pickle.loads(content)
+        except CUT_SHORT as fault:  # It was whole when its micro-batch was committed.
+            raise CheckpointError(f"{base}/{name}: damaged: {fault}; begin with a new checkpoint") from fault
         values.update(changed)
         for key in removed:
             values.pop(key, None)
@@ -138,20 +151,54 @@ def write_states(root: str, states: Mapping[int, Mapping[Any, Any]]) -> dict[int
 
 
 def _write(root: str, task: int, batch: int | str, content: bytes) -> str:
+    # A name of its own for each attempt: Spark may run two attempts of a task at once, and a commit names one of them.
     filesystem, base = locate(root)
     name = f"{task}/{batch}-{uuid.uuid4().hex[:12]}"
-    filesystem.create_dir(f"{base}/{task}", recursive=True)
+    make_folder(filesystem, f"{base}/{task}")
     write_file(filesystem, f"{base}/{name}", content)
     return name
 
 
+def make_folder(filesystem: fs.FileSystem, path: str) -> None:
+    """Make a folder of a checkpoint, if it is missing; see `write_file` for the error."""
+    with _telling(path):
+        filesystem.create_dir(path, recursive=True)
+
+
 def write_file(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
-    """Write a file whole or not at all; on a local disk it is synced. Object stores write whole files by themselves."""
-    if not isinstance(filesystem, fs.LocalFileSystem):
-        with filesystem.open_output_stream(path) as stream:
+    """Write a file whole or not at all, as far as the filesystem can; on a local disk it is synced.
+
+    Where a crash may leave a part of a file, its reader has to notice.
+
+    Raises
+    ------
+    CheckpointError
+        It cannot be written.
+    """
+    with _telling(path):
+        if isinstance(filesystem, fs.LocalFileSystem):
+            storage.write(path, [content])
+            return
+        # In an object store a file appears when it is closed; a move would be a copy.
+        is_store = filesystem.type_name in _OBJECT_STORES
+        folder, _, name = path.rpartition("/")
+        target = path if is_store else f"{folder}/.{name}.tmp"
+        with filesystem.open_output_stream(target) as stream:
             stream.write(content)
-        return
-    storage.write(path, [content])
+        if not is_store:
+            filesystem.move(target, path)
+
+
+@contextlib.contextmanager
+def _telling(path: str) -> Iterator[None]:
+    """Let an error say what was written: that of a full disk names no file."""
+    try:
+        yield
+    except OSError as fault:
+        raise CheckpointError(
+            f"{path}: the checkpoint cannot be written: {fault}; make room there, or let this user write, and start"
+            " again. All that was committed is as it was"
+        ) from fault
 
 
 class StateCleaner:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
+import re
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyarrow import fs
 
 from acker.errors import CheckpointError, TopologyError
 from acker.spark.paths import locate
-from acker.spark.topologies.bolt_state import StateChain, write_file
+from acker.spark.topologies.bolt_state import CUT_SHORT, StateChain, make_folder, write_file
 from acker.spark.topologies.mailbox import Letter
 from acker.topology.reasons import Reason
 
@@ -20,9 +22,12 @@ from acker.topology.reasons import Reason
 _KEPT: Final = 3
 _FORMAT: Final = 1
 _OWNER: Final = "owner"
+_NAME: Final = re.compile(r"(\d+)(?:\.(\d+))?")
 
 # A spout task and a tuple id.
 TupleKey = tuple[int, Hashable]
+
+logger = logging.getLogger("acker.spark")
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,16 @@ class BatchCommit:
     tasks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
+class _Version(NamedTuple):
+    """A file of the journal: of a micro-batch, whose commit may have been written again."""
+
+    batch: int
+    again: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.batch}.{self.again}" if self.again else str(self.batch)
+
+
 class Journal:
     """Reads and writes the journal below a checkpoint.
 
@@ -141,7 +156,7 @@ class Journal:
         self.root = root
         self._filesystem, self._base = locate(root)
         for name in ("plans", "commits"):
-            self._filesystem.create_dir(f"{self._base}/{name}", recursive=True)
+            make_folder(self._filesystem, f"{self._base}/{name}")
         self._token = uuid.uuid4().hex.encode()
 
     def claim(self) -> None:
@@ -150,39 +165,59 @@ class Journal:
 
     def last_commit(self) -> tuple[int, BatchCommit]:
         """Return the number of the last micro-batch that was committed, and how it ended; -1 before the first."""
-        numbers = self._numbers("commits")
-        return (numbers[-1], self._read("commits", numbers[-1])) if numbers else (-1, BatchCommit())
+        for version in reversed(self._versions("commits")):
+            commit = self._read("commits", version)
+            if commit is not None:
+                return version.batch, commit
+        return -1, BatchCommit()
 
     def plans(self) -> dict[int, BatchPlan]:
         """Return what micro-batches process, of the last ones."""
-        return {number: self._read("plans", number) for number in self._numbers("plans")}
+        plans = {version.batch: self._read("plans", version) for version in self._versions("plans")}
+        return {batch: plan for batch, plan in plans.items() if plan is not None}
 
     def write_plan(self, batch: int, plan: BatchPlan) -> None:
         """Write and sync what a micro-batch processes."""
-        self._write("plans", batch, plan)
+        self._write("plans", _Version(batch), plan)
 
     def commit(self, batch: int, commit: BatchCommit) -> None:
-        """Write and sync how a micro-batch ended, and remove what nobody needs any more."""
-        self._write("commits", batch, commit)
+        """Write and sync how a micro-batch ended, and remove what nobody needs any more.
+
+        A second commit of a micro-batch has a name of its own, so that the first one remains until it is whole.
+        """
+        before = self._versions("commits")
+        newest = _Version(batch, 1 + max((each.again for each in before if each.batch == batch), default=-1))
+        self._write("commits", newest, commit)
         for name in ("plans", "commits"):
-            for number in self._numbers(name):
-                if number <= batch - _KEPT:
-                    self._filesystem.delete_file(f"{self._base}/{name}/{number}")
+            for version in self._versions(name):
+                if version.batch <= batch - _KEPT or (
+                    name == "commits" and version.batch == batch and version < newest
+                ):
+                    self._filesystem.delete_file(f"{self._base}/{name}/{version}")
 
-    def _numbers(self, name: str) -> list[int]:
+    def _versions(self, name: str) -> list[_Version]:
+        """Return the files, the oldest first."""
         found = self._filesystem.get_file_info(fs.FileSelector(f"{self._base}/{name}"))
-        return sorted(int(each.base_name) for each in found if each.base_name.isdecimal())
+        named = (_NAME.fullmatch(each.base_name) for each in found)
+        return sorted(_Version(int(match[1]), int(match[2] or 0)) for match in named if match is not None)
 
-    def _read(self, name: str, batch: int) -> Any:
-        with self._filesystem.open_input_stream(f"{self._base}/{name}/{batch}") as stream:
-            version, content = pickle.loads(stream.read())
-        if version != _FORMAT:
+    def _read(self, name: str, version: _Version) -> Any:
+        """Return what a file holds; None if a crash, where files are not written at once, has left a part of it."""
+        path = f"{self._base}/{name}/{version}"
+        with self._filesystem.open_input_stream(path) as stream:
+            content = stream.read()
+        try:
+            number, content = pickle.loads(content)
+        except CUT_SHORT as fault:
+            logger.warning("%s: a part of the file is missing, so it does not count: %s", path, fault)
+            return None
+        if number != _FORMAT:
             raise CheckpointError(
-                f"{self.root}/{name}/{batch}: expected format {_FORMAT}, got {version}; another release wrote it"
+                f"{self.root}/{name}/{version}: expected format {_FORMAT}, got {number}; another release wrote it"
             )
         return content
 
-    def _write(self, name: str, batch: int, content: Any) -> None:
+    def _write(self, name: str, version: _Version, content: Any) -> None:
         with self._filesystem.open_input_stream(f"{self._base}/{_OWNER}") as stream:
             if stream.read() != self._token:
                 raise CheckpointError(
@@ -192,11 +227,11 @@ class Journal:
             pickled = pickle.dumps((_FORMAT, content), 5)
         except Exception as fault:
             raise TopologyError(
-                f"{self.root}: the tuples of micro-batch {batch} cannot be pickled for the journal ({fault}); let"
-                " spouts emit values and ids whose classes a later run can import, or set journaled = False in a spout"
-                " whose source delivers again what was not acked"
+                f"{self.root}: the tuples of micro-batch {version.batch} cannot be pickled for the journal ({fault});"
+                " let spouts emit values and ids whose classes a later run can import, or set journaled = False in a"
+                " spout whose source delivers again what was not acked"
             ) from fault
-        write_file(self._filesystem, f"{self._base}/{name}/{batch}", pickled)
+        write_file(self._filesystem, f"{self._base}/{name}/{version}", pickled)
 
 
 class MemoryJournal:
