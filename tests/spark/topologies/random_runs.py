@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from acker.cli.environment import spark_session
 from acker.local import read_state
 from acker.spark.topologies.spark_runtime import SparkRuntime
 from acker.testing import Scheduler
@@ -131,25 +132,27 @@ def main(arguments=None):
     parser.add_argument("--together", type=int, default=TOGETHER, help="run so many topologies as one")
     options = parser.parse_args(arguments)
 
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
     logging.disable(logging.CRITICAL)
+    # What components raise on purpose would be pages, so it goes into a file.
+    with (
+        tempfile.NamedTemporaryFile() as log,
+        spark_session("random topologies", "local[2]", driver_memory="1g", log=Path(log.name)) as spark,
+    ):
+        run_seeds(spark, options.seed, options.together, options.seconds)
+
+
+def run_seeds(spark, seed, together, seconds):
+    """Run new seeds for some time."""
     begin, ended, topologies = time.monotonic(), 0, 0
-    for first in itertools.count(options.seed, options.together):
-        seeds = range(first, first + options.together)
+    for first in itertools.count(seed, together):
+        seeds = range(first, first + together)
         with tempfile.TemporaryDirectory() as folder:
-            pending = (None, 3)[(first // options.together) % 5 == 0]
-            ended += check_alike(
-                spark, Path(folder), seeds, stateful=bool(first // options.together % 2), pending=pending
-            )
+            pending = (None, 3)[(first // together) % 5 == 0]
+            ended += check_alike(spark, Path(folder), seeds, stateful=bool(first // together % 2), pending=pending)
         topologies += len(seeds)
         say(f"seeds to {seeds.stop}: {topologies} topologies ended alike, {ended} outcomes")
-        if time.monotonic() - begin >= options.seconds:
+        if time.monotonic() - begin >= seconds:
             break
-    spark.stop()
 
 
 if __name__ == "__main__":
