@@ -59,14 +59,10 @@ def run(
         where the last run with this directory has stopped. Without it the topology is a batch job.
     trigger : str, optional
         How often a micro-batch of the stream begins, as Spark writes durations; by default "1 second".
-    hooks : sequence of Hook
-        They see the spouts. A bolt adds its own with `add_task_hook`.
-    environment : str, optional
-        Chooses the number of tasks of components that have one for each environment.
-    state : path or bytes, optional
-        As for `acker.local.run`: the states of stateful bolts, in a file of the driver that is read if it exists and
-        written at the end, or what `snapshot_state` returned. A topology may move from one process to Spark with it. A
-        checkpoint that has states of its own goes before the file.
+    hooks, environment, state
+        As for `acker.local.LocalRuntime`. Hooks see the spouts; a bolt adds its own with `add_task_hook`. A file of
+        states lies with the driver, and a topology may move from one process to Spark with it; a checkpoint that has
+        states of its own goes before the file.
 
     Returns
     -------
