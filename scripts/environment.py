@@ -42,20 +42,23 @@ class Needs(NamedTuple):
     brokers: tuple[str, ...] = ()
 
 
-EXPORTERS = ("prometheus", "otel")
+EXPORTERS = ("prometheus", "otel", "ui")
 CLIENTS = ("rabbitmq", "kafka", "redis", "sqs", "nats", "postgresql")
 # That of SQS comes with the packages of the tests.
 BROKERS = ("rabbitmq", "redis", "kafka", "nats", "postgresql")
+BROWSER = ("chromium",)
 LEVELS = {
     "build": Needs(),
     "run": Needs(extras=("spark", "cli"), groups=("plots",), jdk=True),
-    "quick": Needs(extras=("arrow", "cli", *EXPORTERS, *CLIENTS), groups=("test", "bench"), brokers=BROKERS),
+    "quick": Needs(
+        extras=("arrow", "cli", *EXPORTERS, *CLIENTS), groups=("test", "browser", "bench"), brokers=(*BROKERS, *BROWSER)
+    ),
     "lint": Needs(extras=("spark", "cli", *EXPORTERS, *CLIENTS), groups=("lint", "test", "plots")),
     "test": Needs(
         extras=("spark", "connect", "cli", *EXPORTERS, *CLIENTS),
-        groups=("lint", "test", "bench", "docs"),
+        groups=("lint", "test", "browser", "bench", "docs"),
         jdk=True,
-        brokers=BROKERS,
+        brokers=(*BROKERS, *BROWSER),
     ),
     "docs": Needs(extras=("spark", "cli", *EXPORTERS, *CLIENTS), groups=("docs",)),
     "bench": Needs(extras=("spark", "cli", *CLIENTS), groups=("test", "bench"), jdk=True, brokers=BROKERS),

@@ -62,10 +62,14 @@ NEED_CLIENTS = [
 ]
 collect_ignore_glob += NEED_CLIENTS if MISSING else []
 
+# The live page needs a server, and its tests in a browser a driver.
+collect_ignore_glob += [] if find_spec("starlette") else ["ui/*", "local/observe/test_live_view.py"]
+collect_ignore_glob += [] if find_spec("playwright") else ["ui/test_browser*.py"]
+
 # Names a server of Spark Connect for the tests, such as local[2]: set by tests/spark/test_connect.py.
 REMOTE = "ACKER_TESTS_REMOTE"
 
-SERVER_NAMES = ("rabbitmq", "redis", "kafka", "nats", "postgresql", "sqs")
+SERVER_NAMES = ("rabbitmq", "redis", "kafka", "nats", "postgresql", "sqs", "chromium")
 SHARED = {"spark": "the Spark session", **{name: f"the server {name}" for name in SERVER_NAMES}}
 SPARK_SESSION = SHARED["spark"]
 
@@ -203,6 +207,12 @@ def postgresql(tmp_path_factory):
 def sqs(tmp_path_factory):
     """A server that answers as SQS; `url` is for endpoint_url. A kill loses all that it holds."""
     yield from run_server("sqs", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    """A browser; `url` is for `connect_over_cdp`."""
+    yield from run_server("chromium", tmp_path_factory)
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """The servers of tests and examples: where each comes from, and how it is run. Standard library only."""
 
+from brokers.chromium import Chromium
 from brokers.kafka import Kafka
 from brokers.nats import NATS
 from brokers.postgresql import PostgreSQL
@@ -9,6 +10,7 @@ from brokers.server import Server
 from brokers.sqs import SQS
 
 BY_NAME: dict[str, type[Server]] = {
+    "chromium": Chromium,
     "kafka": Kafka,
     "nats": NATS,
     "postgresql": PostgreSQL,

@@ -90,11 +90,36 @@ class Packages(NamedTuple):
             raise NotBroughtError(f"the packages {', '.join(names)} hold no {self.program}")
 
     def _needed(self, listed: list[str], folder: Path) -> list[str]:
-        """Choose among a package and its dependencies: its parts, and the libraries that the system lacks."""
+        """Choose among a package and its dependencies: its parts, and the libraries of theirs that the system lacks."""
         installed = set(_run(["dpkg-query", "-W", "-f", "${Package}\n"], folder).splitlines())
-        own = {name for name in listed if name.startswith(self.parts)}
-        libraries = {name for name in listed if name.startswith("lib") and not UNNEEDED.fullmatch(name)}
-        return sorted(own | libraries - installed) if own else []
+        dependencies = _dependencies(listed)
+        own: set[str] = set()
+        libraries: set[str] = set()
+        found = [self.package]
+        while found:
+            name = found.pop()
+            # What is neither is not unpacked, so nothing needs its libraries.
+            chosen = own if name.startswith(self.parts) else libraries
+            if name in chosen or not (chosen is own or name.startswith("lib")):
+                continue
+            chosen.add(name)
+            found += dependencies.get(name, ())
+        missing = {name for name in libraries - installed if not UNNEEDED.fullmatch(name)}
+        return sorted((own | missing) & dependencies.keys())
+
+
+def _dependencies(listed: list[str]) -> dict[str, list[str]]:
+    """Return the packages in what `apt-cache depends` printed, with those that each depends on."""
+    found: dict[str, list[str]] = {}
+    behind: list[str] = []
+    for line in listed:
+        if line.startswith((" ", "|")):
+            behind.append(line.strip(" |").rpartition(": ")[2])
+        else:
+            behind = []
+            if not line.startswith("<"):  # a name that other packages provide
+                found[line] = behind
+    return found
 
 
 def library_path(root: Path) -> dict[str, str]:
