@@ -20,7 +20,7 @@ IN_ENV = sh scripts/in_env.sh
 PYTEST = python -m pytest -n logical --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test spark-versions quick sanitize soak mutants bench docs build lint format doctor wheel
+.PHONY: help run test spark-versions quick sanitize soak mutants bench screenshots docs build lint format doctor wheel
 .PHONY: release-check clean distclean
 
 help:  ## list the targets
@@ -66,6 +66,10 @@ bench:  ## times by pytest-benchmark, then ratios as a table and in build/bench.
 	@$(IN_ENV) python -m pytest benchmarks --quiet --benchmark-enable --benchmark-timer=time.process_time \
 	    --benchmark-columns=median,iqr,rounds --benchmark-sort=name
 	@$(IN_ENV) python -m benchmarks.suite --json build/bench.json $(ARGS)
+
+screenshots:  ## the pictures of the live page in docs/screenshots, by the browser of the tests
+	@$(SETUP) test
+	@$(IN_ENV) python -m tests.ui.screenshots
 
 docs:  ## the site, in build/docs: drawings and tables of results brought up to date, warnings are errors
 	@$(SETUP) docs

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Exceptions that no user can catch, and why.
 NOT_EXPORTED = {
+    "ActionError": "the live page turns it into an answer",
     "SetupError": "the command line turns it into one sentence and exit code 4",
     "UsageError": "the command line turns it into one sentence and exit code 2",
 }

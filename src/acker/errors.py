@@ -114,6 +114,10 @@ class ConnectionLostError(AckerError, ConnectionError):
     """A broker cannot be reached, or a connection to it was lost; a later attempt may succeed."""
 
 
+class PageError(AckerError, OSError):
+    """The live page cannot listen on its address; the text says why, and what to do. Nothing was started."""
+
+
 class PublishError(AckerError, RuntimeError):
     """A broker has not confirmed a message; the text says why. The message may have been written nevertheless."""
 

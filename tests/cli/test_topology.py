@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -287,6 +288,30 @@ def test_a_port_that_is_taken_is_a_usage_error(invoke, runtime) -> None:
         answer = invoke("run", "jobs:Fine", "--prometheus", taken.port)
     assert answer.exit_code == 2
     assert answer.output.endswith("in use: take another port, or 0 for a free one\n")
+
+
+def test_a_live_page_needs_an_address_that_is_free(invoke) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        answer = invoke("run", "jobs:Fine", "--ui", str(taken.getsockname()[1]))
+    assert answer.exit_code == 2
+    assert answer.output.endswith("in use: take another port, or 0 for a free one\n")
+    answer = invoke("run", "--ui", "jobs:Fine", "jobs:Fine")
+    assert answer.exit_code == 2 and "--ui: expected HOST:PORT, HOST or PORT, got 'jobs:Fine'" in answer.output
+    answer = invoke("run", "jobs:Fine", "--ui-values")
+    assert answer.exit_code == 2 and "add --ui" in answer.output
+
+
+def test_a_live_page_is_shown_while_it_runs(start) -> None:
+    program = start("run", "jobs:Runs", "--ui", "0", "--ui-values")
+    url, _, token = program.wait_for("live page of Runs: ").split()[-1].partition("#token=")
+    with urllib.request.urlopen(f"{url}api/view", timeout=30) as answer:
+        view = json.loads(answer.read())
+    assert (view["name"], view["dead_letters"]["values"]) == ("Runs", True)
+    request = urllib.request.Request(f"{url}api/actions/pause", headers={"x-acker-token": token}, method="POST")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert json.loads(answer.read()) == {"did": "paused the spouts"}
+    program.process.send_signal(signal.SIGINT)
+    assert program.end() == 0, program.said
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])

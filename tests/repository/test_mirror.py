@@ -43,6 +43,14 @@ TESTED_WITH_OTHERS = {
     "local/test_runtime.py": ["local/executors/acker", "local/executors/base", "local/executors/bolt"],
     "local/test_states.py": ["local/executors/state_gate"],
     "local/test_scenarios.py": ["local/executors/spout"],
+    "local/observe/test_live_view.py": [
+        "local/observe/actions",
+        "local/observe/components_view",
+        "local/observe/failures",
+        "local/observe/holders",
+        "local/observe/live_page",
+        "local/observe/open_trees",
+    ],
     "local/observe/test_metrics.py": ["local/observe/readings"],
     "local/observe/test_tracing.py": ["local/observe/sampling"],
     "testing/test_clock.py": ["local/clock"],
@@ -68,6 +76,7 @@ TESTED_WITH_OTHERS = {
     "topology/test_drawing.py": ["topology/layout"],
     "topology/test_graph.py": ["topology/checks", "topology/definition", "topology/specs", "topology/suggestions"],
     "topology/test_spout.py": ["topology/backoff", "topology/replays"],
+    "ui/test_server.py": ["ui/app", "ui/feed", "ui/guard", "ui/opening", "ui/source"],
     "test_streamparse.py": [
         "topology/dsl/component",
         "topology/dsl/stream",
@@ -97,7 +106,7 @@ TESTED_WITH_OTHERS = {
     ],
     "spark/streams/test_microbatch.py": ["spark/streams/shard_rules"],
     "spark/streams/test_plan.py": ["spark/event_columns", "spark/streams/operator"],
-    "spark/streams/test_listener.py": ["spark/streams/reports"],
+    "spark/streams/test_listener.py": ["spark/streams/reports", "spark/streams/streams_view"],
     "spark/streams/test_replay_ledger.py": ["spark/folders"],
 }
 

@@ -14,6 +14,7 @@ from acker import __version__
 from acker.cli.environment import SetupError
 from acker.cli.load import UsageError
 from acker.errors import TopologyError
+from acker.ui.options import PORT
 
 EXIT_CODES = """
 \b
@@ -148,6 +149,14 @@ _environment_option = click.option(
     metavar="PORT",
     help="Serve metrics on this port; 0 takes a free one.",
 )
+@click.option(
+    "--ui",
+    is_flag=False,
+    flag_value=str(PORT),
+    metavar="[HOST:PORT]",
+    help="Show a live page on this address, by default 127.0.0.1:8790; port 0 takes a free one. Its URL is printed.",
+)
+@click.option("--ui-values", is_flag=True, help="Let the live page show the values of dead letters.")
 @click.option("--no-restart", is_flag=True, help="End the topology at the first exception.")
 @click.option(
     "--max-restarts", type=click.IntRange(0), help="End the topology after this many restarts in a row.  [default: 5]"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from acker.spark.topologies.spark_runtime import SparkRuntime
     from acker.topology import Graph, Topology
+    from acker.ui import LivePage
 
 # Where one of these is set, Spark may find a master in its own settings.
 _SPARK_VARIABLES: Final = ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
@@ -58,6 +59,7 @@ class OnSpark(NamedTuple):
         conf: Mapping[str, Any],
         environment: str | None,
         state: Path | None = None,
+        ui: LivePage | None = None,
     ) -> Iterator[SparkRuntime]:
         """Start Spark; give a runtime for the topology, which was not started."""
         require("pyspark", "pyarrow", "pandas", extra="spark")
@@ -77,7 +79,7 @@ class OnSpark(NamedTuple):
             check_session(spark)
             stack.enter_context(pickled_by_value(Path.cwd()))
             with blame_state():
-                runtime = SparkRuntime(graph, options, spark, checkpoint=self.checkpoint, state=state)
+                runtime = SparkRuntime(graph, options, spark, checkpoint=self.checkpoint, state=state, ui=ui)
             yield runtime
 
     def run_until(self, runtime: Any) -> Callable[[str | None], None]:

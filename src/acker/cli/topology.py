@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from acker.cli.environment import require
 from acker.cli.load import UsageError, blame_state, load
 from acker.cli.table import line, quantity, terminal_table
+from acker.errors import PageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from acker.local import LocalRuntime
     from acker.local.observe.metrics import RunReport, RuntimeStats
     from acker.topology import Graph
+    from acker.ui import LivePage
 
 # How often the table of a terminal is redrawn, and how often a line is printed elsewhere.
 _DRAWN_A_SECOND: Final = 4
@@ -42,6 +45,8 @@ def main(
     reports: tuple[Path, ...],
     trace: int | None,
     prometheus: int | None,
+    ui: str | None = None,
+    ui_values: bool = False,
     no_restart: bool,
     max_restarts: int | None,
     state: Path | None,
@@ -55,6 +60,7 @@ def main(
     require("rich", extra="cli")
     if prometheus is not None:
         require("prometheus_client", extra="prometheus")
+    page = _page_of(ui, values=ui_values)
     if on is not None:
         restarts = {"--no-restart": no_restart or None, "--max-restarts": max_restarts}
         on.refuse_local_options({"--trace": trace, **restarts})
@@ -71,10 +77,15 @@ def main(
     with ExitStack() as stack:
         runtime: LocalRuntime
         if on is None:
-            options: dict[str, Any] = {"max_restarts": max_restarts, "environment": environment, "state": state}
+            options: dict[str, Any] = {
+                "max_restarts": max_restarts,
+                "environment": environment,
+                "state": state,
+                "ui": page,
+            }
             runtime = _local_runtime(topology, conf, no_restart=no_restart or None, **options)
         else:
-            runtime = stack.enter_context(on.runtime(topology, conf, environment, state))
+            runtime = stack.enter_context(on.runtime(topology, conf, environment, state, page))
         if prometheus is not None:
             stack.enter_context(_serve_metrics(runtime, prometheus, console))
         stack.enter_context(stop_on_signals(runtime))
@@ -91,6 +102,23 @@ def main(
         write_report(result, runtime.graph, report, crash)
         _say(console, f"report: {report}")
     return exit_code(result)
+
+
+def _page_of(ui: str | None, *, values: bool) -> LivePage | None:
+    """Return the options of the live page, if one is wanted."""
+    from acker.errors import ArgumentValueError
+    from acker.ui.options import live_page_of
+
+    if ui is None:
+        if values:
+            raise UsageError("--ui-values shows values on the live page: add --ui")
+        return None
+    require("starlette", "uvicorn", "prometheus_client", extra="ui")
+    try:
+        page = live_page_of(ui)
+    except ArgumentValueError as fault:
+        raise UsageError(f"--{fault}: put the option behind the topology") from fault
+    return None if page is None else dataclasses.replace(page, values=values)
 
 
 def _local_runtime(topology: Any, conf: Mapping[str, Any], **options: Any) -> LocalRuntime:
@@ -111,6 +139,8 @@ def _run(runtime: LocalRuntime, run: Callable[[], object], console: Console) -> 
                 f"{quantity(tasks, 'task')}; Ctrl-C drains it and stops, a second one stops it at once",
             )
             run()
+        except PageError as fault:
+            raise UsageError(f"--{fault}") from fault
         except Exception:
             # The error of the topology is in the report; any other one is a bug of the runtime.
             if runtime.error is None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from acker._engine.ids import IdGenerator
 from acker.connectors.attempts import Attempt
@@ -23,7 +23,13 @@ from acker.connectors.publisher import Publisher
 from acker.connectors.source import Source
 from acker.connectors.trees import MessageTrees, task_stats
 from acker.errors import ArgumentTypeError, ForkedError
+from acker.local.observe.failures import FailureLog
 from acker.local.observe.metrics import RuntimeState, RuntimeStats
+from acker.ui.opening import open_page
+from acker.ui.options import LivePage, PageChoice, live_page_of
+
+if TYPE_CHECKING:
+    from acker.ui.server import LiveServer
 
 # A tree times out after 1 to 1 + 1 / (buckets - 1) times the timeout.
 _BUCKETS: Final = 5
@@ -70,6 +76,14 @@ class Consumer:
         cost ten times as much. By default a handle remembers the line only.
     name : str, optional
         For logs, metrics and threads; by default that of the source.
+    ui : LivePage, bool, int or str, optional
+        Show a live page while the consumer runs: True, a port, "HOST:PORT" or an `acker.ui.LivePage`. Its URL is
+        printed at the start.
+
+    Attributes
+    ----------
+    page : LiveServer or None
+        The live page from the start on, if `ui` asked for one.
 
     Raises
     ------
@@ -100,6 +114,7 @@ class Consumer:
         deliveries_max: int | None = None,
         trace: bool = False,
         name: str | None = None,
+        ui: PageChoice = None,
     ) -> None:
         if not isinstance(source, Source):
             # Without the value, which may be a URL with a password.
@@ -123,6 +138,9 @@ class Consumer:
         self.post: Callable[[Row], None] = self._intake.post
         self.post_quietly: Callable[[Row], None] = self._intake.post_quietly
         self.post_unlocked: Callable[[Row], None] = self._intake.post_unlocked
+        self.page: LiveServer | None = None
+        self._page_options = live_page_of(ui)
+        self._timeout_secs = timeout_secs
         self._started: float | None = None
         self._starting = threading.Lock()
 
@@ -140,8 +158,18 @@ class Consumer:
             self._start()
 
     def _start(self) -> None:
+        if self._started is None and self._page_options is not None:
+            self.page = self._open_page(self._page_options)
         self._intake.start()
         self._started = time.monotonic()
+
+    def _open_page(self, options: LivePage) -> LiveServer:
+        # Without a page nothing of it is imported.
+        from acker.connectors.consumer_view import ConsumerView
+
+        failures = self._intake.settlement.failures = FailureLog()
+        arguments = (self.name, self._intake, self.stats, self.post, self._timeout_secs, failures)
+        return open_page(ConsumerView(*arguments, values=options.values), options)
 
     def _ensure_started(self) -> None:
         self._refuse_fork()
@@ -169,6 +197,8 @@ class Consumer:
         if is_started:
             self._intake.stop()
             self._intake.join()
+        if self.page is not None:
+            self.page.close()
 
     def __enter__(self) -> Self:
         self._ensure_started()

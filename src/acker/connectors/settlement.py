@@ -14,6 +14,7 @@ from acker.connectors.dead_letters import DeadLetterWriter
 from acker.connectors.options import BROKER, IntakeOptions
 from acker.connectors.source import Delivery, Source
 from acker.errors import ArgumentValueError
+from acker.local.observe.failures import FailureLog
 from acker.local.observe.metrics import LatencyRecorder
 from acker.topology.backoff import backoff
 from acker.topology.reasons import Reason, ReasonKind
@@ -49,6 +50,8 @@ class Settlement:
         Whether attempts that fail go back to the broker.
     confirmed : deque of Attempt
         Dead letters that were confirmed, and whose acks are to follow.
+    failures : FailureLog or None
+        Where failures and dead letters are recorded, for the live page.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Settlement:
         self._done: list[Attempt] = []
         self._failed: deque[tuple[Callable[[Attempt], None], Attempt]] = deque()
         self._back: list[Delivery] = []
+        self.failures: FailureLog | None = None
         self._source = source
         self._options = options
         self._logger = logger
@@ -133,6 +137,9 @@ class Settlement:
             self.counts.timed_out += 1
         else:
             self.counts.failed += 1
+        if self.failures is not None:
+            elapsed_ms = (time.monotonic_ns() - attempt.since_ns) // 1_000_000
+            self.failures.record(self._source.name, 1, attempt.delivery.key, attempt.reason, elapsed_ms)
         is_last = is_final or (self._options.attempts_max is not None and attempt.tries >= self._options.attempts_max)
         if is_last and self._options.dead_letters is not None:
             self._give_up(attempt)
@@ -180,6 +187,8 @@ class Settlement:
     def _give_up(self, attempt: Attempt) -> None:
         """Write a dead letter; the ack follows when it is confirmed."""
         key, reason = attempt.delivery.key, attempt.reason
+        if self.failures is not None and reason is not None:
+            self.failures.record_dead_letter(self._source.name, 1, key, attempt.delivery, reason)
         self._logger.error("%s: gave up %s after attempt %d: %s", self._source.name, key, attempt.number, reason)
         if self._writer is not None:
             attempt.state = "dead"

@@ -21,6 +21,7 @@ from acker._engine.protocol import Outcome
 from acker._flow import AckSender, BoltEmitter, Emitter, Outlet, PendingTuple, Route, SpoutEmitter
 from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError
 from acker.local.clock import Clock
+from acker.local.observe.failures import FailureLog
 from acker.local.observe.hooks import Hook, check_hook
 from acker.local.observe.metrics import LatencyRecorder
 from acker.local.observe.sampling import Sampler
@@ -46,6 +47,7 @@ class ExecutorParts:
     ack_sender: AckSender
     hooks: Sequence[Hook] = ()
     sampler: Sampler | None = None
+    failures: FailureLog | None = None
 
 
 class LocalCollector(Emitter):
@@ -91,6 +93,7 @@ class LocalCollector(Emitter):
         # The conf and context that hooks get when a task starts.
         self._hook_arguments: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
         self._sampler = parts.sampler
+        self._failures = parts.failures
         self.has_observers = bool(parts.hooks) or parts.sampler is not None
 
     def now_ms(self) -> int:
@@ -324,9 +327,16 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         self.outcomes[reason.kind] += 1
         if self._sampler is not None:
             self._sampler.record_end(open_.root_id, self.component, tup_id, reason)
+        if self._failures is not None:
+            elapsed_ms = (self._clock.now_ns() - open_.emitted_ns) // _NS_PER_MS
+            self._failures.record(self.component, self.task, tup_id, reason, elapsed_ms)
         for hook in self._hooks:
             hook.spout_fail(self.component, self.task, tup_id, reason)
         return reason
+
+    def attempt_of(self, tup_id: Hashable) -> int:
+        """Return the number of the open emission of a tuple, from 1."""
+        return self._fails.get(tup_id, 0) + 1
 
     def is_settled(self) -> bool:
         """Return whether the outcome of every tree that `fail_all` failed was delivered."""

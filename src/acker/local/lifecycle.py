@@ -118,6 +118,11 @@ class Lifecycle(TopologyRun):
         self._pause_asked = paused
         self.signal.set()
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the spouts are paused, or will be at once."""
+        return self._pause_asked
+
     # Steps.
 
     def step(self, limit: int = 0) -> bool:  # noqa: ARG002  Executors take one.

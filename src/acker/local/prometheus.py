@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
@@ -115,6 +115,13 @@ class MetricsServer:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def exposition(runtime: HasStats) -> bytes:
+    """Return the figures of a runtime in Prometheus's text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(RuntimeCollector(runtime))
+    return generate_latest(registry)
 
 
 def serve(runtime: HasStats, port: int, host: str = "127.0.0.1") -> MetricsServer:

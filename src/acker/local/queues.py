@@ -59,6 +59,11 @@ class Queue(Generic[Item]):
         with self._lock:
             return self._chunks.popleft() if self._chunks else None
 
+    def chunks(self) -> list[Item]:
+        """Return a copy of what waits, the oldest chunk first. Any thread may call it."""
+        with self._lock:
+            return list(self._chunks)
+
     def done(self, items: int) -> None:
         """Make room for `items` items, which the consumer has processed."""
         with self._lock:

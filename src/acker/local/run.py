@@ -19,6 +19,7 @@ from acker.local.runtime import LocalRuntime
 from acker.local.until import parse_until
 from acker.topology.definition import Topology
 from acker.topology.graph import Graph
+from acker.ui.options import PageChoice
 
 logger = logging.getLogger("acker.local")
 
@@ -35,6 +36,7 @@ def run(
     no_restart: bool | None = None,
     environment: str | None = None,
     state: str | os.PathLike[str] | bytes | None = None,
+    ui: PageChoice = None,
 ) -> RunReport:
     """Run a topology until a condition holds or it is stopped; return its report.
 
@@ -46,7 +48,7 @@ def run(
     until : str, int or None
         "drained": every spout has called `finish`, and nothing is pending. A time from this call, such as "30s",
         `initialize` of the components included. A number of acked trees. None: until stopped.
-    clock, hooks, seed, max_restarts, no_restart, environment, state
+    clock, hooks, seed, max_restarts, no_restart, environment, state, ui
         As for `LocalRuntime`.
 
     Returns
@@ -76,6 +78,7 @@ def run(
         no_restart=no_restart,
         environment=environment,
         state=state,
+        ui=ui,
     )
     with stop_on_signals(runtime):
         try:

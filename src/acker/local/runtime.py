@@ -20,6 +20,7 @@ from acker.local.executors.base import Executor
 from acker.local.executors.bolt import BoltExecutor
 from acker.local.lifecycle import Lifecycle, Limits
 from acker.local.observe.hooks import Hook, check_hook
+from acker.local.observe.live_page import HasPage, RuntimePage
 from acker.local.observe.metrics import RunReport, RuntimeState, RuntimeStats
 from acker.local.observe.readings import busy_ms, read_tasks
 from acker.local.observe.sampling import Sampler
@@ -31,6 +32,7 @@ from acker.topology.checks import check_for_one_process
 from acker.topology.conf import check, inert_options, resolve
 from acker.topology.definition import Topology
 from acker.topology.graph import Graph, graph_of
+from acker.ui.options import PageChoice
 
 _NS: Final = 1_000_000_000
 _NS_PER_MS: Final = 1_000_000
@@ -45,7 +47,7 @@ _LOOK_SECONDS: Final = 0.1
 logger = logging.getLogger("acker.local")
 
 
-class LocalRuntime(StateSnapshots):
+class LocalRuntime(StateSnapshots, HasPage):
     """Runs a topology in threads of this process, tracked by native ackers.
 
     Parameters
@@ -91,9 +93,11 @@ class LocalRuntime(StateSnapshots):
         threads: bool = True,
         environment: str | None = None,
         state: str | os.PathLike[str] | bytes | None = None,
+        ui: PageChoice = None,
     ) -> None:
         for hook in hooks:
             check_hook(hook)
+        self.live = RuntimePage(ui)
         graph = graph_of(topology, environment)
         # The options of this call override those of the definition.
         overrides = _check_conf(conf)
@@ -114,7 +118,7 @@ class LocalRuntime(StateSnapshots):
             make_executors=self._make_executors,
             spawn=self._spawn,
             find_stall=self._find_stall,
-            holders=self._holders,
+            holders=lambda: "; ".join(suspects(self.stats().tasks, self._busy_ms())) or "no task",
             save_states=lambda: self._states.save_at_end(self._bolts()),
             limits=_limits_of(options, timeout_ns, max_restarts, no_restart),
         )
@@ -139,6 +143,7 @@ class LocalRuntime(StateSnapshots):
             random.Random(seed),
             seed is not None,
             self._states,
+            self.live.failures,
         )
 
     # Start and stop.
@@ -153,6 +158,7 @@ class LocalRuntime(StateSnapshots):
         """
         if self._started:
             raise RuntimeStateError("a LocalRuntime can be started only once; make another one")
+        self.live.open(self, self._sampler)
         self._started = True
         self._started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._started_ns = self.lifecycle.started_ns = self.clock.now_ns()
@@ -248,6 +254,7 @@ class LocalRuntime(StateSnapshots):
                 if executor.thread is not None and not executor.abandoned:
                     executor.thread.join()
         self._ended_ns = self.clock.now_ns()
+        self.live.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -337,9 +344,6 @@ class LocalRuntime(StateSnapshots):
         if not self._watchdog.is_stalled(now_ms, self.lifecycle.acked_count(), self.lifecycle.pending_count()):
             return None
         return self._watchdog.look(now_ms, self.stats(), self._busy_ms())
-
-    def _holders(self) -> str:
-        return "; ".join(suspects(self.stats().tasks, self._busy_ms())) or "no task"
 
     def _busy_ms(self) -> dict[int, int]:
         return busy_ms(self.lifecycle.executors or (), self.clock.now_ns())

@@ -21,6 +21,7 @@ from acker.local.executors.asynchronous import AsyncBoltExecutor, AsyncBoltTask,
 from acker.local.executors.bolt import BoltExecutor, BoltTask, sample_interval
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
 from acker.local.executors.state_gate import StateGate
+from acker.local.observe.failures import FailureLog
 from acker.local.observe.hooks import Hook
 from acker.local.observe.sampling import Sampler
 from acker.local.queues import Outbox, TupleQueue
@@ -64,6 +65,7 @@ class RuntimeParts:
     rng: random.Random
     seeded: bool
     states: TaskStates
+    failures: FailureLog | None = None
 
 
 class ExecutorSet:
@@ -173,7 +175,7 @@ class ExecutorSet:
     def _make_task(self, node: Node, executor: SpoutExecutor | BoltExecutor, task: int) -> SpoutTask | BoltTask:
         parts, options = self._parts, self._options[node.name]
         outbox = executor.outbox
-        shared = ExecutorParts(parts.clock, outbox, executor.ack_sender, parts.hooks, parts.sampler)
+        shared = ExecutorParts(parts.clock, outbox, executor.ack_sender, parts.hooks, parts.sampler, parts.failures)
         ids = self._ids_of(node, task)
         outlets: dict[int, Outlet] = {}
         arguments = (node.name, task, self._routes(node, task, outbox, outlets), outlets.values(), ids, shared)
@@ -186,6 +188,9 @@ class ExecutorSet:
             bind = functools.partial(self._bind, node, task, collector, None)
             spout = self._make_component(node)
             assert isinstance(spout, Spout)
+            if parts.failures is not None and isinstance(spout, ReliableSpout):
+                record = functools.partial(parts.failures.record_dead_letter, node.name, task)
+                spout._replays.on_dead_letter = record
             made = kind(spout, bind, collector, options["topology.max.spout.pending"])
             if isinstance(made, AsyncSpoutTask) and isinstance(executor, AsyncSpoutExecutor):
                 made.executor, made.loop = executor, executor.loop

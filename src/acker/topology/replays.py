@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from acker.topology.reasons import Reason
 
 
 @dataclass(slots=True)
@@ -30,9 +32,16 @@ class ReplayTable:
     """The tuples of a reliable spout that are open or wait for their replay, by their ids.
 
     It outlives the spout: after a restart the runtime hands it to the new instance.
+
+    Attributes
+    ----------
+    entries : dict
+    on_dead_letter : callable, optional
+        Called with the id, the entry and the reason of each tuple that failed too often.
     """
 
     def __init__(self) -> None:
+        self.on_dead_letter: Callable[[Hashable, ReplayEntry, Reason], None] | None = None
         self.entries: dict[Hashable, ReplayEntry] = {}
         # (due_ms, sequence number, tup_id). A row is stale unless its entry is still due then: acks leave rows behind.
         self._heap: list[tuple[int, int, Hashable]] = []
@@ -70,6 +79,21 @@ class ReplayTable:
         for tup_id, entry in self.entries.items():
             if entry.due_ms is None and tup_id not in open_ids:
                 self.schedule(tup_id, due_ms, counted=False)
+
+    def give_up(self, tup_id: Hashable, reason: Reason) -> ReplayEntry:
+        """Remove a tuple that failed too often; return its entry."""
+        entry = self.entries.pop(tup_id)
+        if self.on_dead_letter is not None:
+            self.on_dead_letter(tup_id, entry, reason)
+        return entry
+
+    def revive(self, tup_id: Hashable, entry: ReplayEntry, due_ms: int) -> bool:
+        """Take back a tuple that was given up, as if it were new; return False if its id is in use again."""
+        if tup_id in self.entries:
+            return False
+        self.entries[tup_id] = ReplayEntry(entry.values, entry.stream, entry.direct_task, attempt=1)
+        self.schedule(tup_id, due_ms, counted=False)
+        return True
 
     def forget(self, tup_id: Hashable) -> ReplayEntry | None:
         """Remove a tuple; return its entry, if any."""

@@ -280,8 +280,7 @@ class ReliableSpout(Spout):
         self._replays.schedule(tup_id, self._collector.now_ms() + round(secs * 1000), counted=counted)
 
     def _end_replays(self, tup_id: Any, reason: Reason) -> None:
-        entry = self._replays.forget(tup_id)
-        assert entry is not None
+        entry = self._replays.give_up(tup_id, reason)
         self.dead_letter(tup_id, entry.values, reason)
 
     def dead_letter(self, tup_id: Any, values: Sequence[Any], reason: Reason) -> None:

@@ -1,5 +1,6 @@
 """Reports of shards, as a real query brings them to listeners and to lastProgress."""
 
+import json
 import logging
 import queue
 
@@ -12,6 +13,9 @@ from acker._engine.protocol import COUNTERS
 from acker.spark import AckerListener, batch_report
 from acker.spark.streams.listener import METRICS, shard_reports, sum_reports
 from acker.spark.streams.reports import SHARDS, MicroBatchReport
+from acker.spark.streams.streams_view import SeenMicroBatch, StreamFigures, StreamsView
+from acker.ui import LivePage
+from tests.ui.fakes import ask
 
 
 def report(shard, batch_id=0, **fields):
@@ -22,8 +26,8 @@ def report(shard, batch_id=0, **fields):
 class Told(AckerListener):
     """Says when Spark has told it something."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, **options):
+        super().__init__(**options)
         self.progress, self.ended = queue.Queue(), queue.Queue()
 
     def onQueryProgress(self, event):  # noqa: N802
@@ -38,8 +42,8 @@ class Told(AckerListener):
 class Watched:
     """A query that is fed reports, one micro-batch a call of `run`, and a listener."""
 
-    def __init__(self, spark, folder):
-        self.listener = Told()
+    def __init__(self, spark, folder, **options):
+        self.listener = Told(**options)
         self._spark, self._files, self._checkpoint = spark, folder / "files", folder / "checkpoint"
         self._files.mkdir()
         self._written = 0
@@ -207,3 +211,58 @@ def test_the_table_of_metrics_is_of_fields_that_there_are():
         "skipped",
     }
     assert {f"acker.trees.{field}" for field in COUNTERS} <= set(names)
+
+
+@pytest.mark.spark
+def test_the_live_page_shows_micro_batches_and_shards(spark, tmp_path):
+    made = Watched(spark, tmp_path, ui=LivePage(port=0, interval_secs=0.05))
+    page = made.listener.page
+
+    def view():
+        return json.loads(ask(page, "/api/view")[2])
+
+    spark.streams.addListener(made.listener)
+    try:
+        assert view()["state"] == "new" and view()["headline"]["text"].startswith("Waiting for the first micro-batch")
+        gauges = {"pending": 5, "open": 4, "oldest_age_ms": 7_000, "state_bytes": 1_000}
+        made.run([report(0, messages=9, acked=3, **gauges), report(1, messages=2, acked=1, timed_out=1)])
+        while not (now := view())["tables"][0]["rows"]:
+            pass
+        assert (now["kind"], now["state"]) == ("stream", "running")
+        assert {name: now["totals"][name] for name in ("acked", "timed_out", "messages")} == {
+            "acked": 4,
+            "timed_out": 1,
+            "messages": 11,
+        }
+        assert now["tables"][0]["rows"][0][0] == "orders 0" and now["tables"][0]["rows"][0][2:4] == [11, 4]
+        assert now["open_trees"] is None and now["actions"] == ["log-level"]
+        assert b'acker_messages_acked_total{acker="acker",query="orders"} 4.0' in ask(page, "/metrics")[2]
+        stats = json.loads(ask(page, "/api/stats")[2])
+        assert stats["acker.messages.acked"] == [{"query": "orders", "acker": "acker", "value": 4}]
+    finally:
+        spark.streams.removeListener(made.listener)
+        made.listener.close()
+    with pytest.raises(ConnectionRefusedError):
+        ask(page, "/")
+    made.listener.close()
+
+
+def figures(*shards, batches=()):
+    sums = dict.fromkeys(MicroBatchReport._fields, 0)
+    return StreamFigures(sums, [("orders", "acker", each) for each in shards], list(batches), {})
+
+
+def test_the_headline_of_the_page_tells_the_last_micro_batch():
+    def headline(*shards, **lists):
+        return StreamsView(lambda: figures(*shards, **lists), METRICS).view()["headline"]
+
+    assert headline()["tone"] == "idle"
+    last = SeenMicroBatch(0, "orders", "acker", 7, report(-1, acked=1_200, messages=1_300), 250)
+    assert headline(batches=[last]) == {"tone": "idle", "text": "No query runs."}
+    held = report(0, pending=2, oldest_age_ms=12_000)
+    assert headline(held, batches=[last]) == {
+        "tone": "good",
+        "text": "The last micro-batch of orders acked 1,200. 2 trees are pending, the oldest for 12.0 s.",
+    }
+    lost = last._replace(report=report(-1, acked=1, failed=2, timed_out=1))
+    assert headline(held, batches=[lost])["tone"] == "fair"

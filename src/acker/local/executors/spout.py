@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
+from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -167,9 +168,15 @@ class SpoutExecutor(ComponentExecutor):
         # Not bounded by its capacity: the ackers never wait, and there are no more outcomes than open trees.
         self.inbox: OutcomeQueue = Queue(capacity, self.signal)
         self.track_again = False
+        self._requests: deque[Callable[[], object]] = deque()
         self.outbox.keep_alive = self._keep_alive
         self._poll_ns = poll_ns
         self._idle_until: int | None = None
+
+    def request(self, call: Callable[[], object]) -> None:
+        """Have a function called between two calls of the spouts. Any thread may ask."""
+        self._requests.append(call)
+        self.signal.set()
 
     def deadline_ns(self) -> int | None:
         """Return when a replay or a `keep_alive` is due."""
@@ -245,6 +252,8 @@ class SpoutExecutor(ComponentExecutor):
             for task in self.tasks:
                 task.collector.track_again()
             self.ack_sender.send()
+        while self._requests:
+            self._requests.popleft()()
         if mode is Mode.SETTLE:
             return worked
         for task in self.tasks:

@@ -56,6 +56,8 @@ class Histogram:
             return NotImplemented
         if self.bounds_ns != other.bounds_ns:
             raise ValueError("cannot add two histograms with different buckets")
+        if not (self.total and other.total):
+            return self if self.total else other
         counts = tuple(map(sum, zip(self.counts, other.counts, strict=True)))
         return Histogram(self.bounds_ns, counts, self.total + other.total, self.sum_ns + other.sum_ns)
 

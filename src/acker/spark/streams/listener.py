@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -12,6 +14,9 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from acker._engine.protocol import COUNTERS
 from acker.spark.options import DEFAULT_NAME
 from acker.spark.streams.reports import SHARDS, SKIPPED, SKIPPED_SUFFIX, MicroBatchReport
+from acker.spark.streams.streams_view import BATCHES_MAX, SeenMicroBatch, StreamFigures, StreamsView
+from acker.ui.opening import open_page
+from acker.ui.options import PageChoice, live_page_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
         StreamingQueryProgress,
     )
+
+    from acker.ui.server import LiveServer
 
 _log: Final = logging.getLogger("acker.spark")
 
@@ -215,6 +222,15 @@ class AckerListener(StreamingQueryListener):
     again. Gauges end with the query. Spark calls listeners a moment after the micro-batch, from a thread of its own;
     no error is raised into it.
 
+    Parameters
+    ----------
+    ui : LivePage, bool, int or str, optional
+        Show a live page until `close`: True, a port, "HOST:PORT" or an `acker.ui.LivePage`. Its URL is printed.
+
+    Attributes
+    ----------
+    page : LiveServer or None
+
     Examples
     --------
     >>> import acker.spark as aspark
@@ -224,9 +240,27 @@ class AckerListener(StreamingQueryListener):
     [({'query': 'orders', 'acker': 'acker'}, 1200)]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, ui: PageChoice = None) -> None:
         self._lock = threading.Lock()
         self._ackers: dict[tuple[str, str], _AckerTotals] = {}
+        self._batches: deque[SeenMicroBatch] = deque(maxlen=BATCHES_MAX)
+        self._view = StreamsView(self._figures, METRICS)
+        options = live_page_of(ui)
+        self.page: LiveServer | None = None if options is None else open_page(self._view, options)
+
+    def close(self) -> None:
+        """End the live page, if there is one. The listener counts on."""
+        self._view.is_closed = True
+        if self.page is not None:
+            self.page.close()
+
+    def _figures(self) -> StreamFigures:
+        with self._lock:
+            ackers = self._ackers.items()
+            sums = {name: sum(acker.sums[name] for _, acker in ackers) for name in MicroBatchReport._fields}
+            shards = [(query, name, report) for (query, name), acker in ackers for report in acker.latest.values()]
+            batches = list(reversed(self._batches))
+        return StreamFigures(sums, shards, batches, self.metrics())
 
     def metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
         """Return the points of all metrics by name, as (attributes, value); `METRICS` describes each metric.
@@ -281,6 +315,11 @@ class AckerListener(StreamingQueryListener):
             for text in skipped:
                 _log.warning("query=%s acker=%s batch=%s skipped a file: %s", query, name, progress["batchId"], text)
             now = sum_reports(reports)
+            duration_ms = int(progress["batchDuration"])
+            with self._lock:
+                at_ms = time.time_ns() // 1_000_000
+                whole = now._replace(pending=held.pending)
+                self._batches.append(SeenMicroBatch(at_ms, query, name, progress["batchId"], whole, duration_ms))
             yield (
                 f"query={query} acker={name} batch={progress['batchId']} messages={now.messages} acked={now.acked}"
                 f" failed={now.failed} timed_out={now.timed_out} rejected={now.rejected} pending={held.pending}"

@@ -18,6 +18,7 @@ from acker.spark.topologies.frames import FrameRows
 from acker.spark.topologies.spark_runtime import SparkRuntime
 from acker.topology.definition import Topology
 from acker.topology.graph import Graph
+from acker.ui.options import PageChoice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +43,7 @@ def run(
     hooks: Sequence[Hook] = (),
     environment: str | None = None,
     state: str | os.PathLike[str] | bytes | None = None,
+    ui: PageChoice = None,
 ) -> RunReport:
     """Run a topology on Spark until a condition holds or it is stopped; return its report.
 
@@ -59,10 +61,10 @@ def run(
         where the last run with this directory has stopped. Without it the topology is a batch job.
     trigger : str, optional
         How often a micro-batch of the stream begins, as Spark writes durations; by default "1 second".
-    hooks, environment, state
+    hooks, environment, state, ui
         As for `acker.local.LocalRuntime`. Hooks see the spouts; a bolt adds its own with `add_task_hook`. A file of
         states lies with the driver, and a topology may move from one process to Spark with it; a checkpoint that has
-        states of its own goes before the file.
+        states of its own goes before the file. The live page is on the driver.
 
     Returns
     -------
@@ -85,9 +87,8 @@ def run(
     if trigger is not None and checkpoint is None:
         raise ArgumentValueError(f"trigger: {trigger!r} is for a stream, which needs checkpoint=")
     session = _session(spark)
-    runtime = SparkRuntime(
-        topology, conf, session, checkpoint=checkpoint, hooks=hooks, environment=environment, state=state
-    )
+    options: dict[str, Any] = {"hooks": hooks, "environment": environment, "state": state, "ui": ui}
+    runtime = SparkRuntime(topology, conf, session, checkpoint=checkpoint, **options)
     with stop_on_signals(runtime):
         try:
             run_until(runtime, until, checkpoint, trigger)

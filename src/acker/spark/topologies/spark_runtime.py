@@ -26,6 +26,7 @@ from acker.topology.conf import check, resolve
 from acker.topology.definition import Topology
 from acker.topology.graph import Graph, Node, graph_of
 from acker.topology.spout import Spout, has_frame
+from acker.ui.options import PageChoice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +43,7 @@ class SparkRuntime(LocalRuntime):
 
     Parameters
     ----------
-    topology, conf, hooks, environment, state
+    topology, conf, hooks, environment, state, ui
         As for `acker.local.LocalRuntime`. Hooks see the spouts.
     spark : SparkSession
     checkpoint : str, optional
@@ -65,6 +66,7 @@ class SparkRuntime(LocalRuntime):
         hooks: Sequence[Hook] = (),
         environment: str | None = None,
         state: str | os.PathLike[str] | bytes | None = None,
+        ui: PageChoice = None,
     ) -> None:
         graph = graph_of(topology, environment)
         overrides = check({} if conf is None else conf)
@@ -74,7 +76,8 @@ class SparkRuntime(LocalRuntime):
             check_journal(graph)
         overrides["topology.spark.streaming"] = checkpoint is not None
         plan = plan_stages(graph)
-        super().__init__(topology, overrides, hooks=hooks, no_restart=True, environment=environment, state=state)
+        options: dict[str, Any] = {"hooks": hooks, "environment": environment, "state": state, "ui": ui}
+        super().__init__(topology, overrides, no_restart=True, **options)
         on_workers = _without_spouts(self.graph)
         check_travels(on_workers, self._parts.conf)
         self.spark = spark

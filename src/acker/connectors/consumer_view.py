@@ -1,0 +1,242 @@
+"""What the live page shows of a consumer: its messages, what they wait for, the last failures and dead letters."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from acker._engine.protocol import Kind
+from acker.connectors.attempts import Attempt
+from acker.connectors.handles import MessageTree, Row
+from acker.connectors.intake import Intake
+from acker.connectors.open_messages import describe_open
+from acker.connectors.options import BROKER
+from acker.local.observe.actions import set_log_level
+from acker.local.observe.components_view import chart
+from acker.local.observe.failures import Failure, FailureLog, shortened, shown_values
+from acker.local.observe.headline import Situation, headline
+from acker.local.observe.holders import Holder
+from acker.local.observe.live_view import ROWS_MAX, failure_row, letter_row
+from acker.local.observe.metrics import RuntimeStats, TaskStats, milliseconds
+from acker.local.observe.windows import Reading, RecentFigures
+from acker.ui.source import Action, ActionError
+
+_COUNTS: Final = ("acked", "failed", "timed_out", "dead_letters")
+_PLACES_MAX: Final = 8
+
+
+class ConsumerView:
+    """The live page's source for a consumer.
+
+    Parameters
+    ----------
+    name : str
+    intake : Intake
+    stats : callable
+        Returns the figures of this moment.
+    post : callable
+        Sends a row to the acker.
+    timeout_secs : float
+    failures : FailureLog
+        What the intake records.
+    values : bool
+        Whether bodies of dead letters are shown.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        intake: Intake,
+        stats: Callable[[], RuntimeStats],
+        post: Callable[[Row], None],
+        timeout_secs: float,
+        failures: FailureLog,
+        *,
+        values: bool,
+    ) -> None:
+        self.name = name
+        self.actions: Mapping[str, Action] = {"fail": self._fail, "log-level": set_log_level}
+        self.stats = stats
+        self._intake = intake
+        self._post = post
+        self._timeout_ms = round(1000 * timeout_secs)
+        self._failures = failures
+        self._values = values
+        self._recent = RecentFigures()
+
+    def metrics(self) -> bytes:
+        """Return the figures in Prometheus's text format."""
+        from acker.local.prometheus import exposition
+
+        return exposition(self)
+
+    def view(self) -> dict[str, Any]:
+        """Return what the page shows now."""
+        stats = self.stats()
+        row = stats.tasks[0]
+        self._recent.take(self._reading(row))
+        attempts = self._intake.attempts.oldest()
+        rows = [self._row_of(attempt) for attempt in attempts[:ROWS_MAX]]
+        limit_ns = time.monotonic_ns() - self._timeout_ms * 1_000_000 // 2
+        stuck = sum(attempt.since_ns <= limit_ns for attempt in attempts)
+        failures = self._failures.failures()
+        return {
+            "kind": "consumer",
+            "name": self.name,
+            "state": stats.state,
+            "paused": False,
+            "uptime_secs": round(stats.uptime_secs, 3),
+            "restarts": row.user["reconnects"],
+            "timeout_ms": self._timeout_ms,
+            "headline": headline(self._situation(stats, stuck, rows, failures)),
+            "totals": {name: getattr(row, name) for name in (*_COUNTS, "late", "pending", "oldest_age_ms")},
+            "tiles": self._tiles(row),
+            "graph": self._graph(row),
+            "charts": self._charts(row),
+            "open_trees": {"total": len(attempts), "stuck": stuck, "rows": rows},
+            "failures": {"rows": [failure_row(each) for each in failures[:ROWS_MAX]]},
+            "dead_letters": self._dead_letters(row.dead_letters),
+            "events": [],
+            "tables": [],
+            "actions": list(self.actions) if stats.state != "stopped" else [],
+            "log_level": logging.getLevelName(logging.getLogger("acker").getEffectiveLevel()),
+        }
+
+    @staticmethod
+    def _reading(row: TaskStats) -> Reading:
+        counts = {name: getattr(row, name) for name in _COUNTS} | {"delivered": row.user["delivered"]}
+        return Reading(
+            time.monotonic_ns(),
+            {**counts, "not acked": row.failed + row.timed_out},
+            {"complete": row.complete_latency},
+        )
+
+    def _situation(
+        self, stats: RuntimeStats, stuck: int, rows: list[dict[str, Any]], failures: list[Failure]
+    ) -> Situation:
+        recent, error = self._recent, self._intake.error
+        holders = [Holder(each["component"], 0, "held") for each in rows[0]["holders"]] if rows else []
+        return Situation(
+            state=stats.state,
+            error=None if error is None else f"{type(error).__name__}: {error}",
+            stuck=stuck,
+            oldest_ms=rows[0]["age_ms"] if rows else None,
+            holders=holders,
+            pending=stats.tasks[0].pending,
+            acked_a_second=recent.rate("acked"),
+            p99_ms=milliseconds(recent.latency("complete").quantile(0.99)),
+            failed=round(recent.growth("not acked")) if stats.state == "running" else 0,
+            reason=str(failures[0].reason) if failures else None,
+            noun="message",
+        )
+
+    def _tiles(self, row: TaskStats) -> list[dict[str, Any]]:
+        latency, user = self._recent.latency("complete"), row.user
+        p99 = milliseconds(latency.quantile(0.99))
+        more = {"timed out": row.timed_out, "retried": user["retried"], "revoked": user["revoked"], "late": row.late}
+        told = ", ".join(f"{count:,} {name}" for name, count in more.items() if count)
+        oldest = None if row.oldest_age_ms is None else row.oldest_age_ms
+        return [
+            {"name": "Acked", "value": row.acked, "more": self._recent.rate("acked"), "more_unit": "/s"},
+            {"name": "Time to the ack", "value": p99, "unit": "ms", "more": "99 of 100 are faster"},
+            {"name": "In this process", "value": row.pending, "more": oldest, "more_unit": "ms"},
+            {"name": "Not acked", "value": row.failed + row.timed_out, "more": told or "none failed", "is_bad": True},
+            {"name": "Dead letters", "value": row.dead_letters, "more": "given up", "is_bad": True},
+            {"name": "Reconnects", "value": user["reconnects"], "more": "to the broker", "is_bad": True},
+        ]
+
+    def _graph(self, row: TaskStats) -> dict[str, Any]:
+        options, recent = self._intake.options, self._recent
+        delivered = recent.rate("delivered")
+        source = {"kind": "spout", "tasks": 1, "emitted": row.user["delivered"], "pending": row.pending}
+        here = {
+            "name": "this process",
+            "kind": "bolt",
+            "tasks": 1,
+            "rate": recent.rate("acked"),
+            "executed": row.user["delivered"],
+            "acked": row.acked,
+            "failed": row.failed,
+            "queue": row.pending,
+            "queue_capacity": options.open_max,
+        }
+        nodes = [{"name": self._intake.source.name, "rate": delivered, **source}, here]
+        edges = [_edge(self._intake.source.name, "this process", "deliveries", delivered)]
+        if options.dead_letters is not None:
+            place = self._intake.source.name if options.publisher is None else options.publisher.name
+            name = f"dead letters of {place}" if options.dead_letters == BROKER else place
+            nodes.append({"name": name, "kind": "bolt", "tasks": 1, "rate": recent.rate("dead_letters")})
+            edges.append(_edge("this process", name, "dead letters", recent.rate("dead_letters")))
+        return {"nodes": nodes, "edges": edges}
+
+    def _charts(self, row: TaskStats) -> list[dict[str, Any]]:
+        recent = self._recent
+        latency = recent.latency("complete", at_once=True)
+        p50, p99 = (milliseconds(latency.quantile(q)) for q in (0.5, 0.99))
+        rates = {name: recent.rate(name, at_once=True) for name in ("acked", "delivered", "not acked")}
+        return [
+            chart("throughput", "Throughput", "messages/s", acked=rates["acked"], delivered=rates["delivered"]),
+            chart("complete", "Time to the ack", "ms", p50=p50, p99=p99),
+            chart("pending", "In this process", "messages", messages=row.pending),
+            chart("not_acked", "Failed or timed out", "messages/s", messages=rates["not acked"]),
+        ]
+
+    def _row_of(self, attempt: Attempt) -> dict[str, Any]:
+        (known,) = describe_open([attempt])
+        parts = "1 open part" if known.parts == 1 else f"{known.parts:,} open parts"
+        places = list(dict.fromkeys(known.made_in))[:_PLACES_MAX] or ["your code"]
+        text = f"has it: {parts}" if not known.made_in else "made a part that is open"
+        return {
+            "id": shortened(known.key),
+            "root_id": str(attempt.message_id),
+            "spout": self._intake.source.name,
+            "task": 1,
+            "attempt": known.attempt,
+            "age_ms": round(1000 * known.age_secs),
+            "waits": False,
+            "holders": [
+                {"component": place, "task": None, "how": "held", "for_ms": None, "text": text} for place in places
+            ],
+            "edges": [],
+        }
+
+    def _dead_letters(self, total: int) -> dict[str, Any]:
+        letters, options = self._failures.dead_letters(), self._intake.options
+        place = "the broker's own place" if options.publisher is None else options.publisher.name
+        return {
+            "total": total,
+            "held": len(letters),
+            "can_replay": False,
+            "values": self._values,
+            "rows": [self._letter_row(each) for each in letters[:ROWS_MAX]],
+            "note": "" if options.dead_letters is None else f"They lie at {place}; publish them again from there.",
+        }
+
+    def _letter_row(self, letter: Any) -> dict[str, Any]:
+        row = letter_row(letter)
+        return {**row, "values": shown_values(letter.entry.value)} if self._values else row
+
+    def find(self, text: str) -> list[dict[str, Any]]:
+        """Return the open messages, failures and dead letters of a key."""
+        attempts = [each for each in self._intake.attempts.oldest() if each.delivery.key == text]
+        found = [{"what": "open", **self._row_of(each)} for each in attempts[:ROWS_MAX]]
+        found += [{"what": "failure", **failure_row(each)} for each in self._failures.failures() if each.tup_id == text]
+        letters = [each for each in self._failures.dead_letters() if each.tup_id == text]
+        return found + [{"what": "dead letter", **self._letter_row(each)} for each in letters]
+
+    def _fail(self, arguments: Mapping[str, Any]) -> str:
+        number = str(arguments.get("root_id"))
+        attempt = next((each for each in self._intake.attempts.oldest() if str(each.message_id) == number), None)
+        tree: MessageTree | None = None if attempt is None else attempt.tree
+        if attempt is None or tree is None:
+            raise ActionError("this message is not open any more")
+        with tree.lock:
+            tree.reason = tree.reason or "failed by hand, from the live page"
+        self._post((int(Kind.FAIL), tree.root_id, 0, 0, 0))
+        return f"failed {shortened(attempt.delivery.key)}"
+
+
+def _edge(source: str, target: str, what: str, rate: float | None) -> dict[str, Any]:
+    return {"from": source, "to": target, "streams": [what], "rate": rate}

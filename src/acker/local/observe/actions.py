@@ -1,0 +1,134 @@
+"""The actions of the live page on a topology: pause, resume, fail a tree, replay dead letters, set the log level."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from acker._flow import AckSender
+from acker.local.clock import Clock
+from acker.local.executors.acker import AckerExecutor
+from acker.local.executors.spout import SpoutTask
+from acker.local.lifecycle import Lifecycle
+from acker.local.observe.failures import DeadLetter, FailureLog, shown_id
+from acker.local.observe.metrics import RuntimeStats
+from acker.local.observe.open_trees import find_trees
+from acker.local.wiring import ExecutorSet
+from acker.topology.graph import Graph
+from acker.topology.reasons import Reason, ReasonKind
+from acker.topology.spout import ReliableSpout
+from acker.ui.source import Action, ActionError
+
+_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class Observed(Protocol):
+    """What the live page needs of a runtime."""
+
+    graph: Graph
+    conf: dict[str, Any]
+    clock: Clock
+    ackers: list[AckerExecutor]
+    lifecycle: Lifecycle
+
+    def stats(self) -> RuntimeStats:
+        """Return the figures of this moment."""
+
+    def pause(self) -> None:
+        """Pause the spouts."""
+
+    def resume(self) -> None:
+        """Activate the spouts again."""
+
+
+class RuntimeActions:
+    """Carries out the actions. Any thread may call them.
+
+    Parameters
+    ----------
+    runtime : LocalRuntime
+    failures : FailureLog
+        Has the dead letters.
+
+    Attributes
+    ----------
+    by_name : dict of str to Action
+    """
+
+    def __init__(self, runtime: Observed, failures: FailureLog) -> None:
+        self._runtime = runtime
+        self._failures = failures
+        self.by_name: dict[str, Action] = {
+            "pause": self._pause,
+            "resume": self._resume,
+            "fail": self._fail,
+            "replay": self._replay,
+            "log-level": set_log_level,
+        }
+
+    def _pause(self, _: Mapping[str, Any]) -> str:
+        self._runtime.pause()
+        return "paused the spouts"
+
+    def _resume(self, _: Mapping[str, Any]) -> str:
+        self._runtime.resume()
+        return "resumed the spouts"
+
+    def _fail(self, arguments: Mapping[str, Any]) -> str:
+        root_id = arguments.get("root_id")
+        if not isinstance(root_id, str):
+            raise ActionError('expected {"root_id": "..."}, the text that /api/view has')
+        trees = [tree for tree in find_trees(self._executors(), root_id) if str(tree.root_id) == root_id]
+        if not trees:
+            raise ActionError("this tree is not open any more")
+        # A sender of its own, as for every thread that is no executor's.
+        sender = AckSender([acker.inbox for acker in self._runtime.ackers])
+        sender.fail([int(root_id)], Reason(ReasonKind.FAILED, exception="failed by hand, from the live page"))
+        sender.send()
+        return f"failed the tree of {shown_id(trees[0].tup_id)}"
+
+    def _replay(self, arguments: Mapping[str, Any]) -> str:
+        letters = self._failures.dead_letters()
+        if arguments.get("all") is not True:
+            letters = [each for each in letters if each.number == arguments.get("number")]
+        if not letters:
+            raise ActionError('there is no such dead letter: expected {"number": ...} or {"all": true}')
+        # The oldest one first, as they were given up.
+        replayed = sum(self._replay_one(letter) for letter in reversed(letters))
+        return f"replayed {'1 dead letter' if replayed == 1 else f'{replayed:,} dead letters'}"
+
+    def _replay_one(self, letter: DeadLetter) -> bool:
+        for executor in self._executors().spouts:
+            for task in executor.tasks:
+                collector = task.collector
+                if (collector.component, collector.task) == (letter.component, letter.task):
+                    if not self._failures.forget(letter):
+                        return False
+                    executor.request(functools.partial(_revive, task, letter))
+                    return True
+        return False
+
+    def _executors(self) -> ExecutorSet:
+        executors = self._runtime.lifecycle.executors
+        if executors is None or self._runtime.lifecycle.state == "stopped":
+            raise ActionError("the topology does not run")
+        return executors
+
+
+def _revive(task: SpoutTask, letter: DeadLetter) -> None:
+    """Have a dead letter emitted again; the task's executor calls this."""
+    spout = task.spout
+    assert isinstance(spout, ReliableSpout)
+    if not spout._replays.revive(letter.tup_id, letter.entry, task.collector.now_ms()):
+        spout.logger.warning("dead letter %r is not replayed: a tuple of this id is open", letter.tup_id)
+
+
+def set_log_level(arguments: Mapping[str, Any]) -> str:
+    """Set the level of the logger "acker"."""
+    level = arguments.get("level")
+    if level not in _LEVELS:
+        raise ActionError(f'expected {{"level": ...}}, one of {", ".join(_LEVELS)}')
+    logging.getLogger("acker").setLevel(level)
+    return f"set the log level of acker to {level}"

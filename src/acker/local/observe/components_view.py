@@ -1,0 +1,201 @@
+"""The part of the live page about components: totals, the graph with its rates, queues and the bottleneck, charts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from acker.local.observe.metrics import ComponentStats, Histogram, RuntimeStats, TaskStats, milliseconds
+from acker.local.observe.windows import Reading, RecentFigures
+from acker.local.wiring import ExecutorSet
+from acker.topology.graph import Graph
+
+# The totals that the page shows, which are those of `RuntimeStats.totals`.
+_TOTALS: Final = (
+    "acked",
+    "failed",
+    "timed_out",
+    "rejected",
+    "restarted",
+    "shut_down",
+    "ack_errors",
+    "late",
+    "dead_letters",
+    "pending",
+    "oldest_age_ms",
+    "executed",
+    "transferred",
+)
+_NOT_ACKED: Final = ("failed", "timed_out", "rejected")
+# From here on a component may be the bottleneck: the share of its queue, or of its time.
+_FULL: Final = 0.5
+_BUSY: Final = 0.8
+
+
+class ComponentsView:
+    """Makes the part of a view that comes from the figures of tasks.
+
+    Parameters
+    ----------
+    graph : Graph
+
+    Attributes
+    ----------
+    recent : RecentFigures
+        The figures of the last seconds.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.recent = RecentFigures()
+        self._graph = graph
+        streams: dict[tuple[str, str], list[str]] = {}
+        for each in graph.subscriptions:
+            streams.setdefault((each.source, each.consumer), []).append(f"{each.stream}: {each.grouping}")
+        self._streams = streams
+        self._names = {task: node.name for node in graph.nodes.values() for task in node.tasks}
+
+    def read(self, stats: RuntimeStats, executors: ExecutorSet | None, now_ns: int) -> dict[str, Any]:
+        """Take the figures of this moment; return the totals, the graph and the charts."""
+        totals, components = stats.totals, stats.components()
+        self.recent.take(self._reading(stats, executors, now_ns))
+        busy = self._busy_shares(executors)
+        nodes = [self._node(components[name], busy[name]) for name in self._graph.nodes if name in components]
+        if not nodes:  # Not started: the names alone.
+            nodes = [{"name": node.name, "kind": node.kind, "tasks": node.par} for node in self._graph.nodes.values()]
+        edges = [self._edge(source, consumer) for source, consumer in self._streams]
+        _mark_bottleneck(nodes, edges)
+        duplicates = sum(row.duplicates for row in stats.tasks)
+        return {
+            "totals": {**{name: getattr(totals, name) for name in _TOTALS}, "duplicates": duplicates},
+            "rates": {name: _rounded(self.recent.rate(name)) for name in ("acked", "not acked", "executed")},
+            "complete_latency": _quantiles(self.recent.latency("complete")),
+            "graph": {"nodes": nodes, "edges": edges},
+            "charts": self._charts(totals),
+        }
+
+    def _reading(self, stats: RuntimeStats, executors: ExecutorSet | None, now_ns: int) -> Reading:
+        counts: dict[str, float] = dict.fromkeys(("acked", "not acked", "executed"), 0)
+        latencies: dict[str, Histogram] = {"complete": Histogram(), "execute": Histogram()}
+        for row in stats.tasks:
+            if row.kind == "acker":
+                continue
+            for name, value in _counts_of(row):
+                counts[name] = counts.get(name, 0) + value
+            if row.complete_latency.total:
+                latencies["complete"] += row.complete_latency
+            if row.execute_latency.total:
+                latencies["execute"] += row.execute_latency
+                name = f"execute:{row.component}"
+                latencies[name] = latencies.get(name, Histogram()) + row.execute_latency
+        for executor in executors or ():
+            since_ns = executor.step_since_ns  # The step that runs now counts too: it may never end.
+            counts[f"busy:{executor.name}"] = (executor.busy_ns + (now_ns - since_ns if since_ns else 0)) / 1e9
+        for source, target, sent in self._sent(executors):
+            counts[f"edge:{source}:{target}"] = counts.get(f"edge:{source}:{target}", 0) + sent
+        return Reading(now_ns, counts, latencies)
+
+    def _sent(self, executors: ExecutorSet | None) -> Iterable[tuple[str, str, int]]:
+        for executor in executors or ():
+            for task in executor.tasks:
+                for outlet in task.collector.outlets:
+                    yield task.collector.component, self._names[outlet.task], outlet.sent
+
+    def _busy_shares(self, executors: ExecutorSet | None) -> dict[str, float]:
+        """Return the share of its time that the busiest executor of each component spent in user code lately."""
+        shares = dict.fromkeys(self._graph.nodes, 0.0)
+        for executor in executors or ():
+            name = executor.tasks[0].collector.component
+            shares[name] = max(shares[name], self.recent.rate(f"busy:{executor.name}") or 0.0)
+        return shares
+
+    def _node(self, row: ComponentStats, busy: float) -> dict[str, Any]:
+        recent, name = self.recent, row.component
+        return {
+            "name": name,
+            "kind": row.kind,
+            "tasks": row.tasks,
+            "executors": row.executors,
+            "rate": _rounded(recent.rate(f"{'acked' if row.kind == 'spout' else 'executed'}:{name}")),
+            "emitted_rate": _rounded(recent.rate(f"emitted:{name}")),
+            "executed": row.executed,
+            "emitted": row.emitted_total,
+            "acked": row.acked,
+            "failed": row.failed,
+            "timed_out": row.timed_out,
+            "pending": row.pending,
+            "queue": row.queue,
+            "queue_capacity": row.queue_capacity,
+            "busy": round(min(1.0, busy), 3),
+            "bottleneck": False,
+            "latency": _quantiles(recent.latency(f"execute:{name}")),
+        }
+
+    def _edge(self, source: str, consumer: str) -> dict[str, Any]:
+        return {
+            "from": source,
+            "to": consumer,
+            "streams": self._streams[source, consumer],
+            "rate": _rounded(self.recent.rate(f"edge:{source}:{consumer}")),
+        }
+
+    def _charts(self, totals: ComponentStats) -> list[dict[str, Any]]:
+        recent = self.recent
+        complete, execute = (recent.latency(name, at_once=True) for name in ("complete", "execute"))
+        return [
+            chart("throughput", "Throughput", "trees/s", acked=recent.rate("acked", at_once=True)),
+            chart("complete", "Complete latency", "ms", p50=_quantile(complete, 0.5), p99=_quantile(complete, 0.99)),
+            chart("execute", "Execute latency", "ms", p50=_quantile(execute, 0.5), p99=_quantile(execute, 0.99)),
+            chart("pending", "Pending", "trees", pending=totals.pending),
+            chart("not_acked", "Failed, timed out, rejected", "trees/s", trees=recent.rate("not acked", at_once=True)),
+        ]
+
+
+def chart(key: str, title: str, unit: str, **values: float | None) -> dict[str, Any]:
+    """Return one chart of a view, with the values of this moment by the names of its lines."""
+    series = [
+        {"key": name, "label": name.replace("_", " "), "value": _rounded(value)} for name, value in values.items()
+    ]
+    return {"key": key, "title": title, "unit": unit, "series": series}
+
+
+def _counts_of(row: TaskStats) -> Iterable[tuple[str, float]]:
+    yield f"executed:{row.component}", row.executed
+    yield f"acked:{row.component}", row.acked
+    yield f"emitted:{row.component}", row.emitted_total
+    if row.kind == "bolt":
+        yield "executed", row.executed
+    else:
+        yield "acked", row.acked
+        yield "not acked", sum(getattr(row, name) for name in _NOT_ACKED)
+
+
+def _mark_bottleneck(nodes: list[dict[str, Any]], edges: list[dict[str, Any]]) -> None:
+    """Mark the component that slows the others down.
+
+    Before a bottleneck queues are full, behind it they are not. So it is one that is full or busy and sends to none
+    such; among several, the one with the fullest queue.
+    """
+
+    def load(node: dict[str, Any]) -> tuple[float, float]:
+        return node["queue"] / (node["queue_capacity"] or 1) if node["kind"] == "bolt" else 0.0, node["busy"]
+
+    loaded = {node["name"]: load(node) for node in nodes if "queue" in node and node["kind"] == "bolt"}
+    loaded = {name: (full, busy) for name, (full, busy) in loaded.items() if full >= _FULL or busy >= _BUSY}
+    behind = {edge["from"] for edge in edges if edge["to"] in loaded and edge["from"] != edge["to"]}
+    last = {name: each for name, each in loaded.items() if name not in behind} or loaded
+    if last:
+        worst = max(last, key=lambda name: last[name])
+        for node in nodes:
+            node["bottleneck"] = node["name"] == worst
+
+
+def _quantile(histogram: Histogram, q: float) -> float | None:
+    return milliseconds(histogram.quantile(q))
+
+
+def _quantiles(histogram: Histogram) -> dict[str, float | None]:
+    return {f"p{round(100 * q)}_ms": _quantile(histogram, q) for q in (0.5, 0.99)}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}") if abs(value) < 1_000 else round(value)

@@ -1,0 +1,124 @@
+"""The last failures of trees, and the last dead letters, for whoever looks at a running topology."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from acker.topology.reasons import Reason
+
+# How many of each are kept: the last ones.
+FAILURES_MAX: Final = 200
+DEAD_LETTERS_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A tree that was not acked.
+
+    Attributes
+    ----------
+    number : int
+        Counts up from 1.
+    at_ms : int
+        Since 1970, UTC.
+    component, task : str, int
+        The spout.
+    tup_id : hashable
+    reason : Reason
+    elapsed_ms : int
+        Since it was emitted.
+    """
+
+    number: int
+    at_ms: int
+    component: str
+    task: int
+    tup_id: Hashable
+    reason: Reason
+    elapsed_ms: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeadLetter:
+    """A message that was given up.
+
+    Attributes
+    ----------
+    number : int
+        Counts up, together with the failures.
+    at_ms : int
+        Since 1970, UTC.
+    component, task : str, int
+        The spout.
+    tup_id : hashable
+    entry : Any
+        Has `values`: of a spout those of the tuple, of a consumer the body.
+    reason : Reason
+        Of the last failure.
+    """
+
+    number: int
+    at_ms: int
+    component: str
+    task: int
+    tup_id: Hashable
+    entry: Any
+    reason: Reason
+
+
+class FailureLog:
+    """The last failures and dead letters. Any thread may add, and any thread may read."""
+
+    def __init__(self) -> None:
+        self._failures: deque[Failure] = deque(maxlen=FAILURES_MAX)
+        self._dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_MAX)
+        self._numbers = itertools.count(1)
+
+    def record(self, component: str, task: int, tup_id: Hashable, reason: Reason, elapsed_ms: int) -> None:
+        """Add a failure."""
+        self._failures.append(Failure(next(self._numbers), _now_ms(), component, task, tup_id, reason, elapsed_ms))
+
+    def record_dead_letter(self, component: str, task: int, tup_id: Hashable, entry: Any, reason: Reason) -> None:
+        """Add a dead letter; `entry` is what its values are read from, and what replays it."""
+        self._dead_letters.append(DeadLetter(next(self._numbers), _now_ms(), component, task, tup_id, entry, reason))
+
+    def failures(self) -> list[Failure]:
+        """Return the failures, newest first."""
+        return list(reversed(self._failures.copy()))
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """Return the dead letters, newest first."""
+        return list(reversed(self._dead_letters.copy()))
+
+    def forget(self, letter: DeadLetter) -> bool:
+        """Remove a dead letter; return whether it was there, so that only one of several callers replays it."""
+        try:
+            self._dead_letters.remove(letter)
+        except ValueError:
+            return False
+        return True
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def shown_id(tup_id: Hashable) -> str:
+    """Return a tuple id as the live page shows it, and as it is searched for."""
+    return shortened(tup_id if isinstance(tup_id, str) else repr(tup_id))
+
+
+def shown_values(values: Any) -> str:
+    """Return values as text of limited length."""
+    is_row = isinstance(values, Sequence) and not isinstance(values, str | bytes)
+    return shortened(", ".join(map(repr, values)) if is_row else repr(values))
+
+
+def shortened(text: str, most: int = 300) -> str:
+    """Return a text of at most so many characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"

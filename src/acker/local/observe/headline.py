@@ -1,0 +1,131 @@
+"""The headline of the live page: what matters most of a topology now, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from acker.local.observe.holders import Holder
+from acker.local.observe.tracing import format_duration
+
+
+class Situation(NamedTuple):
+    """What a headline is made from.
+
+    Attributes
+    ----------
+    state : str
+        As `RuntimeStats.state`.
+    paused : bool
+    outcome : str
+        Of a runtime that has stopped, as `RunReport.outcome`.
+    error : str or None
+        What it stopped with, or why it restarts.
+    stuck : int
+        How many trees are open for longer than half the timeout.
+    oldest_ms : int or None
+        The age of the oldest open tree.
+    holders : sequence of Holder
+        Those of the oldest tree.
+    pending : int
+    acked_a_second, p99_ms : float or None
+        Lately.
+    failed : int
+        Trees that were not acked lately.
+    reason : str or None
+        Of the last one.
+    noun : str
+        What is acked: a tree or a message.
+    """
+
+    state: str
+    paused: bool = False
+    outcome: str = "stopped"
+    error: str | None = None
+    stuck: int = 0
+    oldest_ms: int | None = None
+    holders: Sequence[Holder] = ()
+    pending: int = 0
+    acked_a_second: float | None = None
+    p99_ms: float | None = None
+    failed: int = 0
+    reason: str | None = None
+    noun: str = "tree"
+
+
+_ENDS: Mapping[str, str] = {
+    "drained": "Finished: everything was processed, and nothing is pending.",
+    "reached": "Finished: as many trees were acked as were asked for.",
+    "elapsed": "Finished: the time was up.",
+    "stopped": "Stopped.",
+    "aborted": "Stopped at once, without draining.",
+}
+
+
+def headline(now: Situation) -> dict[str, Any]:
+    """Return the tone ("good", "fair", "bad" or "idle") and the sentence."""
+    tone, text = _special(now) or _stuck(now) or _running(now)
+    return {"tone": tone, "text": text}
+
+
+def _special(now: Situation) -> tuple[str, str] | None:
+    if now.state == "new":
+        return "idle", "Starting."
+    if now.state == "restarting":
+        return "bad", f"Restarting after {now.error or 'an exception'}."
+    if now.state == "stopped":
+        if now.error is not None:
+            return "bad", f"Stopped with an error: {now.error}."
+        return "idle", _ENDS.get(now.outcome, "Stopped.")
+    if now.state == "draining":
+        return "fair", f"Stopping: {_count(now, now.pending)} may still end."
+    return None
+
+
+def _stuck(now: Situation) -> tuple[str, str] | None:
+    if not now.stuck or now.oldest_ms is None:
+        return None
+    where, since = _where(now.holders), _whole(now.oldest_ms)
+    if now.stuck == 1:
+        return "bad", f"1 {now.noun} has been stuck{where} for {since}."
+    return "bad", f"{_count(now, now.stuck)} are stuck; the oldest has been{where} for {since}."
+
+
+def _where(holders: Sequence[Holder]) -> str:
+    if not holders:
+        return ", held by no task that is known,"
+    sure = [each for each in holders if each.how != "maybe"]
+    names = list(dict.fromkeys(each.component for each in sure or holders))
+    quoted = ", ".join(f"\N{LEFT DOUBLE QUOTATION MARK}{name}\N{RIGHT DOUBLE QUOTATION MARK}" for name in names[:3])
+    if len(names) > 3:
+        quoted = f"{quoted} and {len(names) - 3} more"
+    # If all that may hold it are tasks of one component, that is where it is.
+    return f" at {quoted}" if sure or len(names) == 1 else f", maybe at {quoted},"
+
+
+def _running(now: Situation) -> tuple[str, str]:
+    if now.paused:
+        return "fair", f"Paused: the spouts emit nothing; {_count(now, now.pending)} pending."
+    if now.failed:
+        were = "was" if now.failed == 1 else "were"
+        why = "" if now.reason is None else f"{'' if now.failed == 1 else '; the last one'}: {now.reason}"
+        return "fair", f"{_count(now, now.failed)} {were} not acked in the last seconds{why}."
+    if not now.pending and not now.acked_a_second:
+        return "idle", "Idle: nothing is pending, and nothing comes in."
+    if not now.acked_a_second:
+        return "good", f"Running: {_count(now, now.pending)} pending, none was acked in the last seconds."
+    took = "" if now.p99_ms is None else f", 99 of 100 within {format_latency(now.p99_ms)}"
+    return "good", f"All is well: {now.acked_a_second:,.0f} {now.noun}s acked a second{took}."
+
+
+def _whole(ms: int) -> str:
+    return format_duration(ms) if ms < 1_000 or ms >= 120_000 else f"{ms // 1_000} s"
+
+
+def _count(now: Situation, count: int) -> str:
+    return f"1 {now.noun}" if count == 1 else f"{count:,} {now.noun}s"
+
+
+def format_latency(ms: float) -> str:
+    """Return a latency as text, with three significant digits below a second."""
+    return format_duration(ms) if ms >= 1_000 else f"{ms:.3g} ms"

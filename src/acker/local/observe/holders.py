@@ -1,0 +1,119 @@
+"""The tasks that hold the tuples of open trees, found in the executors when somebody asks.
+
+Traces (`topology.trace.sample`) know every tuple of the trees that they follow, and cost time with each tuple. This
+module costs nothing until it is asked, and then looks where tuples can be: inside `process`, in buffers, in queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Final, Literal
+
+from acker.local.executors.base import ComponentExecutor
+from acker.local.executors.bolt import BoltExecutor
+from acker.local.wiring import ExecutorSet
+from acker.topology.tuples import Tuple
+
+_NS_PER_MS: Final = 1_000_000
+# How many tuples of a queue are looked at, the oldest ones. Old trees have theirs there.
+_LOOKED_AT_MAX: Final = 2_000
+# How many holders of a tree are named.
+_NAMED_MAX: Final = 8
+
+How = Literal["process", "queue", "held", "maybe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A task that holds a tuple of a tree.
+
+    Attributes
+    ----------
+    component, task : str, int
+    how : {"process", "queue", "held", "maybe"}
+        process: it is inside user code with the tuple, or will send or ack it when that returns. queue: it waits for
+        the task. held: the task has processed it, and neither acked nor failed it. maybe: as held, but other tasks hold
+        tuples too, and which of them holds this one is not known without a trace.
+    for_ms : int or None
+        How long it has been there, as far as known.
+    """
+
+    component: str
+    task: int
+    how: How
+    for_ms: int | None = None
+
+
+def find_holders(executors: ExecutorSet, roots: Collection[int], now_ns: int) -> dict[int, list[Holder]]:
+    """Return the holders of trees by their root ids. Any thread may call it; tuples that move meanwhile are missed."""
+    found: dict[int, list[Holder]] = {root_id: [] for root_id in roots}
+
+    def note(tuples: Iterable[Tuple], holder: Holder) -> None:
+        for tup in islice(tuples, _LOOKED_AT_MAX):
+            for root_id in tup._ids or ():
+                holders = found.get(root_id)
+                if holders is not None and holder not in holders and len(holders) < _NAMED_MAX:
+                    holders.append(holder)
+
+    for executor in executors:
+        since_ns = executor.step_since_ns
+        busy_ms = None if since_ns is None else (now_ns - since_ns) // _NS_PER_MS
+        for task in executor.tasks:
+            collector = task.collector
+            inside = Holder(collector.component, collector.task, "process", busy_ms)
+            if busy_ms is not None:
+                note(chain(_inputs(collector), *(_copy(outlet.buffer) for outlet in collector.outlets)), inside)
+        if isinstance(executor, BoltExecutor):
+            for place, tuples in _waiting(executor):
+                collector = executor.tasks[place].collector
+                settled = [tup for tup in tuples if tup._is_settled]
+                if busy_ms is not None:  # The acks of a step leave when it ends.
+                    note(settled, Holder(collector.component, collector.task, "process", busy_ms))
+                fresh = [tup for tup in tuples if tup._owner is None]
+                note(fresh, Holder(collector.component, collector.task, "queue"))
+                kept = [tup for tup in tuples if tup._owner is collector and tup not in _inputs(collector)]
+                note(kept, Holder(collector.component, collector.task, "held"))
+    _guess(executors, found)
+    return found
+
+
+def _inputs(collector: Any) -> tuple[Tuple, ...]:
+    return getattr(collector, "inputs", ())
+
+
+def _copy(tuples: list[Tuple]) -> list[Tuple]:
+    return tuples[:_LOOKED_AT_MAX]
+
+
+def _waiting(executor: BoltExecutor) -> Iterator[tuple[int, list[Tuple]]]:
+    """Yield the chunks of a queue, the one that is being processed first."""
+    chunk = executor._chunk
+    if chunk is not None:
+        yield chunk
+    looked_at = 0
+    for place, tuples in executor.inbox.chunks():
+        yield place, tuples
+        looked_at += len(tuples)
+        if looked_at > _LOOKED_AT_MAX:
+            return
+
+
+def _guess(executors: ExecutorSet, found: Mapping[int, list[Holder]]) -> None:
+    """Name the tasks that hold tuples, for trees whose tuples are nowhere else."""
+    missing = [holders for holders in found.values() if not holders]
+    if not missing:
+        return
+    keepers = [
+        (executor, task) for executor in executors.bolts for task in executor.tasks if _held_count(executor, task)
+    ]
+    how: How = "held" if len(keepers) == 1 else "maybe"
+    named = [Holder(task.collector.component, task.collector.task, how) for _, task in keepers[:_NAMED_MAX]]
+    for holders in missing:
+        holders.extend(named)
+
+
+def _held_count(executor: ComponentExecutor, task: Any) -> int:
+    """Return how many tuples a task holds besides the one that it processes now."""
+    return int(task.held_count) - (executor.step_since_ns is not None and bool(_inputs(task.collector)))

@@ -1,0 +1,72 @@
+"""The live page of a runtime, from its start to its end. Without a page nothing of it is imported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from acker.local.observe.failures import FailureLog
+from acker.local.observe.sampling import Sampler
+from acker.ui.opening import open_page
+from acker.ui.options import PageChoice, live_page_of
+
+if TYPE_CHECKING:
+    from acker.local.observe.actions import Observed
+    from acker.ui.server import LiveServer
+
+
+class RuntimePage:
+    """The live page that a runtime may have.
+
+    Parameters
+    ----------
+    ui : LivePage, bool, int, str or None
+        As for `LocalRuntime`.
+
+    Attributes
+    ----------
+    failures : FailureLog or None
+        What the spouts record for the page; None without one.
+    server : LiveServer or None
+        Between `open` and the end of the program.
+    """
+
+    def __init__(self, ui: PageChoice) -> None:
+        self._options = live_page_of(ui)
+        self.failures = None if self._options is None else FailureLog()
+        self.server: LiveServer | None = None
+
+    def open(self, runtime: Observed, sampler: Sampler | None) -> None:
+        """Listen, and print the URL; without a page do nothing.
+
+        Raises
+        ------
+        PageError
+            The address cannot be had.
+        """
+        if self._options is None or self.failures is None:
+            return
+        from acker.local.observe.live_view import RuntimeView
+
+        view = RuntimeView(runtime, self.failures, sampler, values=self._options.values)
+        self.server = open_page(view, self._options)
+
+    def close(self) -> None:
+        """Show the end, and stop listening."""
+        if self.server is not None:
+            self.server.close()
+
+
+class HasPage:
+    """A runtime that may have a live page.
+
+    Attributes
+    ----------
+    live : RuntimePage
+    """
+
+    live: RuntimePage
+
+    @property
+    def page(self) -> LiveServer | None:
+        """The live page from the start on, if `ui` asked for one."""
+        return self.live.server

@@ -1,0 +1,115 @@
+"""The open trees of the spouts: the oldest, those of a message id, and how many are older than a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import islice, takewhile
+from typing import TypeVar
+
+from acker._flow import PendingTuple
+from acker.local.executors.spout import SpoutTask
+from acker.local.observe.failures import shown_id
+from acker.local.wiring import ExecutorSet
+from acker.topology.spout import ReliableSpout
+
+# How many old trees are counted for each task of a spout, and how many trees of one id are found.
+OLD_MAX = 10_000
+FOUND_MAX = 100
+
+# Other threads emit while a table is read; a further try soon meets a quiet moment.
+_TRIES = 100
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedTree:
+    """A tree whose outcome the spout does not know yet.
+
+    Attributes
+    ----------
+    component, task : str, int
+        The spout.
+    tup_id : hashable
+    root_id : int or None
+        None: it waits for its next attempt.
+    emitted_ns : int
+        By the runtime's clock; of one that waits, when its next attempt is due.
+    attempt : int
+    """
+
+    component: str
+    task: int
+    tup_id: Hashable
+    root_id: int | None
+    emitted_ns: int
+    attempt: int
+
+
+def oldest_trees(executors: ExecutorSet, most: int) -> list[UnfinishedTree]:
+    """Return the trees that are open longest, the oldest first. Any thread may call it."""
+    found: list[UnfinishedTree] = []
+    for task in executors.spout_tasks():
+        rows = _read(lambda task=task: list(islice(task.collector.pending.values(), most)))  # type: ignore[misc]
+        found += [_tree(task, row) for row in rows or ()]
+    return nsmallest(most, found, key=lambda tree: tree.emitted_ns)
+
+
+def count_older(executors: ExecutorSet, before_ns: int) -> int:
+    """Return how many open trees were emitted before a time; of each task at most `OLD_MAX`."""
+    count = 0
+    for task in executors.spout_tasks():
+
+        def old(task: SpoutTask = task) -> int:
+            ordered = islice(task.collector.pending.values(), OLD_MAX)
+            return sum(1 for _ in takewhile(lambda row: row.emitted_ns <= before_ns, ordered))
+
+        count += _read(old) or 0
+    return count
+
+
+def find_trees(executors: ExecutorSet, text: str) -> list[UnfinishedTree]:
+    """Return the trees whose message id or root id is this text, and those that wait for their next attempt."""
+    found: list[UnfinishedTree] = []
+    for task in executors.spout_tasks():
+        # Copied first, since reading it row by row takes longer than the spout takes to change it.
+        rows = task.collector.pending.copy().values()
+        found += [_tree(task, row) for row in rows if is_named(row.tup_id, text) or str(row.root_id) == text]
+        found += _waiting(task, text)
+    return found[:FOUND_MAX]
+
+
+def is_named(tup_id: Hashable, text: str) -> bool:
+    """Return whether a text is the id of a message, as the user wrote it or as the page shows it."""
+    return tup_id == text or shown_id(tup_id) == text or str(tup_id) == text
+
+
+def _waiting(task: SpoutTask, text: str) -> Iterable[UnfinishedTree]:
+    spout = task.spout
+    if not isinstance(spout, ReliableSpout):
+        return
+    for tup_id, entry in spout._replays.entries.copy().items():
+        if entry.due_ms is not None and is_named(tup_id, text):
+            collector = task.collector
+            due_ns = entry.due_ms * 1_000_000
+            yield UnfinishedTree(
+                collector.component, collector.task, tup_id, None, due_ns, entry.attempt + entry.counted
+            )
+
+
+def _tree(task: SpoutTask, row: PendingTuple) -> UnfinishedTree:
+    collector, spout = task.collector, task.spout
+    attempt = (spout._attempt if isinstance(spout, ReliableSpout) else collector.attempt_of)(row.tup_id)
+    return UnfinishedTree(collector.component, collector.task, row.tup_id, row.root_id, row.emitted_ns, attempt)
+
+
+def _read(read: Callable[[], Found]) -> Found | None:
+    """Read what another thread may be changing; None if it never rests."""
+    for _ in range(_TRIES):
+        try:
+            return read()
+        except RuntimeError:
+            continue
+    return None

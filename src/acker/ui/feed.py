@@ -1,0 +1,127 @@
+"""The feed of a live page: a reading at each interval, the history of its charts, and the events that browsers get."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from acker.ui.source import LiveSource
+
+# The history of charts: so many readings, ten minutes at the usual interval.
+HISTORY_MAX: Final = 600
+# Reading takes at most this share of the time.
+_SHARE_MAX: Final = 0.02
+_WAIT_SECS_MAX: Final = 30.0
+
+logger = logging.getLogger("acker.ui")
+
+
+def to_json(value: object) -> bytes:
+    """Return a value as JSON; what JSON has not becomes text."""
+    return json.dumps(value, allow_nan=False, default=str, separators=(",", ":")).encode()
+
+
+class Feed:
+    """Reads a source again and again, for all browsers at once. All methods run on the server's event loop.
+
+    Parameters
+    ----------
+    source : LiveSource
+    interval_secs : float
+
+    Attributes
+    ----------
+    latest : dict
+        The last reading.
+    """
+
+    def __init__(self, source: LiveSource, interval_secs: float) -> None:
+        self.latest: dict[str, Any] = {}
+        self._source = source
+        self._interval_secs = interval_secs
+        self._number = 0
+        self._event = b""
+        self._history: deque[tuple[int, dict[str, float | None]]] = deque(maxlen=HISTORY_MAX)
+        self._changed = asyncio.Event()
+        self._finished = False
+        self._in_trouble = False
+        self._reading = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while not self._finished:
+            took_secs = await self.read()
+            await asyncio.sleep(min(_WAIT_SECS_MAX, max(self._interval_secs, took_secs / _SHARE_MAX)))
+
+    async def read(self, *, is_last: bool = False) -> float:
+        """Take a reading and wake those who wait for it; return how many seconds it took."""
+        async with self._reading:
+            if self._finished:
+                return 0.0
+            begin = time.perf_counter()
+            try:
+                view = await asyncio.to_thread(self._source.view)
+                self._publish(view, is_last=is_last)
+                self._in_trouble = False
+            except Exception as error:
+                if not self._in_trouble:
+                    logger.exception("%s: the live page cannot read its figures; it tries again", self._source.name)
+                self._in_trouble = True
+                self._wake(_event("trouble", {"text": f"{type(error).__name__}: {error}"}))
+            self._finished = is_last
+            return time.perf_counter() - begin
+
+    def _publish(self, view: dict[str, Any], *, is_last: bool) -> None:
+        at_ms = time.time_ns() // 1_000_000
+        view |= {"at_ms": at_ms, "interval_secs": self._interval_secs, "is_last": is_last}
+        view["sequence"] = self._number + 1
+        points = {
+            f"{chart['key']}.{series['key']}": series["value"] for chart in view["charts"] for series in chart["series"]
+        }
+        self._history.append((at_ms, points))
+        event = _event("view", view)
+        self.latest = view
+        self._wake(event)
+
+    def _wake(self, event: bytes) -> None:
+        self._number += 1
+        self._event = event
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def finish(self) -> None:
+        """Take the last reading; all streams of events end with it."""
+        await self.read(is_last=True)
+        self._finished = True
+        self._changed.set()
+
+    def history(self) -> dict[str, Any]:
+        """Return the times and values of all charts; a series that did not exist at a time has None there."""
+        names = sorted({name for _, points in self._history for name in points})
+        return {
+            "times_ms": [at_ms for at_ms, _ in self._history],
+            "series": {name: [points.get(name) for _, points in self._history] for name in names},
+        }
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield the history, then each reading, until the last one. Who is slow misses some."""
+        yield b"retry: 1000\n\n" + _event("history", self.history())
+        seen = 0
+        while True:
+            changed = self._changed
+            if self._number != seen:
+                seen = self._number
+                yield self._event
+            elif self._finished:
+                return
+            else:
+                await changed.wait()
+
+
+def _event(name: str, value: object) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), to_json(value))

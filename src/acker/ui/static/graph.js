@@ -1,0 +1,182 @@
+// The drawing of a topology: each component with its rate, its queue and its time; each edge with its rate.
+
+import { count, duration, percent, rate, set, svg, write } from "./format.js";
+
+const WIDTH = 184;
+const HEIGHT = 74;
+const BAR = 78;
+const NAME_MAX = 22;
+
+export class Graph {
+    constructor(box) {
+        this.box = box;
+        this.key = "";
+        this.nodes = new Map();
+        this.edges = new Map();
+        this.worker = new Worker("/static/layout.js", { type: "module" });
+        this.worker.onmessage = ({ data }) => this.draw(data);
+        this.narrow = matchMedia("(max-width: 40rem)");
+        this.narrow.addEventListener("change", () => this.last && this.show(this.last));
+    }
+
+    show(view) {
+        this.last = view;
+        const names = view.graph.nodes.map((node) => node.name);
+        const edges = view.graph.edges.map((edge) => [edge.from, edge.to]);
+        const direction = this.narrow.matches ? "TB" : "LR";
+        const key = JSON.stringify([direction, names, edges]);
+        if (key !== this.key) {
+            this.key = key;
+            this.worker.postMessage({ key, direction, nodes: names, edges, width: WIDTH, height: HEIGHT });
+        }
+        this.update();
+    }
+
+    draw(layout) {
+        if (layout.key !== this.key) return;
+        const known = new Map(this.last.graph.nodes.map((node) => [node.name, node]));
+        this.nodes.clear();
+        this.edges.clear();
+        const edges = layout.edges.map((edge) => this.drawEdge(edge));
+        const nodes = Object.entries(layout.nodes).map(([name, place]) => this.drawNode(known.get(name), place));
+        const arrow = svg(
+            "marker",
+            { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, orient: "auto" },
+            svg("path", { d: "M0 0L8 4L0 8Z" }),
+        );
+        const drawing = svg(
+            "svg",
+            { width: Math.ceil(layout.width), height: Math.ceil(layout.height), "aria-hidden": "true" },
+            svg("defs", null, arrow),
+            ...edges,
+            ...nodes,
+        );
+        this.box.replaceChildren(drawing);
+        this.update();
+    }
+
+    drawEdge({ from, to, x, y, points }) {
+        const text = svg("text", { x, y: y + 4, "text-anchor": "middle" });
+        const title = svg("title");
+        const group = svg(
+            "g",
+            { class: "edge" },
+            title,
+            svg("path", { d: curve(points), "marker-end": "url(#arrow)" }),
+            text,
+        );
+        this.edges.set(JSON.stringify([from, to]), { group, text, title });
+        return group;
+    }
+
+    drawNode(node, { x, y }) {
+        const { name } = node;
+        const left = 12;
+        const right = WIDTH - 12 - BAR;
+        const parts = {
+            tag: svg("text", { class: "tag", x: WIDTH / 2, y: -5, "text-anchor": "middle" }),
+            title: svg("title"),
+            figures: svg("text", { class: "dim", x: left, y: 40 }),
+            queue: svg("rect", { class: "fill queue", x: left, y: 50, width: 0, height: 6, rx: 3 }),
+            time: svg("rect", { class: "fill time", x: right, y: 50, width: 0, height: 6, rx: 3 }),
+            under: svg("text", { class: "dim", x: left, y: 68 }),
+            share: svg("text", { class: "dim", x: right, y: 68 }),
+        };
+        const short = name.length > NAME_MAX ? `${name.slice(0, NAME_MAX - 1)}…` : name;
+        const label = svg("text", { class: "name", x: left, y: 22 });
+        label.textContent = short;
+        const hasQueue = node.kind === "bolt" && node.queue !== undefined;
+        const timed = knowsTime(node);
+        const group = svg(
+            "g",
+            { transform: `translate(${x - WIDTH / 2} ${y - HEIGHT / 2})` },
+            parts.title,
+            svg("rect", { class: "box", width: WIDTH, height: HEIGHT, rx: 8 }),
+            parts.tag,
+            label,
+            parts.figures,
+            hasQueue ? svg("rect", { class: "track", x: left, y: 50, width: BAR, height: 6, rx: 3 }) : null,
+            timed ? svg("rect", { class: "track", x: right, y: 50, width: BAR, height: 6, rx: 3 }) : null,
+            hasQueue ? parts.queue : null,
+            parts.time,
+            parts.under,
+            parts.share,
+        );
+        this.nodes.set(name, { group, ...parts });
+        return group;
+    }
+
+    update() {
+        const stuck = stuckAt(this.last);
+        for (const node of this.last.graph.nodes) {
+            const parts = this.nodes.get(node.name);
+            if (parts) updateNode(parts, node, stuck.get(node.name) ?? 0);
+        }
+        for (const edge of this.last.graph.edges) {
+            const parts = this.edges.get(JSON.stringify([edge.from, edge.to]));
+            if (!parts) continue;
+            write(parts.text, edge.rate === null ? "" : rate(edge.rate));
+            write(parts.title, `${edge.from} to ${edge.to}: ${edge.streams.join("; ")}`);
+            set(parts.group, "class", edge.rate ? "edge" : "edge still");
+        }
+    }
+}
+
+function knowsTime(node) {
+    return node.busy !== undefined;
+}
+
+function stands(node) {
+    if (node.kind === "spout") return `${count(node.pending ?? 0)} pending`;
+    return node.queue === undefined ? "" : `queue ${count(node.queue)}`;
+}
+
+function updateNode(parts, node, stuck) {
+    const full = node.queue_capacity ? Math.min(1, node.queue / node.queue_capacity) : 0;
+    const busy = node.busy ?? 0;
+    const classes = ["node", node.kind];
+    if (full >= 0.8) classes.push("full");
+    else if (full >= 0.5) classes.push("warm");
+    if (busy >= 0.8) classes.push("busy");
+    if (node.bottleneck) classes.push("bottleneck");
+    if (stuck) classes.push("stuck");
+    set(parts.group, "class", classes.join(" "));
+    const tags = [node.bottleneck ? "bottleneck" : "", stuck ? "stuck trees here" : ""];
+    write(parts.tag, tags.filter(Boolean).join(", "));
+    const tasks = `${node.tasks} ${node.tasks === 1 ? "task" : "tasks"}`;
+    const p99 = node.latency?.p99_ms;
+    const shown = [node.rate === undefined || node.rate === null ? "" : rate(node.rate), tasks];
+    if (p99 !== null && p99 !== undefined) shown.push(duration(p99));
+    write(parts.figures, shown.filter(Boolean).join(" · "));
+    set(parts.queue, "width", Math.round(BAR * full));
+    set(parts.time, "width", Math.round(BAR * busy));
+    write(parts.under, stands(node));
+    write(parts.share, knowsTime(node) ? `busy ${percent(busy)}` : "");
+    write(parts.title, `${node.name}: ${count(node.queue ?? 0)} of ${count(node.queue_capacity ?? 0)} in its queue`);
+}
+
+// How many of the stuck trees each component surely holds.
+export function stuckAt(view) {
+    const found = new Map();
+    for (const row of view.open_trees.rows) {
+        if (row.age_ms < view.timeout_ms / 2) continue;
+        const sure = row.holders.filter((each) => each.how !== "maybe");
+        const names = new Set((sure.length ? sure : row.holders).map((each) => each.component));
+        if (!sure.length && names.size > 1) continue;
+        for (const name of names) found.set(name, (found.get(name) ?? 0) + 1);
+    }
+    return found;
+}
+
+function curve(points) {
+    const [first, ...rest] = points;
+    let path = `M${first[0].toFixed(1)} ${first[1].toFixed(1)}`;
+    for (let place = 0; place < rest.length - 1; place += 1) {
+        const [x, y] = rest[place];
+        const [nextX, nextY] = rest[place + 1];
+        const last = place === rest.length - 2;
+        const end = last ? [nextX, nextY] : [(x + nextX) / 2, (y + nextY) / 2];
+        path += `Q${x.toFixed(1)} ${y.toFixed(1)} ${end[0].toFixed(1)} ${end[1].toFixed(1)}`;
+    }
+    return rest.length === 1 ? `${path}L${rest[0][0].toFixed(1)} ${rest[0][1].toFixed(1)}` : path;
+}

@@ -1,0 +1,119 @@
+"""The live page of a consumer, over a broker in memory."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from acker.connectors import Consumer
+from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
+from acker.ui import LivePage
+from tests.ui.fakes import ask
+
+PAGE = LivePage(port=0, interval_secs=0.05)
+
+
+@pytest.fixture
+def broker():
+    broker = MemoryBroker()
+    yield broker
+    assert broker.violations == []
+
+
+def consumer_of(broker, **options):
+    publisher = MemoryPublisher(broker)
+    defaults = {"attempts_max": 1, "dead_letters": publisher, "drain_secs": 0, "ui": PAGE, "timeout_secs": 300}
+    return Consumer(MemorySource(broker), **{**defaults, **options})
+
+
+def view_of(consumer):
+    return json.loads(ask(consumer.page, "/api/view")[2])
+
+
+def act(consumer, name, body):
+    page = consumer.page
+    status, _, answer = ask(page, f"/api/actions/{name}", "POST", body, x_acker_token=page.token)
+    return status, json.loads(answer)
+
+
+def fresh(consumer, condition):
+    """Return the first view of the page for which a condition holds."""
+    while not condition(view := view_of(consumer)):
+        pass
+    return view
+
+
+def test_open_messages_are_shown_with_what_holds_them(broker, capsys) -> None:
+    broker.publish([b"one"])
+    with consumer_of(broker, trace=True) as consumer:
+        assert f"live page of {consumer.name}: {consumer.page.url_with_token}" in capsys.readouterr().err
+        message = next(iter(consumer))
+        child = message.child()
+        view = fresh(consumer, lambda view: view["open_trees"]["rows"] and "made" in str(view["open_trees"]["rows"]))
+        (row,) = view["open_trees"]["rows"]
+        assert row["id"] == message.key and row["attempt"] == 1
+        assert "test_consumer_view.py" in row["holders"][0]["component"]
+        assert view["kind"] == "consumer" and view["state"] == "running" and view["timeout_ms"] == 300_000
+        assert [node["name"] for node in view["graph"]["nodes"]][1] == "this process"
+        assert view["graph"]["nodes"][1]["queue"] == 1
+        assert view["totals"]["pending"] == consumer.stats().totals.pending == 1
+        found = json.loads(ask(consumer.page, f"/api/find?id={message.key}")[2])["found"]
+        assert [each["what"] for each in found] == ["open"]
+        child.ack()
+        message.ack()
+        fresh(consumer, lambda view: view["totals"]["acked"] == consumer.stats().totals.acked == 1)
+
+
+def test_failures_and_dead_letters_have_their_reasons_and_no_values(broker) -> None:
+    broker.publish([b"secret body"])
+    with consumer_of(broker) as consumer:
+        message = next(iter(consumer))
+        message.fail("no such customer")
+        view = fresh(consumer, lambda view: view["dead_letters"]["total"] == 1)
+        assert view["failures"]["rows"][0]["why"] == "no such customer"
+        (letter,) = view["dead_letters"]["rows"]
+        assert (letter["id"], letter["why"]) == (message.key, "no such customer")
+        assert not view["dead_letters"]["can_replay"] and "publish them again" in view["dead_letters"]["note"]
+        assert "secret body" not in json.dumps(view)
+        found = json.loads(ask(consumer.page, f"/api/find?id={message.key}")[2])["found"]
+        assert [each["what"] for each in found] == ["failure", "dead letter"]
+        assert b"acker_messages_failed_total" in ask(consumer.page, "/metrics")[2]
+
+
+def test_bodies_are_shown_if_asked_for(broker) -> None:
+    broker.publish([b"body"])
+    with consumer_of(broker, ui=LivePage(port=0, values=True)) as consumer:
+        next(iter(consumer)).fail("no")
+        view = fresh(consumer, lambda view: view["dead_letters"]["rows"])
+        assert view["dead_letters"]["rows"][0]["values"] == "b'body'"
+
+
+def test_a_message_is_failed_by_hand(broker) -> None:
+    broker.publish([b"one"])
+    with consumer_of(broker) as consumer:
+        message = next(iter(consumer))
+        (row,) = fresh(consumer, lambda view: view["open_trees"]["rows"])["open_trees"]["rows"]
+        assert act(consumer, "fail", {"root_id": row["root_id"]}) == (200, {"did": f"failed {message.key}"})
+        view = fresh(consumer, lambda view: view["failures"]["rows"])
+        assert view["failures"]["rows"][0]["why"] == "failed by hand, from the live page"
+        status, answer = act(consumer, "fail", {"root_id": row["root_id"]})
+        assert status == 409 and "not open any more" in answer["error"]
+        message.ack()
+
+
+def test_the_page_ends_with_the_consumer(broker) -> None:
+    consumer = consumer_of(broker)
+    assert consumer.page is None
+    with consumer:
+        name = f"{consumer.name}.ui"
+        assert name in {thread.name for thread in threading.enumerate()}
+    assert name not in {thread.name for thread in threading.enumerate()}
+
+
+def test_without_the_option_nothing_is_recorded(broker) -> None:
+    broker.publish([b"one"])
+    with consumer_of(broker, ui=None) as consumer:
+        next(iter(consumer)).fail("no")
+    assert consumer.page is None and consumer._intake.settlement.failures is None

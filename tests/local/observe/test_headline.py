@@ -1,0 +1,82 @@
+"""The sentence at the top of the live page."""
+
+from __future__ import annotations
+
+import pytest
+
+from acker.local.observe.headline import Situation, format_latency, headline
+from acker.local.observe.holders import Holder
+
+COUNT = Holder("count", 4, "process", 42_000)
+MAYBE = Holder("count", 4, "maybe")
+
+
+@pytest.mark.parametrize(
+    ("situation", "tone", "text"),
+    [
+        (Situation("new"), "idle", "Starting."),
+        (Situation("running"), "idle", "Idle: nothing is pending, and nothing comes in."),
+        (
+            Situation("running", pending=3, acked_a_second=0.0),
+            "good",
+            "Running: 3 trees pending, none was acked in the last seconds.",
+        ),
+        (
+            Situation("running", pending=3, acked_a_second=1234.5, p99_ms=12.345),
+            "good",
+            "All is well: 1,234 trees acked a second, 99 of 100 within 12.3 ms.",
+        ),
+        (Situation("running", paused=True, pending=1), "fair", "Paused: the spouts emit nothing; 1 tree pending."),
+        (
+            Situation("running", failed=1, reason="timed out (attempt 1)"),
+            "fair",
+            "1 tree was not acked in the last seconds: timed out (attempt 1).",
+        ),
+        (
+            Situation("running", failed=2, reason="failed in count[4] (attempt 1)"),
+            "fair",
+            "2 trees were not acked in the last seconds; the last one: failed in count[4] (attempt 1).",
+        ),
+        (
+            Situation("running", stuck=1, oldest_ms=42_321, holders=[COUNT]),
+            "bad",
+            "1 tree has been stuck at “count” for 42 s.",
+        ),
+        (
+            Situation("running", stuck=1_000, oldest_ms=600_000, holders=[COUNT, Holder("split", 1, "queue")]),
+            "bad",
+            "1,000 trees are stuck; the oldest has been at “count”, “split” for 10 min 0 s.",
+        ),
+        (
+            Situation("running", stuck=1, oldest_ms=42_000, holders=[MAYBE, Holder("split", 1, "maybe")]),
+            "bad",
+            "1 tree has been stuck, maybe at “count”, “split”, for 42 s.",
+        ),
+        (
+            Situation("running", stuck=1, oldest_ms=42_000, holders=[MAYBE, Holder("count", 5, "maybe")]),
+            "bad",
+            "1 tree has been stuck at “count” for 42 s.",
+        ),
+        (
+            Situation("running", stuck=1, oldest_ms=42_000),
+            "bad",
+            "1 tree has been stuck, held by no task that is known, for 42 s.",
+        ),
+        (
+            Situation("running", stuck=2, oldest_ms=1_000, noun="message"),
+            "bad",
+            "2 messages are stuck; the oldest has been, held by no task that is known, for 1 s.",
+        ),
+        (Situation("restarting", error="ValueError: no"), "bad", "Restarting after ValueError: no."),
+        (Situation("draining", pending=2), "fair", "Stopping: 2 trees may still end."),
+        (Situation("stopped", error="ValueError: no"), "bad", "Stopped with an error: ValueError: no."),
+        (Situation("stopped", outcome="elapsed"), "idle", "Finished: the time was up."),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 5 else "",
+)
+def test_the_most_important_thing_is_told(situation, tone, text) -> None:
+    assert headline(situation) == {"tone": tone, "text": text}
+
+
+def test_latencies_have_units() -> None:
+    assert [format_latency(ms) for ms in (0.01234, 12.0, 1_500)] == ["0.0123 ms", "12 ms", "1.5 s"]

@@ -1,0 +1,328 @@
+"""What the live page is given of a topology: on a clock that the test turns, with one step at a time."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from acker.local import LocalRuntime
+from acker.local.observe.live_view import ROWS_MAX, RuntimeView
+from acker.testing import ManualClock, Scheduler
+from acker.topology import Bolt, ReliableSpout, Spout, Topology
+from acker.ui import LivePage
+from acker.ui.source import ActionError
+
+TIMEOUT_SECS = 60
+
+
+class Lines(ReliableSpout):
+    outputs = ["line"]
+    max_fails = 1
+    backoff_secs = 1.0
+    lines: list[str] = []
+
+    def initialize(self, conf, context):
+        self.rest = list(self.lines)
+
+    def next_tuple(self):
+        if self.rest:
+            line = self.rest.pop(0)
+            self.emit([line], tup_id=line)
+
+
+class Check(Bolt):
+    """Fails lines with "bad" in them."""
+
+    outputs = ["line"]
+
+    def process(self, tup):
+        if "bad" in tup.line:
+            raise ValueError(f"cannot check {tup.line}")
+        self.emit([tup.line])
+
+
+class Bill(Bolt):
+    """Keeps lines with "lost" in them for good."""
+
+    auto_ack = False
+
+    def process(self, tup):
+        if "lost" not in tup.line:
+            self.ack(tup)
+
+
+class Shop(Topology):
+    lines = Lines.spec()
+    check = Check.spec(inputs=[lines])
+    bill = Bill.spec(inputs=[check])
+
+
+class Watched:
+    """A topology under a scheduler, and its view."""
+
+    def __init__(self, monkeypatch, lines, *, values=False, **conf):
+        monkeypatch.setattr(Lines, "lines", lines)
+        self.clock = ManualClock()
+        page = LivePage(port=0, values=values)
+        conf = {"topology.message.timeout.secs": TIMEOUT_SECS, **conf}
+        self.runtime = LocalRuntime(Shop, conf, clock=self.clock, seed=1, threads=False, ui=page)
+        self.scheduler = Scheduler(self.runtime, self.clock)
+        parts = self.runtime._parts
+        self.source = RuntimeView(self.runtime, parts.failures, parts.sampler, values=values)
+
+    def view(self):
+        found = self.source.view()
+        json.dumps(found, allow_nan=False)  # as it is sent
+        return found
+
+    def act(self, name, **arguments):
+        did = self.source.actions[name](arguments)
+        self.scheduler.settle()
+        return did
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    made = []
+
+    def start(lines, **options):
+        watched = Watched(monkeypatch, lines, **options)
+        made.append(watched.scheduler.__enter__())
+        watched.scheduler.settle()
+        return watched
+
+    yield start
+    for scheduler in made:
+        scheduler.runtime.lifecycle.abort()
+        scheduler.stop(0)
+
+
+def test_the_numbers_are_those_of_stats(watch) -> None:
+    watched = watch(["a", "b", "lost", "bad"])
+    view, totals = watched.view(), watched.runtime.stats().totals
+    assert view["totals"]["acked"] == totals.acked == 2
+    assert view["totals"]["pending"] == totals.pending == 1
+    assert view["totals"]["failed"] == totals.failed == 1
+    nodes = {node["name"]: node for node in view["graph"]["nodes"]}
+    assert list(nodes) == ["lines", "check", "bill"]
+    assert nodes["check"]["executed"] == 4 and nodes["check"]["failed"] == 1
+    assert [(edge["from"], edge["to"], edge["streams"]) for edge in view["graph"]["edges"]] == [
+        ("lines", "check", ["default: shuffle"]),
+        ("check", "bill", ["default: shuffle"]),
+    ]
+    assert watched.source.stats().to_json() == watched.runtime.stats().to_json()
+    assert b"acker_messages_acked_total" in watched.source.metrics()
+
+
+def test_rates_are_those_of_the_last_seconds(watch) -> None:
+    watched = watch([])
+    assert watched.view()["rates"]["acked"] is None, "one reading has no rate"
+    spout = next(watched.runtime.lifecycle.executors.spout_tasks()).spout
+    spout.rest += [str(number) for number in range(20)]
+    watched.scheduler.advance(2)
+    view = watched.view()
+    assert view["rates"]["acked"] == 10
+    assert {(edge["from"], edge["rate"]) for edge in view["graph"]["edges"]} == {("lines", 10), ("check", 10)}
+    assert {chart["key"]: chart["series"][0]["value"] for chart in view["charts"]}["throughput"] == 10
+    watched.scheduler.advance(30)
+    assert watched.view()["charts"][0]["series"][0]["value"] == 0
+
+
+def test_a_stuck_tree_is_found_and_its_holder_named(watch) -> None:
+    watched = watch(["a", "lost order"])
+    assert watched.view()["headline"]["tone"] != "bad"
+    watched.scheduler.advance(42)
+    view = watched.view()
+    assert view["headline"] == {"tone": "bad", "text": "1 tree has been stuck at “bill” for 42 s."}
+    (row,) = view["open_trees"]["rows"]
+    assert (row["id"], row["attempt"], row["age_ms"]) == ("lost order", 1, 42_000)
+    assert row["holders"] == [{"component": "bill", "task": 3, "how": "held", "for_ms": None}]
+    assert view["open_trees"]["stuck"] == view["open_trees"]["total"] == 1
+
+
+def test_a_traced_tree_shows_its_edges(watch) -> None:
+    watched = watch(["lost"], **{"topology.trace.sample": 1})
+    watched.scheduler.advance(5)
+    (row,) = watched.view()["open_trees"]["rows"]
+    assert row["edges"] == [{"from": "check", "to": "bill", "task": 3, "held_ms": 5_000}]
+    assert [(each["component"], each["how"]) for each in row["holders"]] == [("bill", "held")]
+
+
+def test_tuples_that_wait_in_a_queue_are_found_there(watch) -> None:
+    watched = watch([])
+    watched.scheduler.freeze("bill*")
+    next(watched.runtime.lifecycle.executors.spout_tasks()).spout.rest += ["a", "b"]
+    watched.scheduler.advance(31)
+    view = watched.view()
+    assert [row["holders"][0]["how"] for row in view["open_trees"]["rows"]] == ["queue", "queue"]
+    assert view["headline"]["text"] == "2 trees are stuck; the oldest has been at “bill” for 31 s."
+    watched.scheduler.thaw()
+    watched.scheduler.settle()
+    assert watched.view()["open_trees"]["rows"] == []
+
+
+def test_failures_come_newest_first_with_their_reason(watch) -> None:
+    watched = watch(["bad 1", "bad 2"])
+    rows = watched.view()["failures"]["rows"]
+    assert [row["id"] for row in rows] == ["bad 2", "bad 1"]
+    newest = {name: rows[0][name] for name in ("kind", "component", "task", "why", "attempt", "spout")}
+    assert newest == {
+        "kind": "failed",
+        "component": "check",
+        "task": 2,
+        "why": "ValueError: cannot check bad 2",
+        "attempt": 1,
+        "spout": "lines",
+    }
+    assert rows[0]["number"] > rows[1]["number"]
+
+
+def test_lists_are_bounded(watch) -> None:
+    watched = watch([f"lost {number}" for number in range(10_000)], **{"topology.max.spout.pending": 20_000})
+    trees = watched.view()["open_trees"]
+    assert (trees["total"], len(trees["rows"])) == (10_000, ROWS_MAX)
+    assert trees["rows"][0]["id"] == "lost 0"
+    watched.scheduler.advance(TIMEOUT_SECS / 2)
+    assert watched.view()["open_trees"]["stuck"] == 10_000
+
+
+def test_a_message_is_found_by_its_id(watch) -> None:
+    watched = watch(["lost", "bad", "a"])
+    (row,) = watched.source.find("lost")
+    assert (row["what"], row["holders"][0]["component"]) == ("open", "bill")
+    assert watched.source.find(row["root_id"])[0]["id"] == "lost"
+    found = watched.source.find("bad")
+    assert [each["what"] for each in found] == ["open", "failure"]
+    assert found[0]["waits"] and found[0]["attempt"] == 2
+    assert watched.source.find("a") == [], "it is acked"
+    watched.scheduler.advance(10)
+    assert [each["what"] for each in watched.source.find("bad")] == ["failure", "failure", "dead letter"]
+
+
+def test_dead_letters_are_listed_and_replayed(watch, monkeypatch) -> None:
+    watched = watch(["bad 1", "bad 2"])
+    watched.scheduler.advance(10)
+    letters = watched.view()["dead_letters"]
+    assert (letters["total"], letters["held"]) == (2, 2)
+    assert [(row["id"], row["attempt"]) for row in letters["rows"]] == [("bad 2", 2), ("bad 1", 2)]
+    assert all("values" not in row for row in letters["rows"]), "they may be secret"
+    monkeypatch.setattr(Check, "process", lambda self, tup: self.emit([tup.line]))
+    assert watched.act("replay", number=letters["rows"][1]["number"]) == "replayed 1 dead letter"
+    assert [row["id"] for row in watched.view()["dead_letters"]["rows"]] == ["bad 2"]
+    assert watched.runtime.stats().totals.acked == 1
+    assert watched.act("replay", all=True) == "replayed 1 dead letter"
+    assert watched.runtime.stats().totals.acked == 2
+    with pytest.raises(ActionError, match="no such dead letter"):
+        watched.act("replay", number=letters["rows"][1]["number"])
+
+
+def test_values_are_shown_if_asked_for(watch) -> None:
+    watched = watch(["bad"], values=True)
+    watched.scheduler.advance(10)
+    assert watched.view()["dead_letters"]["rows"][0]["values"] == "'bad'"
+
+
+def test_a_replay_is_refused_while_its_id_is_in_use(watch, caplog) -> None:
+    watched = watch(["bad"])
+    watched.scheduler.advance(10)
+    spout = next(watched.runtime.lifecycle.executors.spout_tasks()).spout
+    spout.rest.append("bad")
+    watched.scheduler.freeze("check*")
+    watched.scheduler.settle()
+    watched.act("replay", all=True)
+    assert "'bad' is not replayed: a tuple of this id is open" in caplog.text
+
+
+def test_a_tree_is_failed_by_hand(watch) -> None:
+    watched = watch(["lost"])
+    (row,) = watched.view()["open_trees"]["rows"]
+    assert watched.act("fail", root_id=row["root_id"]) == "failed the tree of lost"
+    (failure,) = watched.view()["failures"]["rows"]
+    assert (failure["id"], failure["why"]) == ("lost", "failed by hand, from the live page")
+    with pytest.raises(ActionError, match="not open any more"):
+        watched.act("fail", root_id=row["root_id"])
+    with pytest.raises(ActionError, match="expected"):
+        watched.act("fail", root_id=17)
+
+
+def test_pause_and_resume(watch) -> None:
+    watched = watch([])
+    assert watched.act("pause") == "paused the spouts"
+    spout = next(watched.runtime.lifecycle.executors.spout_tasks()).spout
+    spout.rest.append("a")
+    watched.scheduler.advance(1)
+    view = watched.view()
+    assert view["paused"] and view["headline"]["text"].startswith("Paused")
+    assert spout.rest == ["a"]
+    watched.act("resume")
+    watched.scheduler.advance(1)
+    view = watched.view()
+    assert spout.rest == [] and not view["paused"]
+    assert [each["text"] for each in view["events"]] == ["running", "paused"]
+
+
+def test_the_log_level_is_set(watch) -> None:
+    watched, logger = watch([]), logging.getLogger("acker")
+    before = logger.level
+    try:
+        watched.act("log-level", level="ERROR")
+        assert watched.view()["log_level"] == "ERROR"
+        with pytest.raises(ActionError, match="DEBUG"):
+            watched.act("log-level", level="LOUD")
+    finally:
+        logger.setLevel(before)
+
+
+def test_the_end_is_shown(monkeypatch) -> None:
+    watched = Watched(monkeypatch, ["a"])
+    assert watched.view()["headline"]["text"].startswith("Starting")
+    with watched.scheduler:
+        watched.scheduler.settle()
+    view = watched.view()
+    assert (view["state"], view["headline"], view["actions"]) == ("stopped", {"tone": "idle", "text": "Stopped."}, [])
+    with pytest.raises(ActionError, match="does not run"):
+        watched.source.actions["fail"]({"root_id": "1"})
+
+
+def test_without_the_option_nothing_is_recorded() -> None:
+    runtime = LocalRuntime(Shop, threads=False)
+    assert runtime.page is None and runtime._parts.failures is None
+
+
+class Endless(Spout):
+    outputs = ["n"]
+
+    def initialize(self, conf, context):
+        self.n = 0
+
+    def next_tuple(self):
+        self.n += 1
+        self.emit([self.n], tup_id=self.n)
+
+
+class Slow(Bolt):
+    def process(self, tup):
+        pass
+
+
+class Stream(Topology):
+    endless = Endless.spec()
+    slow = Slow.spec(inputs=[endless], config={"topology.executor.receive.buffer.size": 100})
+
+
+def test_the_component_with_the_full_queue_is_the_bottleneck() -> None:
+    clock = ManualClock()
+    runtime = LocalRuntime(Stream, {"topology.max.spout.pending": 500}, clock=clock, threads=False, ui=0)
+    scheduler = Scheduler(runtime, clock)
+    source = RuntimeView(runtime, runtime._parts.failures, None, values=False)
+    scheduler.run(lambda: runtime.state == "running")
+    scheduler.freeze("slow*")
+    scheduler.settle()
+    (endless, slow) = source.view()["graph"]["nodes"]
+    assert slow["queue"] >= slow["queue_capacity"] == 100
+    assert (endless["bottleneck"], slow["bottleneck"]) == (False, True)
+    scheduler.thaw()
+    runtime.lifecycle.abort()
+    scheduler.stop(0)
