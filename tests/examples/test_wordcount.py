@@ -49,7 +49,7 @@ class Program:
     def wait_for(self, folder: Path, number: int) -> None:
         """Wait until a folder of the journal has the file of a micro-batch, or of a later one."""
         deadline = time.monotonic() + LONG
-        while not any(int(path.name) >= number for path in folder.glob("*") if path.name.isdecimal()):
+        while not any(int(path.stem) >= number for path in folder.glob("*") if path.stem.isdecimal()):
             assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
 
     def kill(self) -> None:
