@@ -142,6 +142,14 @@ def test_a_stuck_tree_is_found_and_its_holder_named(watch) -> None:
     assert view["open_trees"]["stuck"] == view["open_trees"]["total"] == 1
 
 
+def test_holders_are_looked_for_once_a_tree_is_a_second_old(watch) -> None:
+    watched = watch(["lost"])
+    assert watched.view()["open_trees"]["rows"][0]["holders"] == []
+    assert watched.source.find("lost")[0]["holders"] != [], "who searches wants to know"
+    watched.scheduler.advance(1)
+    assert watched.view()["open_trees"]["rows"][0]["holders"] != []
+
+
 def test_a_traced_tree_shows_its_edges(watch) -> None:
     watched = watch(["lost"], **{"topology.trace.sample": 1})
     watched.scheduler.advance(5)

@@ -26,6 +26,8 @@ _NS_PER_MS: Final = 1_000_000
 ROWS_MAX: Final = 50
 _EVENTS_MAX: Final = 100
 _EDGES_MAX: Final = 50
+# Who holds a younger tree has changed by the time that somebody reads it.
+_LOOK_MS: Final = 1_000
 _STATES: Final = {
     "new": "starting",
     "running": "running",
@@ -78,7 +80,8 @@ class RuntimeView:
         executors = lifecycle.executors
         parts = self._components.read(stats, executors, now_ns)
         trees = [] if executors is None else oldest_trees(executors, ROWS_MAX)
-        rows = self._rows_of(executors, trees, now_ns)
+        old = {tree.root_id for tree in trees if now_ns - tree.emitted_ns >= _LOOK_MS * _NS_PER_MS}
+        rows = self._rows_of(executors, trees, now_ns, old)
         stuck = 0 if executors is None else count_older(executors, now_ns - self._timeout_ms * _NS_PER_MS // 2)
         failures = self._failures.failures()
         self._note_events(stats)
@@ -130,9 +133,10 @@ class RuntimeView:
     # Trees.
 
     def _rows_of(
-        self, executors: ExecutorSet | None, trees: list[UnfinishedTree], now_ns: int
+        self, executors: ExecutorSet | None, trees: list[UnfinishedTree], now_ns: int, of: set[int | None]
     ) -> list[tuple[dict[str, Any], list[Holder]]]:
-        roots = [tree.root_id for tree in trees if tree.root_id is not None]
+        """Return the rows of trees, and the holders of those whose root ids are `of`."""
+        roots = [tree.root_id for tree in trees if tree.root_id is not None and tree.root_id in of]
         found = {} if executors is None or not roots else find_holders(executors, roots, now_ns)
         return [self._row_of(tree, found.get(tree.root_id or 0, []), now_ns) for tree in trees]
 
@@ -165,7 +169,10 @@ class RuntimeView:
         """Return the open trees, failures and dead letters of a message id."""
         executors, now_ns = self._runtime.lifecycle.executors, self._runtime.clock.now_ns()
         trees = [] if executors is None else find_trees(executors, text)
-        found = [{"what": "open", **row} for row, _ in self._rows_of(executors, trees, now_ns)]
+        found = [
+            {"what": "open", **row}
+            for row, _ in self._rows_of(executors, trees, now_ns, {tree.root_id for tree in trees})
+        ]
         failures = [each for each in self._failures.failures() if is_named(each.tup_id, text)]
         found += [{"what": "failure", **failure_row(each)} for each in failures]
         letters = [each for each in self._failures.dead_letters() if is_named(each.tup_id, text)]

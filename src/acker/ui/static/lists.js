@@ -61,6 +61,9 @@ export function text(read) {
     };
 }
 
+// The server looks for the holders of older trees only.
+const YOUNG_MS = 1000;
+
 const HOW = {
     process: (each) => `in user code${each.for_ms === null ? "" : ` for ${duration(each.for_ms)}`}`,
     queue: () => "waits in its queue",
@@ -70,6 +73,7 @@ const HOW = {
 
 export function holding(row) {
     if (row.waits) return "nobody: it waits for its next attempt";
+    if (row.holders.length === 0 && row.age_ms < YOUNG_MS) return "on its way";
     if (row.holders.length === 0) return "no task that is known; its outcome may be on the way";
     if (row.holders.every((each) => each.how === "maybe") && row.holders.length > 1) {
         return `one of ${row.holders.map((each) => `${each.component}[${each.task}]`).join(", ")}, which keep tuples`;
