@@ -8,6 +8,7 @@ import pytest
 
 from acker.spark import run
 from acker.topology import Topology
+from acker.ui import LivePage
 from tests.spark.topologies.both import FOLDER, Numbers
 from tests.spark.topologies.test_alike import End
 
@@ -28,3 +29,14 @@ def test_a_spout_on_the_driver_may_hold_what_cannot_be_pickled(spark, tmp_path):
 
     report = run(Guarded, {FOLDER: str(tmp_path)}, spark=spark)
     assert report.stats.totals.acked == 30
+
+
+class Shown(Topology):
+    numbers = Numbers.spec()
+    end = End.spec(inputs=[numbers])
+
+
+def test_the_driver_shows_a_live_page(spark, tmp_path, capsys):
+    report = run(Shown, {FOLDER: str(tmp_path)}, spark=spark, ui=LivePage(port=0))
+    assert report.stats.totals.acked == 30
+    assert "live page of Shown: http://127.0.0.1:" in capsys.readouterr().err
