@@ -92,7 +92,6 @@ class Lines(ReliableSpout):
         return spread.mapInArrow(read, "place string, line string")
 
     def dead_letter(self, tup_id: Any, values: Any, reason: Any) -> None:
-        super().dead_letter(tup_id, values, reason)
         with self.letters.open("a") as file:
             file.write(json.dumps({"place": tup_id, "line": values[0], "reason": str(reason)}) + "\n")
 

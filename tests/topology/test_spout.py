@@ -97,7 +97,7 @@ def test_dead_letters_go_where_the_spout_says(task):
         collector.now += 1500
         spout._replay_due(collector.now)
     assert spout.dead == [("x", ("a",), Reason(ReasonKind.TIMED_OUT, attempt=3))]
-    assert collector.counts == {}
+    assert collector.counts == {"dead_letters": 1}
 
 
 def test_max_fails_0_replays_nothing(task):

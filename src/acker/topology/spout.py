@@ -281,10 +281,11 @@ class ReliableSpout(Spout):
 
     def _end_replays(self, tup_id: Any, reason: Reason) -> None:
         entry = self._replays.give_up(tup_id, reason)
+        self._collector.count("dead_letters")
         self.dead_letter(tup_id, entry.values, reason)
 
     def dead_letter(self, tup_id: Any, values: Sequence[Any], reason: Reason) -> None:
-        """Handle a tuple that failed too often. Logs it at ERROR and counts it; override to keep it somewhere.
+        """Handle a tuple that failed too often, and was counted. Logs it at ERROR; override to keep it somewhere.
 
         Parameters
         ----------
@@ -294,7 +295,6 @@ class ReliableSpout(Spout):
         reason : Reason
             Of the last failure.
         """
-        self._collector.count("dead_letters")
         self.logger.error("gave up tuple %r after %d attempts: %s; values %r", tup_id, reason.attempt, reason, values)
 
     def _attempt(self, tup_id: Hashable) -> int:
