@@ -83,7 +83,7 @@ def test_rows_that_fail_are_emitted_again_and_given_up(spark, tmp_path):
     assert end.of("rows", tasks=False) == {("dead", "key 5", (5, "w5"), "ValueError: no 5", 3): 1}
     assert end.of("picky", tasks=False) == {(n, f"w{n}"): {5: 3, 6: 2}.get(n, 1) for n in range(30)}
     figures = end.report.stats.components()["rows"]
-    assert (figures.acked, figures.failed) == (29, 4)
+    assert (figures.acked, figures.failed, figures.dead_letters) == (29, 4, 1)
 
 
 class UntrackedRows(Rows):
@@ -121,12 +121,20 @@ def renumber(batches):
             r"component 'rows': frame\(\) returned a list; expected a DataFrame",
         ),
         (
+            frame_of(lambda self, spark, conf: None),
+            r"component 'rows': frame\(\) returned None \(is there no `return`\?\); expected a DataFrame",
+        ),
+        (
             frame_of(lambda self, spark, conf: spark.range(3).toDF("m")),
             r"frame\(\) has no column 'n', 'word', which `outputs` or `tup_id_column` names; its columns are m",
         ),
         (
+            frame_of(Rows.frame, type("Idless", (ReliableRows,), {"tup_id_column": None})),
+            r"component 'rows': frame\(\) has no ids for a ReliableSpout, .* name their column in `tup_id_column`",
+        ),
+        (
             frame_of(Rows.frame, ReliableRows),
-            r"frame\(\) has no column 'key'",
+            r"frame\(\) has no column 'key', which `tup_id_column` names;",
         ),
         (
             frame_of(lambda self, spark, conf: Rows.frame(self, spark, conf).withColumn("n", F.lit(None).cast("long"))),
@@ -147,7 +155,7 @@ def renumber(batches):
             r"component 'rows': frame\(\) returned a streaming DataFrame, and this is a batch job",
         ),
     ],
-    ids=["no frame", "no fields", "no id", "null", "twice", "changes", "streaming"],
+    ids=["no frame", "none", "no fields", "no ids", "no id", "null", "twice", "changes", "streaming"],
 )
 def test_what_frame_may_not_return_is_told(spark, tmp_path, spout, text):
     with pytest.raises(Exception, match=text):

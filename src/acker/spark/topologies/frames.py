@@ -13,6 +13,7 @@ from acker.errors import TopologyError
 from acker.spark.parcel import pack_function
 from acker.spark.topologies.mailbox import batches_of
 from acker.topology.graph import Node
+from acker.topology.spout import ReliableSpout
 from acker.topology.streams import DEFAULT_STREAM
 
 if TYPE_CHECKING:
@@ -62,17 +63,28 @@ def read_frame(node: Node, spout: Any, spark: SparkSession, options: Mapping[str
         fault.add_note(f"{where} raised it")
         raise
     if not isinstance(frame, DataFrame):
-        raise TopologyError(f"{where} returned a {type(frame).__name__}; expected a DataFrame of PySpark")
+        raise TopologyError(f"{where} returned {_kind_of(frame)}; expected a DataFrame of PySpark")
     fields = node.streams[DEFAULT_STREAM].fields if DEFAULT_STREAM in node.streams else ()
     tup_id = spout.tup_id_column
+    if tup_id is None and isinstance(spout, ReliableSpout):
+        raise TopologyError(
+            f"{where} has no ids for a ReliableSpout, which would replay nothing: name their column in `tup_id_column`,"
+            " or derive from Spout"
+        )
     columns = list(fields) if tup_id is None or tup_id in fields else [*fields, tup_id]
     missing = [name for name in columns if name not in frame.columns]
     if missing:
+        wanted = {"`outputs`": fields, "`tup_id_column`": [tup_id]}
+        named = [name for name, columns in wanted.items() if {*missing} & {*columns}]
         raise TopologyError(
-            f"{where} has no column {', '.join(map(repr, missing))}, which `outputs` or `tup_id_column` names;"
+            f"{where} has no column {', '.join(map(repr, missing))}, which {' or '.join(named)} names;"
             f" its columns are {', '.join(frame.columns)}"
         )
     return FrameRows(frame.select(*(f"`{name}`" for name in columns)), tup_id, len(fields))
+
+
+def _kind_of(frame: object) -> str:
+    return "None (is there no `return`?)" if frame is None else f"a {type(frame).__name__}"
 
 
 def number_of(tup_id: Any) -> int:
