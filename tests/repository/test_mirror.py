@@ -91,7 +91,6 @@ TESTED_WITH_OTHERS = {
     "spark/topologies/test_alike.py": [
         "spark/topologies/micro_batches",
         "spark/topologies/microbatch_job",
-        "spark/topologies/run",
         "spark/topologies/spark_executor",
         "spark/topologies/spout_tuples",
     ],

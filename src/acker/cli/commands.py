@@ -184,7 +184,9 @@ _environment_option = click.option(
     "to see it.  [default: a batch job, until drained]",
 )
 @click.option(
-    "--trigger", metavar="TIME", help='How often the stream begins a micro-batch, such as "5 seconds".  [default: 1]'
+    "--trigger",
+    metavar="TIME",
+    help='How often the stream begins a micro-batch, such as "5 seconds".  [default: 1 second]',
 )
 @exit_with_code
 def run(

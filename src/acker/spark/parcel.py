@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 # Errors of a worker without acker, and of one with another release. They travel with the parcel, since such a worker
 # may not know them.
 MISSING: Final = (
-    "acker cannot be imported by the Python of this worker, {version} at {python} on {host} ({fault}): call"
+    "acker cannot be imported by the Python of this worker, {version} at {python} on {host} ({fault}): if the worker is"
+    " on the driver's machine, set PYSPARK_PYTHON to the driver's Python, {driver}, before Spark starts; else call"
     " acker.spark.ship(spark) before the job, or take another way of docs/shipping.md"
 )
 OTHER: Final = (
@@ -49,7 +51,8 @@ class Parcel:
         from pyspark import cloudpickle
 
         content = cloudpickle.dumps(self._content)  # type: ignore[no-untyped-call]
-        return _make_opener(), (content, acker.__version__, MISSING, OTHER, ABSENT)
+        missing = MISSING.replace("{driver}", sys.executable)
+        return _make_opener(), (content, acker.__version__, missing, OTHER, ABSENT)
 
 
 def pack_function(function: ArrowFunction) -> ArrowFunction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,7 +104,9 @@ def run(
 def run_until(runtime: SparkRuntime, until: str | int | None, checkpoint: str | None, trigger: str | None) -> None:
     """Start a runtime, and wait until a condition holds or it has ended; the parameters are those of `run`."""
     if checkpoint is not None:
-        _run_stream(runtime, checkpoint, trigger or _TRIGGER, until)
+        trigger = trigger or _TRIGGER
+        _check_trigger(runtime.spark, trigger)
+        _run_stream(runtime, checkpoint, trigger, until)
         return
     until = "drained" if until is None else until
     runtime.watch_for(until)
@@ -113,10 +116,23 @@ def run_until(runtime: SparkRuntime, until: str | int | None, checkpoint: str | 
 
 
 def _session(spark: SparkSession | None) -> SparkSession:
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    session = SparkSession.builder.getOrCreate() if spark is None else spark
+    try:
+        session = SparkSession.builder.getOrCreate() if spark is None else spark
+    except PySparkRuntimeError as fault:
+        if fault.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise SessionError(
+            "spark: Spark did not start; its words are above. Without a JDK, 17 or newer, install one, or set JAVA_HOME"
+            " to it; `acker doctor` looks for one"
+        ) from fault
     check_session(session)
+    context = session.sparkContext
+    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        # By default workers run the first python3 of PATH, which need not be the one of this program's environment.
+        context.pythonExec = sys.executable
     return session
 
 
@@ -133,6 +149,19 @@ def check_session(session: SparkSession) -> None:
             "spark: topologies need a session on the driver, and this is one of Spark Connect; run the program with"
             " spark-submit"
         )
+
+
+def _check_trigger(session: SparkSession, trigger: str) -> None:
+    """Refuse what Spark does not read as a duration."""
+    from pyspark.errors import IllegalArgumentException
+
+    clock = session.readStream.format("rate-micro-batch").options(rowsPerBatch=1).load()
+    try:
+        clock.writeStream.trigger(processingTime=trigger)
+    except IllegalArgumentException:
+        raise ArgumentValueError(
+            f'trigger: expected a duration as Spark writes them, such as "5 seconds", got {trigger!r}'
+        ) from None
 
 
 def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str | int | None) -> None:

@@ -1,0 +1,93 @@
+"""How a run on Spark begins: its arguments, and the Python of its workers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from acker.errors import ArgumentValueError
+from acker.spark import run
+from acker.topology import Bolt, Topology
+from tests.spark.topologies.both import Numbers
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+class Take(Bolt):
+    """Takes numbers."""
+
+    def process(self, tup):
+        pass
+
+
+class Taken(Topology):
+    """numbers -> take."""
+
+    numbers = Numbers.spec()
+    take = Take.spec(inputs=[numbers])
+
+
+@pytest.mark.spark
+def test_a_trigger_that_is_no_duration_is_refused(spark, tmp_path):
+    with pytest.raises(ArgumentValueError, match=r"^trigger: expected a duration .*, got '5 secs please'"):
+        run(Taken, spark=spark, checkpoint=str(tmp_path), trigger="5 secs please")
+    with pytest.raises(ArgumentValueError, match="is for a stream, which needs checkpoint="):
+        run(Taken, spark=spark, trigger="5 seconds")
+
+
+PROGRAM = textwrap.dedent("""
+    from acker.spark import run
+    from acker.topology import Bolt, Spout, Topology
+
+    class Numbers(Spout):
+        outputs = ["n"]
+        def initialize(self, conf, context):
+            self.todo = iter(range(3))
+        def next_tuple(self):
+            for n in self.todo:
+                self.emit([n], tup_id=n)
+                return
+            self.finish()
+
+    class Take(Bolt):
+        def process(self, tup):
+            pass
+
+    class Taken(Topology):
+        numbers = Numbers.spec()
+        take = Take.spec(inputs=[numbers])
+
+    print("acked", run(Taken).stats.totals.acked)
+""")
+
+
+def run_program(folder, settings):
+    """Run the program in a folder with these environment variables."""
+    command = [sys.executable, "-c", PROGRAM]
+    options = {"capture_output": True, "text": True, "timeout": 300}
+    return subprocess.run(command, check=False, cwd=folder, env=settings, **options)
+
+
+@pytest.mark.spark
+def test_local_workers_run_the_python_of_the_program(tmp_path):
+    wrong = tmp_path / "python3"
+    wrong.write_text("#!/bin/sh\nexit 7\n")
+    wrong.chmod(0o755)
+    settings = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    settings |= {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    ended = run_program(tmp_path, settings)
+    assert ended.stdout.split() == ["acked", "3"], ended.stderr
+
+
+def test_without_java_the_error_says_what_to_install(tmp_path):
+    settings = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    settings |= {"JAVA_HOME": str(tmp_path / "none")}
+    ended = run_program(tmp_path, settings)
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("acker.errors.SessionError: spark: Spark did not start"), ended.stderr
+    assert "JAVA_HOME" in last
