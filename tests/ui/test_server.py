@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -16,6 +17,7 @@ from acker.local import LocalRuntime
 from acker.topology import Bolt, Spout, Topology
 from acker.ui import LivePage
 from acker.ui.app import STATIC, STREAMS_MAX
+from acker.ui.feed import Feed
 from acker.ui.server import LiveServer
 from tests.ui.fakes import FakeSource, ask, fake_view
 
@@ -50,6 +52,16 @@ def events(server, path="/api/events"):
                 yield name, json.loads(value)
     finally:
         connection.close()
+
+
+# ---- readings ----
+
+
+def test_a_reading_costs_what_its_threads_work(monkeypatch, source) -> None:
+    """And not the time that they wait for a busy machine: 0.5 s for the view, and 0.25 s to make its event."""
+    seconds = iter([1.0, 1.5, 2.0, 2.25])
+    monkeypatch.setattr("acker.ui.feed.time.thread_time", lambda: next(seconds))
+    assert asyncio.run(Feed(source, 1.0).read()) == 0.75
 
 
 # ---- answers ----
