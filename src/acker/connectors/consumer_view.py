@@ -18,7 +18,7 @@ from acker.local.observe.components_view import chart
 from acker.local.observe.failures import Failure, FailureLog, shortened, shown_values
 from acker.local.observe.headline import Situation, headline
 from acker.local.observe.holders import Holder
-from acker.local.observe.live_view import ROWS_MAX, failure_row, letter_row
+from acker.local.observe.live_view import ROWS_MAX, common_reasons, failure_row, letter_row
 from acker.local.observe.metrics import RuntimeStats, TaskStats, milliseconds
 from acker.local.observe.windows import Reading, RecentFigures
 from acker.ui.source import Action, ActionError
@@ -96,7 +96,7 @@ class ConsumerView:
             "graph": self._graph(row),
             "charts": self._charts(row),
             "open_trees": {"total": len(attempts), "stuck": stuck, "rows": rows},
-            "failures": {"rows": [failure_row(each) for each in failures[:ROWS_MAX]]},
+            "failures": {"rows": [failure_row(each) for each in failures[:ROWS_MAX]], **common_reasons(failures)},
             "dead_letters": self._dead_letters(row.dead_letters),
             "events": [],
             "tables": [],

@@ -329,7 +329,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
             self._sampler.record_end(open_.root_id, self.component, tup_id, reason)
         if self._failures is not None:
             elapsed_ms = (self._clock.now_ns() - open_.emitted_ns) // _NS_PER_MS
-            self._failures.record(self.component, self.task, tup_id, reason, elapsed_ms)
+            self._failures.record(self.component, self.task, tup_id, reason, elapsed_ms, open_.root_id)
         for hook in self._hooks:
             hook.spout_fail(self.component, self.task, tup_id, reason)
         return reason

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 
 import pytest
 
 from acker.local import LocalRuntime
+from acker.local.observe.holders import Holder, SeenHolders
 from acker.local.observe.live_view import ROWS_MAX, RuntimeView
 from acker.testing import ManualClock, Scheduler
 from acker.topology import Bolt, ReliableSpout, Spout, Topology
@@ -33,11 +35,16 @@ class Lines(ReliableSpout):
 
 
 class Check(Bolt):
-    """Fails lines with "bad" in them."""
+    """Fails lines with "bad" in them, and looks at the page after it has failed a line with "look"."""
 
     outputs = ["line"]
+    look: Callable[[], None] = lambda: None
 
     def process(self, tup):
+        if "look" in tup.line:
+            self.fail(tup, "seen enough")
+            type(self).look()
+            return
         if "bad" in tup.line:
             raise ValueError(f"cannot check {tup.line}")
         self.emit([tup.line])
@@ -142,6 +149,37 @@ def test_a_stuck_tree_is_found_and_its_holder_named(watch) -> None:
     assert view["open_trees"]["stuck"] == view["open_trees"]["total"] == 1
 
 
+def test_a_bolt_that_has_failed_its_tuple_holds_nothing(watch, monkeypatch) -> None:
+    watched = watch(["lost"])
+    watched.scheduler.advance(42)
+    seen = []
+    monkeypatch.setattr(Check, "look", lambda: seen.append(watched.view()["headline"]["text"]))
+    next(watched.runtime.lifecycle.executors.spout_tasks()).spout.rest.append("look")
+    watched.scheduler.settle()
+    assert seen == ["1 tree has been stuck at “bill” for 42 s."]
+
+
+def test_a_tree_that_timed_out_names_who_held_it(watch) -> None:
+    watched = watch(["lost"])
+    bill = [{"component": "bill", "task": 3, "how": "held", "for_ms": None}]
+    watched.scheduler.advance(TIMEOUT_SECS / 2)
+    assert watched.view()["open_trees"]["rows"][0]["holders"] == bill
+    watched.scheduler.advance(4 * TIMEOUT_SECS)
+    view = watched.view()
+    assert [(row["kind"], row["attempt"]) for row in view["failures"]["rows"]] == [("timed out", 2), ("timed out", 1)]
+    assert [row["held_by"] for row in view["failures"]["rows"]] == [[], bill], "of attempt 2 there was no reading"
+    assert view["dead_letters"]["rows"][0]["held_by"] == []
+    assert [each["held_by"] for each in watched.source.find("lost")] == [[], bill, []]
+
+
+def test_the_holders_of_few_trees_are_remembered() -> None:
+    seen = SeenHolders()
+    for root_id in range(2_000):
+        seen.note(root_id, [Holder("bill", root_id, "held")])
+    assert seen.of(0) == [] == seen.of(None)
+    assert seen.of(1_999) == [Holder("bill", 1_999, "held")]
+
+
 def test_holders_are_looked_for_once_a_tree_is_a_second_old(watch) -> None:
     watched = watch(["lost"])
     assert watched.view()["open_trees"]["rows"][0]["holders"] == []
@@ -187,6 +225,16 @@ def test_failures_come_newest_first_with_their_reason(watch) -> None:
     assert rows[0]["number"] > rows[1]["number"]
 
 
+def test_failures_are_counted_by_their_kinds(watch) -> None:
+    watched = watch(["bad 1", "bad 2", "look 1"])
+    failures = watched.view()["failures"]
+    assert failures["counted"] == 3
+    assert failures["reasons"] == [
+        {"count": 2, "kind": "failed", "component": "check", "why": "ValueError"},
+        {"count": 1, "kind": "failed", "component": "check", "why": "seen enough"},
+    ]
+
+
 def test_lists_are_bounded(watch) -> None:
     watched = watch([f"lost {number}" for number in range(10_000)], **{"topology.max.spout.pending": 20_000})
     trees = watched.view()["open_trees"]
@@ -217,10 +265,10 @@ def test_dead_letters_are_listed_and_replayed(watch, monkeypatch) -> None:
     assert [(row["id"], row["attempt"]) for row in letters["rows"]] == [("bad 2", 2), ("bad 1", 2)]
     assert all("values" not in row for row in letters["rows"]), "they may be secret"
     monkeypatch.setattr(Check, "process", lambda self, tup: self.emit([tup.line]))
-    assert watched.act("replay", number=letters["rows"][1]["number"]) == "replayed 1 dead letter"
+    assert watched.act("replay", number=letters["rows"][1]["number"]) == "replayed bad 1"
     assert [row["id"] for row in watched.view()["dead_letters"]["rows"]] == ["bad 2"]
     assert watched.runtime.stats().totals.acked == 1
-    assert watched.act("replay", all=True) == "replayed 1 dead letter"
+    assert watched.act("replay", all=True) == "replayed bad 2"
     assert watched.runtime.stats().totals.acked == 2
     with pytest.raises(ActionError, match="no such dead letter"):
         watched.act("replay", number=letters["rows"][1]["number"])

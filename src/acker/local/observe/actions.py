@@ -96,8 +96,9 @@ class RuntimeActions:
         if not letters:
             raise ActionError('there is no such dead letter: expected {"number": ...} or {"all": true}')
         # The oldest one first, as they were given up.
-        replayed = sum(self._replay_one(letter) for letter in reversed(letters))
-        return f"replayed {'1 dead letter' if replayed == 1 else f'{replayed:,} dead letters'}"
+        replayed = [letter for letter in reversed(letters) if self._replay_one(letter)]
+        what = shown_id(replayed[0].tup_id) if len(replayed) == 1 else f"{len(replayed):,} dead letters"
+        return f"replayed {what}"
 
     def _replay_one(self, letter: DeadLetter) -> bool:
         for executor in self._executors().spouts:

@@ -32,6 +32,7 @@ class Failure:
     reason : Reason
     elapsed_ms : int
         Since it was emitted.
+    root_id : int or None
     """
 
     number: int
@@ -41,6 +42,7 @@ class Failure:
     tup_id: Hashable
     reason: Reason
     elapsed_ms: int
+    root_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +62,8 @@ class DeadLetter:
         Has `values`: of a spout those of the tuple, of a consumer the body.
     reason : Reason
         Of the last failure.
+    root_id : int or None
+        Of the last attempt.
     """
 
     number: int
@@ -69,6 +73,7 @@ class DeadLetter:
     tup_id: Hashable
     entry: Any
     reason: Reason
+    root_id: int | None = None
 
 
 class FailureLog:
@@ -79,13 +84,27 @@ class FailureLog:
         self._dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_MAX)
         self._numbers = itertools.count(1)
 
-    def record(self, component: str, task: int, tup_id: Hashable, reason: Reason, elapsed_ms: int) -> None:
+    def record(
+        self,
+        component: str,
+        task: int,
+        tup_id: Hashable,
+        reason: Reason,
+        elapsed_ms: int,
+        root_id: int | None = None,
+    ) -> None:
         """Add a failure."""
-        self._failures.append(Failure(next(self._numbers), _now_ms(), component, task, tup_id, reason, elapsed_ms))
+        row = Failure(next(self._numbers), _now_ms(), component, task, tup_id, reason, elapsed_ms, root_id)
+        self._failures.append(row)
 
     def record_dead_letter(self, component: str, task: int, tup_id: Hashable, entry: Any, reason: Reason) -> None:
         """Add a dead letter; `entry` is what its values are read from, and what replays it."""
-        self._dead_letters.append(DeadLetter(next(self._numbers), _now_ms(), component, task, tup_id, entry, reason))
+        # Its last failure has just been recorded, by the same thread.
+        mine = (each for each in self.failures() if each.tup_id == tup_id and each.task == task)
+        last = next(mine, None)
+        root_id = None if last is None else last.root_id
+        row = DeadLetter(next(self._numbers), _now_ms(), component, task, tup_id, entry, reason, root_id)
+        self._dead_letters.append(row)
 
     def failures(self) -> list[Failure]:
         """Return the failures, newest first."""

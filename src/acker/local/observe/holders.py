@@ -21,6 +21,10 @@ _NS_PER_MS: Final = 1_000_000
 _LOOKED_AT_MAX: Final = 2_000
 # How many holders of a tree are named.
 _NAMED_MAX: Final = 8
+# Of how many trees the last holders are remembered.
+_SEEN_MAX: Final = 1_000
+# How often counts are read that another thread changes meanwhile.
+_TRIES: Final = 5
 
 How = Literal["process", "queue", "held", "maybe"]
 
@@ -106,7 +110,7 @@ def _guess(executors: ExecutorSet, found: Mapping[int, list[Holder]]) -> None:
     if not missing:
         return
     keepers = [
-        (executor, task) for executor in executors.bolts for task in executor.tasks if _held_count(executor, task)
+        (executor, task) for executor in executors.bolts for task in executor.tasks if _held_count(executor, task) > 0
     ]
     how: How = "held" if len(keepers) == 1 else "maybe"
     named = [Holder(task.collector.component, task.collector.task, how) for _, task in keepers[:_NAMED_MAX]]
@@ -114,6 +118,32 @@ def _guess(executors: ExecutorSet, found: Mapping[int, list[Holder]]) -> None:
         holders.extend(named)
 
 
+class SeenHolders:
+    """The holders that old trees were seen with last: where a tree was when it timed out. One thread adds."""
+
+    def __init__(self) -> None:
+        self._by_root: dict[int, list[Holder]] = {}
+
+    def note(self, root_id: int, holders: list[Holder]) -> None:
+        """Note the holders of a tree; the trees that were noted longest ago are forgotten."""
+        self._by_root.pop(root_id, None)
+        self._by_root[root_id] = holders
+        while len(self._by_root) > _SEEN_MAX:
+            del self._by_root[next(iter(self._by_root))]
+
+    def of(self, root_id: int | None) -> list[Holder]:
+        """Return the holders of a tree, as far as they are known."""
+        return [] if root_id is None else self._by_root.get(root_id, [])
+
+
 def _held_count(executor: ComponentExecutor, task: Any) -> int:
-    """Return how many tuples a task holds besides the one that it processes now."""
-    return int(task.held_count) - (executor.step_since_ns is not None and bool(_inputs(task.collector)))
+    """Return how many tuples a task holds besides those that it processes now."""
+    collector = task.collector
+    for _ in range(_TRIES):
+        executed = collector.executed
+        inside = () if executor.step_since_ns is None else _inputs(collector)
+        # One that is settled does not count as held any more, although `process` has not returned.
+        held = int(task.held_count) - sum(not tup._is_settled for tup in inside)
+        if collector.executed == executed:  # It has begun with no further tuple meanwhile.
+            break
+    return held

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections import deque
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from acker.local.observe.actions import Observed, RuntimeActions
 from acker.local.observe.components_view import ComponentsView
 from acker.local.observe.failures import DeadLetter, Failure, FailureLog, shown_id, shown_values
 from acker.local.observe.headline import Situation, headline
-from acker.local.observe.holders import Holder, find_holders
+from acker.local.observe.holders import Holder, SeenHolders, find_holders
 from acker.local.observe.metrics import RuntimeStats, milliseconds
 from acker.local.observe.open_trees import UnfinishedTree, count_older, find_trees, is_named, oldest_trees
 from acker.local.observe.sampling import Sampler
 from acker.local.wiring import ExecutorSet
-from acker.topology.reasons import Reason
+from acker.topology.reasons import Reason, ReasonKind
 from acker.ui.source import Action
 
 _NS_PER_MS: Final = 1_000_000
@@ -26,8 +27,10 @@ _NS_PER_MS: Final = 1_000_000
 ROWS_MAX: Final = 50
 _EVENTS_MAX: Final = 100
 _EDGES_MAX: Final = 50
+_REASONS_MAX: Final = 5
 # Who holds a younger tree has changed by the time that somebody reads it.
 _LOOK_MS: Final = 1_000
+_DIGITS: Final = re.compile(r"\d+")
 _STATES: Final = {
     "new": "starting",
     "running": "running",
@@ -61,6 +64,7 @@ class RuntimeView:
         self._timeout_ms = round(runtime.conf["topology.message.timeout.secs"] * 1_000)
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_MAX)
         self._seen_state, self._seen_stalls = "", 0
+        self._seen_holders = SeenHolders()
         self.actions: Mapping[str, Action] = RuntimeActions(runtime, failures).by_name
 
     def stats(self) -> RuntimeStats:
@@ -82,6 +86,9 @@ class RuntimeView:
         trees = [] if executors is None else oldest_trees(executors, ROWS_MAX)
         old = {tree.root_id for tree in trees if now_ns - tree.emitted_ns >= _LOOK_MS * _NS_PER_MS}
         rows = self._rows_of(executors, trees, now_ns, old)
+        for row, holders in rows:
+            if holders and row["root_id"] is not None:
+                self._seen_holders.note(int(row["root_id"]), holders)
         stuck = 0 if executors is None else count_older(executors, now_ns - self._timeout_ms * _NS_PER_MS // 2)
         failures = self._failures.failures()
         self._note_events(stats)
@@ -97,7 +104,7 @@ class RuntimeView:
             "headline": headline(situation),
             **parts,
             "open_trees": {"total": parts["totals"]["pending"], "stuck": stuck, "rows": [row for row, _ in rows]},
-            "failures": {"rows": [failure_row(each) for each in failures[:ROWS_MAX]]},
+            "failures": {"rows": [self._failure_row(each) for each in failures[:ROWS_MAX]], **common_reasons(failures)},
             "dead_letters": self._dead_letters(parts["totals"]["dead_letters"]),
             "events": list(reversed(self._events)),
             "tables": [],
@@ -154,10 +161,7 @@ class RuntimeView:
             "attempt": tree.attempt,
             "age_ms": max(0, (now_ns - tree.emitted_ns) // _NS_PER_MS),
             "waits": tree.root_id is None,
-            "holders": [
-                {"component": each.component, "task": each.task, "how": each.how, "for_ms": each.for_ms}
-                for each in holders
-            ],
+            "holders": holder_rows(holders),
             "edges": [
                 {"from": each.from_component, "to": each.component, "task": each.task, "held_ms": each.held_ms}
                 for each in held[:_EDGES_MAX]
@@ -174,14 +178,22 @@ class RuntimeView:
             for row, _ in self._rows_of(executors, trees, now_ns, {tree.root_id for tree in trees})
         ]
         failures = [each for each in self._failures.failures() if is_named(each.tup_id, text)]
-        found += [{"what": "failure", **failure_row(each)} for each in failures]
+        found += [{"what": "failure", **self._failure_row(each)} for each in failures]
         letters = [each for each in self._failures.dead_letters() if is_named(each.tup_id, text)]
         return found + [{"what": "dead letter", **self._letter_row(each)} for each in letters]
 
     # Failures, dead letters, events.
 
+    def _failure_row(self, failure: Failure) -> dict[str, Any]:
+        return failure_row(failure) | self._held_by(failure)
+
+    def _held_by(self, ended: Failure | DeadLetter) -> dict[str, Any]:
+        """Return where a tree was that has timed out: nobody else says so."""
+        is_late = ended.reason.kind is ReasonKind.TIMED_OUT
+        return {"held_by": holder_rows(self._seen_holders.of(ended.root_id) if is_late else ())}
+
     def _letter_row(self, letter: DeadLetter) -> dict[str, Any]:
-        row = letter_row(letter)
+        row = letter_row(letter) | self._held_by(letter)
         return {**row, "values": shown_values(letter.entry.values)} if self._values else row
 
     def _dead_letters(self, total: int) -> dict[str, Any]:
@@ -226,6 +238,28 @@ def letter_row(letter: DeadLetter) -> dict[str, Any]:
         "spout": letter.component,
         **_reason_row(letter.reason),
     }
+
+
+def holder_rows(holders: Iterable[Holder]) -> list[dict[str, Any]]:
+    """Return holders as values for JSON."""
+    return [
+        {"component": each.component, "task": each.task, "how": each.how, "for_ms": each.for_ms} for each in holders
+    ]
+
+
+def common_reasons(failures: Sequence[Failure]) -> dict[str, Any]:
+    """Return how many failures are of which kind, the most frequent kind first: `reasons` and `counted`.
+
+    Texts often have ids in them. So of an exception its type alone counts, and numbers do not.
+    """
+
+    def kind_of(reason: Reason) -> tuple[str, str | None, str | None]:
+        why = _DIGITS.sub("\N{HORIZONTAL ELLIPSIS}", (reason.exception or "").split(":")[0])
+        return reason.kind.value, reason.component, why or None
+
+    common = Counter(kind_of(each.reason) for each in failures).most_common(_REASONS_MAX)
+    rows = [{"count": n, "kind": kind, "component": name, "why": why} for (kind, name, why), n in common]
+    return {"counted": len(failures), "reasons": rows}
 
 
 def _reason_row(reason: Reason) -> dict[str, Any]:
