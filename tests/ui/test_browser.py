@@ -166,6 +166,34 @@ def test_a_dead_letter_is_replayed(visit, shop) -> None:
     assert shop.stats().totals.acked == 5
 
 
+def test_a_dead_letter_is_replayed_on_a_narrow_screen(visit, shop) -> None:
+    page = visit(shop.page.url_with_token, width=375)
+    Check.mended.set()
+    page.get_by_role("link", name="Dead letters").click()
+    expect(page.locator("#dead-h")).to_be_in_viewport()
+    button = page.get_by_role("button", name="Replay bad")
+    expect(button).to_be_in_viewport(ratio=1)
+    button.click()
+    expect(page.locator("#did")).to_be_in_viewport()
+    expect(page.locator("#did")).to_have_text(has_text("Done: replayed bad"))
+    expect(page.locator("#dead .empty")).to_have_text(has_text("None is left here"))
+
+
+def test_failures_are_summed_up_by_kind(visit, shop) -> None:
+    page = visit(shop.page.url)
+    expect(page.locator("#failures-hint")).to_have_text("Of the last 1: 1 × failed in check: ValueError")
+
+
+def test_a_failure_says_all_that_is_known(visit, source, server) -> None:
+    holder = {"component": "b", "task": 2, "how": "held", "for_ms": None}
+    late = {**failure(1), "kind": "timed out", "component": None, "task": None, "why": None, "held_by": [holder]}
+    source.now = fake_view(failures={"rows": [late, {**failure(2), "why": None, "held_by": []}]})
+    page = visit(server.url)
+    rows = page.locator("#failures tbody tr")
+    expect(rows.first).to_have_text(has_text("timed out: b[2] processed it, and neither acked nor failed it"))
+    expect(rows.nth(1)).to_have_text(has_text("failed in b[2], by fail() without a reason"))
+
+
 def test_a_tree_is_failed_after_a_question(visit, shop) -> None:
     page = visit(shop.page.url_with_token)
     page.get_by_role("button", name="Fail the tree of stuck").click()
@@ -356,7 +384,7 @@ def test_it_works_by_keyboard(visit, server) -> None:
     page = visit(server.url)
     expect(page.locator("#actions button")).to_have_count(1)
     reached = []
-    for _ in range(14):
+    for _ in range(17):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
     wanted = ["Skip to the page", "id", "Find", "Pause", "level", "drawing", "trees", "failures", "dead", "components"]

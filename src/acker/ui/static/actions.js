@@ -4,6 +4,9 @@ import { write } from "./format.js";
 
 const KEY = "acker-token";
 const HEADER = "x-acker-token";
+// How long it stays on the page what an action did, or why not.
+const DONE_MS = 10000;
+const BAD_MS = 30000;
 
 export class Actions {
     constructor() {
@@ -36,6 +39,8 @@ export class Actions {
     tell(text, bad = false) {
         this.did.className = bad ? "did bad" : "did";
         write(this.did, text);
+        clearTimeout(this.forget);
+        this.forget = setTimeout(() => write(this.did, ""), bad ? BAD_MS : DONE_MS);
     }
 
     async ask({ title, text, yes }, withToken = false) {

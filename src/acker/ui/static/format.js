@@ -26,6 +26,7 @@ export function rate(value) {
 
 export function duration(ms) {
     if (ms === null || ms === undefined) return NOTHING;
+    if (ms === 0) return "0 ms";
     if (ms < 1) return `${FINE.format(ms * 1000)} µs`;
     if (ms < 1000) return `${FINE.format(ms)} ms`;
     const seconds = Math.floor(ms / 1000);

@@ -9,12 +9,15 @@ export class List {
         this.keyOf = keyOf;
         this.rows = new Map();
         this.body = el("tbody");
+        // Roles, since on a narrow screen rows are no longer displayed as rows of a table.
         const head = columns.map((column) =>
             column.name
-                ? el("th", { class: column.class, scope: "col" }, column.name)
-                : el("td", { class: column.class }),
+                ? el("th", { class: column.class, scope: "col", role: "columnheader" }, column.name)
+                : el("td", { class: column.class, role: "cell" }),
         );
-        this.table = el("table", { hidden: true }, el("thead", null, el("tr", null, ...head)), this.body);
+        const heading = el("tr", { role: "row" }, ...head);
+        this.body.setAttribute("role", "rowgroup");
+        this.table = el("table", { hidden: true, role: "table" }, el("thead", { role: "rowgroup" }, heading), this.body);
         this.empty = el("p", { class: "empty" });
         this.emptyText = empty;
         box.append(this.table, this.empty);
@@ -35,8 +38,11 @@ export class List {
                 const cells = this.columns.map((column) => column.cell(row));
                 const element = el(
                     "tr",
-                    null,
-                    ...cells.map((cell, place) => el("td", { class: this.columns[place].class }, cell.element)),
+                    { role: "row" },
+                    ...cells.map((cell, place) => {
+                        const { class: kind, name } = this.columns[place];
+                        return el("td", { class: kind, role: "cell", "data-name": name }, cell.element);
+                    }),
                 );
                 made = { element, cells };
                 this.rows.set(key, made);
@@ -96,7 +102,21 @@ export function edges(row) {
 
 export function reason(row) {
     const where = row.component === null ? "" : ` in ${row.component}${row.task === null ? "" : `[${row.task}]`}`;
-    return `${row.kind}${where}${row.why ? `: ${row.why}` : ""}`;
+    const held = row.held_by?.length ? `: ${holding({ holders: row.held_by, age_ms: Infinity })}` : "";
+    const bare = row.kind === "failed" && row.component !== null && !row.why;
+    return `${row.kind}${where}${row.why ? `: ${row.why}` : bare ? ", by fail() without a reason" : held}`;
+}
+
+// The last failures by kind, so that a few messages that fail again and again hide no others.
+export function kindsOf({ counted, reasons }) {
+    if (!counted) return "";
+    const kinds = reasons.map((each) => `${count(each.count)} × ${reason({ ...each, task: null })}`);
+    return `Of the last ${count(counted)}: ${kinds.join(" · ")}`;
+}
+
+export function aboutLetters({ rows, values, note }) {
+    const how = "Values are not shown, since they may be secret: --ui-values or LivePage(values=True) shows them.";
+    return [rows.length && !values ? how : "", note].filter(Boolean).join(" ");
 }
 
 function ageCell(timeout) {
@@ -151,7 +171,7 @@ export function letterColumns(replay) {
         { name: "Message", class: "id", cell: text((row) => row.id) },
         { name: "Why", class: "why", cell: text(reason) },
         { name: "Attempts", class: "n", cell: text((row) => count(row.attempt)) },
-        { name: "Values", class: "id", cell: text((row) => row.values ?? "not shown") },
+        { name: "Values", class: "id values", cell: text((row) => row.values ?? "") },
         { name: "", class: "n", cell: button },
     ];
 }

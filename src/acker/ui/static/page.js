@@ -2,14 +2,16 @@
 
 import { Actions } from "./actions.js";
 import { Charts } from "./charts.js";
-import { bytes, clock, count, duration, el, plural, rate, write } from "./format.js";
+import { bytes, clock, count, duration, el, plural, rate, set, write } from "./format.js";
 import { Graph } from "./graph.js";
 import {
     List,
+    aboutLetters,
     componentColumns,
     failureColumns,
     holding,
     edges,
+    kindsOf,
     letterColumns,
     plainColumns,
     reason,
@@ -19,6 +21,13 @@ import {
 const $ = (id) => document.getElementById(id);
 const TICK_MS = 500;
 const AGAIN_MS = 2000;
+// The section that says more than a tile.
+const MORE_IN = {
+    Pending: "trees-h",
+    "In this process": "trees-h",
+    "Not acked": "failures-h",
+    "Dead letters": "dead-h",
+};
 const NOT_FOUND =
     "It is not open, and is not among the last failures and dead letters. " +
     "It may be acked, or may not have come yet.";
@@ -155,14 +164,15 @@ function showTiles(now) {
     if (box.children.length !== wanted.length) {
         box.replaceChildren(
             ...wanted.map(() =>
-                el("div", { class: "tile" }, el("dt"), el("dd", { class: "value" }), el("dd", { class: "more" })),
+                el("div", { class: "tile" }, el("dt", null, el("a")), el("dd", { class: "value" }), el("dd", { class: "more" })),
             ),
         );
     }
     wanted.forEach((each, place) => {
         const element = box.children[place];
         element.className = each.bad ? "tile bad" : "tile";
-        const [name, value, more] = element.children;
+        const [{ firstChild: name }, value, more] = element.children;
+        if (MORE_IN[each.name]) set(name, "href", `#${MORE_IN[each.name]}`);
         write(name, each.name);
         write(value, each.value);
         write(more, each.more);
@@ -185,20 +195,25 @@ function showTrees({ total, stuck, rows }) {
     );
 }
 
-function showFailures({ rows }) {
+function showFailures(failures) {
+    const { rows } = failures;
+    write($("failures-hint"), kindsOf(failures));
     write($("failures-n"), rows.length ? `the last ${count(rows.length)}` : "");
     lists.failures.show(rows, "Nothing has failed or timed out since the page is on.");
 }
 
-function showLetters({ total, held, rows, can_replay: can, values, note }) {
+function showLetters(letters) {
+    const { total, held, rows, can_replay: can, values } = letters;
     write($("dead-n"), total > rows.length ? `${count(rows.length)} of ${count(total)}` : count(total));
-    const hidden = values || !rows.length ? "" : "Values are not shown, since they may be secret. ";
-    write($("dead-hint"), hidden + (note ?? ""));
+    write($("dead-hint"), aboutLetters(letters));
+    $("dead").classList.toggle("no-values", !values);
     const canReplay = can && may("replay");
     $("replay-all").hidden = !canReplay || held === 0;
     lists.dead.show(
         rows.map((row) => ({ ...row, can_replay: canReplay })),
-        "No message was given up. One that fails too often stands here, with its last reason.",
+        total
+            ? "None is left here: what was given up has been replayed."
+            : "No message was given up. One that fails too often stands here, with its last reason.",
     );
 }
 
