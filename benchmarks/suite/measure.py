@@ -185,16 +185,25 @@ class Case:
         its own.
     needs : tuple of str
         Modules that the package does not depend on. Where one is missing the case is left out, unless it is asked for.
+    obstacle : callable, optional
+        Says why the case cannot run here, None if it can; then it is left out in the same way.
     """
 
     name: str
     question: str
     run: Callable[[Scale], Result]
     needs: tuple[str, ...] = ()
+    obstacle: Callable[[], str | None] | None = None
 
     def missing(self) -> list[str]:
         """Return which of `needs` are not installed."""
         return [module for module in self.needs if find_spec(module) is None]
+
+    def why_not(self) -> str | None:
+        """Return why the case is left out; None if it can run."""
+        if missing := self.missing():
+            return f"{', '.join(missing)} is not installed"
+        return self.obstacle() if self.obstacle else None
 
 
 def clock_ns(work: Callable[[], object]) -> int:

@@ -20,6 +20,7 @@ from benchmarks.suite import (
     snapshot,
     spark,
     spark_topologies,
+    storm,
     streaming,
     topology,
 )
@@ -37,6 +38,7 @@ CASES: Final[list[Case]] = [
     *calls.CASES,
     *memory.CASES,
     *topology.CASES,
+    *storm.CASES,
     *spark.CASES,
     *streaming.CASES,
     *spark_topologies.CASES,
@@ -77,9 +79,9 @@ def main(
         sys.stderr.write(f"{program}: {fault.args[0]}\n")
         return 2
     if not options.only:
-        for case in [case for case in chosen if case.missing()]:
-            sys.stderr.write(f"{case.name} is left out: {', '.join(case.missing())} is not installed\n")
-            chosen.remove(case)
+        reasons = {case.name: why for case in chosen if (why := case.why_not())}
+        sys.stderr.writelines(f"{name} is left out: {why}\n" for name, why in reasons.items())
+        chosen = [case for case in chosen if case.name not in reasons]
     typed = " ".join([program, *(f"--only {name}" for name in options.only), *(["--quick"] if options.quick else [])])
     return _run(chosen, QUICK if options.quick else FULL, options.json, typed)
 

@@ -1,5 +1,6 @@
 """The set-up scripts, run as make runs them, on machines that lack something: a PATH of our own stands for each."""
 
+import importlib
 import importlib.util
 import os
 import re
@@ -549,3 +550,29 @@ def test_tests_of_a_file_stay_in_one_process() -> None:
     for process, path in re.findall(r"^\[(gw\d+)\].* PASSED ([\w/.]+)::", done.stdout, re.MULTILINE):
         processes.setdefault(path, set()).add(process)
     assert set(processes) == set(files) and all(len(found) == 1 for found in processes.values()), processes
+
+
+# ---- storm.py -------------------------------------------------------------------------------------------------------
+# That the command runs is seen in tests/benchmarks/test_storm_benchmarks.py.
+
+
+def test_storm_without_a_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(SCRIPTS)
+    storm = importlib.import_module("storm")
+    errors = importlib.import_module("brokers.errors")
+    javac = tmp_path / "javac"
+    with pytest.raises(errors.UnavailableError, match=f"storm needs a JDK, and not a JRE alone: there is no {javac}"):
+        storm.compiled(javac, tmp_path / "jars", tmp_path / "WordCount.java", tmp_path)
+
+
+def test_a_program_for_storm_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(SCRIPTS)
+    storm = importlib.import_module("storm")
+    javac = write_program(tmp_path / "javac", f"echo called >> {tmp_path / 'calls'}\nmkdir $4\n")
+    source = tmp_path / "Program.java"
+    source.write_text("one")
+    first = storm.compiled(javac, tmp_path / "jars", source, tmp_path)
+    assert first == storm.compiled(javac, tmp_path / "jars", source, tmp_path)
+    source.write_text("two")
+    assert first != storm.compiled(javac, tmp_path / "jars", source, tmp_path)
+    assert (tmp_path / "calls").read_text() == "called\n" * 2
