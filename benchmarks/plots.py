@@ -1,4 +1,4 @@
-"""Plots and drawings as SVG that follow light and dark: for the word count, the benchmarks and the documents."""
+"""Plots and drawings as SVG that follow light and dark: for the benchmarks and the documents."""
 
 from __future__ import annotations
 

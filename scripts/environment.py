@@ -49,7 +49,7 @@ BROKERS = ("rabbitmq", "redis", "kafka", "nats", "postgresql")
 BROWSER = ("chromium",)
 LEVELS = {
     "build": Needs(),
-    "run": Needs(extras=("spark", "cli"), groups=("plots",), jdk=True),
+    "run": Needs(extras=("spark", "cli"), jdk=True),
     "quick": Needs(
         extras=("arrow", "cli", *EXPORTERS, *CLIENTS), groups=("test", "browser", "bench"), brokers=(*BROKERS, *BROWSER)
     ),

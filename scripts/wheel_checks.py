@@ -18,6 +18,7 @@ TYPES = ("acker/py.typed", *(f"acker/{module}.pyi" for module in MODULES))
 # What the platform gives: the C library (of glibc or musl, with its loader and its older parts) and GCC's own.
 LIBRARIES = re.compile(r"(libc|libm|libpthread|ld-linux-[\w-]+|libc\.musl-\w+|libstdc\+\+|libgcc_s)\.so(\.\d+)?")
 _DATA = {".html", ".css", ".js", ".svg"}
+_LICENCE = "acker/ui/static/vendor/LICENCE.txt"
 _EXTENSION = re.compile(r"\.(?:cpython-(?P<version>\d+t?)-[\w-]+|cp(?P<windows>\d+t?)-\w+)\.(?:so|pyd)$")
 
 
@@ -60,7 +61,7 @@ def find_misplaced(names: Iterable[str]) -> Iterator[str]:
         if path.parts[0].endswith(".dist-info"):
             continue
         fine = path.parts[0] == "acker" and (
-            path.suffix in {".py", *_DATA} or name in TYPES or _EXTENSION.search(name) is not None
+            path.suffix in {".py", *_DATA} or name in {*TYPES, _LICENCE} or _EXTENSION.search(name) is not None
         )
         if not fine:
             yield f"{name} does not belong in it"

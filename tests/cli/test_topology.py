@@ -14,6 +14,7 @@ import sys
 import threading
 import urllib.request
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -21,7 +22,8 @@ from rich.console import Console
 
 import acker.cli.topology
 from acker.cli.commands import cli
-from acker.local import read_state
+from acker.cli.topology import exit_code
+from acker.local import Abandoned, RunReport, read_state
 
 MODULE = '''
 import threading
@@ -205,7 +207,16 @@ def test_runs_until_so_many_are_acked_or_the_time_is_up(invoke, folder) -> None:
     )
     assert json.loads((folder / "elapsed.json").read_text())["outcome"] == "elapsed"
     page = (folder / "report.html").read_text()
-    assert "the time was up" in page and "<svg" in page and "numbers" in page
+    assert "The time was up." in page and '"name":"numbers"' in page and page.endswith("</html>\n")
+
+
+def test_exit_codes(stats) -> None:
+    report = RunReport(topology="WordCount", outcome="drained", started_at="", seconds=2.0, stats=stats)
+    abandoned = replace(report, abandoned=(Abandoned("split", 2, ""),))
+    assert exit_code(report) == 0
+    assert exit_code(replace(abandoned, outcome="failed", error="ValueError")) == 1
+    assert exit_code(abandoned) == 3
+    assert exit_code(replace(abandoned, outcome="aborted")) == 130
 
 
 def test_options_reach_the_topology(invoke, folder) -> None:
@@ -342,7 +353,7 @@ def test_trees_that_are_open_when_it_stops_are_no_drained_ones(start, folder) ->
     assert program.end() == 0, program.said
     text = "stopped; 10 trees were still open and were failed with reason SHUTDOWN"
     assert f"Holds: {text}\n" in program.said and "0 pending, 10 shut down" in program.said
-    assert text in (folder / "r.html").read_text()
+    assert f"S{text[1:]}." in (folder / "r.html").read_text()
     assert json.loads((folder / "r.json").read_text())["stats"]["totals"]["shut_down"] == 10
 
 

@@ -34,7 +34,6 @@ TESTED_WITH_OTHERS = {
     ],
     "connectors/test_bolt.py": ["connectors/publisher"],
     "connectors/test_rabbitmq.py": ["connectors/rabbitmq_link"],
-    "cli/test_topology_report.py": ["ui/page"],
     "spark/streams/test_checkpoint.py": ["cli/state"],
     "local/test_exporters.py": ["local/otel", "local/prometheus", "local/observe/metric_names"],
     "local/test_flow.py": ["local/queues"],

@@ -437,7 +437,7 @@ def test_every_level_resolves_its_requirements(environment: ModuleType) -> None:
         for level, needs in environment.LEVELS.items()
     }
     assert names["build"] == {"Cython", "numpy", "setuptools"}
-    assert names["run"] == names["build"] | {"click", "matplotlib", "pandas", "protobuf", "pyarrow", "pyspark", "rich"}
+    assert names["run"] == names["build"] | {"click", "pandas", "protobuf", "pyarrow", "pyspark", "rich"}
     assert names["test"] > names["run"] | {"hypothesis", "mypy", "pytest", "ruff"}
     assert environment.group(pyproject, "dev") == [
         item for name in ("test", "lint", "docs", "release") for item in environment.group(pyproject, name)

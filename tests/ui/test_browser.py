@@ -452,6 +452,9 @@ def test_it_fits_a_narrow_screen(visit, source, server, big) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 375
 
 
+WORKER = ("layout_worker.js", "layout.js", "vendor/dagre.esm.js")
+
+
 def test_the_page_weighs_little(visit, server) -> None:
     page = visit(server.url)
     expect(page.locator("#drawing .node")).to_have_count(2)
@@ -460,7 +463,7 @@ def test_the_page_weighs_little(visit, server) -> None:
     parts = {name.rpartition("/")[2]: size for name, size in sizes}
     assert {"page.js", "page.css", "uPlot.iife.min.js", "graph.js"} <= set(parts)
     static = sum(size for name, size in parts.items() if name != "events")
-    worker = sum(len(ask(server, f"/static/{name}")[2]) for name in ("layout.js", "vendor/dagre.esm.js"))
+    worker = sum(len(ask(server, f"/static/{name}")[2]) for name in WORKER)
     assert document + static + worker <= 400_000
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from acker.cli.environment import require
 from acker.cli.load import UsageError, blame_state, load
-from acker.cli.table import line, quantity, terminal_table
+from acker.cli.table import terminal_table
 from acker.errors import PageError
+from acker.local.observe.figures import line, quantity
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -163,9 +164,10 @@ def write_report(report: RunReport, graph: Graph, path: Path, crash: str | None 
     if path.suffix == ".json":
         text = json.dumps(report.to_json(), indent=2) + "\n"
     else:
-        from acker.cli.topology_report import to_html
+        from acker.local.observe.report_view import report_view
+        from acker.ui.frozen import freeze
 
-        text = to_html(report, graph, crash)
+        text = freeze(report_view(report, graph, crash))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
@@ -245,7 +247,7 @@ def _lines(runtime: LocalRuntime, console: Console) -> Iterator[None]:
 
 def _show(report: RunReport, console: Console, crash: str | None) -> None:
     """Print the table, the problems, and the verdict as the last line."""
-    from acker.cli.topology_report import verdict
+    from acker.local.observe.report_view import verdict
 
     tone, text = verdict(report, crash)
     colour = {"good": "green", "fair": "yellow", "bad": "red"}[tone]

@@ -1,4 +1,4 @@
-"""The live page, and the HTML pages of reports. Knows no runtime: those who have figures show them here."""
+"""The live page, and the same page frozen in a file. Knows no runtime: those who have figures show them here."""
 
 from acker.ui.options import LivePage
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from acker.ui.feed import Feed, to_json
+from acker.ui.frozen import freeze
 from acker.ui.guard import Guard, refuse
 from acker.ui.options import LivePage
 from acker.ui.source import ActionError, LiveSource
@@ -54,6 +56,7 @@ class PageApp:
         routes = [
             Route("/", self._index),
             Mount("/static", StaticFiles(directory=STATIC)),
+            Route("/frozen.html", self._frozen),
             Route("/api/view", self._view),
             Route("/api/history", self._history),
             Route("/api/stats", self._stats),
@@ -80,6 +83,14 @@ class PageApp:
 
     async def _index(self, _: Request) -> Response:
         return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
+
+    async def _frozen(self, _: Request) -> Response:
+        if not self.feed.latest:
+            await self.feed.read()
+        page = await asyncio.to_thread(freeze, self.feed.latest, self.feed.history())
+        name = re.sub(r"[^A-Za-z0-9_-]+", "-", self._source.name)
+        headers = {"content-disposition": f'attachment; filename="{name}.html"'}
+        return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
     async def _view(self, _: Request) -> Response:
         if not self.feed.latest:

@@ -8,7 +8,7 @@ const SPAN_SECS = 600;
 const SPAN_LEAST_SECS = 60;
 const POINTS_MAX = 600;
 
-function colour(name) {
+export function colour(name) {
     return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 

@@ -8,18 +8,18 @@ const BAR = 78;
 const NAME_MAX = 22;
 
 export class Graph {
-    constructor(box) {
+    // `place` takes what there is to place, and returns the layout or a promise of it.
+    constructor(box, place) {
         this.box = box;
+        this.place = place;
         this.key = "";
         this.nodes = new Map();
         this.edges = new Map();
-        this.worker = new Worker("/static/layout.js", { type: "module" });
-        this.worker.onmessage = ({ data }) => this.draw(data);
         this.narrow = matchMedia("(max-width: 40rem)");
         this.narrow.addEventListener("change", () => this.last && this.show(this.last));
     }
 
-    show(view) {
+    async show(view) {
         this.last = view;
         const names = view.graph.nodes.map((node) => node.name);
         const edges = view.graph.edges.map((edge) => [edge.from, edge.to]);
@@ -27,9 +27,10 @@ export class Graph {
         const key = JSON.stringify([direction, names, edges]);
         if (key !== this.key) {
             this.key = key;
-            this.worker.postMessage({ key, direction, nodes: names, edges, width: WIDTH, height: HEIGHT });
+            this.draw(await this.place({ key, direction, nodes: names, edges, width: WIDTH, height: HEIGHT }));
+        } else {
+            this.update();
         }
-        this.update();
     }
 
     draw(layout) {
@@ -158,7 +159,7 @@ function updateNode(parts, node, stuck) {
 // How many of the stuck trees each component surely holds.
 export function stuckAt(view) {
     const found = new Map();
-    for (const row of view.open_trees.rows) {
+    for (const row of view.open_trees?.rows ?? []) {
         if (row.age_ms < view.timeout_ms / 2) continue;
         const sure = row.holders.filter((each) => each.how !== "maybe");
         const names = new Set((sure.length ? sure : row.holders).map((each) => each.component));

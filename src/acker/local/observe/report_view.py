@@ -1,0 +1,277 @@
+"""The report of a run as a reading of the live page, for a frozen page; and its verdict, in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import platform
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from acker import __version__
+from acker.local.observe.figures import losses, quantity, rate
+from acker.local.observe.metrics import ComponentStats, Histogram, RunReport, milliseconds
+from acker.topology.graph import Graph, Subscription
+
+OUTCOMES: Final = {
+    "drained": "drained: all is settled, and the spouts have no more",
+    "reached": "as many trees were acked as were asked for",
+    "elapsed": "the time was up",
+    "stopped": "stopped",
+    "aborted": "stopped at once, without draining",
+    "failed": "ended with an error",
+}
+
+_QUANTILES: Final = (0.5, 0.9, 0.99, 0.999)
+# The least number of bars of a histogram, empty ones included.
+_BARS_MIN: Final = 5
+_GRAPH_HINT: Final = (
+    "Numbers are those of the whole run. A number on an edge is tuples a second. The right bar of a component is the "
+    "share of the time that its busiest task spent in user code."
+)
+
+
+def verdict(report: RunReport, crash: str | None = None) -> tuple[str, str]:
+    """Return the tone, good, fair or bad, and the first sentence of the report.
+
+    Parameters
+    ----------
+    report : RunReport
+    crash : str, optional
+        The exception whose restart was still pending when the topology was stopped.
+    """
+    totals = report.stats.totals
+    told = [OUTCOMES[report.outcome]]
+    if crash is not None:
+        told[0] = f"{told[0]} while it waited for a restart after {crash}"
+    elif report.outcome == "stopped" and not (totals.shut_down or report.undelivered):
+        told[0] = "stopped and drained"
+    if totals.shut_down:
+        were = "was" if totals.shut_down == 1 else "were"
+        told.append(f"{quantity(totals.shut_down, 'tree')} {were} still open and {were} failed with reason SHUTDOWN")
+    if report.undelivered:
+        told.append(f"of {quantity(report.undelivered, 'tree')} the spout could not be told the end")
+    wrong = losses(dataclasses.replace(totals, shut_down=0))
+    if report.abandoned:
+        wrong.insert(0, f"{len(report.abandoned)} abandoned")
+    if wrong:
+        told.append(", ".join(wrong))
+    if report.outcome in ("failed", "aborted") or report.abandoned:
+        tone = "bad"
+    else:
+        tone = "fair" if len(told) > 1 or crash is not None or report.restarts or report.stalls else "good"
+    return tone, "; ".join(told)
+
+
+def report_view(report: RunReport, graph: Graph, crash: str | None = None) -> dict[str, Any]:
+    """Return a report as `RuntimeView.view` shows a topology.
+
+    Parameters
+    ----------
+    report : RunReport
+    graph : Graph
+    crash : str, optional
+        As for `verdict`.
+    """
+    components = report.stats.components()
+    tone, text = verdict(report, crash)
+    machine = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    return {
+        "kind": "topology",
+        "name": report.topology,
+        "state": report.stats.state,
+        "paused": False,
+        "uptime_secs": round(report.seconds, 3),
+        "restarts": report.restarts,
+        "timeout_ms": None,
+        "at_ms": _end_ms(report),
+        "is_last": True,
+        "about": f"Began {report.started_at or 'never'}. acker {__version__}, {machine}.",
+        "headline": {"tone": tone, "text": f"{text[:1].upper()}{text[1:]}."},
+        "tiles": _tiles(report),
+        "graph": {"hint": _GRAPH_HINT, **_graph_parts(report, graph, components)},
+        "charts": [],
+        "texts": _texts(report),
+        "histograms": list(_histograms(components.values())),
+        "open_trees": None,
+        "failures": None,
+        "dead_letters": None,
+        "events": None,
+        "tables": list(_tables(components)),
+        "actions": [],
+        "log_level": None,
+    }
+
+
+def _end_ms(report: RunReport) -> int:
+    if not report.started_at:
+        return time.time_ns() // 1_000_000
+    return round(1_000 * (datetime.datetime.fromisoformat(report.started_at).timestamp() + report.seconds))
+
+
+def _tile(name: str, value: Any, unit: str = "", more: str = "", *, is_bad: bool = False) -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": unit, "more": more, "is_bad": is_bad}
+
+
+def _tiles(report: RunReport) -> list[dict[str, Any]]:
+    totals = report.stats.totals
+    p50, p99 = (milliseconds(totals.complete_latency.quantile(q)) for q in (0.5, 0.99))
+    unusual = [
+        ("Ended by restarts", totals.restarted),
+        ("Shut down while open", totals.shut_down),
+        ("Spout could not be told", report.undelivered),
+        ("Acked, but ack() raised", totals.ack_errors),
+    ]
+    return [
+        _tile("Acked", totals.acked, more=f"{rate(report.stats):,.0f} a second"),
+        _tile("Failed", totals.failed, is_bad=True),
+        _tile("Timed out", totals.timed_out, is_bad=True),
+        _tile("Rejected", totals.rejected, is_bad=True),
+        _tile("Dead letters", totals.dead_letters, is_bad=True),
+        *(_tile(name, count, is_bad=True) for name, count in unusual if count),
+        _tile("Pending at the end", totals.pending),
+        _tile("Complete latency, p50", p50, "ms", "from emit to ack"),
+        _tile("Complete latency, p99", p99, "ms", "from emit to ack"),
+        _tile("Tuples emitted", totals.emitted_total, more=f"{totals.executed:,} executed"),
+        _tile("Restarts", report.restarts, more=report.last_crash or "", is_bad=True),
+        _tile("Wall time", f"{report.seconds:,.1f} s"),
+    ]
+
+
+# The drawing.
+
+
+def _graph_parts(report: RunReport, graph: Graph, components: Mapping[str, ComponentStats]) -> dict[str, Any]:
+    edges: dict[tuple[str, str], list[Subscription]] = {}
+    for each in graph.subscriptions:
+        edges.setdefault((each.source, each.consumer), []).append(each)
+    return {
+        "nodes": [_node(name, report, graph, components.get(name)) for name in graph.nodes],
+        "edges": [
+            {
+                "from": source,
+                "to": consumer,
+                "streams": [f"{each.stream}: {each.grouping}" for each in subscriptions],
+                "rate": _edge_rate(report, graph, components.get(source), subscriptions),
+            }
+            for (source, consumer), subscriptions in edges.items()
+        ],
+    }
+
+
+def _node(name: str, report: RunReport, graph: Graph, row: ComponentStats | None) -> dict[str, Any]:
+    node = graph.nodes[name]
+    if row is None:  # It never started.
+        return {"name": name, "kind": node.kind, "tasks": node.par}
+    done = row.executed if row.kind == "bolt" else row.acked
+    return {
+        "name": name,
+        "kind": row.kind,
+        "tasks": row.tasks,
+        "executors": row.executors,
+        "rate": _a_second(done, report),
+        "executed": row.executed,
+        "emitted": row.emitted_total,
+        "acked": row.acked,
+        "failed": row.failed,
+        "timed_out": row.timed_out,
+        "pending": row.pending,
+        "queue": row.queue,
+        "queue_capacity": row.queue_capacity,
+        "busy": round(min(1.0, row.capacity), 3),
+        "bottleneck": False,
+        "latency": {f"p{round(100 * q)}_ms": milliseconds(row.execute_latency.quantile(q)) for q in (0.5, 0.99)},
+    }
+
+
+def _edge_rate(
+    report: RunReport, graph: Graph, row: ComponentStats | None, subscriptions: Iterable[Subscription]
+) -> float | None:
+    """Return the tuples a second over an edge; None if that cannot be told from what was emitted."""
+    if row is None or any(each.grouping.kind in {"direct", "custom"} for each in subscriptions):
+        return None
+    sent = 0
+    for each in subscriptions:
+        times = graph.nodes[each.consumer].par if each.grouping.kind == "all" else 1
+        sent += times * row.emitted.get(each.stream, 0)
+    return _a_second(sent, report)
+
+
+def _a_second(count: int, report: RunReport) -> float | None:
+    return None if report.seconds <= 0 else float(f"{count / report.seconds:.4g}")
+
+
+# Texts, tables and histograms.
+
+
+def _texts(report: RunReport) -> list[dict[str, Any]]:
+    tracebacks = [f"{task.component}[{task.task}] did not come back:\n{task.stack}" for task in report.abandoned]
+    found = [
+        ("The error", [] if report.error is None else [report.error], True),
+        ("Tasks that were abandoned", tracebacks, True),
+        ("Stalls", report.stalls, False),
+        ("Trees that timed out, as traced", report.timed_out_traces, False),
+    ]
+    return [{"title": title, "lines": list(lines), "is_code": is_code} for title, lines, is_code in found if lines]
+
+
+def _histograms(components: Iterable[ComponentStats]) -> Iterable[dict[str, Any]]:
+    """Yield what spreads of latencies to draw: those of the spouts together, and those of the bolts."""
+    for kind, key, title, unit in (
+        ("spout", "complete", "Complete latency, from emit to ack", "trees"),
+        ("bolt", "execute", "Execute latency, in process()", "tuples"),
+    ):
+        rows = [
+            {"name": name, "total": histogram.total, "octaves": octaves(histogram)}
+            for name, histogram in _latencies(components, kind)
+        ]
+        if rows:
+            yield {"key": key, "title": title, "unit": unit, "rows": rows}
+
+
+def _latencies(components: Iterable[ComponentStats], kind: str) -> Iterable[tuple[str, Histogram]]:
+    for row in components:
+        histogram = row.complete_latency if kind == "spout" else row.execute_latency
+        if row.kind == kind and histogram.total:
+            yield row.component, histogram
+
+
+def octaves(histogram: Histogram) -> list[tuple[float | None, int]]:
+    """Return (end in ms, count) of each octave, from the first that holds something to the last."""
+    found, below = [], 0
+    for bound, count in histogram.cumulative(4):
+        found.append((milliseconds(bound), count - below))
+        below = count
+    if histogram.total > below:
+        found.append((milliseconds(histogram.bounds_ns[-1]), histogram.total - below))
+    held = [place for place, (_, count) in enumerate(found) if count]
+    last = max(held[-1] + 1, min(_BARS_MIN, len(found)))
+    return found[min(held[0], last - _BARS_MIN) : last]
+
+
+def _tables(components: Mapping[str, ComponentStats]) -> Iterable[dict[str, Any]]:
+    rows = components.values()
+    latencies = [
+        [
+            f"{name}, {what}",
+            histogram.total,
+            milliseconds(histogram.mean_ns),
+            *(milliseconds(histogram.quantile(q)) for q in _QUANTILES),
+        ]
+        for kind, what in (("spout", "complete"), ("bolt", "execute"))
+        for name, histogram in _latencies(rows, kind)
+    ]
+    quantiles = [(f"p{100 * q:g}", "ms") for q in _QUANTILES]
+    letters = [[row.component, row.dead_letters] for row in rows if row.dead_letters]
+    streams = [[f"{row.component}: {stream}", count] for row in rows for stream, count in row.emitted.items()]
+    counted = [[f"{row.component}: {name}", count] for row in rows for name, count in row.user.items()]
+    for key, title, columns, body in (
+        ("latencies", "Latencies", [("Component", None), ("Measured", ""), ("Mean", "ms"), *quantiles], latencies),
+        ("letters", "Dead letters", [("Spout", None), ("Tuples given up", "")], letters),
+        ("streams", "Streams", [("Component and stream", None), ("Emitted", "")], streams),
+        ("counted", "Counted by the components", [("Component and name", None), ("Count", "")], counted),
+    ):
+        if body:
+            heads = [{"name": name, "unit": unit} for name, unit in columns]
+            yield {"key": key, "title": title, "columns": heads, "rows": body, "empty": ""}
