@@ -17,7 +17,8 @@ export class List {
         );
         const heading = el("tr", { role: "row" }, ...head);
         this.body.setAttribute("role", "rowgroup");
-        this.table = el("table", { hidden: true, role: "table" }, el("thead", { role: "rowgroup" }, heading), this.body);
+        const top = el("thead", { role: "rowgroup" }, heading);
+        this.table = el("table", { hidden: true, role: "table" }, top, this.body);
         this.empty = el("p", { class: "empty" });
         this.emptyText = empty;
         box.append(this.table, this.empty);
