@@ -181,7 +181,8 @@ def test_a_dead_letter_is_replayed_on_a_narrow_screen(visit, shop) -> None:
 
 def test_failures_are_summed_up_by_kind(visit, shop) -> None:
     page = visit(shop.page.url)
-    expect(page.locator("#failures-hint")).to_have_text("Of the last 1: 1 \N{MULTIPLICATION SIGN} failed in check: ValueError")
+    text = "Of the last 1: 1 \N{MULTIPLICATION SIGN} failed in check: ValueError"
+    expect(page.locator("#failures-hint")).to_have_text(text)
 
 
 def test_a_failure_says_all_that_is_known(visit, source, server) -> None:
