@@ -87,6 +87,14 @@ def test_nodes_are_in_the_order_of_definition():
     assert repr(WordCount) == "<topology WordCount: lines, split, count, error_log>"
 
 
+def test_notebooks_show_the_components_as_a_table():
+    table = type(Topology)("<b>", (Topology,), {"lines": (a := Lines.spec()), "split": Split.spec(inputs=[a], par=2)})
+    shown = table.graph()._repr_html_()
+    assert "<caption>&lt;b&gt;</caption>" in shown and "<script" not in shown
+    assert "<td>split</td><td>bolt</td><td>Split</td><td>2</td><td>2</td><td>lines:default (shuffle)</td>" in shown
+    assert "<td>default: word, length; errors: line, error</td>" in shown
+
+
 def test_streams_and_conf_of_a_node():
     node = WordCount.graph().nodes["split"]
     assert node.streams == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final
 
 # Flags of a partial: which messages of its root were seen.
@@ -13,3 +14,13 @@ RESET: Final = 4
 UNTRACKED: Final = -1
 UNTRACKED_FAILED: Final = -2
 UNTRACKED_RESET: Final = -4
+
+
+class Outcome(IntEnum):
+    """How a tree ended. ``PENDING`` appears on Spark only, for a tree that is still open at the end of a batch."""
+
+    ACKED = 0
+    FAILED = 1
+    TIMED_OUT = 2
+    REJECTED = 3
+    PENDING = 4

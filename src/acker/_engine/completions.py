@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from acker._engine import schemas
+from acker._engine.codes import Outcome
+from acker._engine.notebook import html_table
 from acker._engine.schemas import COMPLETION_DTYPES
+
+# How many rows a notebook shows.
+_ROWS_SHOWN: Final = 10
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -96,6 +101,21 @@ class Completions:
         if not isinstance(other, Completions):
             return NotImplemented
         return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in COMPLETION_DTYPES)
+
+    def _repr_html_(self) -> str:
+        """Return the number of rows by outcome, and the first rows, as a table for notebooks."""
+        counts = zip(Outcome, np.bincount(self.outcome, minlength=len(Outcome)).tolist(), strict=False)
+        told = ", ".join(f"{count:,} {outcome.name}" for outcome, count in counts if count)
+        caption = f"Completions: {len(self):,}" + (f" ({told})" if told else "")
+        if len(self) > _ROWS_SHOWN:
+            caption += f"; the first {_ROWS_SHOWN}"
+        first = Completions(*(getattr(self, name)[:_ROWS_SHOWN] for name in COMPLETION_DTYPES))
+        # Ids are names, and so have no separators.
+        rows = [
+            [str(root_id), str(message_id), str(task_id), Outcome(outcome).name, elapsed_ms]
+            for root_id, message_id, task_id, outcome, elapsed_ms in first.rows()
+        ]
+        return html_table(caption, [*COMPLETION_DTYPES], rows)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={np.array2string(getattr(self, name), threshold=6)}" for name in COMPLETION_DTYPES)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import operator
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 
+from acker._engine.codes import Outcome as Outcome  # noqa: PLC0414 (exported from here, beside the other words)
+from acker._engine.notebook import html_table
 from acker._engine.xxh64 import xxh64
 from acker.errors import ArgumentTypeError, ArgumentValueError
 
@@ -56,16 +58,6 @@ class Kind(IntEnum):
     RESET_TIMEOUT = 4
     INIT = 0
     ACK = 2
-
-
-class Outcome(IntEnum):
-    """How a tree ended. ``PENDING`` appears on Spark only, for a tree that is still open at the end of a batch."""
-
-    ACKED = 0
-    FAILED = 1
-    TIMED_OUT = 2
-    REJECTED = 3
-    PENDING = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +106,11 @@ class Stats:
     empty: int
     pending: int
     open: int
+
+    def _repr_html_(self) -> str:
+        """Return the counts as a table, for notebooks."""
+        names = [item.name for item in fields(self)]
+        return html_table("Stats", names, [[getattr(self, name) for name in names]])
 
 
 class PendingTree(NamedTuple):

@@ -13,6 +13,7 @@ from acker.local.clock import Clock, SystemClock
 from acker.local.observe.hooks import Hook
 from acker.local.observe.metric_names import HasStats, metric_points
 from acker.local.observe.metrics import Abandoned, ComponentStats, Histogram, RunReport, RuntimeStats, TaskStats
+from acker.local.observe.notebook import watch
 from acker.local.run import run
 from acker.local.runtime import LocalRuntime
 from acker.local.states import read_state
@@ -32,4 +33,5 @@ __all__ = [
     "metric_points",
     "read_state",
     "run",
+    "watch",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from acker._engine.notebook import html_table
 from acker.errors import TopologyError
 from acker.topology.component import Component
 from acker.topology.groupings import BY_FIELDS, Grouping
@@ -102,6 +103,22 @@ class Graph:
     def bolts(self) -> tuple[Node, ...]:
         """The nodes that are bolts."""
         return tuple(node for node in self.nodes.values() if node.kind == "bolt")
+
+    def _repr_html_(self) -> str:
+        """Return the components as a table, for notebooks."""
+        rows = [
+            [
+                node.name,
+                node.kind,
+                node.component.__name__,
+                node.par,
+                node.executors,
+                ", ".join(f"{each.source}:{each.stream} ({each.grouping})" for each in node.inputs),
+                "; ".join(f"{stream.name}: {', '.join(stream.fields)}" for stream in node.streams.values()),
+            ]
+            for node in self.nodes.values()
+        ]
+        return html_table(self.name, ["component", "kind", "class", "tasks", "threads", "reads", "emits"], rows)
 
     def consumers(self, source: str, stream: str = DEFAULT_STREAM) -> tuple[Subscription, ...]:
         """Return the subscriptions to a stream, in the order of definition."""

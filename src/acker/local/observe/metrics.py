@@ -7,10 +7,12 @@ to these figures are in `acker.local.observe.metric_names`.
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from acker._engine.notebook import html_table
 from acker._engine.protocol import Stats
 from acker._flow import Latencies
 
@@ -279,6 +281,11 @@ class RuntimeStats:
             self, {**values, "restarts": self.restarts, "tasks": len(self.tasks), **_tree_counts(self.totals)}
         )
 
+    def _repr_html_(self) -> str:
+        """Return a row for each component and one for the topology, as a table for notebooks."""
+        restarts = f", restarts: {self.restarts:,}" if self.restarts else ""
+        return _components_html(self, f"{self.topology}: {self.state}, {self.uptime_secs:,.1f} s{restarts}")
+
     def components(self) -> dict[str, ComponentStats]:
         """Return the components by name, in the order of their tasks."""
         rows: dict[str, list[TaskStats]] = {}
@@ -400,6 +407,14 @@ class RunReport:
         }
         return _format(self, {**values, **counts, "error": self.error})
 
+    def _repr_html_(self) -> str:
+        """Return what went wrong, and a row for each component and one for the topology, for notebooks."""
+        told = [f"{self.topology}: {self.outcome}, {self.seconds:,.1f} s"]
+        counts = {"restarts": self.restarts, "undelivered": self.undelivered, "abandoned": len(self.abandoned)}
+        told += [f"{name}: {count:,}" for name, count in counts.items() if count]
+        error = "" if self.error is None else f"<pre>{html.escape(self.error)}</pre>"
+        return error + _components_html(self.stats, ", ".join(told))
+
     def to_json(self) -> dict[str, Any]:
         """Return all fields as values for JSON."""
         return {
@@ -416,6 +431,25 @@ class RunReport:
             "timed_out_traces": list(self.timed_out_traces),
             "stats": self.stats.to_json(),
         }
+
+
+# The figures of a component that notebooks show.
+_SHOWN: Final = ("emitted_total", "executed", "acked", "failed", "timed_out", "dead_letters", "pending", "queue")
+
+
+def _components_html(stats: RuntimeStats, caption: str) -> str:
+    names = ("emitted" if name == "emitted_total" else name.replace("_", " ") for name in _SHOWN)
+    head = ["component", "kind", "tasks", *names, "p50", "p99", "capacity"]
+    rows = [row for row in stats.components().values() if row.kind != "acker"]
+    return html_table(caption, head, [_html_row(row) for row in (*rows, stats.totals)])
+
+
+def _html_row(row: ComponentStats) -> list[object]:
+    latency = row.execute_latency if row.kind == "bolt" else row.complete_latency
+    times = (milliseconds(latency.quantile(q)) for q in (0.5, 0.99))
+    told = ["" if time is None else f"{time:g} ms" for time in times]
+    figures = [getattr(row, name) for name in _SHOWN]
+    return [row.component, row.kind, row.tasks, *figures, *told, f"{row.capacity:.2f}"]
 
 
 def _json_value(value: object) -> Any:
