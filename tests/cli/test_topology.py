@@ -408,7 +408,7 @@ def test_a_terminal_shows_a_live_table(folder) -> None:
     import pty  # There is none on Windows.
 
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "acker", "run", "jobs:Runs"]
+    command = [sys.executable, "-m", "acker", "run", "jobs:Runs", "--ui", "0"]
     environ = {**os.environ, "COLUMNS": "140", "TERM": "xterm"}
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ) as process:
         os.close(theirs)
@@ -427,6 +427,7 @@ def test_a_terminal_shows_a_live_table(folder) -> None:
     assert "Ctrl-C drains and stops, a second one stops at once" in text and "numbers" in text
     assert "\x1b[" in text and "SIGINT: stopping" in text and "Runs: stopped and drained" in text
     assert "Traceback" not in text
+    assert text.count("live page: http://127.0.0.1:") > 0, "below the table, since log lines move the first one away"
 
 
 def test_elsewhere_a_line_comes_now_and_then(runtime, monkeypatch) -> None:

@@ -217,6 +217,8 @@ def _show_figures(runtime: LocalRuntime, console: Console) -> AbstractContextMan
         nonlocal before
         stats = runtime.stats()
         hint = "Ctrl-C drains and stops, a second one stops at once"
+        if runtime.page is not None:  # Log lines have moved the line of the start away.
+            hint = f"live page: {runtime.page.url_with_token}\n{hint}"
         shown = terminal_table(stats, f"{title}: {line(stats, before)}", hint, width=console.width)
         if stats.uptime_secs - before.uptime_secs >= 1:
             before = stats
