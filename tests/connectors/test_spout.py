@@ -1,5 +1,6 @@
 """A spout over a broker in memory."""
 
+import json
 import threading
 from typing import ClassVar
 
@@ -10,6 +11,8 @@ from acker.connectors import SourceSpout
 from acker.local import LocalRuntime
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.topology import Bolt, Topology
+from acker.ui import LivePage
+from tests.ui.fakes import ask
 
 
 class Work(Bolt):
@@ -61,6 +64,41 @@ def test_failures_are_tried_again_and_then_given_up():
     assert "LookupError: no lamp" in letters.published[0].headers["acker-reason"]
     assert "(attempt 3)" in letters.published[0].headers["acker-reason"]
     assert stats.dead_letters == 1 and stats.user["retried"] == 2
+
+
+@pytest.mark.parametrize(
+    ("own_place", "note"),
+    [
+        (False, "They lie at memory publisher, and are acked at the broker"),
+        (True, "The broker has moved them to its own place"),
+    ],
+    ids=["a publisher", "the broker"],
+)
+def test_the_live_page_lists_dead_letters_and_says_where_they_lie(own_place, note):
+    broker = MemoryBroker(dead_letters=own_place)
+    broker.publish([b"bad"])
+
+    def work(tup):
+        raise LookupError("no lamp")
+
+    place = "broker" if own_place else MemoryPublisher
+    page = LivePage(port=0, interval_secs=0.02, values=True)
+    with LocalRuntime(topology_of(broker, work, attempts_max=2, dead_letters=place), ui=page) as runtime:
+
+        def get(path):
+            return json.loads(ask(runtime.page, path)[2])
+
+        while not (letters := get("/api/view")["dead_letters"])["rows"]:
+            pass
+        (row,) = letters["rows"]
+        assert (row["id"], row["spout"], row["values"], row["attempt"]) == ("memory/0", "orders", "b'bad'", 2)
+        assert row["why"] == "LookupError: no lamp" and not row["can_replay"]
+        assert letters["note"].startswith(f"orders: {note}") and not letters["can_replay"]
+        kinds = [each["what"] for each in get("/api/find?id=memory/0")["found"]]
+        assert kinds == ["failure", "failure", "dead letter"], "the page knows a message by the broker's key"
+        token = runtime.page.token
+        status, _, answer = ask(runtime.page, "/api/actions/replay", "POST", {"all": True}, x_acker_token=token)
+        assert (status, "cannot be emitted again from here" in json.loads(answer)["error"]) == (409, True)
 
 
 def test_a_body_that_cannot_be_decoded_is_a_dead_letter():

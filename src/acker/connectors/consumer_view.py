@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
+from acker.connectors.dead_letters import why_no_replay
 from acker.connectors.handles import MessageTree, Row
 from acker.connectors.intake import Intake
 from acker.connectors.open_messages import describe_open
 from acker.connectors.options import BROKER
 from acker.local.observe.actions import set_log_level
 from acker.local.observe.components_view import chart
-from acker.local.observe.failures import Failure, FailureLog, shortened, shown_values
+from acker.local.observe.failures import DeadLetter, Failure, FailureLog, shortened, shown_values
 from acker.local.observe.headline import Situation, headline
 from acker.local.observe.holders import Holder
 from acker.local.observe.live_view import ROWS_MAX, common_reasons, failure_row, letter_row
@@ -65,6 +66,12 @@ class ConsumerView:
         self._failures = failures
         self._values = values
         self._recent = RecentFigures()
+        intake.settlement.on_dead_letter = self._record_dead_letter
+
+    def _record_dead_letter(self, attempt: Attempt) -> None:
+        source, delivery = self._intake.source.name, attempt.delivery
+        assert attempt.reason is not None
+        self._failures.record_dead_letter(source, 1, delivery.key, delivery, attempt.reason)
 
     def metrics(self) -> bytes:
         """Return the figures in Prometheus's text format."""
@@ -203,20 +210,19 @@ class ConsumerView:
         }
 
     def _dead_letters(self, total: int) -> dict[str, Any]:
-        letters, options = self._failures.dead_letters(), self._intake.options
-        place = "the broker's own place" if options.publisher is None else options.publisher.name
+        letters = self._failures.dead_letters()
         return {
             "total": total,
-            "held": len(letters),
+            "held": 0,
             "can_replay": False,
             "values": self._values,
             "rows": [self._letter_row(each) for each in letters[:ROWS_MAX]],
-            "note": "" if options.dead_letters is None else f"They lie at {place}; publish them again from there.",
+            "note": why_no_replay(self._intake.options) or "",
         }
 
-    def _letter_row(self, letter: Any) -> dict[str, Any]:
+    def _letter_row(self, letter: DeadLetter) -> dict[str, Any]:
         row = letter_row(letter)
-        return {**row, "values": shown_values(letter.entry.value)} if self._values else row
+        return {**row, "values": shown_values(letter.values)} if self._values else row
 
     def find(self, text: str) -> list[dict[str, Any]]:
         """Return the open messages, failures and dead letters of a key."""

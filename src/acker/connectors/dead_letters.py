@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Final
 
 from acker.connectors.attempts import Attempt
 from acker.connectors.handles import describe
+from acker.connectors.options import IntakeOptions
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.errors import AckerError, PublishError, SourceError
 from acker.topology.backoff import backoff
@@ -39,6 +40,18 @@ def dead_letter_of(attempt: Attempt, source: str) -> Outgoing:
         "acker-source": source,
     }
     return Outgoing(attempt.delivery.value, headers={**attempt.delivery.headers, **own})
+
+
+def why_no_replay(options: IntakeOptions) -> str | None:
+    """Return why dead letters cannot be replayed from here, and what to do instead; None if there are none."""
+    if options.publisher is not None:
+        return (
+            f"They lie at {options.publisher.name}, and are acked at the broker, which does not deliver them again:"
+            " publish them again from there."
+        )
+    if options.dead_letters is None:
+        return None
+    return "The broker has moved them to its own place for dead letters: publish them again from there."
 
 
 class _Use:

@@ -39,6 +39,9 @@ class JournaledMessage:
     body: bytes = field(compare=False, repr=False)
     headers: Mapping[str, Any] = field(compare=False, repr=False)
 
+    def __str__(self) -> str:
+        return self.key
+
 
 class JournaledSourceSpout(SourceSpout, ReliableSpout):
     """A `SourceSpout` for `acker.spark` that acks a message as soon as the journal has it on disk.
@@ -58,7 +61,7 @@ class JournaledSourceSpout(SourceSpout, ReliableSpout):
         self._letters: DeadLetterWriter | None = None
         self._life = secrets.token_hex(8)
         self._unsettled: set[int] = set()
-        self._written: deque[JournaledMessage] = deque()
+        self._written: deque[Attempt] = deque()
         super().initialize(conf, context)
         publisher = self._intake.options.publisher
         if publisher is not None:
@@ -106,12 +109,15 @@ class JournaledSourceSpout(SourceSpout, ReliableSpout):
         writer.write(attempt)
 
     def _confirm(self, attempt: Attempt) -> None:
-        self._written.append(attempt.tree)
+        self._written.append(attempt)
 
     def keep_alive(self) -> None:
         """Forget messages whose dead letters are confirmed, and show what the I/O thread counts."""
         while self._written:
-            self._replays.forget(self._written.popleft())
+            attempt = self._written.popleft()
+            entry = self._replays.forget(attempt.tree)
+            if self._on_dead_letter is not None and entry is not None and attempt.reason is not None:
+                self._on_dead_letter(attempt.tree, entry, attempt.reason)
             self._collector.count("dead_letters")
         super().keep_alive()
 

@@ -51,7 +51,9 @@ class Settlement:
     confirmed : deque of Attempt
         Dead letters that were confirmed, and whose acks are to follow.
     failures : FailureLog or None
-        Where failures and dead letters are recorded, for the live page.
+        Where failures are recorded, for the live page.
+    on_dead_letter : callable, optional
+        Called with each attempt whose dead letter has been written.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Settlement:
         self._failed: deque[tuple[Callable[[Attempt], None], Attempt]] = deque()
         self._back: list[Delivery] = []
         self.failures: FailureLog | None = None
+        self.on_dead_letter: Callable[[Attempt], None] | None = None
         self._source = source
         self._options = options
         self._logger = logger
@@ -173,7 +176,7 @@ class Settlement:
         while self.confirmed:
             attempt = self.confirmed.popleft()
             if attempt.state == "dead":
-                self.counts.dead_letters += 1
+                self._count_dead_letter(attempt)
                 self._ack(attempt)
         if not self._done or not self.is_open:
             return
@@ -187,8 +190,6 @@ class Settlement:
     def _give_up(self, attempt: Attempt) -> None:
         """Write a dead letter; the ack follows when it is confirmed."""
         key, reason = attempt.delivery.key, attempt.reason
-        if self.failures is not None and reason is not None:
-            self.failures.record_dead_letter(self._source.name, 1, key, attempt.delivery, reason)
         self._logger.error("%s: gave up %s after attempt %d: %s", self._source.name, key, attempt.number, reason)
         if self._writer is not None:
             attempt.state = "dead"
@@ -200,10 +201,15 @@ class Settlement:
     def _give_up_to_broker(self, attempt: Attempt) -> None:
         if self._source.holds(attempt.delivery):
             self._source.give_up(attempt.delivery, str(attempt.reason))
-            self.counts.dead_letters += 1
+            self._count_dead_letter(attempt)
         else:
             self.counts.revoked += 1
         self.attempts.end(attempt)
+
+    def _count_dead_letter(self, attempt: Attempt) -> None:
+        if self.on_dead_letter is not None:
+            self.on_dead_letter(attempt)
+        self.counts.dead_letters += 1
 
     def _retry(self, attempt: Attempt) -> None:
         if not self._source.holds(attempt.delivery):

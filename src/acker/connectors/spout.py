@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 from acker.connectors.attempts import Attempt
+from acker.connectors.dead_letters import why_no_replay
 from acker.connectors.handles import describe
 from acker.connectors.intake import Intake
 from acker.connectors.options import IntakeOptions
@@ -23,6 +24,22 @@ _OPTIONS: Final = "user.acker.options"
 # The counters of the intake that the component's figures show.
 _SHOWN: Final = ("delivered", "retried", "revoked", "released", "reconnects", "dead_letters")
 _TURN_SECS: Final = 60.0
+
+
+class MessageNumber(int):
+    """The number of a message in this process; as text it is the key by which the broker knows the message."""
+
+    key: str
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> Self:
+        """Return the number of an attempt."""
+        number = cls(attempt.message_id)
+        number.key = attempt.delivery.key
+        return number
+
+    def __str__(self) -> str:
+        return self.key
 
 
 class SourceSpout(Spout):
@@ -137,6 +154,8 @@ class SourceSpout(Spout):
         self._set_options(intake_options)
         self._intake = Intake(make_source(), intake_options, self.logger, self._turn)
         self._reported = dict.fromkeys(_SHOWN, 0)
+        if self._on_dead_letter is not None:
+            self._intake.settlement.on_dead_letter = self._show_dead_letter
         self._intake.start()
 
     def next_tuple(self) -> None:
@@ -185,7 +204,15 @@ class SourceSpout(Spout):
         super().close()
 
     def _tup_id(self, attempt: Attempt) -> Any:
-        return attempt.message_id
+        return MessageNumber.of(attempt)
+
+    def _show_dead_letter(self, attempt: Attempt) -> None:
+        assert self._on_dead_letter is not None and attempt.reason is not None
+        self._on_dead_letter(MessageNumber.of(attempt), attempt.delivery, attempt.reason)
+
+    @property
+    def _no_replay(self) -> str | None:
+        return why_no_replay(self._intake.options) if "_intake" in vars(self) else None
 
     def _set_options(self, options: IntakeOptions) -> None:
         """Take the options, before the source connects."""

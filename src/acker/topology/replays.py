@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from acker.topology.reasons import Reason
 
 
 @dataclass(slots=True)
@@ -36,12 +34,9 @@ class ReplayTable:
     Attributes
     ----------
     entries : dict
-    on_dead_letter : callable, optional
-        Called with the id, the entry and the reason of each tuple that failed too often.
     """
 
     def __init__(self) -> None:
-        self.on_dead_letter: Callable[[Hashable, ReplayEntry, Reason], None] | None = None
         self.entries: dict[Hashable, ReplayEntry] = {}
         # (due_ms, sequence number, tup_id). A row is stale unless its entry is still due then: acks leave rows behind.
         self._heap: list[tuple[int, int, Hashable]] = []
@@ -79,13 +74,6 @@ class ReplayTable:
         for tup_id, entry in self.entries.items():
             if entry.due_ms is None and tup_id not in open_ids:
                 self.schedule(tup_id, due_ms, counted=False)
-
-    def give_up(self, tup_id: Hashable, reason: Reason) -> ReplayEntry:
-        """Remove a tuple that failed too often; return its entry."""
-        entry = self.entries.pop(tup_id)
-        if self.on_dead_letter is not None:
-            self.on_dead_letter(tup_id, entry, reason)
-        return entry
 
     def revive(self, tup_id: Hashable, entry: ReplayEntry, due_ms: int) -> bool:
         """Take back a tuple that was given up, as if it were new; return False if its id is in use again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from acker.errors import AckerError
@@ -40,6 +40,9 @@ class Spout(Component):
     _needs_journal: ClassVar[bool] = False
 
     _finished: bool = False
+    # Called with the id, what the values are read from, and the reason of each tuple that is given up. A runtime sets
+    # it, if somebody wants to know.
+    _on_dead_letter: Callable[[Hashable, Any, Reason], None] | None = None
 
     def _bind(self, collector: Any, context: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
         super()._bind(collector, context, conf)
@@ -143,6 +146,11 @@ class Spout(Component):
     def finished(self) -> bool:
         """Whether no further tuple will come."""
         return self._finished
+
+    @property
+    def _no_replay(self) -> str | None:
+        """Why dead letters that are not tuples cannot be replayed from here, and where they lie; for the live page."""
+        return None
 
     def emit(
         self,
@@ -280,7 +288,9 @@ class ReliableSpout(Spout):
         self._replays.schedule(tup_id, self._collector.now_ms() + round(secs * 1000), counted=counted)
 
     def _end_replays(self, tup_id: Any, reason: Reason) -> None:
-        entry = self._replays.give_up(tup_id, reason)
+        entry = self._replays.entries.pop(tup_id)
+        if self._on_dead_letter is not None:
+            self._on_dead_letter(tup_id, entry, reason)
         self._collector.count("dead_letters")
         self.dead_letter(tup_id, entry.values, reason)
 

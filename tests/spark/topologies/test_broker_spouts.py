@@ -1,5 +1,8 @@
 """Spouts over a broker, here one in memory, on Spark: when the broker hears of a message, and what a crash does."""
 
+import json
+import queue
+import threading
 from collections import Counter
 
 import pytest
@@ -11,7 +14,10 @@ from acker.spark.topologies.micro_batches import MicroBatches
 from acker.spark.topologies.run import run
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.topology import Grouping, StatefulBolt, Topology
+from acker.ui import LivePage
+from acker.ui.server import LiveServer
 from tests.torture.topology_kills.account import counts_in
+from tests.ui.fakes import ask
 
 WORDS = [b"lamp", b"desk", b"lamp", b"sofa", b"desk", b"lamp"]
 
@@ -90,6 +96,33 @@ def test_failures_are_tried_again_and_then_given_up(spark, checkpoint, spout):
     assert counts_in(checkpoint) == Counter([*WORDS, b"last"])
     stats = report.stats.components()["orders"]
     assert (stats.acked, stats.dead_letters) == (7, 1)
+
+
+def test_the_live_page_replays_a_dead_letter_of_the_journal(spark, checkpoint, monkeypatch):
+    broker = MemoryBroker()
+    letters = Letters(broker)
+    broker.publish([b"bad"])
+    pages, rows, answers = queue.SimpleQueue(), [], []
+    monkeypatch.setattr(LiveServer, "announce", lambda page: pages.put(page))  # noqa: PLW0108  put is no method
+
+    def replay():
+        page = pages.get()
+        while not (found := json.loads(ask(page, "/api/view")[2])["dead_letters"]["rows"]):
+            pass
+        rows.extend(found)
+        body = {"number": found[0]["number"]}
+        answers.append(ask(page, "/api/actions/replay", "POST", body, x_acker_token=page.token)[2])
+
+    replaying = threading.Thread(target=replay, daemon=True)
+    replaying.start()
+    topology = topology_of(broker, JournaledSourceSpout, attempts_max=1, dead_letters=lambda: letters)
+    page = LivePage(port=0, interval_secs=0.05)
+    report = run(topology, spark=spark, checkpoint=checkpoint, until="2", trigger="0 seconds", ui=page)
+    replaying.join()
+    assert [(row["id"], row["can_replay"]) for row in rows] == [("memory/0", True)]
+    assert [json.loads(answer) for answer in answers] == [{"did": "replayed memory/0"}]
+    assert [letter.value for letter in letters.published] == [b"bad", b"bad"], "it has failed again"
+    assert report.stats.components()["orders"].dead_letters == 2
 
 
 @pytest.mark.parametrize(("where", "twice"), [("planned", False), ("committed", True)])

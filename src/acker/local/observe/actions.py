@@ -96,9 +96,11 @@ class RuntimeActions:
         if not letters:
             raise ActionError('there is no such dead letter: expected {"number": ...} or {"all": true}')
         # The oldest one first, as they were given up.
-        replayed = [letter for letter in reversed(letters) if self._replay_one(letter)]
+        replayed = [letter for letter in reversed(letters) if letter.can_replay and self._replay_one(letter)]
         what = shown_id(replayed[0].tup_id) if len(replayed) == 1 else f"{len(replayed):,} dead letters"
         return f"replayed {what}"
+        if not any(letter.can_replay for letter in letters):
+            raise ActionError("it cannot be emitted again from here; beside the list stands why, and where it lies")
 
     def _replay_one(self, letter: DeadLetter) -> bool:
         for executor in self._executors().spouts:

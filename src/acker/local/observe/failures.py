@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from acker.topology.reasons import Reason
+from acker.topology.replays import ReplayEntry
 
 # How many of each are kept: the last ones.
 FAILURES_MAX: Final = 200
@@ -59,7 +60,7 @@ class DeadLetter:
         The spout.
     tup_id : hashable
     entry : Any
-        Has `values`: of a spout those of the tuple, of a consumer the body.
+        A `ReplayEntry`, with which its spout can emit it again, or the delivery of a broker.
     reason : Reason
         Of the last failure.
     root_id : int or None
@@ -74,6 +75,16 @@ class DeadLetter:
     entry: Any
     reason: Reason
     root_id: int | None = None
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether its spout can emit it again."""
+        return isinstance(self.entry, ReplayEntry)
+
+    @property
+    def values(self) -> Any:
+        """The values of the tuple, or the body of the message."""
+        return self.entry.values if self.can_replay else self.entry.value
 
 
 class FailureLog:
@@ -129,7 +140,7 @@ def _now_ms() -> int:
 
 def shown_id(tup_id: Hashable) -> str:
     """Return a tuple id as the live page shows it, and as it is searched for."""
-    return shortened(tup_id if isinstance(tup_id, str) else repr(tup_id))
+    return shortened(str(tup_id))
 
 
 def shown_values(values: Any) -> str:

@@ -105,7 +105,7 @@ class RuntimeView:
             **parts,
             "open_trees": {"total": parts["totals"]["pending"], "stuck": stuck, "rows": [row for row, _ in rows]},
             "failures": {"rows": [self._failure_row(each) for each in failures[:ROWS_MAX]], **common_reasons(failures)},
-            "dead_letters": self._dead_letters(parts["totals"]["dead_letters"]),
+            "dead_letters": self._dead_letters(executors, parts["totals"]["dead_letters"]),
             "events": list(reversed(self._events)),
             "tables": [],
             "actions": list(self.actions) if stats.state != "stopped" else [],
@@ -194,12 +194,22 @@ class RuntimeView:
 
     def _letter_row(self, letter: DeadLetter) -> dict[str, Any]:
         row = letter_row(letter) | self._held_by(letter)
-        return {**row, "values": shown_values(letter.entry.values)} if self._values else row
+        return {**row, "values": shown_values(letter.values)} if self._values else row
 
-    def _dead_letters(self, total: int) -> dict[str, Any]:
+    def _dead_letters(self, executors: ExecutorSet | None, total: int) -> dict[str, Any]:
         letters = self._failures.dead_letters()
-        rows = [self._letter_row(each) for each in letters[:ROWS_MAX]]
-        return {"total": total, "held": len(letters), "can_replay": True, "values": self._values, "rows": rows}
+        held = sum(each.can_replay for each in letters)
+        stay = {each.component for each in letters if not each.can_replay}
+        tasks = () if executors is None or not stay else executors.spout_tasks()
+        notes = {task.collector.component: task.spout._no_replay for task in tasks}
+        return {
+            "total": total,
+            "held": held,
+            "can_replay": held > 0,
+            "values": self._values,
+            "rows": [self._letter_row(each) for each in letters[:ROWS_MAX]],
+            "note": " ".join(f"{name}: {note}" for name, note in notes.items() if name in stay and note),
+        }
 
     def _note_events(self, stats: RuntimeStats) -> None:
         lifecycle = self._runtime.lifecycle
@@ -239,6 +249,7 @@ def letter_row(letter: DeadLetter) -> dict[str, Any]:
         **_reason_row(letter.reason),
     }
 
+        "can_replay": letter.can_replay,
 
 def holder_rows(holders: Iterable[Holder]) -> list[dict[str, Any]]:
     """Return holders as values for JSON."""

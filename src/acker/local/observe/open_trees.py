@@ -83,7 +83,7 @@ def find_trees(executors: ExecutorSet, text: str) -> list[UnfinishedTree]:
 
 def is_named(tup_id: Hashable, text: str) -> bool:
     """Return whether a text is the id of a message, as the user wrote it or as the page shows it."""
-    return tup_id == text or shown_id(tup_id) == text or str(tup_id) == text
+    return tup_id == text or shown_id(tup_id) == text or str(tup_id) == text or repr(tup_id) == text
 
 
 def _waiting(task: SpoutTask, text: str) -> Iterable[UnfinishedTree]:

@@ -217,7 +217,7 @@ function showLetters(letters) {
     const canReplay = can && may("replay");
     if (actions !== null) $("replay-all").hidden = !canReplay || held === 0;
     lists.dead.show(
-        rows.map((row) => ({ ...row, can_replay: canReplay })),
+        rows.map((row) => ({ ...row, can_replay: canReplay && row.can_replay })),
         total
             ? "None is left here: what was given up has been replayed."
             : "No message was given up. One that fails too often stands here, with its last reason.",
