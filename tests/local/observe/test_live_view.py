@@ -209,6 +209,21 @@ def test_tuples_that_wait_in_a_queue_are_found_there(watch) -> None:
     assert watched.view()["open_trees"]["rows"] == []
 
 
+def test_an_outcome_that_its_spout_does_not_take_is_found_there(watch) -> None:
+    watched = watch([])
+    watched.scheduler.freeze("bill*")
+    next(watched.runtime.lifecycle.executors.spout_tasks()).spout.rest.append("a")
+    watched.scheduler.settle()
+    watched.scheduler.freeze("lines*")
+    watched.scheduler.thaw("bill*")
+    watched.scheduler.advance(31)
+    view = watched.view()
+    (row,) = view["open_trees"]["rows"]
+    assert row["holders"] == [{"component": "lines", "task": 1, "how": "outcome", "for_ms": None}]
+    assert view["headline"]["text"] == "1 tree has been stuck at “lines” for 31 s."
+    watched.scheduler.thaw()
+
+
 def test_failures_come_newest_first_with_their_reason(watch) -> None:
     watched = watch(["bad 1", "bad 2"])
     rows = watched.view()["failures"]["rows"]
@@ -252,6 +267,7 @@ def test_a_message_is_found_by_its_id(watch) -> None:
     found = watched.source.find("bad")
     assert [each["what"] for each in found] == ["open", "failure"]
     assert found[0]["waits"] and found[0]["attempt"] == 2
+    assert found[0]["due_at_ms"] > found[1]["at_ms"]
     assert watched.source.find("a") == [], "it is acked"
     watched.scheduler.advance(10)
     assert [each["what"] for each in watched.source.find("bad")] == ["failure", "failure", "dead letter"]

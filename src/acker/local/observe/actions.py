@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Protocol
 
 from acker._flow import AckSender
@@ -13,6 +13,7 @@ from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.spout import SpoutTask
 from acker.local.lifecycle import Lifecycle
 from acker.local.observe.failures import DeadLetter, FailureLog, shown_id
+from acker.local.observe.holders import Holder
 from acker.local.observe.metrics import RuntimeStats
 from acker.local.observe.open_trees import find_trees
 from acker.local.wiring import ExecutorSet
@@ -35,6 +36,9 @@ class Observed(Protocol):
 
     def stats(self) -> RuntimeStats:
         """Return the figures of this moment."""
+
+    def find_holders(self, executors: ExecutorSet, roots: Collection[int], now_ns: int) -> Mapping[int, list[Holder]]:
+        """Return who holds the tuples of open trees, by their root ids."""
 
     def pause(self) -> None:
         """Pause the spouts."""
@@ -95,12 +99,12 @@ class RuntimeActions:
             letters = [each for each in letters if each.number == arguments.get("number")]
         if not letters:
             raise ActionError('there is no such dead letter: expected {"number": ...} or {"all": true}')
+        if not any(letter.can_replay for letter in letters):
+            raise ActionError("it cannot be emitted again from here; beside the list stands why, and where it lies")
         # The oldest one first, as they were given up.
         replayed = [letter for letter in reversed(letters) if letter.can_replay and self._replay_one(letter)]
         what = shown_id(replayed[0].tup_id) if len(replayed) == 1 else f"{len(replayed):,} dead letters"
         return f"replayed {what}"
-        if not any(letter.can_replay for letter in letters):
-            raise ActionError("it cannot be emitted again from here; beside the list stands why, and where it lies")
 
     def _replay_one(self, letter: DeadLetter) -> bool:
         for executor in self._executors().spouts:

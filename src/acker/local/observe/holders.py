@@ -26,7 +26,7 @@ _SEEN_MAX: Final = 1_000
 # How often counts are read that another thread changes meanwhile.
 _TRIES: Final = 5
 
-How = Literal["process", "queue", "held", "maybe"]
+How = Literal["process", "queue", "held", "outcome", "maybe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,25 @@ class Holder:
 
     Attributes
     ----------
-    component, task : str, int
-    how : {"process", "queue", "held", "maybe"}
+    component : str
+    task : int or None
+        None: what holds it is no task, such as a micro-batch.
+    how : {"process", "queue", "held", "outcome", "maybe"}
         process: it is inside user code with the tuple, or will send or ack it when that returns. queue: it waits for
-        the task. held: the task has processed it, and neither acked nor failed it. maybe: as held, but other tasks hold
-        tuples too, and which of them holds this one is not known without a trace.
+        the task. held: the task has processed it, and neither acked nor failed it. outcome: the tree has ended, and its
+        spout has not taken the outcome. maybe: as held, but other tasks hold tuples too, and which of them holds this
+        one is not known without a trace.
     for_ms : int or None
-        How long it has been there, as far as known.
+        How long it has been there, as far as known; of an outcome, how long the spout has been inside user code.
+    text : str or None
+        What the page says in place of `how`.
     """
 
     component: str
-    task: int
+    task: int | None
     how: How
     for_ms: int | None = None
+    text: str | None = None
 
 
 def find_holders(executors: ExecutorSet, roots: Collection[int], now_ns: int) -> dict[int, list[Holder]]:
@@ -79,8 +85,23 @@ def find_holders(executors: ExecutorSet, roots: Collection[int], now_ns: int) ->
                 note(fresh, Holder(collector.component, collector.task, "queue"))
                 kept = [tup for tup in tuples if tup._owner is collector and tup not in _inputs(collector)]
                 note(kept, Holder(collector.component, collector.task, "held"))
+    find_outcomes(executors, found, now_ns)
     _guess(executors, found)
     return found
+
+
+def find_outcomes(executors: ExecutorSet, found: Mapping[int, list[Holder]], now_ns: int) -> None:
+    """Add the spouts to which outcomes have come that they do not take, because they are inside user code."""
+    for executor in executors.spouts:
+        since_ns = executor.step_since_ns
+        busy_ms = None if since_ns is None else (now_ns - since_ns) // _NS_PER_MS
+        for place, outcomes in executor.inbox.chunks():
+            collector = executor.tasks[place].collector
+            for message_id, _, _ in outcomes:
+                open_ = collector.pending.get(message_id)
+                holders = None if open_ is None else found.get(open_.root_id)
+                if holders is not None:
+                    holders.append(Holder(collector.component, collector.task, "outcome", busy_ms))
 
 
 def _inputs(collector: Any) -> tuple[Tuple, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from acker.local.observe.failures import FailureLog
@@ -11,6 +12,8 @@ from acker.ui.options import PageChoice, live_page_of
 
 if TYPE_CHECKING:
     from acker.local.observe.actions import Observed
+    from acker.local.observe.holders import Holder
+    from acker.local.wiring import ExecutorSet
     from acker.ui.server import LiveServer
 
 
@@ -65,6 +68,12 @@ class HasPage:
     """
 
     live: RuntimePage
+
+    def find_holders(self, executors: ExecutorSet, roots: Collection[int], now_ns: int) -> dict[int, list[Holder]]:
+        """Return who holds the tuples of open trees, by their root ids. Any thread may call it."""
+        from acker.local.observe.holders import find_holders
+
+        return find_holders(executors, roots, now_ns)
 
     @property
     def page(self) -> LiveServer | None:

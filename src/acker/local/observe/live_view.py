@@ -13,7 +13,7 @@ from acker.local.observe.actions import Observed, RuntimeActions
 from acker.local.observe.components_view import ComponentsView
 from acker.local.observe.failures import DeadLetter, Failure, FailureLog, shown_id, shown_values
 from acker.local.observe.headline import Situation, headline
-from acker.local.observe.holders import Holder, SeenHolders, find_holders
+from acker.local.observe.holders import Holder, SeenHolders
 from acker.local.observe.metrics import RuntimeStats, milliseconds
 from acker.local.observe.open_trees import UnfinishedTree, count_older, find_trees, is_named, oldest_trees
 from acker.local.observe.sampling import Sampler
@@ -144,7 +144,7 @@ class RuntimeView:
     ) -> list[tuple[dict[str, Any], list[Holder]]]:
         """Return the rows of trees, and the holders of those whose root ids are `of`."""
         roots = [tree.root_id for tree in trees if tree.root_id is not None and tree.root_id in of]
-        found = {} if executors is None or not roots else find_holders(executors, roots, now_ns)
+        found = {} if executors is None or not roots else self._runtime.find_holders(executors, roots, now_ns)
         return [self._row_of(tree, found.get(tree.root_id or 0, []), now_ns) for tree in trees]
 
     def _row_of(self, tree: UnfinishedTree, holders: list[Holder], now_ns: int) -> tuple[dict[str, Any], list[Holder]]:
@@ -161,6 +161,9 @@ class RuntimeView:
             "attempt": tree.attempt,
             "age_ms": max(0, (now_ns - tree.emitted_ns) // _NS_PER_MS),
             "waits": tree.root_id is None,
+            "due_at_ms": None
+            if tree.root_id is not None
+            else (time.time_ns() + tree.emitted_ns - now_ns) // _NS_PER_MS,
             "holders": holder_rows(holders),
             "edges": [
                 {"from": each.from_component, "to": each.component, "task": each.task, "held_ms": each.held_ms}
@@ -246,15 +249,22 @@ def letter_row(letter: DeadLetter) -> dict[str, Any]:
         "at_ms": letter.at_ms,
         "id": shown_id(letter.tup_id),
         "spout": letter.component,
+        "can_replay": letter.can_replay,
         **_reason_row(letter.reason),
     }
 
-        "can_replay": letter.can_replay,
 
 def holder_rows(holders: Iterable[Holder]) -> list[dict[str, Any]]:
     """Return holders as values for JSON."""
     return [
-        {"component": each.component, "task": each.task, "how": each.how, "for_ms": each.for_ms} for each in holders
+        {
+            "component": each.component,
+            "task": each.task,
+            "how": each.how,
+            "for_ms": each.for_ms,
+            **({} if each.text is None else {"text": each.text}),
+        }
+        for each in holders
     ]
 
 

@@ -22,6 +22,7 @@ from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.spark_executor import DriverExecutors
 from acker.spark.topologies.spout_tuples import SpoutTuples
 from acker.spark.topologies.tuple_blocks import Chunk, encode_tuples, tuples_by_root
+from acker.spark.topologies.whereabouts import RunningBatch
 from acker.topology.reasons import Reason
 from acker.topology.spout import ReliableSpout, Spout
 from acker.topology.tuples import Tuple
@@ -59,6 +60,7 @@ class MicroBatches:
         How many trees failed of which the state has effects nevertheless.
     fault : BaseException or None
         What a micro-batch ended with.
+    running : RunningBatch or None
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class MicroBatches:
         self.evaluations = 0
         self.traces = 0
         self.fault: BaseException | None = None
+        self.running: RunningBatch | None = None
 
     def attach(self, executors: DriverExecutors) -> None:
         """Take the executors of a start, and give the spouts what the checkpoint kept for them."""
@@ -143,6 +146,7 @@ class MicroBatches:
                     len(planned.tracks),
                     len(planned.left_out),
                 )
+            self.running = RunningBatch(batch, spark.clock.now_ns(), planned.tracks.keys())
             result, failed = self._evaluate(batch, planned, frames)
             self._finish(batch, planned, result, failed, by_root)
             acked, secs = sum(result.acked.values()), time.monotonic() - began
@@ -155,6 +159,7 @@ class MicroBatches:
             if tuples:
                 spark.inbox.done(tuples)
             spark.is_running = False
+            self.running = None
             self._spark.sparkContext.removeJobTag(self._tag)
 
     def cancel(self) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from acker.errors import SessionError, TopologyError
+from acker.local.observe.holders import Holder
 from acker.local.observe.hooks import Hook
 from acker.local.runtime import LocalRuntime
 from acker.local.wiring import ExecutorSet
@@ -21,6 +22,7 @@ from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.spark_executor import DriverExecutors
 from acker.spark.topologies.stage_plan import StagePlan, is_stateful, plan_stages
 from acker.spark.topologies.topology_checks import check_travels, idle_options
+from acker.spark.topologies.whereabouts import find_on_spark
 from acker.topology.checks import check_journal, check_ticks
 from acker.topology.conf import check, resolve
 from acker.topology.definition import Topology
@@ -225,6 +227,11 @@ class SparkRuntime(LocalRuntime):
         if frames:
             self.end_frames()
         return ran
+
+    def find_holders(self, executors: ExecutorSet, roots: Collection[int], now_ns: int) -> dict[int, list[Holder]]:
+        """Return where the tuples of open trees are, by their root ids. Any thread may call it."""
+        assert isinstance(executors, DriverExecutors)
+        return find_on_spark(executors, self.batches.running, self.spark, roots, now_ns)
 
     def stop(self, drain_secs: float | None = None) -> None:
         """Stop in order; see `LocalRuntime.stop`."""

@@ -74,12 +74,14 @@ const YOUNG_MS = 1000;
 const HOW = {
     process: (each) => `in user code${each.for_ms === null ? "" : ` for ${duration(each.for_ms)}`}`,
     queue: () => "waits in its queue",
+    outcome: (each) =>
+        `${each.for_ms === null ? "" : `in user code for ${duration(each.for_ms)}, `}has not taken its outcome`,
     held: () => "processed it, and neither acked nor failed it",
     maybe: () => "keeps tuples, and may hold it",
 };
 
 export function holding(row) {
-    if (row.waits) return "nobody: it waits for its next attempt";
+    if (row.waits) return `nobody: its next attempt is due at ${clock(row.due_at_ms)}`;
     if (row.holders.length === 0 && row.age_ms < YOUNG_MS) return "on its way";
     if (row.holders.length === 0) return "no task that is known; its outcome may be on the way";
     if (row.holders.every((each) => each.how === "maybe") && row.holders.length > 1) {
