@@ -270,7 +270,7 @@ def test_an_error_ends_with_1_and_is_shown(invoke) -> None:
         (["run", "nojobs:Fine"], "there is no module nojobs in "),
         (["run", "jobs"], "'jobs' names no topology: write MODULE:TOPOLOGY, such as wordcount:WordCount"),
         (["graph", "jobs:Works"], "jobs:Works is the class Works and no subclass of acker.topology.Topology: "),
-        (["graph", "jobs:Fine", "--output", "fine.png"], "--output fine.png: name it *.dot, *.svg or *.mmd, or say"),
+        (["graph", "jobs:Fine", "--output", "fine.png"], "--output fine.png: name it *.dot, *.html or *.mmd, or say"),
     ],
 )
 def test_what_cannot_be_is_a_usage_error(invoke, folder, arguments, text) -> None:
@@ -451,7 +451,11 @@ def test_elsewhere_a_line_comes_now_and_then(runtime, monkeypatch) -> None:
 def test_a_topology_is_drawn(invoke, folder) -> None:
     assert invoke("graph", "jobs:Fine").output.startswith("digraph")
     assert invoke("graph", "jobs:Fine", "--format", "mermaid").output.startswith(("flowchart", "graph"))
-    for name, start in (("fine.svg", "<svg"), ("deep/fine.mmd", ("flowchart", "graph")), ("fine.gv", "digraph")):
+    for name, start in (
+        ("fine.html", "<!doctype html>"),
+        ("deep/fine.mmd", ("flowchart", "graph")),
+        ("fine.gv", "digraph"),
+    ):
         answer = invoke("graph", "jobs:Fine", "--output", name)
         assert (answer.exit_code, answer.output) == (0, "")
         text = (folder / name).read_text()

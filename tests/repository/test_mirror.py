@@ -72,7 +72,6 @@ TESTED_WITH_OTHERS = {
     "testing/test_kit.py": ["testing/bolts", "testing/complete", "testing/components"],
     "testing/test_scheduler.py": ["testing/turns"],
     "topology/test_component.py": ["topology/bolt", "topology/collector", "topology/reasons"],
-    "topology/test_drawing.py": ["topology/layout"],
     "topology/test_graph.py": ["topology/checks", "topology/definition", "topology/specs", "topology/suggestions"],
     "topology/test_spout.py": ["topology/backoff", "topology/replays"],
     "ui/test_server.py": ["ui/app", "ui/feed", "ui/guard", "ui/opening", "ui/source"],

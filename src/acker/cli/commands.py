@@ -220,7 +220,7 @@ def run(
 @click.option(
     "--format",
     "how",
-    type=click.Choice(["dot", "svg", "mermaid"]),
+    type=click.Choice(["dot", "html", "mermaid"]),
     help="Format of the drawing.  [default: from the suffix of --output, or dot]",
 )
 @click.option(
@@ -229,7 +229,7 @@ def run(
 @_environment_option
 @exit_with_code
 def graph(topology: str, how: str | None, output: Path | None, environment: str | None) -> None:
-    """Draw a topology for Graphviz, for Mermaid, or as SVG, which needs no Graphviz."""
+    """Draw a topology for Graphviz, for Mermaid, or as an HTML page, which needs no other program."""
     from acker.cli.topology import draw
 
     sys.exit(draw(topology, how=how, output=output, environment=environment))

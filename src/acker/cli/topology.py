@@ -35,7 +35,7 @@ _LINE_SECONDS: Final = 5.0
 _TRACES_SHOWN: Final = 3
 
 _REPORTS: Final = (".html", ".json")
-_SUFFIXES: Final = {".dot": "dot", ".gv": "dot", ".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid"}
+_SUFFIXES: Final = {".dot": "dot", ".gv": "dot", ".html": "html", ".mmd": "mermaid", ".mermaid": "mermaid"}
 
 
 def main(
@@ -176,13 +176,14 @@ def draw(name: str, *, how: str | None, output: Path | None, environment: str | 
     """Draw a topology to a file or the standard output, and return the exit code."""
     from acker.topology import drawing
     from acker.topology.graph import graph_of
+    from acker.ui.graph_page import graph_html
 
     if how is None:
         how = "dot" if output is None else _SUFFIXES.get(output.suffix)
     if how is None:
-        raise UsageError(f"--output {output}: name it *.dot, *.svg or *.mmd, or say which --format it is")
+        raise UsageError(f"--output {output}: name it *.dot, *.html or *.mmd, or say which --format it is")
     graph = graph_of(load(name), environment)
-    drawings: dict[str, Callable[[Graph], str]] = {"dot": drawing.dot, "svg": drawing.svg, "mermaid": drawing.mermaid}
+    drawings: dict[str, Callable[[Graph], str]] = {"dot": drawing.dot, "html": graph_html, "mermaid": drawing.mermaid}
     text = drawings[how](graph).rstrip("\n") + "\n"
     if output is None:
         sys.stdout.write(text)

@@ -6,6 +6,9 @@ const WIDTH = 184;
 const HEIGHT = 74;
 const BAR = 78;
 const NAME_MAX = 22;
+const LABEL_MAX = 30;
+const LABEL_WIDTH = 46;
+const CHARACTER = 6.4;
 
 export class Graph {
     // `place` takes what there is to place, and returns the layout or a promise of it.
@@ -22,7 +25,7 @@ export class Graph {
     async show(view) {
         this.last = view;
         const names = view.graph.nodes.map((node) => node.name);
-        const edges = view.graph.edges.map((edge) => [edge.from, edge.to]);
+        const edges = view.graph.edges.map((edge) => [edge.from, edge.to, widthOf(edge)]);
         const direction = this.narrow.matches ? "TB" : "LR";
         const key = JSON.stringify([direction, names, edges]);
         if (key !== this.key) {
@@ -83,9 +86,8 @@ export class Graph {
             under: svg("text", { class: "dim", x: left, y: 68 }),
             share: svg("text", { class: "dim", x: right, y: 68 }),
         };
-        const short = name.length > NAME_MAX ? `${name.slice(0, NAME_MAX - 1)}…` : name;
         const label = svg("text", { class: "name", x: left, y: 22 });
-        label.textContent = short;
+        label.textContent = shortened(name, NAME_MAX);
         const hasQueue = node.kind === "bolt" && node.queue !== undefined;
         const timed = knowsTime(node);
         const group = svg(
@@ -116,11 +118,25 @@ export class Graph {
         for (const edge of this.last.graph.edges) {
             const parts = this.edges.get(JSON.stringify([edge.from, edge.to]));
             if (!parts) continue;
-            write(parts.text, edge.rate === null ? "" : rate(edge.rate));
+            write(parts.text, labelOf(edge));
             write(parts.title, `${edge.from} to ${edge.to}: ${edge.streams.join("; ")}`);
-            set(parts.group, "class", edge.rate ? "edge" : "edge still");
+            set(parts.group, "class", edge.rate ? "edge" : edge.label ? `edge ${edge.kind}` : "edge still");
         }
     }
+}
+
+// An edge says how many tuples pass, or, in the drawing of a definition, how they are grouped.
+function labelOf(edge) {
+    if (edge.label) return shortened(edge.label, LABEL_MAX);
+    return edge.rate === null ? "" : rate(edge.rate);
+}
+
+function widthOf(edge) {
+    return edge.label ? Math.max(LABEL_WIDTH, CHARACTER * Math.min(LABEL_MAX, edge.label.length)) : LABEL_WIDTH;
+}
+
+function shortened(text, most) {
+    return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 
 function knowsTime(node) {
@@ -128,6 +144,7 @@ function knowsTime(node) {
 }
 
 function stands(node) {
+    if (node.about) return shortened(node.about, LABEL_MAX);
     if (node.kind === "spout") return `${count(node.pending ?? 0)} pending`;
     return node.queue === undefined ? "" : `queue ${count(node.queue)}`;
 }
@@ -153,7 +170,9 @@ function updateNode(parts, node, stuck) {
     set(parts.time, "width", Math.round(BAR * busy));
     write(parts.under, stands(node));
     write(parts.share, knowsTime(node) ? `busy ${percent(busy)}` : "");
-    write(parts.title, `${node.name}: ${count(node.queue ?? 0)} of ${count(node.queue_capacity ?? 0)} in its queue`);
+    const about = node.about && `${node.name}: ${node.about}`;
+    const queue = `${count(node.queue ?? 0)} of ${count(node.queue_capacity ?? 0)} in its queue`;
+    write(parts.title, about || `${node.name}: ${queue}`);
 }
 
 // How many of the stuck trees each component surely holds.

@@ -75,7 +75,7 @@ export function show(now) {
     const state = now.paused && now.state === "running" ? "paused" : now.state;
     write($("state"), state);
     $("state").className = `pill ${state}`;
-    write($("uptime"), `for ${duration(1000 * Math.floor(now.uptime_secs))}`);
+    if (now.uptime_secs !== null) write($("uptime"), `for ${duration(1000 * Math.floor(now.uptime_secs))}`);
     write($("headline"), now.headline.text);
     // Read aloud when it becomes better or worse, and not with each number that changes.
     if ($("headline").className !== `headline ${now.headline.tone}`) write($("said"), now.headline.text);
@@ -91,7 +91,7 @@ export function show(now) {
     showOr($("trees"), now.open_trees, showTrees);
     showOr($("failures"), now.failures, showFailures);
     showOr($("dead"), now.dead_letters, showLetters);
-    $("components").parentElement.hidden = now.graph.nodes.length === 0;
+    $("components").parentElement.hidden = now.graph.nodes.length === 0 || now.kind === "graph";
     lists.components.show(now.graph.nodes);
     showTiles(now);
     showTables(now.tables);
@@ -161,6 +161,7 @@ function moreOf({ more, more_unit: unit }) {
 function showTiles(now) {
     const wanted = tilesOf(now);
     const box = $("tiles");
+    box.hidden = wanted.length === 0;
     if (box.children.length !== wanted.length) {
         box.replaceChildren(
             ...wanted.map(() =>
