@@ -208,6 +208,8 @@ def test_runs_until_so_many_are_acked_or_the_time_is_up(invoke, folder) -> None:
     assert json.loads((folder / "elapsed.json").read_text())["outcome"] == "elapsed"
     page = (folder / "report.html").read_text()
     assert "The time was up." in page and '"name":"numbers"' in page and page.endswith("</html>\n")
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    assert data["view"]["failures"]["rows"] == [] and data["view"]["dead_letters"]["total"] == 0
 
 
 def test_exit_codes(stats) -> None:

@@ -74,7 +74,7 @@ TESTED_WITH_OTHERS = {
     "topology/test_component.py": ["topology/bolt", "topology/collector", "topology/reasons"],
     "topology/test_graph.py": ["topology/checks", "topology/definition", "topology/specs", "topology/suggestions"],
     "topology/test_spout.py": ["topology/backoff", "topology/replays"],
-    "ui/test_server.py": ["ui/app", "ui/feed", "ui/guard", "ui/opening", "ui/source"],
+    "ui/test_server.py": ["ui/app", "ui/feed", "ui/guard", "ui/history", "ui/opening", "ui/source"],
     "test_streamparse.py": [
         "topology/dsl/component",
         "topology/dsl/stream",

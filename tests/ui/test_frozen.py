@@ -10,10 +10,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from acker.local import Abandoned, RunReport, run
+from acker.local import Abandoned, LocalRuntime, RunReport, run
 from acker.local.observe.report_view import report_view
 from acker.topology import Bolt, ReliableSpout, Topology
-from acker.ui import frozen
+from acker.ui import LivePage, frozen
 from acker.ui.frozen import freeze
 from tests.figures import Runtime
 from tests.ui.fakes import ask, fake_edge, fake_node, fake_tree, fake_view
@@ -101,6 +101,20 @@ def test_a_report_is_the_page_and_its_numbers_are_those_of_the_run(show, report)
     check = report.stats.components()["check"]
     assert cells[4:8] == [f"{n:,}" for n in (check.executed, check.emitted_total, check.acked, check.failed)]
     expect(page.locator("#histograms canvas")).to_have_count(3)
+
+
+def test_what_a_run_recorded_is_in_its_report(show) -> None:
+    page_options = LivePage(serve=False, interval_secs=0.01)
+    with LocalRuntime(Shop, {"topology.max.restarts": 0}, ui=page_options) as runtime:
+        runtime.run_until("drained")
+    assert runtime.page is None
+    last, history = runtime.live.recorded()
+    page = show(freeze(report_view(runtime.report(), Shop.graph(), last=last), history))
+    expect(page.locator("#failures tbody tr")).to_have_text(re.compile("failed in check.*ValueError"))
+    expect(page.locator("#dead tbody tr")).to_have_text(re.compile(re.escape(f"bad {SCRIPT}")))
+    expect(page.locator("#events")).to_have_text(re.compile("stopped"))
+    expect(page.locator("#charts canvas")).to_have_count(0 if history is None else 5)
+    assert page.locator("img").count() == 0
 
 
 def test_nothing_can_be_done_on_it(show, report) -> None:

@@ -17,6 +17,7 @@ from acker.cli.load import UsageError, blame_state, load
 from acker.cli.table import terminal_table
 from acker.errors import PageError
 from acker.local.observe.figures import line, quantity
+from acker.ui import LivePage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from acker.local import LocalRuntime
     from acker.local.observe.metrics import RunReport, RuntimeStats
     from acker.topology import Graph
-    from acker.ui import LivePage
 
 # How often the table of a terminal is redrawn, and how often a line is printed elsewhere.
 _DRAWN_A_SECOND: Final = 4
@@ -62,6 +62,8 @@ def main(
     if prometheus is not None:
         require("prometheus_client", extra="prometheus")
     page = _page_of(ui, values=ui_values)
+    if page is None and any(report.suffix == ".html" for report in reports):
+        page = LivePage(serve=False)
     if on is not None:
         restarts = {"--no-restart": no_restart or None, "--max-restarts": max_restarts}
         on.refuse_local_options({"--trace": trace, **restarts})
@@ -100,7 +102,7 @@ def main(
         _say(console, f"the last restart was after {result.last_crash}", "yellow")
     _show(result, console, crash)
     for report in reports:
-        write_report(result, runtime.graph, report, crash)
+        write_report(result, runtime.graph, report, crash, *runtime.live.recorded())
         _say(console, f"report: {report}")
     return exit_code(result)
 
@@ -159,15 +161,22 @@ def exit_code(report: RunReport) -> int:
     return 3 if report.abandoned else 0
 
 
-def write_report(report: RunReport, graph: Graph, path: Path, crash: str | None = None) -> None:
-    """Write a report in the format of the file's name, .html or .json."""
+def write_report(
+    report: RunReport,
+    graph: Graph,
+    path: Path,
+    crash: str | None = None,
+    last: Mapping[str, Any] | None = None,
+    history: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a report in the format of the file's name, .html or .json; `last` and `history` are what a page showed."""
     if path.suffix == ".json":
         text = json.dumps(report.to_json(), indent=2) + "\n"
     else:
         from acker.local.observe.report_view import report_view
         from acker.ui.frozen import freeze
 
-        text = freeze(report_view(report, graph, crash))
+        text = freeze(report_view(report, graph, crash, last), history)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 

@@ -6,17 +6,11 @@ import asyncio
 import json
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any
 
+from acker.ui.history import History, pause_secs
 from acker.ui.source import LiveSource
-
-# The history of charts: so many readings, ten minutes at the usual interval.
-HISTORY_MAX: Final = 600
-# Reading takes at most this share of the time.
-_SHARE_MAX: Final = 0.02
-_WAIT_SECS_MAX: Final = 30.0
 
 logger = logging.getLogger("acker.ui")
 
@@ -46,7 +40,7 @@ class Feed:
         self._interval_secs = interval_secs
         self._number = 0
         self._event = b""
-        self._history: deque[tuple[int, dict[str, float | None]]] = deque(maxlen=HISTORY_MAX)
+        self._history = History()
         self._changed = asyncio.Event()
         self._finished = False
         self._in_trouble = False
@@ -56,7 +50,7 @@ class Feed:
         """Read until cancelled."""
         while not self._finished:
             took_secs = await self.read()
-            await asyncio.sleep(min(_WAIT_SECS_MAX, max(self._interval_secs, took_secs / _SHARE_MAX)))
+            await asyncio.sleep(pause_secs(took_secs, self._interval_secs))
 
     async def read(self, *, is_last: bool = False) -> float:
         """Take a reading and wake those who wait for it; return how many seconds of a core it took."""
@@ -88,10 +82,7 @@ class Feed:
         at_ms = time.time_ns() // 1_000_000
         view |= {"at_ms": at_ms, "interval_secs": self._interval_secs, "is_last": is_last}
         view["sequence"] = self._number + 1
-        points = {
-            f"{chart['key']}.{series['key']}": series["value"] for chart in view["charts"] for series in chart["series"]
-        }
-        self._history.append((at_ms, points))
+        self._history.add(view)
         event = _event("view", view)
         self.latest = view
         self._wake(event)
@@ -109,12 +100,8 @@ class Feed:
         self._changed.set()
 
     def history(self) -> dict[str, Any]:
-        """Return the times and values of all charts; a series that did not exist at a time has None there."""
-        names = sorted({name for _, points in self._history for name in points})
-        return {
-            "times_ms": [at_ms for at_ms, _ in self._history],
-            "series": {name: [points.get(name) for _, points in self._history] for name in names},
-        }
+        """Return the times and values of all charts, as `History.to_json`."""
+        return self._history.to_json()
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield the history, then each reading, until the last one. Who is slow misses some."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from acker.errors import ArgumentValueError
 from acker.ui.options import LivePage
 from acker.ui.source import LiveSource
 
@@ -20,7 +21,11 @@ def open_page(source: LiveSource, page: LivePage) -> LiveServer:
         The address cannot be had.
     ModuleNotFoundError
         A package is missing; the text names the extra to install.
+    ArgumentValueError
+        The page is one that nobody serves.
     """
+    if not page.serve:
+        raise ArgumentValueError("ui: serve: expected True here: only topologies write reports; save the page instead")
     try:
         from acker.ui.server import LiveServer
     except ModuleNotFoundError as missing:

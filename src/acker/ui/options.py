@@ -30,12 +30,16 @@ class LivePage:
     interval_secs : float
         The time between two readings. They come less often where reading takes long: it takes at most a fiftieth of
         the time.
+    serve : bool
+        False, for topologies alone: there is no page to visit, and no server; what it would show is kept for the frozen
+        page of a report.
     """
 
     host: str = "127.0.0.1"
     port: int = PORT
     values: bool = False
     interval_secs: float = 1.0
+    serve: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:

@@ -8,7 +8,7 @@ import secrets
 import socket
 import sys
 import threading
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 
@@ -92,6 +92,10 @@ class LiveServer:
     def url_with_token(self) -> str:
         """The page with the token in the fragment, which browsers send to nobody."""
         return f"{self.url}#token={self.token}"
+
+    def recorded(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the last reading and the history, once it is closed."""
+        return self._app.feed.latest, self._app.feed.history()
 
     def announce(self) -> None:
         """Print the URL with the token. Not to the log, which others may read."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from acker.local.observe.failures import FailureLog
 from acker.local.observe.sampling import Sampler
 from acker.ui.opening import open_page
 from acker.ui.options import PageChoice, live_page_of
+from acker.ui.recorder import Recorder
 
 if TYPE_CHECKING:
     from acker.local.observe.actions import Observed
@@ -37,6 +38,7 @@ class RuntimePage:
         self._options = live_page_of(ui)
         self.failures = None if self._options is None else FailureLog()
         self.server: LiveServer | None = None
+        self._recorder: Recorder | None = None
 
     def open(self, runtime: Observed, sampler: Sampler | None) -> None:
         """Listen, and print the URL; without a page do nothing.
@@ -51,12 +53,22 @@ class RuntimePage:
         from acker.local.observe.live_view import RuntimeView
 
         view = RuntimeView(runtime, self.failures, sampler, values=self._options.values)
-        self.server = open_page(view, self._options)
+        if self._options.serve:
+            self.server = open_page(view, self._options)
+        else:
+            self._recorder = Recorder(view, self._options.interval_secs)
 
     def close(self) -> None:
         """Show the end, and stop listening."""
-        if self.server is not None:
-            self.server.close()
+        for each in (self.server, self._recorder):
+            if each is not None:
+                each.close()
+
+    def recorded(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Return the last reading, empty if there is none, and the history of the charts, once it is closed."""
+        if self._recorder is not None:
+            return self._recorder.latest, self._recorder.history()
+        return ({}, None) if self.server is None else self.server.recorded()
 
 
 class HasPage:

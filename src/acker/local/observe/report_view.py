@@ -64,7 +64,9 @@ def verdict(report: RunReport, crash: str | None = None) -> tuple[str, str]:
     return tone, "; ".join(told)
 
 
-def report_view(report: RunReport, graph: Graph, crash: str | None = None) -> dict[str, Any]:
+def report_view(
+    report: RunReport, graph: Graph, crash: str | None = None, last: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return a report as `RuntimeView.view` shows a topology.
 
     Parameters
@@ -73,7 +75,10 @@ def report_view(report: RunReport, graph: Graph, crash: str | None = None) -> di
     graph : Graph
     crash : str, optional
         As for `verdict`.
+    last : mapping, optional
+        The last reading of the run itself, which has what a report has not: failures, dead letters, and what happened.
     """
+    last = last or {}
     components = report.stats.components()
     tone, text = verdict(report, crash)
     machine = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
@@ -85,19 +90,19 @@ def report_view(report: RunReport, graph: Graph, crash: str | None = None) -> di
         "uptime_secs": round(report.seconds, 3),
         "restarts": report.restarts,
         "timeout_ms": None,
-        "at_ms": _end_ms(report),
+        "at_ms": last.get("at_ms") or _end_ms(report),
         "is_last": True,
         "about": f"Began {report.started_at or 'never'}. acker {__version__}, {machine}.",
         "headline": {"tone": tone, "text": f"{text[:1].upper()}{text[1:]}."},
         "tiles": _tiles(report),
         "graph": {"hint": _GRAPH_HINT, **_graph_parts(report, graph, components)},
-        "charts": [],
+        "charts": last.get("charts", []),
         "texts": _texts(report),
         "histograms": list(_histograms(components.values())),
         "open_trees": None,
-        "failures": None,
-        "dead_letters": None,
-        "events": None,
+        "failures": last.get("failures"),
+        "dead_letters": last.get("dead_letters"),
+        "events": last.get("events"),
         "tables": list(_tables(components)),
         "actions": [],
         "log_level": None,
@@ -268,7 +273,7 @@ def _tables(components: Mapping[str, ComponentStats]) -> Iterable[dict[str, Any]
     counted = [[f"{row.component}: {name}", count] for row in rows for name, count in row.user.items()]
     for key, title, columns, body in (
         ("latencies", "Latencies", [("Component", None), ("Measured", ""), ("Mean", "ms"), *quantiles], latencies),
-        ("letters", "Dead letters", [("Spout", None), ("Tuples given up", "")], letters),
+        ("letters", "Dead letters by spout", [("Spout", None), ("Tuples given up", "")], letters),
         ("streams", "Streams", [("Component and stream", None), ("Emitted", "")], streams),
         ("counted", "Counted by the components", [("Component and name", None), ("Count", "")], counted),
     ):
