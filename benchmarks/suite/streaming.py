@@ -40,8 +40,8 @@ _TRACKS_A_FILE: Final = 2_500_000
 _STATE: Final = "org.apache.spark.sql.execution.streaming.state"
 _HDFS_BACKED: Final = f"{_STATE}.HDFSBackedStateStoreProvider"
 _ROCKSDB: Final = f"{_STATE}.RocksDBStateStoreProvider"
-_PROVIDER_CONF: Final = "spark.sql.streaming.stateStore.providerClass"
-_PARTITIONS_CONF: Final = "spark.sql.shuffle.partitions"
+PROVIDER_CONF: Final = "spark.sql.streaming.stateStore.providerClass"
+PARTITIONS_CONF: Final = "spark.sql.shuffle.partitions"
 
 FILES, ROWS, HDFS, ROCKSDB, EMPTY = "files", "rows", "bit_xor HDFS", "bit_xor RocksDB", "empty"
 
@@ -140,7 +140,7 @@ class Query:
         """Take some more files, each in a micro-batch; return how many milliseconds each took."""
         for file in files:
             (self._directory / file.name).hardlink_to(file)
-        self._spark.conf.set(_PROVIDER_CONF, self._side.provider)
+        self._spark.conf.set(PROVIDER_CONF, self._side.provider)
         writer = self._side.frame(self._spark, str(self._directory)).writeStream.format("noop")
         writer = writer.outputMode(self._side.mode).option("checkpointLocation", str(self._checkpoint))
         query = writer.trigger(availableNow=True).start()
@@ -167,8 +167,8 @@ class Query:
 @contextmanager
 def streaming_session() -> Iterator[SparkSession]:
     with session() as spark:
-        before = {name: spark.conf.get(name, None) for name in (_PROVIDER_CONF, _PARTITIONS_CONF)}
-        spark.conf.set(_PARTITIONS_CONF, str(CORES))
+        before = {name: spark.conf.get(name, None) for name in (PROVIDER_CONF, PARTITIONS_CONF)}
+        spark.conf.set(PARTITIONS_CONF, str(CORES))
         try:
             yield spark
         finally:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from benchmarks.suite import (
     calls,
     connectors,
+    growth,
     ingest,
     live_page,
     memory,
@@ -20,6 +21,7 @@ from benchmarks.suite import (
     sharded,
     snapshot,
     spark,
+    spark_growth,
     spark_topologies,
     storm,
     streaming,
@@ -41,9 +43,11 @@ CASES: Final[list[Case]] = [
     *topology.CASES,
     *live_page.CASES,
     *storm.CASES,
+    *growth.CASES,
     *spark.CASES,
     *streaming.CASES,
     *spark_topologies.CASES,
+    *spark_growth.CASES,
     *connectors.CASES,
 ]
 
