@@ -5,6 +5,8 @@ This program writes what is between `<!-- generated: WHAT -->` and `<!-- end -->
     table RESULTS CASE...           the table of some cases of benchmarks/results/RESULTS.json
     machine RESULTS                 when, where and with which versions they were measured
     value RESULTS CASE OF/TO [N]    a median ratio, with N decimals; or of a side, in its unit: value RESULTS CASE SIDE
+    growth load|parts|cluster|limits
+                                    what parts of a stream cost as they grow, and a cluster of them
     steps, buckets                  a run of an acker, as pictures in docs/figures and as a table
 
 People write everything else. A test checks that the files are as this program leaves them.
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 import figures
+import growth_tables
 import results
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -49,6 +52,7 @@ def part_for(what: str) -> str:
         "table": results.table,
         "machine": results.machine,
         "value": results.value,
+        "growth": growth_tables.part,
         "steps": figures.steps_page,
         "buckets": figures.buckets_page,
     }
