@@ -18,8 +18,7 @@ import threading
 
 cimport cython
 from cpython.dict cimport PyDict_DelItem, PyDict_GetItemWithError, PyDict_SetItem
-from cpython.ref cimport Py_INCREF, PyObject
-from cpython.tuple cimport PyTuple_Size
+from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from libc.stdint cimport int8_t, int32_t, int64_t, uint32_t
 from libcpp.vector cimport vector
 
@@ -32,11 +31,30 @@ cdef extern from *:
         return ((PyTypeObject*)type)->tp_new((PyTypeObject*)type, no_arguments, NULL);
     }
     """
-    PyObject* PyTuple_GET_ITEM(object values, Py_ssize_t position)
     void PyTuple_SET_ITEM(object values, Py_ssize_t position, object value)
     object blank "acker_blank"(object type, object no_arguments)
     object blank_tuple "PyType_GenericAlloc"(type kind, Py_ssize_t items)
     unsigned long PyThread_get_thread_ident()
+
+cdef extern from *:
+    """
+    #include <structmember.h>
+
+    /* The offset of an attribute that a class has by its __slots__, which is made read-only; -1 for any other object. */
+    static inline Py_ssize_t acker_slot_offset(PyObject* descriptor) {
+        if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) return -1;
+        PyMemberDef* member = ((PyMemberDescrObject*)descriptor)->d_member;
+        if (member->type != T_OBJECT_EX) return -1;
+        member->flags |= READONLY;
+        return member->offset;
+    }
+
+    static inline PyObject** acker_slot(PyObject* instance, Py_ssize_t offset) {
+        return (PyObject**)((char*)instance + offset);
+    }
+    """
+    Py_ssize_t slot_offset "acker_slot_offset"(object descriptor)
+    PyObject** slot_of "acker_slot"(object instance, Py_ssize_t offset)
 
 cdef extern from *:
     """
@@ -78,9 +96,11 @@ cdef Py_ssize_t TEXT_MAX = 64
 
 
 cdef class Delivery:
-    """One delivery of a tuple: its values, its source, and its tuple id in each tree that it belongs to."""
+    """One delivery of a tuple: its values, its source, and its tuple id in each tree that it belongs to.
 
-    cdef public object values
+    The class of a stream's tuples inherits from this one, with a slot for each value.
+    """
+
     cdef readonly object _source
     cdef public object _owner
     cdef public int64_t _ack_val
@@ -89,11 +109,31 @@ cdef class Delivery:
     cdef int64_t root_id
     cdef int64_t tuple_id
     cdef dict more
+    # The values as one object, once they were read as such; those of a stream are in the slots of its class.
+    cdef object together
+
+    # The class of a stream's tuples has a ValueSlots here.
+    _slots = None
 
     def __init__(self, values, source, ids=None):
-        self.values = values
+        slots = type(self)._slots
+        if slots is not None:
+            (<ValueSlots?>slots).fill(self, values)
+        self.together = values
         self._source = source
         self._set_ids(ids or {})
+
+    @property
+    def values(self):
+        """The values, in the order of the fields."""
+        return self.values_together()
+
+    @cython.final
+    @cython.critical_section
+    cdef object values_together(self):
+        if self.together is None:
+            self.together = (<ValueSlots?>type(self)._slots).values_of(self)
+        return self.together
 
     cdef int _set_ids(self, dict ids) except -1:
         self.tracked = len(ids) == 1
@@ -129,19 +169,98 @@ cdef class Delivery:
         return self._owner is SETTLED
 
 
-cdef class Field:
-    """Descriptor that reads one value of a tuple."""
+cdef class ValueSlots:
+    """Where the tuples of one class, which has a slot for each field, keep their values.
 
-    cdef Py_ssize_t position
+    The interpreter reads such a slot faster than anything else that a class can offer as an attribute.
 
-    def __init__(self, position):
-        self.position = position
+    Parameters
+    ----------
+    tuple_type : type
+        A subclass of Delivery. Its slots become read-only.
+    values_type : type
+        The named tuple of the fields.
+    names : sequence of str
+        The slots, in the order of the fields.
+    """
 
-    def __get__(self, Delivery tup, owner):
-        return self if tup is None else tup.values[self.position]
+    cdef readonly type tuple_type
+    cdef readonly type values_type
+    cdef vector[Py_ssize_t] offsets
 
-    def __set__(self, tup, value):
-        raise AttributeError("the values of a tuple cannot be set: other bolts read the same tuple")
+    def __init__(self, type tuple_type not None, type values_type not None, names):
+        cdef Py_ssize_t offset
+        if not issubclass(values_type, tuple) or not issubclass(tuple_type, Delivery):
+            raise TypeError("expected values_type to be a subclass of tuple, and tuple_type of Delivery")
+        self.offsets.clear()
+        for name in names:
+            offset = slot_offset(vars(tuple_type).get(name))
+            if offset < 0:
+                raise TypeError(f"{name!r} is no slot of {tuple_type!r}")
+            self.offsets.push_back(offset)
+        self.tuple_type = tuple_type
+        self.values_type = values_type
+
+    def __len__(self):
+        return self.offsets.size()
+
+    cdef Delivery new_tuple(self, source):
+        """Return a tuple without values, which belongs to no tree."""
+        if self.tuple_type is None:
+            raise TypeError("these slots have no class: ValueSlots.__init__ was not called")
+        cdef Delivery tup = <Delivery>blank(self.tuple_type, NO_ARGUMENTS)
+        tup._source = source
+        return tup
+
+    @cython.final
+    cdef int put(self, Delivery tup, Py_ssize_t position, object value) except -1:
+        cdef PyObject** slot = slot_of(tup, self.offsets[position])
+        cdef PyObject* before = slot[0]
+        Py_INCREF(value)
+        slot[0] = <PyObject*>value
+        Py_XDECREF(before)
+        return 0
+
+    @cython.final
+    cdef object at(self, Delivery tup, Py_ssize_t position):
+        cdef PyObject* value
+        if type(tup) is not self.tuple_type or not 0 <= position < <Py_ssize_t>self.offsets.size():
+            raise IndexError(f"no field {position} of {type(tup)!r}")
+        value = slot_of(tup, self.offsets[position])[0]
+        if value is NULL:
+            raise AttributeError(f"field {position} of {type(tup)!r} has no value")
+        return <object>value
+
+    cdef int fill(self, Delivery tup, values) except -1:
+        """Put all values into a tuple."""
+        cdef Py_ssize_t position, width = self.offsets.size()
+        if type(tup) is not self.tuple_type:
+            raise TypeError(f"expected a {self.tuple_type!r}, got a {type(tup)!r}")
+        if len(values) != width:
+            raise ValueError(f"{len(values)} values, expected {width}")
+        for position in range(width):
+            self.put(tup, position, values[position])
+        return 0
+
+    cdef Delivery copy(self, Delivery tup):
+        """Return another tuple with the same values and source, which belongs to no tree."""
+        cdef Delivery copied = self.new_tuple(tup._source)
+        cdef Py_ssize_t position
+        for position in range(<Py_ssize_t>self.offsets.size()):
+            self.put(copied, position, self.at(tup, position))
+        copied.together = tup.together
+        return copied
+
+    cdef object values_of(self, Delivery tup):
+        """Return the values of a tuple as a named tuple."""
+        cdef Py_ssize_t position, width = self.offsets.size()
+        # The collector may look at it from here on, and stands empty places.
+        named = blank_tuple(self.values_type, width)
+        for position in range(width):
+            value = self.at(tup, position)
+            Py_INCREF(value)
+            PyTuple_SET_ITEM(named, position, value)
+        return named
 
 
 cdef class Outlet:
@@ -254,9 +373,9 @@ cdef class OutputBuffer:
 
 
 cdef class StreamGrouping:
-    """Chooses the outlets for the values of a tuple."""
+    """Chooses the outlets for a tuple by its values, which are in `slots`."""
 
-    cdef list choose(self, values):
+    cdef list choose(self, ValueSlots slots, Delivery tup):
         raise NotImplementedError
 
 
@@ -268,7 +387,7 @@ cdef class AllGrouping(StreamGrouping):
     def __init__(self, outlets):
         self.outlets = list(outlets)
 
-    cdef list choose(self, values):
+    cdef list choose(self, ValueSlots slots, Delivery tup):
         return self.outlets
 
 
@@ -283,7 +402,7 @@ cdef class ShuffleGrouping(StreamGrouping):
         self.place = begin
 
     @cython.critical_section
-    cdef list choose(self, values):
+    cdef list choose(self, ValueSlots slots, Delivery tup):
         cdef list chosen = <list>self.single_outlets[self.place]
         self.place += 1
         if self.place == len(self.single_outlets):
@@ -303,12 +422,10 @@ cdef class FieldsGrouping(StreamGrouping):
         self.position = position
         self.hash_of = hash_of
 
-    cdef list choose(self, values):
+    cdef list choose(self, ValueSlots slots, Delivery tup):
         cdef Py_ssize_t size = 0
         cdef const char* text = NULL
-        if not isinstance(values, tuple) or not 0 <= self.position < PyTuple_Size(values):
-            raise IndexError(f"no field {self.position} of {values!r}")
-        value = <object>PyTuple_GET_ITEM(values, self.position)
+        value = slots.at(tup, self.position)
         if type(value) is str:
             text = text_of(value, &size)
         if text != NULL and size <= TEXT_MAX and self.single_outlets:
@@ -324,8 +441,8 @@ cdef class CustomGrouping(StreamGrouping):
     def __init__(self, function):
         self.function = function
 
-    cdef list choose(self, values):
-        return self.function(values)
+    cdef list choose(self, ValueSlots slots, Delivery tup):
+        return self.function(tup.values_together())
 
 
 cdef class CombinedGrouping(StreamGrouping):
@@ -336,11 +453,11 @@ cdef class CombinedGrouping(StreamGrouping):
     def __init__(self, groupings):
         self.groupings = list(groupings)
 
-    cdef list choose(self, values):
+    cdef list choose(self, ValueSlots slots, Delivery tup):
         cdef list chosen = []
         cdef StreamGrouping grouping
         for grouping in self.groupings:
-            chosen.extend(grouping.choose(values))
+            chosen.extend(grouping.choose(slots, tup))
         return chosen
 
 
@@ -352,17 +469,13 @@ cdef class Route:
     cdef readonly dict direct
     cdef readonly bint is_direct
     cdef public int64_t emitted
-    cdef type values_type
-    cdef type tuple_type
+    cdef ValueSlots slots
     cdef StreamGrouping grouping
 
     def __init__(self, source, grouping, is_direct, direct):
-        if not issubclass(source.values_type, tuple) or not issubclass(source.tuple_type, Delivery):
-            raise TypeError("source: expected values_type to be a subclass of tuple, and tuple_type of Delivery")
+        self.slots = <ValueSlots?>source.tuple_type._slots
         self.source = source
-        self.width = len(source.fields)
-        self.values_type = source.values_type
-        self.tuple_type = source.tuple_type
+        self.width = len(self.slots)
         self.grouping = grouping
         self.is_direct = is_direct
         self.direct = dict(direct)
@@ -373,31 +486,21 @@ cdef class Route:
         self.emitted += 1
         return 0
 
-    cdef object values_of(self, values):
-        """Return emitted values as a named tuple, or None if they are not a row or do not match the stream's fields."""
+    cdef Delivery delivery_of(self, values):
+        """Return a tuple of emitted values that belongs to no tree; None if they are no row or do not match the fields.
+        """
         if type(values) is not list and type(values) is not tuple:
             values = self.source.row_of(values)
             if values is None:
                 return None
         if len(values) != self.width:
             return None
-        if self.values_type is None:
+        if self.slots is None:
             raise TypeError("this route has no stream: Route.__init__ was not called")
-        named = blank_tuple(self.values_type, self.width)
+        cdef Delivery tup = self.slots.new_tuple(self.source)
         cdef Py_ssize_t position
         for position in range(self.width):
-            value = values[position]
-            Py_INCREF(value)
-            PyTuple_SET_ITEM(named, position, value)
-        return named
-
-    cdef Delivery delivery_of(self, values):
-        """Return a tuple that belongs to no tree yet."""
-        if self.tuple_type is None:
-            raise TypeError("this route has no stream: Route.__init__ was not called")
-        cdef Delivery tup = <Delivery>blank(self.tuple_type, NO_ARGUMENTS)
-        tup.values = values
-        tup._source = self.source
+            self.slots.put(tup, position, values[position])
         return tup
 
 
@@ -673,9 +776,9 @@ cdef class Emitter:
         route = self.routes.get(stream)
         return None if route is None else <Route?>route
 
-    cdef list outlets_of(self, Route route, values, direct_task):
+    cdef list outlets_of(self, Route route, Delivery tup, direct_task):
         if direct_task is None and not route.is_direct:
-            return route.grouping.choose(values)
+            return route.grouping.choose(route.slots, tup)
         return self._direct(route, direct_task)
 
 
@@ -704,10 +807,10 @@ cdef class BoltEmitter(Emitter):
     def emit(self, tup, stream=None, anchors=None, direct_task=None, bint need_task_ids=False):
         """Send a tuple to the consumers of the stream."""
         cdef Route route = self.route_of(stream)
-        values = None if route is None else route.values_of(tup)
-        if values is None:
+        cdef Delivery first = None if route is None else route.delivery_of(tup)
+        if first is None:
             self._unroutable(tup, stream)
-        cdef list outlets = self.outlets_of(route, values, direct_task)
+        cdef list outlets = self.outlets_of(route, first, direct_task)
         cdef bint own = self.output.on_executor_thread()
         cdef tuple anchored_to
         if anchors is not None:
@@ -717,29 +820,31 @@ cdef class BoltEmitter(Emitter):
         else:
             anchored_to = self.inputs if own else self._refuse_unanchored()
         if own:
-            self.emit_to(route, values, outlets, anchored_to, own)
+            self.emit_to(route, first, outlets, anchored_to, own)
         else:
             self.output._wait_for_room()
             with self.output.lock:
                 self.check_open("emit")
-                self.emit_to(route, values, outlets, anchored_to, own)
+                self.emit_to(route, first, outlets, anchored_to, own)
         if self.has_observers:
-            self._on_emit(route, values, outlets)
+            self._on_emit(route, first.values_together(), outlets)
         return [(<Outlet>outlet).task for outlet in outlets] if need_task_ids else None
 
     @cython.final
-    cdef int emit_to(self, Route route, values, list outlets, tuple anchored_to, bint own) except -1:
+    cdef int emit_to(self, Route route, Delivery first, list outlets, tuple anchored_to, bint own) except -1:
         cdef Outlet outlet
-        cdef Delivery delivery
+        cdef Delivery delivery = first
         for anchor in anchored_to:
             self.check_owned(anchor, "anchored to")
         for outlet in outlets:
-            delivery = route.delivery_of(values)
+            if delivery is None:
+                delivery = route.slots.copy(first)
             if len(anchored_to) == 1:
                 self.anchor(delivery, <Delivery>anchored_to[0])
             elif anchored_to:
                 self.join(delivery, anchored_to)
             self.put(outlet, delivery, own)
+            delivery = None
         route.count()
         return 0
 
@@ -942,6 +1047,10 @@ cdef class SpoutEmitter(Emitter):
     cdef public int64_t message_id
     cdef public int64_t executed
     cdef public int64_t late
+    # Acked trees whose `ack` raised.
+    cdef public int64_t ack_errors
+    # Tuple id -> how often its tree failed, until it is acked.
+    cdef public dict _fails
     cdef object now_ns
     cdef bint tracks
     # Outcomes that arrived, and how many of them the spout got.
@@ -953,43 +1062,46 @@ cdef class SpoutEmitter(Emitter):
         self.pending = {}
         self.untracked_ids = []
         self.arrived = []
+        self._fails = {}
         self.now_ns = now_ns
         self.tracks = len(self.ack_sender) > 0
 
     def emit(self, tup, tup_id=None, stream=None, direct_task=None, bint need_task_ids=False):
         """Send a tuple to the consumers of the stream; with a tuple id it is tracked."""
         cdef Route route = self.route_of(stream)
-        values = None if route is None else route.values_of(tup)
-        if values is None:
+        cdef Delivery first = None if route is None else route.delivery_of(tup)
+        if first is None:
             self._unroutable(tup, stream)
         if tup_id is not None:
             self._check_id(tup_id)
-        cdef list outlets = self.outlets_of(route, values, direct_task)
+        cdef list outlets = self.outlets_of(route, first, direct_task)
         cdef AckSender ack_sender
         if self.output.on_executor_thread():
-            self.emit_to(route, values, outlets, tup_id, self.ack_sender, True)
+            self.emit_to(route, first, outlets, tup_id, self.ack_sender, True)
             self.emit_count += 1
         else:
             self.output._wait_for_room()
             ack_sender = self.ack_sender.new_sender()
             with self.output.lock:
                 self.check_open("emit")
-                self.emit_to(route, values, outlets, tup_id, ack_sender, False)
+                self.emit_to(route, first, outlets, tup_id, ack_sender, False)
                 ack_sender.send()
             if tup_id is not None and not self.tracks:
                 self.output._wake()
         if self.has_observers:
-            self._on_emit(route, values, outlets)
+            self._on_emit(route, first.values_together(), outlets)
         return [(<Outlet>outlet).task for outlet in outlets] if need_task_ids else None
 
     @cython.final
-    cdef int emit_to(self, Route route, values, list outlets, tup_id, AckSender ack_sender, bint own) except -1:
+    cdef int emit_to(self, Route route, Delivery first, list outlets, tup_id, AckSender ack_sender, bint own) except -1:
         cdef Outlet outlet
+        cdef Delivery tup = first
         if tup_id is not None and self.tracks:
-            self.track(route, values, outlets, tup_id, ack_sender, own)
+            self.track(route, first, outlets, tup_id, ack_sender, own)
         else:
             for outlet in outlets:
-                self.put(outlet, route.delivery_of(values), own)
+                self.put(outlet, tup if tup is not None else route.slots.copy(first), own)
+                tup = None
             if tup_id is not None:
                 self.untracked_ids.append(tup_id)
         route.count()
@@ -1004,20 +1116,22 @@ cdef class SpoutEmitter(Emitter):
         self.message_id += 1
         return message_id
 
-    cdef int track(self, Route route, values, list outlets, tup_id, AckSender ack_sender, bint own) except -1:
+    cdef int track(self, Route route, Delivery first, list outlets, tup_id, AckSender ack_sender, bint own) except -1:
         cdef PendingTuple pending_tuple = PendingTuple.__new__(PendingTuple)
         cdef int64_t message_id
         cdef Outlet outlet
-        cdef Delivery tup
+        cdef Delivery tup = first
         pending_tuple.tup_id = tup_id
         pending_tuple.root_id = self.next_id()
         for outlet in outlets:
-            tup = route.delivery_of(values)
+            if tup is None:
+                tup = route.slots.copy(first)
             tup.tracked = True
             tup.root_id = pending_tuple.root_id
             tup.tuple_id = self.next_id()
             pending_tuple.value ^= tup.tuple_id
             self.put(outlet, tup, own)
+            tup = None
         pending_tuple.emitted_ns = self.now_ns()
         # It is pending before its TRACK is sent: the outcome may come at once.
         message_id = self.add_pending(pending_tuple)
@@ -1045,9 +1159,8 @@ cdef class SpoutEmitter(Emitter):
             if returned is not None:
                 self._refuse_unrun("next_tuple", returned)
             self.executed += 1
-            while self.untracked_ids:
-                ack(self.untracked_ids.pop(0))
-                self.acked += 1
+            if self.untracked_ids:
+                self.ack_untracked(ack)
             if self.emit_count == before:
                 return got
         return limit
@@ -1064,15 +1177,18 @@ cdef class SpoutEmitter(Emitter):
         """How many outcomes arrived that the spout did not get yet."""
         return len(self.arrived) - self.delivered
 
-    def deliver_outcomes(self, list outcomes not None, ack, fail):
+    def deliver_outcomes(self, list outcomes not None, ack, fail, on_error=None):
         """Call `ack(tup_id)` or `fail(tup_id, reason)` for each outcome.
 
-        An error they raise escapes; the next call continues with the following outcome. An ack that raised, or that
-        returned True because its error was logged, does not count as acked.
+        An error they raise escapes, and the next call continues with the following outcome; or it goes to
+        `on_error(tup_id)`, within its `except`.
         """
         cdef PendingTuple pending_tuple
-        cdef int64_t elapsed_ns
+        cdef int64_t elapsed_ns, arrived_ns
+        if not outcomes and self.delivered == len(self.arrived):
+            return
         self.arrived.extend(outcomes)
+        arrived_ns = self.now_ns()
         while self.delivered < len(self.arrived):
             if self.output.keep_alive_at:
                 self.keep_alive()
@@ -1082,15 +1198,40 @@ cdef class SpoutEmitter(Emitter):
             if pending_tuple is None:
                 self.late += 1
             elif outcome == OUTCOME_ACKED:
-                elapsed_ns = <int64_t>self.now_ns() - pending_tuple.emitted_ns
+                elapsed_ns = arrived_ns - pending_tuple.emitted_ns
                 self.latency.add(elapsed_ns)
-                self._on_acked(pending_tuple, elapsed_ns)
-                if not ack(pending_tuple.tup_id):
-                    self.acked += 1
+                if self._fails or self.has_observers:
+                    self._on_acked(pending_tuple, elapsed_ns)
+                self.ack_one(pending_tuple.tup_id, ack, on_error)
             else:
-                fail(pending_tuple.tup_id, self._why(pending_tuple, outcome, reason))
+                reason = self._why(pending_tuple, outcome, reason)
+                try:
+                    fail(pending_tuple.tup_id, reason)
+                except BaseException:
+                    if on_error is None:
+                        raise
+                    on_error(pending_tuple.tup_id)
         self.arrived.clear()
         self.delivered = 0
+
+    def ack_untracked(self, ack, on_error=None):
+        """Call `ack(tup_id)` for the tuples that were emitted with an id and no acker to track them."""
+        while self.untracked_ids:
+            self.ack_one(self.untracked_ids.pop(0), ack, on_error)
+
+    cdef int ack_one(self, tup_id, ack, on_error) except -1:
+        try:
+            returned = ack(tup_id)
+            if returned is not None:
+                self._refuse_unrun("ack", returned)
+        except BaseException:
+            self.ack_errors += 1
+            if on_error is None:
+                raise
+            on_error(tup_id)
+        else:
+            self.acked += 1
+        return 0
 
 
 # Tuples of values are looked into this deep.
@@ -1162,21 +1303,19 @@ def pack_deliveries(list tuples not None):
     0 for others; and position -> ids (a dict, or None) of those others.
     """
     cdef Py_ssize_t count = len(tuples)
-    cdef Py_ssize_t width = len((<Delivery?>tuples[0]).values) if count else 0
     cdef Py_ssize_t position, field
     cdef Delivery tup
     roots, ids = np.zeros(count, np.int64), np.zeros(count, np.int64)
     cdef int64_t[::1] root_ids = roots
     cdef int64_t[::1] tuple_ids = ids
+    cdef ValueSlots slots = <ValueSlots?>type(tuples[0])._slots if count else None
+    cdef Py_ssize_t width = len(slots) if count else 0
     cdef list columns = [[] for _ in range(width)]
     cdef dict others = {}
     for position in range(count):
         tup = <Delivery?>tuples[position]
-        values = tup.values
-        if len(values) != width:
-            raise ValueError(f"tuples[{position}] has {len(values)} values, expected {width}")
         for field in range(width):
-            (<list>columns[field]).append(values[field])
+            (<list>columns[field]).append(slots.at(tup, field))
         if tup.tracked:
             root_ids[position] = tup.root_id
             tuple_ids[position] = tup.tuple_id
@@ -1197,25 +1336,19 @@ def unpack_deliveries(
     cdef Py_ssize_t count = root_ids.shape[0]
     cdef Py_ssize_t width = len(columns)
     cdef Py_ssize_t position, field
-    cdef type tuple_type = source.tuple_type
-    cdef type values_type = source.values_type
+    cdef ValueSlots slots = <ValueSlots?>source.tuple_type._slots
     cdef Delivery tup
     cdef list tuples = []
-    if not issubclass(values_type, tuple) or not issubclass(tuple_type, Delivery):
-        raise TypeError("source: expected values_type to be a subclass of tuple, and tuple_type of Delivery")
+    if width != len(slots):
+        raise ValueError(f"{width} columns, expected {len(slots)}")
     if tuple_ids.shape[0] != count or any(len(column) != count for column in columns):
         raise ValueError(f"expected columns of {count} values")
     for position in range(count):
         if excluded and root_ids[position] in excluded:
             continue
-        values = blank_tuple(values_type, width)
+        tup = slots.new_tuple(source)
         for field in range(width):
-            value = (<list>columns[field])[position]
-            Py_INCREF(value)
-            PyTuple_SET_ITEM(values, field, value)
-        tup = <Delivery?>blank(tuple_type, NO_ARGUMENTS)
-        tup.values = values
-        tup._source = source
+            slots.put(tup, field, (<list>columns[field])[position])
         if position in others:
             ids = others[position] or {}
             if excluded and not excluded.isdisjoint(ids):

@@ -1,7 +1,7 @@
 # The compiled module as type checkers see it; ext/acker/_flow.pyx is its source.
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,12 @@ class _Source(Protocol):
 
 @disjoint_base
 class Delivery:
-    values: tuple[Any, ...]
+    _slots: ClassVar[ValueSlots | None]
     _owner: Any
     _ack_val: int
     def __init__(self, values: tuple[Any, ...], source: Any, ids: dict[int, int] | None = None) -> None: ...
+    @property
+    def values(self) -> tuple[Any, ...]: ...
     @property
     def _source(self) -> _Source: ...
     @property
@@ -34,10 +36,15 @@ class Delivery:
     def _is_settled(self) -> bool: ...
 
 @disjoint_base
-class Field:
-    def __init__(self, position: int) -> None: ...
-    def __get__(self, tup: Any, owner: Any = None, /) -> Any: ...
-    def __set__(self, tup: Any, value: Any, /) -> None: ...
+class ValueSlots:
+    def __init__(
+        self, tuple_type: type[Delivery], values_type: type[tuple[Any, ...]], names: Sequence[str]
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def tuple_type(self) -> type[Delivery]: ...
+    @property
+    def values_type(self) -> type[tuple[Any, ...]]: ...
 
 @disjoint_base
 class Outlet:
@@ -204,6 +211,8 @@ class SpoutEmitter(Emitter):
     message_id: int
     executed: int
     late: int
+    ack_errors: int
+    _fails: dict[Hashable, int]
     def __init__(self, *arguments: Any, now_ns: Callable[[], int]) -> None: ...
     @property
     def pending(self) -> dict[int, PendingTuple]: ...
@@ -223,8 +232,13 @@ class SpoutEmitter(Emitter):
     ) -> list[int] | None: ...
     def call_next_tuple(self, spout: Any, ack: Callable[[Any], Any], limit: int, pending_max: int) -> int: ...
     def deliver_outcomes(
-        self, outcomes: list[Any], ack: Callable[[Any], Any], fail: Callable[[Any, Any], Any]
+        self,
+        outcomes: list[Any],
+        ack: Callable[[Any], Any],
+        fail: Callable[[Any, Any], Any],
+        on_error: Callable[[Any], Any] | None = None,
     ) -> None: ...
+    def ack_untracked(self, ack: Callable[[Any], Any], on_error: Callable[[Any], Any] | None = None) -> None: ...
 
 @disjoint_base
 class RecordingDict(dict[Any, Any]):

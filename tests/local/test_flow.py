@@ -21,7 +21,10 @@ class Values(tuple):
 
 
 class Tup(_flow.Delivery):
-    pass
+    __slots__ = ("f",)
+
+
+Tup._slots = _flow.ValueSlots(Tup, Values, ["f"])
 
 
 class Ids:
@@ -29,8 +32,8 @@ class Ids:
         return np.arange(1, n + 1)
 
 
-def source(width=1, values_type=Values, tuple_type=Tup):
-    return SimpleNamespace(fields=("f",) * width, values_type=values_type, tuple_type=tuple_type)
+def source(tuple_type=Tup):
+    return SimpleNamespace(fields=("f",), tuple_type=tuple_type)
 
 
 def emitter_of(routes, kind=_flow.SpoutEmitter, **options):
@@ -107,16 +110,38 @@ def test_a_text_reaches_the_task_of_its_stable_hash(text):
 
 def test_routes_of_no_stream():
     refuses(
-        lambda: _flow.Route(source(values_type=int), None, False, {}),
         lambda: _flow.Route(source(tuple_type=int), None, False, {}),
+        lambda: _flow.Route(source(tuple_type=_flow.Delivery), None, False, {}),
         lambda: emitter_of({None: _flow.Route.__new__(_flow.Route)}).emit([]),
         lambda: emitter_of({None: object()}).emit([]),
     )
 
 
-def test_a_field_beyond_the_values():
-    field, tup = _flow.Field(5), _flow.Delivery(("only",), None)
-    refuses(lambda: field.__get__(tup, Tup), lambda: field.__get__("x", Tup))
+def test_slots_of_other_classes():
+    class NoSlots(_flow.Delivery):
+        f = 1
+
+    refuses(
+        lambda: _flow.ValueSlots(Tup, int, ["f"]),
+        lambda: _flow.ValueSlots(int, Values, ["real"]),
+        lambda: _flow.ValueSlots(NoSlots, Values, ["f"]),
+    )
+
+
+def test_a_tuple_with_other_values_than_its_class_has_slots():
+    refuses(lambda: Tup((), None), lambda: Tup(("one", "two"), None), lambda: Tup(None, None))
+
+
+def test_a_tuple_without_values():
+    blank = Tup.__new__(Tup)
+    refuses(lambda: blank.f, lambda: blank.values, lambda: _flow.pack_deliveries([blank]))
+    refuses(lambda: _flow.Delivery.__new__(_flow.Delivery).values)
+
+
+def test_the_values_of_a_tuple_are_read_only():
+    tup = Tup(("x",), None)
+    refuses(lambda: setattr(tup, "f", "y"), lambda: delattr(tup, "f"), lambda: setattr(tup, "values", ("y",)))
+    assert (tup.f, tup.values) == ("x", ("x",))
 
 
 @pytest.mark.parametrize("sample_every", [0, -1])

@@ -280,10 +280,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
     def __init__(self, *arguments: Any, fails_max: int | None, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.outcomes = dict.fromkeys(ReasonKind, 0)
-        self.ack_errors = 0
-        # tup_id -> how often its tree failed, until it is acked. A spout that never replays would fill this, so unless
-        # it is a ReliableSpout the oldest are dropped.
-        self._fails: dict[Hashable, int] = {}
+        # A spout that never replays would fill `_fails`, so unless it is a ReliableSpout the oldest are dropped.
         self._fails_max = fails_max
         self._failed_below = 0
 
@@ -309,8 +306,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         self.ack_sender.fail([open_.root_id for open_ in self.pending.values()], reason)
 
     def _on_acked(self, open_: PendingTuple, elapsed_ns: int) -> None:
-        if self._fails:
-            self._fails.pop(open_.tup_id, None)
+        self._fails.pop(open_.tup_id, None)
         if self._sampler is not None:
             self._sampler.record_end(open_.root_id, self.component, open_.tup_id, None)
         for hook in self._hooks:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from acker._engine.protocol import encode_tuple_id
-from acker._flow import Delivery, Field
+from acker._flow import Delivery, ValueSlots
 from acker.topology.suggestions import suggestion
 
 SYSTEM_COMPONENT: Final = "__system"
@@ -133,13 +133,14 @@ def tuple_type(fields: tuple[str, ...]) -> type[Tuple]:
 
     A field with the name of an attribute of Tuple is only read as ``tup["values"]``.
     """
-    members: dict[str, Any] = {
-        field: Field(position)
+    slots = tuple(
+        field if field.isidentifier() and field not in _OWN_NAMES and not field.startswith("__") else f"__{position}__"
         for position, field in enumerate(fields)
-        if field not in _OWN_NAMES and not field.startswith("__")
-    }
+    )
     index = {field: position for position, field in enumerate(fields)}
-    return type("Tuple", (Tuple,), {**members, "__slots__": (), "__module__": __name__, "_index": index})
+    made: type[Tuple] = type("Tuple", (Tuple,), {"__slots__": slots, "__module__": __name__, "_index": index})
+    made._slots = ValueSlots(made, values_type(fields), slots)
+    return made
 
 
 @functools.cache

@@ -364,9 +364,7 @@ class AsyncSpoutTask(SpoutTask):
             if not self._has_returned():
                 return got
             collector.executed += 1
-            while collector.untracked_ids:
-                self._ack(collector.untracked_ids.pop(0))
-                collector.acked += 1
+            collector.ack_untracked(self._ack_method())
             if collector.emit_count == self._emits:
                 return got
         return limit
@@ -433,6 +431,9 @@ class AsyncSpoutTask(SpoutTask):
     def is_quiet(self) -> bool:
         """Return whether nothing is open and every outcome was delivered."""
         return not self._later and super().is_quiet()
+
+    def _ack_method(self) -> Callable[[Any], Any]:
+        return functools.partial(self._call, "ack")
 
     def _call(self, method: str, *arguments: object) -> None:
         returned = getattr(self.spout, method)(*arguments)

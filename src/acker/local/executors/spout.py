@@ -83,7 +83,7 @@ class SpoutTask(ComponentTask):
         return got + self._ask(limit)
 
     def _ask(self, limit: int) -> int:
-        return self.collector.call_next_tuple(self.spout, self._ack, limit, self._pending_max)
+        return self.collector.call_next_tuple(self.spout, self._ack_method(), limit, self._pending_max)
 
     @property
     def has_keep_alive(self) -> bool:
@@ -99,33 +99,17 @@ class SpoutTask(ComponentTask):
 
         What `ack` or `fail` raise escapes, and the next call continues behind it; with `log_errors` it is logged.
         """
-        ack: Callable[..., Any] = self._ack
-        fail: Callable[..., Any] = self._fail
-        if log_errors:
-            ack, fail = self._log_errors(ack), self._log_errors(fail)
-        self.collector.deliver_outcomes(verdicts, ack, fail)
-        while self.collector.untracked_ids:  # Emitted by another thread, with no acker to track it.
-            if not ack(self.collector.untracked_ids.pop(0)):
-                self.collector.acked += 1
+        ack, on_error = self._ack_method(), self._log_error if log_errors else None
+        self.collector.deliver_outcomes(verdicts, ack, self._fail, on_error)
+        self.collector.ack_untracked(ack, on_error)  # Emitted by another thread, with no acker to track it.
 
-    def _log_errors(self, call: Callable[..., Any]) -> Callable[..., bool]:
-        def call_and_log(tup_id: Hashable, *reason: Reason) -> bool:
-            try:
-                call(tup_id, *reason)
-            except BaseException:
-                who = self.collector.component
-                logger.exception("%s: task %d raised for %r while it stops", who, self.collector.task, tup_id)
-                return True
-            return False
+    def _log_error(self, tup_id: Hashable) -> None:
+        who = self.collector
+        logger.exception("%s: task %d raised for %r while it stops", who.component, who.task, tup_id)
 
-        return call_and_log
-
-    def _ack(self, tup_id: Hashable) -> None:
-        try:
-            self._call("ack", tup_id)
-        except BaseException:
-            self.collector.ack_errors += 1
-            raise
+    def _ack_method(self) -> Callable[[Any], Any]:
+        """Return what is called with the id of an acked tuple."""
+        return self.spout.ack
 
     def _fail(self, tup_id: Hashable, reason: Reason) -> None:
         if self._fail_takes_reason:

@@ -96,7 +96,11 @@ class OutcomeFeed:
             self._reliable._replays.record(tup_id, entry.values, entry.stream, entry.direct_task)
             self._reliable._replays.entries[tup_id].attempt = entry.attempt
         if reason is None:
-            task._ack(tup_id)
+            try:
+                task._call("ack", tup_id)
+            except BaseException:
+                task.collector.ack_errors += 1
+                raise
             task.collector.acked += counts
             self._acked.add(tup_id)
         else:
