@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import os
 import uuid
 from decimal import Decimal
 
@@ -12,6 +13,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from acker.errors import TopologyError
+from acker.spark.topologies import micro_batches
 from acker.spark.topologies.frames import number_of
 from acker.topology import Bolt, Grouping, ReliableSpout, Spout, Topology
 from tests.spark.topologies.both import is_first, note, run_spark
@@ -193,6 +195,35 @@ def test_the_rows_of_a_stream_in_one_partition_are_no_clock(spark, tmp_path):
     seen = sorted(n for n, _ in end.of("picky", tasks=False))
     assert len(seen) >= 3
     assert seen == list(range(len(seen)))
+
+
+class InFiles(Rows):
+    """The numbers in the lines of text files, a file a micro-batch."""
+
+    def frame(self, spark, conf):
+        lines = spark.readStream.option("maxFilesPerTrigger", 1).text(conf["user.files"])
+        return lines.select(F.col("value").cast("long").alias("n"), F.concat(F.lit("w"), "value").alias("word"))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("trees_max", [micro_batches._TREES_MAX, 4])
+def test_few_trees_are_settled_on_the_driver_and_many_on_executors(spark, tmp_path, caplog, monkeypatch, trees_max):
+    logging.disable(logging.NOTSET)
+    monkeypatch.setattr(micro_batches, "_TREES_MAX", trees_max)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number, (begin, end) in enumerate([(0, 3), (3, 7), (7, 40)]):
+        file = folder / f"{number}.txt"
+        file.write_text("".join(f"{n}\n" for n in range(begin, end)))
+        os.utime(file, (number, number))  # Spark takes the oldest first
+    options = {"checkpoint": str(tmp_path / "checkpoint"), "trigger": "0 seconds", "until": 38}
+    with caplog.at_level(logging.INFO, "acker.spark"):
+        end = run_spark(topology_of(InFiles), spark, tmp_path / "run", {"user.files": str(folder)}, **options)
+    assert sorted(key[3] for key in end.of("rows") if key[2] == "acked") == [n for n in range(40) if n not in {5, 6}]
+    assert sorted(key[3:] for key in end.of("rows") if key[2] == "failed") == [
+        (n, "picky", f"ValueError: no {n}", 1) for n in (5, 6)
+    ]
+    assert sum("has many trees" in record.message for record in caplog.records) == (trees_max == 4)
 
 
 def test_numbers_are_their_own_message_ids():

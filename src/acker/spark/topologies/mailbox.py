@@ -17,8 +17,9 @@ REASONS: Final = -2  # why trees failed, a pickle
 COUNTERS: Final = -3  # the counters of one Spark task, a pickle
 STATE: Final = -4  # which files of state one Spark task wrote, a pickle
 OUTCOMES: Final = -5  # the outcomes of the trees of one shard, a pickle
-CHANGED: Final = -7  # which attributes of its bolts one Spark task has changed, a pickle
 TOUCHED: Final = -6  # root ids whose tuples reached a stateful bolt, int64; `place` is their shard
+CHANGED: Final = -7  # which attributes of its bolts one Spark task has changed, a pickle
+TOO_MANY: Final = -8  # instead of messages: there are more trees than the driver wants to settle
 
 MAILBOX_SCHEMA: Final = pa.schema(
     {"place": pa.int32(), "stage": pa.int32(), "source": pa.int64(), "seq": pa.int64(), "block": pa.binary()}  # type: ignore[arg-type]

@@ -35,6 +35,10 @@ _DRIVER: Final = 0
 # A micro-batch whose trees fail is computed again without them. Each time other trees may fail, if bolts do something
 # else with the same tuples; after so many times the result is taken as it is.
 _EVALUATIONS_MAX: Final = 5
+# After a micro-batch with so many trees or fewer, the driver settles those of the next one too,
+_FEW_TREES: Final = 10_000
+# unless a task of it has more than so many.
+_TREES_MAX: Final = 100_000
 
 logger = logging.getLogger("acker.spark")
 
@@ -84,6 +88,7 @@ class MicroBatches:
         self.tuples: SpoutTuples | None = None
         self._warned: set[str] = set()
         self._frames: Mapping[str, FrameRows] = {}
+        self._last_trees: int | None = None
         self.evaluations = 0
         self.traces = 0
         self.fault: BaseException | None = None
@@ -150,6 +155,7 @@ class MicroBatches:
             result, failed = self._evaluate(batch, planned, frames)
             self._finish(batch, planned, result, failed, by_root)
             acked, secs = sum(result.acked.values()), time.monotonic() - began
+            self._last_trees = acked + len(failed)
             logger.info("micro-batch %d: %d trees acked, %d failed, %.1f s", batch, acked, len(failed), secs)
             return True
         except BaseException as fault:
@@ -219,14 +225,21 @@ class MicroBatches:
             batch=batch,
             places=planned.places,
             time_ns=planned.time_ns,
+            trees_max=_TREES_MAX if self._last_trees is not None and self._last_trees <= _FEW_TREES else None,
         )
         failed: dict[int, FailedTree] = {}
-        job = MicroBatchJob(self._spark, plan, planned.letters, frames, tracks, self._named())
+        arguments = planned.letters, frames, tracks, self._named()
+        job = MicroBatchJob(self._spark, plan, *arguments)
         try:
             for number in range(_EVALUATIONS_MAX):
                 result = job.evaluate(planned.left_out.union(failed), self._derive(batch, number))
                 self.evaluations += 1
                 self._files.add(result.chains)
+                if result.has_too_many:
+                    logger.info("micro-batch %d has many trees; it is computed again, and settled on executors", batch)
+                    job.close()
+                    job = MicroBatchJob(self._spark, replace(plan, trees_max=None), *arguments)
+                    continue
                 new = {tree.root_id: tree for tree in result.failed}
                 failed.update(new)
                 if not result.touched:

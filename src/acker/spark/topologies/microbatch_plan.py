@@ -37,6 +37,8 @@ class MicroBatchPlan:
         The directory of those files.
     run : bytes
         Distinguishes this run from others.
+    trees_max : int or None
+        How many trees a task may have while the driver settles them; None: executors settle any number.
     time_ns : int
         The time of day at which the micro-batch begins.
     batch : int
@@ -56,3 +58,4 @@ class MicroBatchPlan:
     run: bytes = b""
     time_ns: int = 0
     batch: int = 0
+    trees_max: int | None = None

@@ -24,6 +24,7 @@ from acker.spark.topologies.mailbox import (
     MESSAGES,
     REASONS,
     STATE,
+    TOO_MANY,
     TOUCHED,
     Letter,
     batches_of,
@@ -136,6 +137,9 @@ class StageWorker:
 
     def _messages(self) -> Iterator[Letter]:
         combiner, self._combiner = self._combiner, Combiner()
+        if self._plan.trees_max is not None and len(combiner) > self._plan.trees_max:
+            yield self._number(self._keys[0], TOO_MANY, b"")
+            return
         for shard, block in encode_blocks(combiner, self._plan.shards):
             yield self._number(self._keys[shard], MESSAGES, block)
 
