@@ -40,7 +40,7 @@ cdef extern from *:
     """
     #include <structmember.h>
 
-    /* The offset of an attribute that a class has by its __slots__, which is made read-only; -1 for any other object. */
+    /* The offset of an attribute in the __slots__ of a class, which is made read-only; -1 for any other object. */
     static inline Py_ssize_t acker_slot_offset(PyObject* descriptor) {
         if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) return -1;
         PyMemberDef* member = ((PyMemberDescrObject*)descriptor)->d_member;

@@ -300,7 +300,7 @@ class MicroBatches:
         self._plans.pop(batch, None)
         self._executors.spark.has_plans = bool(self._plans)
         self._executors.count(result.counters)
-        self._warn_of_changes(result)
+        _warn_of_changes(result.changed, self._warned)
         self._tell(planned, by_root, acked, failed, again, result)
 
     def _failed_rows(self, trees: Sequence[FailedTree]) -> list[JournalEntry]:
@@ -343,12 +343,14 @@ class MicroBatches:
                 tasks[task_id].collector.acked += count
         spark.settling.ack_sender.send()
 
-    def _warn_of_changes(self, result: MicroBatchResult) -> None:
-        for component in result.changed.keys() - self._warned:
-            self._warned.add(component)
-            logger.warning(
-                "component %r: process() changes %s, which lasts for one micro-batch only; keep in self.state of a"
-                " StatefulBolt what has to last",
-                component,
-                ", ".join(f"self.{name}" for name in result.changed[component]),
-            )
+
+def _warn_of_changes(changed: Mapping[str, Sequence[str]], warned: set[str]) -> None:
+    """Warn of attributes that bolts have changed, once a component."""
+    for component in changed.keys() - warned:
+        warned.add(component)
+        logger.warning(
+            "component %r: process() changes %s, which lasts for one micro-batch only; keep in self.state of a"
+            " StatefulBolt what has to last",
+            component,
+            ", ".join(f"self.{name}" for name in changed[component]),
+        )
