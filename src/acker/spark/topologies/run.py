@@ -205,7 +205,7 @@ def _start_query(runtime: SparkRuntime, checkpoint: str, trigger: str) -> Stream
                 f" {runtime.batches.last}, so rows would be left out: is {checkpoint}/query gone? Begin with a new"
                 " checkpoint"
             )
-        parts = {} if _is_clock_only(frame) else _parts_of(frame, streams)
+        parts = _parts_of(frame, streams)
         if batch == 0:
             parts.update(fixed)
         runtime.run_batch(batch, parts)
@@ -239,15 +239,16 @@ def _source(spark: SparkSession, streams: Mapping[str, FrameRows]) -> DataFrame:
     return functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
-def _is_clock_only(frame: Any) -> bool:
-    """Return whether the streaming spouts have no rows: then the clock's partitions are the only ones."""
-    partitions: int = frame._jdf.queryExecution().toRdd().getNumPartitions()
-    return partitions == _CLOCK_PARTITIONS
-
-
 def _parts_of(frame: DataFrame, streams: Mapping[str, FrameRows]) -> dict[str, FrameRows]:
+    """Return the rows of each streaming spout; none if there are no partitions but those of the clock."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    partitions: int = frame._jdf.queryExecution().toRdd().getNumPartitions()
+    if partitions == _CLOCK_PARTITIONS:
+        return {}
+    if partitions == _CLOCK_PARTITIONS + 1:
+        # All rows are in one partition. The clock's would each take a Python worker for nothing.
+        frame = frame.coalesce(1)
     return {
         name: FrameRows(frame.where(F.col("spout") == name).select(f"rows{place}.*"), rows.message_id, rows.width)
         for place, (name, rows) in enumerate(streams.items())
