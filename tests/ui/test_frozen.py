@@ -157,9 +157,9 @@ def test_the_charts_are_kept_where_there_are_any(show) -> None:
     expect(page.locator("#charts")).to_be_hidden()
 
 
-def test_a_live_page_can_be_saved(show, source, server) -> None:
+def test_a_live_page_can_be_saved(show, source, serve) -> None:
     source.now = fake_view(open_trees=trees(fake_tree("one")))
-    status, headers, body = ask(server, "/frozen.html")
+    status, headers, body = ask(serve(source), "/frozen.html")
     assert status == 200 and headers["content-disposition"] == 'attachment; filename="Fake.html"'
     page = show(body.decode())
     expect(page.locator("#trees tbody tr")).to_have_count(1)
