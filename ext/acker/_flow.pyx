@@ -1177,6 +1177,10 @@ cdef class SpoutEmitter(Emitter):
         """How many outcomes arrived that the spout did not get yet."""
         return len(self.arrived) - self.delivered
 
+    def arrived_outcomes(self):
+        """Return the outcomes that arrived and that the spout did not get yet. Any thread may call it."""
+        return list(self.arrived)[self.delivered:]
+
     def deliver_outcomes(self, list outcomes not None, ack, fail, on_error=None):
         """Call `ack(tup_id)` or `fail(tup_id, reason)` for each outcome.
 

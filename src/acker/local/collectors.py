@@ -334,6 +334,12 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         """Return the number of the open emission of a tuple, from 1."""
         return self._fails.get(tup_id, 0) + 1
 
+    def give_up(self, tup_id: Hashable, entry: Any, reason: Reason) -> None:
+        """Forget the attempts of a tuple that became a dead letter, and show it to whoever looks at the topology."""
+        self._fails.pop(tup_id, None)
+        if self._failures is not None:
+            self._failures.record_dead_letter(self.component, self.task, tup_id, entry, reason)
+
     def is_settled(self) -> bool:
         """Return whether the outcome of every tree that `fail_all` failed was delivered."""
         try:

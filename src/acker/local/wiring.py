@@ -188,8 +188,7 @@ class ExecutorSet:
             bind = functools.partial(self._bind, node, task, collector, None)
             spout = self._make_component(node)
             assert isinstance(spout, Spout)
-            if parts.failures is not None:
-                spout._on_dead_letter = functools.partial(parts.failures.record_dead_letter, node.name, task)
+            spout._on_dead_letter = collector.give_up
             made = kind(spout, bind, collector, options["topology.max.spout.pending"])
             if isinstance(made, AsyncSpoutTask) and isinstance(executor, AsyncSpoutExecutor):
                 made.executor, made.loop = executor, executor.loop

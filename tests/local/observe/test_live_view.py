@@ -224,6 +224,22 @@ def test_an_outcome_that_its_spout_does_not_take_is_found_there(watch) -> None:
     watched.scheduler.thaw()
 
 
+def test_outcomes_behind_the_one_that_its_spout_is_busy_with_are_found_there(watch, monkeypatch) -> None:
+    watched, seen = watch([]), []
+
+    def ack(self, tup_id):
+        seen.append([(row["id"], row["holders"]) for row in watched.view()["open_trees"]["rows"]])
+        ReliableSpout.ack(self, tup_id)
+
+    monkeypatch.setattr(Lines, "ack", ack)
+    watched.scheduler.freeze("bill*")
+    next(watched.runtime.lifecycle.executors.spout_tasks()).spout.rest += ["a", "b"]
+    watched.scheduler.advance(31)
+    watched.scheduler.thaw("bill*")
+    watched.scheduler.settle()
+    assert seen == [[("b", [{"component": "lines", "task": 1, "how": "outcome", "for_ms": 0}])], []]
+
+
 def test_failures_come_newest_first_with_their_reason(watch) -> None:
     watched = watch(["bad 1", "bad 2"])
     rows = watched.view()["failures"]["rows"]
@@ -288,6 +304,18 @@ def test_dead_letters_are_listed_and_replayed(watch, monkeypatch) -> None:
     assert watched.runtime.stats().totals.acked == 2
     with pytest.raises(ActionError, match="no such dead letter"):
         watched.act("replay", number=letters["rows"][1]["number"])
+
+
+def test_a_dead_letter_that_is_replayed_begins_with_its_first_attempt(watch) -> None:
+    watched = watch(["bad"])
+    watched.scheduler.advance(10)
+    watched.act("replay", all=True)
+    watched.scheduler.advance(10)
+    view = watched.view()
+    assert [row["attempt"] for row in view["failures"]["rows"]] == [2, 1, 2, 1]
+    assert [row["attempt"] for row in view["dead_letters"]["rows"]] == [2]
+    (task,) = watched.runtime.lifecycle.executors.spout_tasks()
+    assert task.collector._fails == {}, "a spout with many dead letters would fill it"
 
 
 def test_values_are_shown_if_asked_for(watch) -> None:

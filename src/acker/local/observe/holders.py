@@ -95,7 +95,8 @@ def find_outcomes(executors: ExecutorSet, found: Mapping[int, list[Holder]], now
     for executor in executors.spouts:
         since_ns = executor.step_since_ns
         busy_ms = None if since_ns is None else (now_ns - since_ns) // _NS_PER_MS
-        for place, outcomes in executor.inbox.chunks():
+        arrived = ((place, task.collector.arrived_outcomes()) for place, task in enumerate(executor.tasks))
+        for place, outcomes in chain(arrived, executor.inbox.chunks()):
             collector = executor.tasks[place].collector
             for message_id, _, _ in outcomes:
                 open_ = collector.pending.get(message_id)
