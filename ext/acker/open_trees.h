@@ -16,10 +16,11 @@
 namespace acker {
 
 // Entries stand at fixed positions; an index of open addressing finds them. A slot of the index holds the upper half
-// of the root's hash besides the position, so that neither a miss nor a removal has to look at an entry.
+// of the root's hash besides the position, so that neither a miss nor a removal has to look at an entry. Neighbouring
+// entries form groups, and of each group the table knows a chunk of the log before which it has no logged entry.
 class OpenTreesTable {
   public:
-    static constexpr uint64_t MAGIC = 0x31524744454C4B41;  // "AKLEDGR1" in memory
+    static constexpr uint64_t MAGIC = 0x32524744454C4B41;  // "AKLEDGR2" in memory
     static constexpr size_t TOKEN_BYTES = 16;
     static constexpr uint32_t UNLOGGED = 0;  // chunk of an entry that the log does not know
     static constexpr uint64_t NO_LIMIT = UINT64_MAX;
@@ -52,7 +53,8 @@ class OpenTreesTable {
     };
 
     static size_t bytes_for(size_t capacity) noexcept {
-        return sizeof(Header) + capacity * sizeof(Entry) + slots_for(capacity) * sizeof(uint64_t);
+        return sizeof(Header) + capacity * sizeof(Entry) + slots_for(capacity) * sizeof(uint64_t) +
+               groups_for(capacity) * sizeof(uint32_t);
     }
 
     // Makes an empty table in `bytes_for(capacity)` bytes of zeros.
@@ -67,8 +69,8 @@ class OpenTreesTable {
         map(memory);
     }
 
-    // Opens a table that `create` made, perhaps in another process. False: the memory holds none, or one that
-    // contradicts itself, so that a call could run out of the memory or for ever. O(size + slots).
+    // Opens a table that `create` made, perhaps in another process, which left it between two calls. False: the memory
+    // holds none. O(1), as a look at all entries would take longer than a micro-batch; check_invariants does it.
     bool attach(uint8_t* memory, size_t bytes) noexcept {
         const Header* header = reinterpret_cast<const Header*>(memory);
         if (bytes < sizeof(Header) || header->magic != MAGIC || header->capacity > CAPACITY_MAX ||
@@ -76,7 +78,7 @@ class OpenTreesTable {
             header->top > header->capacity || header->size > header->top || header->open > header->size)
             return false;
         map(memory);
-        return index_is_sound() && check_invariants();
+        return true;
     }
 
     // Whether there is an entry at each of these positions.
@@ -170,6 +172,7 @@ class OpenTreesTable {
             if (i + AHEAD < rows) ACKER_PREFETCH(&entries_[position[i + AHEAD]]);
             Entry& entry = entries_[position[i]];
             entry.chunk = chunk;
+            note_logged(position[i], chunk);
             out.root_id[i] = static_cast<int64_t>(entry.root_id);
             out.value[i] = static_cast<int64_t>(entry.value);
             out.message_id[i] = entry.message_id;
@@ -179,13 +182,26 @@ class OpenTreesTable {
         }
     }
 
-    // Finds the entries that the log shows in no chunk from this one on; returns how many, their positions in
-    // `position`, which has room for `most`. One pass over the table, which costs less than reading a chunk back.
-    size_t logged_before(uint32_t chunk, uint32_t* position, size_t most) const noexcept {
+    // Finds the entries that the log shows, but in no chunk from this one on; returns how many, their positions in
+    // `position`, which has room for `most`. Looks into the groups that may have one, so the work depends on the chunks
+    // that are removed and not on the table.
+    size_t logged_before(uint32_t chunk, uint32_t* position, size_t most) noexcept {
         size_t found = 0;
-        for (size_t i = 0; i < header_->top && found < most; ++i) {
-            position[found] = static_cast<uint32_t>(i);
-            found += static_cast<size_t>(entries_[i].task_id != VACANT) & (entries_[i].chunk < chunk);
+        const size_t groups = groups_for(header_->top);
+        for (size_t group = 0; group < groups && found < most; ++group) {
+            if (oldest_[group] >= chunk) continue;
+            const size_t first = group * GROUP;
+            const size_t end = first + GROUP < header_->top ? first + GROUP : header_->top;
+            uint32_t oldest = NEVER;
+            for (size_t i = first; i < end; ++i) {
+                const Entry& entry = entries_[i];
+                if (entry.task_id == VACANT || entry.chunk == UNLOGGED) continue;
+                if (entry.chunk < oldest) oldest = entry.chunk;
+                if (entry.chunk >= chunk) continue;
+                if (found == most) return found;
+                position[found++] = static_cast<uint32_t>(i);
+            }
+            oldest_[group] = oldest;
         }
         return found;
     }
@@ -204,6 +220,7 @@ class OpenTreesTable {
                           in.since_ms[row],
                           in.task_id[row],
                           chunk};
+            note_logged(position_in(slot), chunk);
         });
     }
 
@@ -220,13 +237,17 @@ class OpenTreesTable {
         for (size_t i = 0; i < header_->top; ++i) {
             if (entries_[i].task_id == VACANT) continue;
             const uint64_t hash = other->hash_.of(entries_[i].root_id);
-            other->insert(other->vacant_slot(hash), hash, entries_[i].root_id) = entries_[i];
+            Entry& copy = other->insert(other->vacant_slot(hash), hash, entries_[i].root_id);
+            copy = entries_[i];
+            if (copy.chunk != UNLOGGED) other->note_logged(static_cast<size_t>(&copy - other->entries_), copy.chunk);
         }
         other->header_->open = header_->open;
     }
 
-    // Whether index, entries, free positions and counts agree. O(capacity).
+    // Whether index, entries, free positions, groups and counts agree, and so every call ends and stays within the
+    // memory. O(capacity).
     bool check_invariants() const noexcept {
+        if (!index_is_sound()) return false;
         size_t size = 0, open = 0, vacant = 0, in_index = 0;
         for (size_t i = 0; i < header_->top; ++i) {
             if (i + INDEX_AHEAD < header_->top)
@@ -236,6 +257,7 @@ class OpenTreesTable {
             open += entries_[i].task_id >= 0;
             const size_t slot = slot_of(i);
             if (index_[slot] == 0 || index_[slot] >> 32 != hash_.of(entries_[i].root_id) >> 32) return false;
+            if (entries_[i].chunk != UNLOGGED && entries_[i].chunk < oldest_[i / GROUP]) return false;
         }
         for (uint32_t i = header_->free_position; i != NOWHERE; i = entries_[i].chunk) {
             if (i >= header_->top || entries_[i].task_id != VACANT || ++vacant > header_->top) return false;
@@ -273,6 +295,8 @@ class OpenTreesTable {
     static constexpr size_t SLOTS_MIN = 64;
     static constexpr size_t CHUNK_ROWS = 256;
     static constexpr size_t INDEX_AHEAD = 24, AHEAD = 12;
+    static constexpr size_t GROUP = 32;
+    static constexpr uint32_t NEVER = UINT32_MAX;
 
     // Whether a search in the index ends, and finds nothing but positions that were used.
     bool index_is_sound() const noexcept {
@@ -292,10 +316,17 @@ class OpenTreesTable {
         return slots;
     }
 
+    static size_t groups_for(size_t entries) noexcept { return (entries + GROUP - 1) / GROUP; }
+
+    void note_logged(size_t position, uint32_t chunk) noexcept {
+        if (chunk < oldest_[position / GROUP]) oldest_[position / GROUP] = chunk;
+    }
+
     void map(uint8_t* memory) noexcept {
         header_ = reinterpret_cast<Header*>(memory);
         entries_ = reinterpret_cast<Entry*>(memory + sizeof(Header));
         index_ = reinterpret_cast<uint64_t*>(entries_ + header_->capacity);
+        oldest_ = reinterpret_cast<uint32_t*>(index_ + header_->slots);
         hash_ = Hash::from_seed(header_->seed);
         shift_ = 32;
         for (size_t slots = header_->slots; slots > 1; slots /= 2) --shift_;
@@ -670,7 +701,8 @@ class OpenTreesTable {
 
     Header* header_ = nullptr;
     Entry* entries_ = nullptr;
-    uint64_t* index_ = nullptr;  // 0, or the upper half of the hash and the position + 1
+    uint64_t* index_ = nullptr;   // 0, or the upper half of the hash and the position + 1
+    uint32_t* oldest_ = nullptr;  // of each group: no logged entry is in an earlier chunk; 0 where nobody has looked
     unsigned shift_ = 0;
     Hash hash_;
 };

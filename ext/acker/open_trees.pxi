@@ -267,7 +267,7 @@ cdef class OpenTreesTable:
         return longs[0], longs[1], longs[2], longs[3], longs[4], task_id
 
     def logged_before(self, uint32_t chunk, Py_ssize_t most):
-        """Return the positions of at most `most` entries whose chunk is before this one."""
+        """Return the positions of at most `most` logged entries whose chunk is before this one."""
         cdef size_t found = 0
         position = np.empty(most, np.uint32)
         cdef uint32_t[::1] positions = position

@@ -161,7 +161,9 @@ class OpenTrees:
 
     @classmethod
     def attach(cls, memory: Memory, allocate: Callable[[int], Memory] = PrivateMemory) -> OpenTrees:
-        """Return the open trees in some memory.
+        """Return the open trees in some memory, as its holder left them between two calls.
+
+        Does not look at the entries: that would take longer than a micro-batch. `check_invariants` does.
 
         Raises
         ------
@@ -284,7 +286,10 @@ class OpenTrees:
         return TreeEntries(*self._table.take(position, chunk))
 
     def logged_before(self, chunk: int, most: int) -> npt.NDArray[np.uint32]:
-        """Return the positions of at most `most` entries whose chunk is before this one."""
+        """Return the positions of at most `most` logged entries whose chunk is before this one.
+
+        Looks only into parts of the table that may have one, so its time depends on the chunks and not on the table.
+        """
         return self._table.logged_before(chunk, most)
 
     def put(self, entries: TreeEntries, chunk: int) -> None:
@@ -297,6 +302,6 @@ class OpenTrees:
         self._table.erase(gone[0], gone[1])
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when the table contradicts itself; for tests."""
+        """Raise AssertionError when the table contradicts itself; for tests, and for memory that somebody wrote to."""
         if not self._table.check_invariants():
             raise AssertionError("the table of open trees contradicts itself")

@@ -308,10 +308,10 @@ class OpenTreesTable:
         return root_id, value, message_id, start_ms, since_ms, task_id.astype(np.int32)
 
     def logged_before(self, chunk: int, most: int) -> _UInt32:
-        """Return the positions of at most `most` entries whose chunk is before this one."""
+        """Return the positions of at most `most` logged entries whose chunk is before this one."""
         if most < 0:
             raise ValueError(f"most: expected 0 or more, got {most}")
-        found = (entry.position for entry in self._in_order() if entry.chunk < chunk)
+        found = (entry.position for entry in self._in_order() if _UNLOGGED < entry.chunk < chunk)
         return np.array(list(islice(found, most)), np.uint32)
 
     def put(
