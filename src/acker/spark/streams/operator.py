@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from acker._engine.completions import Completions
 from acker._engine.schemas import COMPLETION_SCHEMA
 from acker.errors import CheckpointError
 from acker.spark.parcel import Parcel
 from acker.spark.streams.microbatch import ShardBatch, update
-from acker.spark.streams.state_format import HEAD_KEY, KEY_DDL, VALUE_DDL, VARIABLE, decode_head
+from acker.spark.streams.state_format import HEAD_KEY, VARIABLE, decode_head
 from acker.spark.streams.table_cache import worker_cache
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 # The output: completions, whose last column is null, and reports, whose other columns are 0.
 OUTPUT_DDL: Final = "root_id long, message_id long, task_id int, outcome tinyint, elapsed_ms long, report string"
+# The types of the state variable. As text each worker would ask the JVM to parse them, twice in each micro-batch.
+_KEY: Final = StructType([StructField("chunk", IntegerType())])
+_VALUE: Final = StructType([StructField("bytes", BinaryType())])
 # The other columns of a report.
 _NO_COMPLETION: Final = Completions.from_rows([(0, 0, 0, 0, 0)])
 
@@ -36,7 +40,7 @@ class SparkStore:
     """A shard's state in Spark's state store; valid while Spark handles the shard's key."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
-        self._log = handle.getMapState(VARIABLE, KEY_DDL, VALUE_DDL)
+        self._log = handle.getMapState(VARIABLE, _KEY, _VALUE)
 
     def head(self) -> bytes | None:
         """Return the head, None when there is no state yet."""
