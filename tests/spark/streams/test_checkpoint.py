@@ -80,7 +80,7 @@ def command(rocks, monkeypatch):
 @pytest.mark.spark
 def test_a_checkpoint_says_of_each_shard_what_the_query_said(rocks, made):
     (acker,) = inspect_checkpoint(rocks, made.path)
-    assert (acker.operator, acker.batch_id, acker.version, acker.shards, acker.partitions) == (0, 1, 3, SHARDS, 2)
+    assert (acker.operator, acker.batch_id, acker.version, acker.shards, acker.partitions) == (0, 1, 4, SHARDS, 2)
     assert not acker.event_time and [state.shard for state in acker.states] == list(range(SHARDS))
     held = np.bincount(shard_of(np.append(made.roots, 1000), SHARDS), minlength=SHARDS)
     assert [state.pending for state in acker.states] == held.tolist()
@@ -108,7 +108,7 @@ def test_the_command_shows_a_table_and_ages(command, made):
     assert (answer.exit_code, answer.stderr) == (0, waits(made.path))
     lines = answer.stdout.splitlines()
     assert lines[0] == f"{made.path}, operator 0, after micro-batch 1"
-    assert lines[1] == "format 3; 4 shards in 2 partitions; trees expire by the clock; 4 shards have state"
+    assert lines[1] == "format 4; 4 shards in 2 partitions; trees expire by the clock; 4 shards have state"
     (total,) = [line.split("\N{BOX DRAWINGS LIGHT VERTICAL}") for line in lines if " all " in line]
     assert [cell.strip() for cell in total[1:4]] == ["all", "71", "70"] and total[7].strip() == "30"
     assert sum(int(line.split()[-1]) for line in lines if line.startswith("  ")) == 71
@@ -199,7 +199,7 @@ def test_a_shard_whose_state_cannot_be_read_is_named_and_the_others_are_shown(ro
     told = [line.rpartition("shard ")[2] if "shard" in line else line for line in answer.stderr.splitlines()[2:]]
     assert len(told) == 4
     for text in (
-        "head: expected format version 3, got 9: it was written by another release of acker;",
+        "head: expected format version 4, got 9: it was written by another release of acker;",
         "head: the checksum does not fit the bytes: the checkpoint is damaged",
         "1: its log is missing: the checkpoint is damaged",
         "2: the log holds 1 entries, 1 of them tracked, and the head says 2 and 2: the checkpoint is damaged",

@@ -1,4 +1,4 @@
-"""The format of the state: version 3 as it is written down, byte by byte, since old checkpoints must stay readable."""
+"""The format of the state: version 4 as it is written down, byte by byte, since old checkpoints must stay readable."""
 
 import struct
 
@@ -8,7 +8,15 @@ import pytest
 from acker._engine.combiner import xxh64
 from acker._engine.open_trees import TreeCounts, TreeEntries
 from acker.errors import CheckpointError
-from acker.spark.streams.state_format import ChunkSize, Head, decode_chunk, decode_head, encode_chunk, encode_head
+from acker.spark.streams.state_format import (
+    CHUNK_ROWS_MAX,
+    ChunkSize,
+    Head,
+    decode_chunk,
+    decode_head,
+    encode_chunk,
+    encode_head,
+)
 
 HEAD = Head(
     token=bytes(range(16)),
@@ -48,25 +56,30 @@ def golden_head():
     numbers = [1, 2, 8, 4, 0, -5, 6, -(2**63), 7, 8, 9, 2, 1, 3, *range(10, 21)]
     return checked(
         b"ACKERHED"
-        + struct.pack("<II", 3, 16 + 16 + 8 * len(numbers))
+        + struct.pack("<II", 4, 16 + 16 + 8 * len(numbers))
         + bytes(range(16))
         + struct.pack(f"<{len(numbers)}q", *numbers)
         + struct.pack("<4I", 3, 100, 1, 80)
     )
 
 
-def golden_chunk():
+WIDTHS = (1, 8, 8, 8, 1, 2, 2, 1)
+
+
+def golden_chunk(leasts=(-12, 0, 0, 0, 0, 1000, 0, -2), widths=WIDTHS, tasks=(5, 0)):
     return checked(
         b"ACKERLOG"
-        + struct.pack("<II", 3, 32)
+        + struct.pack("<II", 4, 104)
         + struct.pack("<QQ", 2, 2)
-        + struct.pack("<4q", 11, -12, 1, 2**62)
-        + struct.pack("<10q", 7, -(2**63), 5, 2**63 - 1, 42, 0, 1000, 2000, 1000, 3000)
-        + struct.pack("<2i", 3, -2)
+        + struct.pack("<8q", *leasts)
+        + bytes(widths)
+        + struct.pack("<2B2q", 23, 0, 1, 2**62)
+        + struct.pack("<4q", 7, -(2**63), 5, 2**63 - 1)
+        + struct.pack("<2B4H2B", 42, 0, 0, 1000, 0, 1000, *tasks)
     )
 
 
-def test_version_3_is_what_it_was():
+def test_version_4_is_what_it_was():
     assert encode_head(HEAD) == golden_head()
     assert encode_chunk(ENTRIES, GONE) == golden_chunk()
     assert decode_head(golden_head()) == HEAD
@@ -90,9 +103,9 @@ def test_what_cannot_be_read_is_refused(data, decode):
             decode(data[:size])
     with pytest.raises(CheckpointError):
         decode(data + b"\0")
-    earlier = checked(data[:8] + struct.pack("<I", 2) + data[12:-8])
+    earlier = checked(data[:8] + struct.pack("<I", 3) + data[12:-8])
     with pytest.raises(
-        CheckpointError, match="expected format version 3, got 2: it was written by another release of acker;"
+        CheckpointError, match="expected format version 4, got 3: it was written by another release of acker;"
     ):
         decode(earlier)
 
@@ -121,12 +134,39 @@ def test_times_of_entries_that_would_overflow_are_refused(name, time_ms):
 
 
 def test_lengths_that_do_not_fit_are_refused_whatever_the_checksum_says():
-    for rows, gone in ((3, 2), (2, 3), (2**62, 0), (0, 2**61)):
+    for rows, gone in ((3, 2), (2, 3), (2**62, 0), (0, 2**61), (CHUNK_ROWS_MAX + 1, 0)):
         with pytest.raises(CheckpointError, match="do not hold"):
             decode_chunk(checked(golden_chunk()[:16] + struct.pack("<QQ", rows, gone) + golden_chunk()[32:-8]))
     with pytest.raises(CheckpointError, match="do not hold"):
         decode_head(checked(golden_head()[:-12]))
+    for place, width in ((2, 3), (4, 0), (5, 4), (7, 255)):
+        with pytest.raises(CheckpointError, match="do not hold"):
+            decode_chunk(golden_chunk(widths=(*WIDTHS[:place], width, *WIDTHS[place + 1 :])))
+    # A column without bytes does not bound the rows.
+    with pytest.raises(CheckpointError, match="do not hold 1152921504606846976 entries"):
+        decode_chunk(checked(golden_chunk()[:16] + struct.pack("<QQ", 2**60, 0) + bytes(72)))
+
+
+@pytest.mark.parametrize(("least", "task"), [(-3, 0), (-5, 0), (2**31 - 2, 5), (2**63 - 1, 1)])
+def test_task_ids_that_no_shard_writes_are_refused(least, task):
     with pytest.raises(CheckpointError, match="a task id that no shard writes"):
-        decode_chunk(checked(golden_chunk()[:-12] + struct.pack("<i", -3)))
-    reset, _ = decode_chunk(checked(golden_chunk()[:-12] + struct.pack("<i", -4)))
+        decode_chunk(golden_chunk(leasts=(-12, 0, 0, 0, 0, 1000, 0, least), tasks=(task, 5)))
+
+
+def test_task_ids_that_shards_write_are_read():
+    reset, _ = decode_chunk(golden_chunk(leasts=(-12, 0, 0, 0, 0, 1000, 0, -4), tasks=(7, 0)))
     assert reset.task_id.tolist() == [3, -4]
+
+
+@pytest.mark.parametrize("times", [1, 2**8, 2**16, 2**32, 2**40])
+@pytest.mark.parametrize("rows", [0, 1, 1000])
+def test_columns_of_any_width_come_back(rows, times):
+    rng = np.random.default_rng(rows)
+    narrow = rng.integers(-times, times, (7, rows))
+    tasks = np.minimum(rng.integers(-2, times + 2, rows), 2**31 - 1).astype(np.int32)
+    entries = TreeEntries(*narrow[:5], tasks)
+    data = encode_chunk(entries, narrow[5:])
+    found, gone = decode_chunk(data)
+    assert gone.tolist() == narrow[5:].tolist()
+    for column, expected in zip(found, entries, strict=True):
+        assert column.tolist() == expected.tolist()

@@ -5,10 +5,14 @@ that were gone then. Root id and start identify an entry, since with event times
 read from the oldest to the newest, later ones overriding earlier ones; without the entries that were placed before the
 head's `expired_ms` they give the table. A micro-batch adds a chunk, so its cost depends on what it changed and not on
 what is held. `acker.spark.streams.microbatch` removes the oldest chunks little by little.
+
+A column of a chunk takes as many bytes a row as its values need above the least of them: times, task ids and often
+message ids of one micro-batch are near each other, while root ids and xors are random.
 """
 
 from __future__ import annotations
 
+import operator
 import struct
 from typing import Any, Final, NamedTuple
 
@@ -18,22 +22,20 @@ import numpy.typing as npt
 from acker._engine.codes import UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET
 from acker._engine.combiner import xxh64
 from acker._engine.open_trees import TOKEN_BYTES, TreeCounts, TreeEntries
-from acker._engine.protocol import INT64_MIN
+from acker._engine.protocol import INT32_MAX, INT64_MIN
 from acker.errors import CheckpointError
 
-VERSION: Final = 3
-# The state variable, a map, and its types as Spark writes them. One map for head and chunks: a second variable would
-# make each commit of Spark's about a tenth longer.
+VERSION: Final = 4
+# The state variable, a map. One map for head and chunks: a second variable would make each commit of Spark's about a
+# tenth longer.
 VARIABLE: Final = "log"
-KEY_DDL: Final = "chunk int"
-VALUE_DDL: Final = "bytes binary"
 # Key of the head in the map; chunks are numbered from 1.
 HEAD_KEY: Final = 0
 
 # Bound of the numbers in a head and of the times of entries: the sum or the difference of two is an int64.
 NUMBER_MAX: Final = 2**62 - 1
 
-# Keeps a chunk near 1.4 MB: it is written in one piece, and removed in one.
+# Keeps a chunk below 1.4 MB: it is written in one piece, and removed in one.
 CHUNK_ROWS_MAX: Final = 32_768
 
 _PREFIX: Final = struct.Struct("<8sII")
@@ -121,10 +123,12 @@ class Head(NamedTuple):
 
 _NUMBERS: Final = len(Head._fields) - 3
 _HEAD: Final = struct.Struct(f"<{TOKEN_BYTES}s{_NUMBERS + len(TreeCounts._fields)}q")
-# The columns of a chunk; the widest come first, so that each is aligned.
-_COLUMNS: Final = tuple((name, np.dtype("<i4" if name == "task_id" else "<i8")) for name in TreeEntries._fields)
-_ENTRY_BYTES: Final = sum(dtype.itemsize for _, dtype in _COLUMNS)
-_GONE: Final = np.dtype("<i8")
+# The columns of a chunk: two of the entries that are gone, and six of the others.
+_COLUMNS: Final = ("gone_root_id", "gone_start_ms", *TreeEntries._fields)
+_GONE_COLUMNS: Final = len(_COLUMNS) - len(TreeEntries._fields)
+# The least value of each column, and its bytes a row.
+_LAYOUT: Final = struct.Struct(f"<{len(_COLUMNS)}q{len(_COLUMNS)}B")
+_WIDTHS: Final = (0, 1, 2, 4, 8)
 _CHUNK_SIZE: Final = np.dtype("<u4")
 
 
@@ -169,11 +173,29 @@ def decode_head(data: Any) -> Head:
 
 def encode_chunk(entries: TreeEntries, gone: npt.NDArray[np.int64]) -> bytes:
     """Pack a chunk of the log: entries as they are, and root ids and starts (2, m) of entries that are gone."""
-    header = _PREFIX.pack(_CHUNK_MAGIC, VERSION, _PREFIX.size + _LENGTHS.size)
-    columns = [np.ascontiguousarray(gone, _GONE)]
-    columns += [np.ascontiguousarray(getattr(entries, name), dtype) for name, dtype in _COLUMNS]
-    content = b"".join([header, _LENGTHS.pack(len(entries.root_id), gone.shape[1]), *columns])
+    # Most entries were placed when they began.
+    relative = entries._replace(since_ms=entries.since_ms - entries.start_ms)
+    leasts, columns = zip(*map(_narrow, (*gone, *relative)), strict=True)
+    content = b"".join(
+        [
+            _PREFIX.pack(_CHUNK_MAGIC, VERSION, _PREFIX.size + _LENGTHS.size + _LAYOUT.size),
+            _LENGTHS.pack(len(entries.root_id), gone.shape[1]),
+            _LAYOUT.pack(*leasts, *(column.itemsize if column.size else 0 for column in columns)),
+            *(column.tobytes() for column in columns),
+        ]
+    )
     return content + _CHECKSUM.pack(_checksum(content))
+
+
+def _narrow(column: npt.NDArray[Any]) -> tuple[int, npt.NDArray[Any]]:
+    """Return the least value of a column, and what is above it in as few bytes a row as it needs."""
+    if not len(column):
+        return 0, column[:0]
+    least, most = int(column.min()), int(column.max())
+    width = next(width for width in _WIDTHS if most - least < 1 << 8 * width)
+    if width == _WIDTHS[-1]:
+        return 0, column.astype("<i8")
+    return least, (column.astype(np.int64) - least).astype(f"<u{width}") if width else column[:0]
 
 
 def decode_chunk(data: Any) -> tuple[TreeEntries, npt.NDArray[np.int64]]:
@@ -184,25 +206,52 @@ def decode_chunk(data: Any) -> tuple[TreeEntries, npt.NDArray[np.int64]]:
     CheckpointError   the bytes are not an undamaged chunk of a version that this release reads.
     """
     content = _verify(data, _CHUNK_MAGIC, "chunk")
-    rows, gone_rows = _LENGTHS.unpack_from(content, _PREFIX.size)
-    offset = _PREFIX.size + _LENGTHS.size
-    if len(content) != offset + rows * _ENTRY_BYTES + 2 * gone_rows * _GONE.itemsize:
-        raise CheckpointError(f"chunk: {len(content)} bytes do not hold {rows} entries and {gone_rows} that are gone")
-    gone = np.frombuffer(content, _GONE, 2 * gone_rows, offset).reshape(2, gone_rows)
-    offset += gone.nbytes
-    columns = {}
-    for name, dtype in _COLUMNS:
-        columns[name] = np.frombuffer(content, dtype, rows, offset)
-        offset += columns[name].nbytes
-    task_id = columns["task_id"]
-    if (task_id[task_id < 0, None] != (UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET)).all(axis=1).any():
-        raise CheckpointError("chunk: a task id that no shard writes")
-    for name in ("start_ms", "since_ms"):
-        if rows and not -NUMBER_MAX <= columns[name].min() <= columns[name].max() <= NUMBER_MAX:
+    lengths = _LENGTHS.unpack_from(content, _PREFIX.size)
+    offset = _PREFIX.size + _LENGTHS.size + _LAYOUT.size
+    # A column without bytes says nothing about the rows.
+    if max(lengths) > CHUNK_ROWS_MAX or len(content) < offset:
+        raise CheckpointError(
+            f"chunk: {len(content)} bytes do not hold {lengths[0]} entries and {lengths[1]} that are gone"
+        )
+    rows, gone_rows = lengths
+    layout = _LAYOUT.unpack_from(content, _PREFIX.size + _LENGTHS.size)
+    leasts, widths = layout[: len(_COLUMNS)], layout[len(_COLUMNS) :]
+    counts = [gone_rows] * _GONE_COLUMNS + [rows] * len(TreeEntries._fields)
+    if not set(widths) <= set(_WIDTHS) or len(content) != offset + sum(map(operator.mul, counts, widths)):
+        raise CheckpointError(
+            f"chunk: {len(content)} bytes do not hold {rows} entries and {gone_rows} that are gone in columns of"
+            f" {widths} bytes"
+        )
+    columns = []
+    for least, width, count in zip(leasts, widths, counts, strict=True):
+        columns.append(_widen(content, offset, count, least, width))
+        offset += width * count
+    root_id, value, message_id, start_ms, since_ms, task_id = columns[_GONE_COLUMNS:]
+    since_ms += start_ms
+    _check_times(start_ms=start_ms, since_ms=since_ms)
+    entries = TreeEntries(root_id, value, message_id, start_ms, since_ms, _check_tasks(task_id))
+    return entries, np.array(columns[:_GONE_COLUMNS])
+
+
+def _widen(content: memoryview, offset: int, count: int, least: int, width: int) -> npt.NDArray[np.int64]:
+    """Return a column of a chunk as int64, whose overflow nobody writes and later checks find."""
+    if not width:
+        return np.full(count, least, np.int64)
+    above = np.frombuffer(content, f"<i{width}" if width == _WIDTHS[-1] else f"<u{width}", count, offset)
+    return above.astype(np.int64) + np.int64(least)
+
+
+def _check_times(**columns: npt.NDArray[Any]) -> None:
+    for name, column in columns.items():
+        if len(column) and not -NUMBER_MAX <= column.min() <= column.max() <= NUMBER_MAX:
             raise CheckpointError(f"chunk: a {name} that no shard writes")
-    # Copies, since the native table needs aligned and writable memory.
-    native = {name: column.astype(column.dtype.newbyteorder("=")) for name, column in columns.items()}
-    return TreeEntries(**native), gone.astype(np.int64)
+
+
+def _check_tasks(task_id: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    is_known = (task_id >= 0) & (task_id <= INT32_MAX)
+    if not (is_known | np.isin(task_id, (UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET))).all():
+        raise CheckpointError("chunk: a task id that no shard writes")
+    return task_id.astype(np.int32)
 
 
 def _verify(data: Any, magic: bytes, what: str) -> memoryview:
