@@ -3,6 +3,7 @@
 import errno
 import multiprocessing
 import os
+import platform
 import resource
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 from acker._engine.combiner import Partials
 from acker._engine.open_trees import TOKEN_BYTES
 from acker.spark.streams import table_cache
-from acker.spark.streams.table_cache import SharedMemory, TableCache, folder_of_executor
+from acker.spark.streams.table_cache import SharedMemory, TableCache, folder_of_executor, give_back_freed_memory
 
 FIRST, SECOND = bytes([1]) * TOKEN_BYTES, bytes([2]) * TOKEN_BYTES
 
@@ -143,6 +144,21 @@ def test_a_table_stays_open_until_the_process_that_claims_it_has_it(monkeypatch,
 def test_workers_of_one_executor_know_one_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
     assert folder_of_executor() == tmp_path / f"acker-tables-{os.getuid()}"
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_freed_memory_goes_back_to_the_system():
+    freed = [b"x" * 50_000 for _ in range(2000)]
+    above = b"x" * 50_000  # so that the others are not at the end of the heap, where they would not stay
+    del freed
+    before = resident_bytes()
+    give_back_freed_memory()
+    # Other libraries of C decide for themselves what they keep.
+    assert resident_bytes() < before - 50_000_000 or platform.libc_ver()[0] != "glibc"
+    del above
 
 
 def descriptors():

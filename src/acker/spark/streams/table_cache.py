@@ -10,11 +10,13 @@ Each such table costs its process a descriptor, and tables use at most half of t
 tables, and all tables on other systems, stay in the worker that made them.
 
 No worker is told that a query has ended. So a thread closes tables that no micro-batch has taken for `UNUSED_S`; a
-query that comes back later builds its table again.
+query that comes back later builds its table again. The thread also gives the system back what the process has freed:
+after a large micro-batch the allocators of C and of Arrow would keep it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -295,6 +297,18 @@ def _release_unused(cache: TableCache) -> None:
     while True:
         time.sleep(UNUSED_S / 4)
         cache.release()
+        give_back_freed_memory()
+
+
+def give_back_freed_memory() -> None:
+    """Give the system back what this process has freed, as far as its allocators can."""
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.default_memory_pool().release_unused()
+    if sys.platform.startswith("linux"):
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+        if trim is not None:
+            trim(0)
 
 
 @contextmanager
