@@ -128,7 +128,7 @@ def _check_partitions(spark: SparkSession, cores: int) -> None:
     partitions = int(spark.conf.get(PARTITIONS_CONF) or 1)
     if partitions > PARTITIONS_PER_CORE_MAX * cores:
         warnings.warn(
-            f"{PARTITIONS_CONF} is {partitions} and the session has {cores} cores; every micro-batch spends about 0.1 s"
+            f"{PARTITIONS_CONF} is {partitions} and the session has {cores} cores; every micro-batch spends about 0.2 s"
             f' of a core on each state partition: spark.conf.set("{PARTITIONS_CONF}", "{cores}") before the first start'
             " of the query (its checkpoint keeps the number)",
             UserWarning,
