@@ -92,7 +92,7 @@ def completions_of_block_stream(
             place_of(F.col("shard"), shards).alias("place"),
             "shard",
             "block",
-            F.unix_millis(F.current_timestamp()).alias("clock_ms"),
+            _clock_ms().alias("clock_ms"),
         )
         .groupBy("place")
         .transformWithStateInPandas(processor, OUTPUT_DDL, "Append", "EventTime" if event_time else "None")
@@ -102,6 +102,16 @@ def completions_of_block_stream(
         .where(F.col("report").isNull())
         .select(*COMPLETION_SCHEMA.names)
     )
+
+
+def _clock_ms() -> Column:
+    """Return the time of the micro-batch in milliseconds.
+
+    It is a literal, another one in each micro-batch. In code that Spark generates it would be compiled each time anew,
+    which takes 50 ms; for `zip_with` Spark generates none.
+    """
+    now = F.array(F.current_timestamp())
+    return F.zip_with(now, now, lambda one, _: F.unix_millis(one))[0]
 
 
 def make_rules(options: CompletionOptions, *, shards: int, partitions: int, unique_ids: bool = False) -> ShardRules:
