@@ -17,7 +17,7 @@ and 1 to 2 % of all instructions of a tracked tuple; run times with and without 
 import threading
 
 cimport cython
-from cpython.dict cimport PyDict_DelItem, PyDict_GetItemWithError, PyDict_SetItem
+from cpython.dict cimport PyDict_DelItem, PyDict_SetItem
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from libc.stdint cimport int8_t, int32_t, int64_t, uint32_t
 from libcpp.vector cimport vector
@@ -67,6 +67,23 @@ cdef extern from *:
     """
     const char* text_of "acker_text_of"(object value, Py_ssize_t* size)
 
+cdef extern from *:
+    """
+    /* The value of a key as a reference of its own, since another thread may replace it; `missing` without the key. */
+    static inline PyObject* acker_value_of(PyObject* values, PyObject* key, PyObject* missing) {
+        PyObject* found;
+    #if PY_VERSION_HEX >= 0x030D0000
+        if (PyDict_GetItemRef(values, key, &found) < 0) return NULL;
+    #else
+        found = PyDict_GetItemWithError(values, key);
+        if (found == NULL && PyErr_Occurred()) return NULL;
+        Py_XINCREF(found);
+    #endif
+        return found != NULL ? found : Py_NewRef(missing);
+    }
+    """
+    object value_of "acker_value_of"(object values, object key, object missing)
+
 cdef extern from "crc32.h" namespace "acker":
     uint32_t crc32_of(const char* text, size_t size)
 
@@ -85,8 +102,12 @@ cdef extern from "<atomic>":
 
 cdef tuple NO_ARGUMENTS = ()
 
-# The owner of a tuple that was acked or failed.
-cdef object SETTLED = object()
+# The owner of a tuple that was acked or failed. Nobody counts references to this object: threads that count those to
+# the same one at once slow each other down on free-threaded builds.
+cdef object SETTLED = ...
+
+# What `value_of` returns for a key that a dict does not have.
+cdef object MISSING = object()
 
 # How many ids one call of the generator returns: the call costs as much as a hundred ids.
 cdef Py_ssize_t IDS_AT_ONCE = 2048
@@ -266,7 +287,7 @@ cdef class ValueSlots:
 cdef class Outlet:
     """The connection from one task to another, with the emitted tuples that are not in the other task's queue yet."""
 
-    cdef public list buffer
+    cdef list buffer
     cdef public object queue
     cdef readonly int64_t place
     cdef readonly int64_t task
@@ -283,6 +304,19 @@ cdef class Outlet:
     cdef int count(self, Py_ssize_t tuples) except -1:
         self.sent += tuples
         return 0
+
+    @cython.critical_section
+    def waiting(self):
+        """Return the tuples that are not in the queue yet. Any thread may call this."""
+        return list(self.buffer)
+
+    @cython.final
+    @cython.critical_section
+    cdef list take(self):
+        """Empty the buffer; return what it held."""
+        cdef list taken = self.buffer
+        self.buffer = []
+        return taken
 
     @cython.final
     cdef int send(self, list tuples) except -1:
@@ -358,9 +392,7 @@ cdef class OutputBuffer:
         cdef Outlet outlet
         self.must_yield = False
         for outlet in self.dirty:
-            tuples = outlet.buffer
-            outlet.buffer = []
-            outlet.send(tuples)
+            outlet.send(outlet.take())
         self.dirty.clear()
 
     def discard(self):
@@ -368,7 +400,7 @@ cdef class OutputBuffer:
         cdef Outlet outlet
         self.must_yield = False
         for outlet in self.dirty:
-            outlet.buffer = []
+            outlet.take()
         self.dirty.clear()
 
 
@@ -788,7 +820,7 @@ cdef class BoltEmitter(Emitter):
     `inputs`: the tuples that are being processed; with `auto_anchor`, `emit` anchors to them unless it gets `anchors`.
     """
 
-    cdef public tuple inputs
+    cdef tuple processed
     cdef public bint auto_anchor
     cdef public int64_t executed
     cdef public int64_t failed
@@ -799,10 +831,32 @@ cdef class BoltEmitter(Emitter):
         super().__init__(*arguments)
         if sample_every < 1:
             raise ValueError(f"sample_every: expected 1 or more, got {sample_every}")
-        self.inputs = ()
+        self.processed = ()
         self.auto_anchor = auto_anchor
         self.sample_every = sample_every
         self.now_ns = now_ns
+
+    @property
+    def inputs(self):
+        """The tuples that are being processed. Any thread may read them."""
+        return self.read_inputs()
+
+    @inputs.setter
+    def inputs(self, tuple inputs not None):
+        self.set_inputs(inputs)
+
+    @cython.final
+    @cython.critical_section
+    cdef tuple read_inputs(self):
+        return self.processed
+
+    @cython.final
+    @cython.critical_section
+    cdef int set_inputs(self, tuple inputs) except -1:
+        # The tuples before are let go once these are in their place: another thread may read them meanwhile.
+        cdef tuple _before = self.processed
+        self.processed = inputs
+        return 0
 
     def emit(self, tup, stream=None, anchors=None, direct_task=None, bint need_task_ids=False):
         """Send a tuple to the consumers of the stream."""
@@ -818,7 +872,7 @@ cdef class BoltEmitter(Emitter):
         elif not self.auto_anchor:
             anchored_to = ()
         else:
-            anchored_to = self.inputs if own else self._refuse_unanchored()
+            anchored_to = self.processed if own else self._refuse_unanchored()
         if own:
             self.emit_to(route, first, outlets, anchored_to, own)
         else:
@@ -1000,7 +1054,7 @@ cdef class BoltEmitter(Emitter):
             for place in range(begin, end):
                 tup = <Delivery?>tuples[place]
                 tup._owner = self
-                self.inputs = (tup,)
+                self.set_inputs((tup,))
                 self.executed += 1
                 measured = self.executed % self.sample_every == 1 or self.sample_every == 1
                 if measured:
@@ -1022,7 +1076,7 @@ cdef class BoltEmitter(Emitter):
                     return place + 1
             return end
         finally:
-            self.inputs = ()
+            self.set_inputs(())
 
 
 cdef class PendingTuple:
@@ -1265,19 +1319,17 @@ cdef class RecordingDict(dict):
     cdef public set changed
 
     def __getitem__(self, key):
-        cdef PyObject* found = PyDict_GetItemWithError(self, key)
-        if found is NULL:
+        value = value_of(self, key, MISSING)
+        if value is MISSING:
             raise KeyError(key)
-        value = <object>found
         if self.changed is not None and not is_fixed(value, 0):
             self.changed.add(key)
         return value
 
     def get(self, key, default=None, /):
-        cdef PyObject* found = PyDict_GetItemWithError(self, key)
-        if found is NULL:
+        value = value_of(self, key, MISSING)
+        if value is MISSING:
             return default
-        value = <object>found
         if self.changed is not None and not is_fixed(value, 0):
             self.changed.add(key)
         return value

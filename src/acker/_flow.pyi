@@ -48,7 +48,6 @@ class ValueSlots:
 
 @disjoint_base
 class Outlet:
-    buffer: list[Any]
     queue: Any
     sent: int
     def __init__(self, queue: Any, place: int, task: int) -> None: ...
@@ -56,6 +55,7 @@ class Outlet:
     def place(self) -> int: ...
     @property
     def task(self) -> int: ...
+    def waiting(self) -> list[Any]: ...
 
 @disjoint_base
 class OutputBuffer:

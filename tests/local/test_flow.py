@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -157,6 +158,44 @@ def test_nothing_of_it_is_pickled():
 
     for each in (_flow.Delivery((1,), None), _flow.Latencies([1]), _flow.AckSender([])):
         refuses(lambda each=each: pickle.dumps(each))
+
+
+def test_what_an_executor_changes_is_read_by_another_thread():
+    class Queue:
+        taken = 0
+
+        def put(self, chunk, items):
+            self.taken += items
+
+    feed = source()
+    queue = Queue()
+    outlet = _flow.Outlet(queue, 0, 2)
+    routes = {None: _flow.Route(feed, _flow.AllGrouping([outlet]), False, {})}
+    emitter = emitter_of(routes, _flow.BoltEmitter, auto_anchor=True, sample_every=1)
+    rounds, width = 2_000, 8
+
+    def process(tup):
+        emitter.emit([object()])
+
+    def work():
+        before = emitter.output.enter()
+        for _ in range(rounds):
+            tuples = [Tup((object(),), feed) for _ in range(width)]
+            begin = 0
+            while begin < width:
+                begin = emitter.run(tuples, begin, width, process, False, None)
+                emitter.output.flush()
+        emitter.output.leave(before)
+
+    executor = threading.Thread(target=work)
+    executor.start()
+    kinds = set()
+    while executor.is_alive():
+        kinds.update(type(tup) for tup in (*emitter.inputs, *outlet.waiting()))
+    executor.join()
+    assert (queue.taken, outlet.sent) == (rounds * width, rounds * width)
+    assert kinds <= {Tup}
+    assert (emitter.inputs, outlet.waiting()) == ((), [])
 
 
 def in_a_process_of_its_own(code):

@@ -46,7 +46,6 @@ TESTED_WITH_OTHERS = {
         "local/observe/actions",
         "local/observe/components_view",
         "local/observe/failures",
-        "local/observe/holders",
         "local/observe/live_page",
         "local/observe/open_trees",
     ],

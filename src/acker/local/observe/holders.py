@@ -74,7 +74,7 @@ def find_holders(executors: ExecutorSet, roots: Collection[int], now_ns: int) ->
             collector = task.collector
             inside = Holder(collector.component, collector.task, "process", busy_ms)
             if busy_ms is not None:
-                note(chain(_inputs(collector), *(_copy(outlet.buffer) for outlet in collector.outlets)), inside)
+                note(chain(_inputs(collector), *(outlet.waiting() for outlet in collector.outlets)), inside)
         if isinstance(executor, BoltExecutor):
             for place, tuples in _waiting(executor):
                 collector = executor.tasks[place].collector
@@ -107,10 +107,6 @@ def find_outcomes(executors: ExecutorSet, found: Mapping[int, list[Holder]], now
 
 def _inputs(collector: Any) -> tuple[Tuple, ...]:
     return getattr(collector, "inputs", ())
-
-
-def _copy(tuples: list[Tuple]) -> list[Tuple]:
-    return tuples[:_LOOKED_AT_MAX]
 
 
 def _waiting(executor: BoltExecutor) -> Iterator[tuple[int, list[Tuple]]]:
