@@ -50,8 +50,10 @@ class Queue(Generic[Item]):
             self._chunks.append(chunk)
             self.size += items
             self.size_max = max(self.size_max, self.size)
-        # If it is set already, the consumer clears it before it looks into the queue.
-        if not self.signal.is_set():
+            # The consumer clears its signal before it takes the lock to look into the queue, so if the signal is set
+            # here, the consumer will find this chunk.
+            is_set = self.signal.is_set()
+        if not is_set:
             self.signal.set()
 
     def take(self) -> Item | None:

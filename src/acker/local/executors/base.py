@@ -95,6 +95,9 @@ class Executor(ABC):
         begin = self.step_since_ns = self.clock.now_ns()
         try:
             worked = self._step(mode, limit)
+            if worked:
+                # While the step still counts as running: is_quiet must not miss it.
+                self.steps += 1
         except BaseException as error:  # noqa: BLE001  The lifecycle decides whether to restart.
             self.crash = error
             self._lifecycle_signal.set()
@@ -102,7 +105,6 @@ class Executor(ABC):
         finally:
             self.step_since_ns = None
         if worked:
-            self.steps += 1
             self.busy_ns += self.clock.now_ns() - begin
         return worked
 
