@@ -12,6 +12,7 @@ from typing import Any, Final
 from benchmarks.suite import (
     calls,
     connectors,
+    free_threaded,
     growth,
     ingest,
     live_page,
@@ -42,6 +43,7 @@ CASES: Final[list[Case]] = [
     *memory.CASES,
     *topology.CASES,
     *live_page.CASES,
+    *free_threaded.CASES,
     *storm.CASES,
     *growth.CASES,
     *spark.CASES,

@@ -19,7 +19,6 @@ from typing import Any, Final
 from acker.local import RunReport, run
 from acker.topology import Bolt, Grouping, ReliableSpout, Spout, Topology
 from benchmarks.suite.measure import Alternation, Case, Goal, Published, Ratio, Result, Scale, expect
-from examples.wordcount import STDLIB, lines_of, text_files
 
 LINES: Final = 100_000
 PAR: Final = 2  # tasks of each bolt, each a thread
@@ -54,6 +53,9 @@ class Text:
 
 def text(scale: Scale) -> Text:
     """Return lines of the standard library's sources, the same ones for the same Python."""
+    # Not above: it needs Spark, and a Python that only runs the topologies may lack that.
+    from examples.wordcount import STDLIB, lines_of, text_files
+
     every = (line for name in text_files(STDLIB) for line in lines_of(STDLIB / name))
     return Text.of(list(islice(every, scale.size(LINES, 20))))
 

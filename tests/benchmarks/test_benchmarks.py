@@ -19,7 +19,8 @@ from benchmarks.suite.run import run_all, run_apart, run_here, select
 from benchmarks.suite.suite import write
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-IN_PROCESS = [case for case in CASES if not case.name.startswith(("spark/", "connectors/", "topology/storm/"))]
+ELSEWHERE = ("spark/", "connectors/", "topology/storm/", "topology/free-threaded")
+IN_PROCESS = [case for case in CASES if not case.name.startswith(ELSEWHERE)]
 
 
 @pytest.fixture(scope="module")
