@@ -260,7 +260,7 @@ def open_trees(scale: Scale) -> Result:
             expect(f"trees acked, {side}", query.acked, expected.completions)
         parameters = {**_parameters(spark, rows, pending, rounds), **held_trees}
     few, many = held_trees
-    ratios = [Ratio(many, few, scale.goal(Goal(at_most=1.5)))]
+    ratios = [Ratio(many, few, scale.goal(Goal(at_most=1.3)))]
     return Result("ms/micro-batch", samples, ratios, parameters, expected._asdict())
 
 
