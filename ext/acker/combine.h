@@ -13,6 +13,7 @@
 #include "hash.h"
 #include "memory.h"
 #include "probe.h"
+#include "tree_index.h"
 #include "xxh64.h"
 
 namespace acker {
@@ -32,7 +33,6 @@ class CombineTable {
     CombineTable(const CombineTable&) = delete;
     CombineTable& operator=(const CombineTable&) = delete;
     ~CombineTable() noexcept {
-        release(index_);
         release(hot_);
         release(cold_);
         release(when_);
@@ -54,28 +54,35 @@ class CombineTable {
     // How many TRACKs came for roots that had one.
     uint64_t duplicates() const noexcept { return duplicates_; }
     size_t nbytes() const noexcept {
-        return index_slots() * sizeof(uint32_t) + hot_capacity_ * sizeof(Hot) + cold_capacity_ * sizeof(Cold) +
+        return index_.nbytes() + hot_capacity_ * sizeof(Hot) + cold_capacity_ * sizeof(Cold) +
                when_capacity_ * sizeof(When);
     }
 
     // Adds messages chunk by chunk, each after reserving its memory; `*rows_applied` is the number of rows added. Kinds
     // and task ids are checked, but another thread may write to a column meanwhile: that must corrupt no memory.
     int add(const Messages& in, size_t* rows_applied) noexcept {
-        return each_row(in.root_id, in.event_ms, in.rows, rows_applied, [&](size_t row, uint64_t hash) noexcept {
-            if (in.kind[row] == RESET_TIMEOUT && !resets_) return;
-            apply_message(in, row, find_or_insert(hash, in.root_id, in.event_ms, row));
-        });
+        const auto to_hot = [&](size_t row, Hot& hot) noexcept {
+            const bool is_value = (VALUE_KINDS >> (in.kind[row] % KIND_CODES) & 1) != 0;
+            hot.value ^= is_value ? static_cast<uint64_t>(in.value[row]) : 0;
+            return !is_value;
+        };
+        const auto to_cold = [&](size_t row, Cold& cold) noexcept { apply_to_cold(in, row, cold); };
+        return each_row(
+            in, rows_applied, [&](size_t row) noexcept { return in.kind[row] != RESET_TIMEOUT || resets_; }, to_hot,
+            to_cold);
     }
 
     // Adds the partials of other combiners, in the same way.
     int merge(const Partials& in, size_t* rows_applied) noexcept {
-        return each_row(in.root_id, in.event_ms, in.rows, rows_applied, [&](size_t row, uint64_t hash) noexcept {
-            const uint32_t position = find_or_insert(hash, in.root_id, in.event_ms, row);
-            hot_[position].value ^= static_cast<uint64_t>(in.value[row]);
-            Cold& cold = cold_[position];
+        const auto to_hot = [&](size_t row, Hot& hot) noexcept {
+            hot.value ^= static_cast<uint64_t>(in.value[row]);
+            return true;
+        };
+        const auto to_cold = [&](size_t row, Cold& cold) noexcept {
             if (in.flags[row] & HAS_TRACK) take_track(cold, in.track_value[row], in.task_id[row], in.message_id[row]);
             cold.flags |= in.flags[row] & (HAS_FAIL | HAS_RESET);
-        });
+        };
+        return each_row(in, rows_applied, [](size_t) noexcept { return true; }, to_hot, to_cold);
     }
 
     // Adds the number of trees of each group to `counts`, which the caller has zeroed. A shard has two groups, side by
@@ -137,11 +144,11 @@ class CombineTable {
     };
     static_assert(sizeof(Hot) == 16 && sizeof(Cold) == 24, "a tree takes 40 bytes");
 
-    static constexpr size_t CHUNK_ROWS = 1024;
+    static constexpr size_t CHUNK_ROWS = 512;
     static constexpr size_t INDEX_AHEAD = 24;  // rows between fetching an index line and applying
     static constexpr size_t TREE_AHEAD = 12;   // rows between fetching a tree and applying
-    static constexpr uint32_t EMPTY = UINT32_MAX;
     static constexpr size_t TREES_MAX = UINT32_MAX - CHUNK_ROWS;
+    static constexpr unsigned VALUE_KINDS = 1u << ANCHOR | 1u << OK;
 
     size_t group_of(size_t tree, uint32_t shards) const noexcept {
         const Hot& hot = hot_[tree];
@@ -150,54 +157,70 @@ class CombineTable {
         return 2 * static_cast<size_t>(shard_of(static_cast<int64_t>(hot.root_id), shards)) + is_open;
     }
 
-    size_t index_slots() const noexcept { return index_ == nullptr ? 0 : index_mask_ + 1; }
-
     // The hash of a root, and of its cohort where there are cohorts.
+    template <bool TIMED>
     uint64_t key_hash(uint64_t root_id, int64_t cohort) const noexcept {
-        return hash_.of(timed_ ? root_id ^ hash_.of(static_cast<uint64_t>(cohort)) : root_id);
+        return hash_.of(TIMED ? root_id ^ hash_.of(static_cast<uint64_t>(cohort)) : root_id);
     }
 
-    template <class Apply>
-    int each_row(const int64_t* root_id, const int64_t* event_ms, size_t rows, size_t* rows_applied,
-                 Apply apply) noexcept {
-        uint64_t hashes[CHUNK_ROWS + INDEX_AHEAD];
-        for (size_t first = 0; first < rows; first += CHUNK_ROWS) {
-            const size_t count = rows - first < CHUNK_ROWS ? rows - first : CHUNK_ROWS;
-            if (!reserve(count)) {
+    // Calls `to_hot(row, hot)` for each row that `counts(row)`, and where that returns true `to_cold(row, cold)` when
+    // the chunk of the row is done.
+    template <class In, class Counts, class ToHot, class ToCold>
+    int each_row(const In& in, size_t* rows_applied, Counts counts, ToHot to_hot, ToCold to_cold) noexcept {
+        for (size_t first = 0; first < in.rows; first += CHUNK_ROWS) {
+            const size_t rows = in.rows - first < CHUNK_ROWS ? in.rows - first : CHUNK_ROWS;
+            if (!reserve(rows)) {
                 *rows_applied = first;
                 return NO_MEMORY;
             }
-            if (timed_) {
-                for (size_t i = 0; i < count; ++i) {
-                    hashes[i] = key_hash(static_cast<uint64_t>(root_id[first + i]), cohorts_.of(event_ms[first + i]));
-                }
-            } else {
-                for (size_t i = 0; i < count; ++i) hashes[i] = hash_.of(static_cast<uint64_t>(root_id[first + i]));
-            }
-            for (size_t i = 0; i < INDEX_AHEAD; ++i) hashes[count + i] = hashes[count - 1];
-            for (size_t i = 0; i < INDEX_AHEAD; ++i) ACKER_PREFETCH(&index_[hashes[i] & index_mask_]);
-            for (size_t i = 0; i < count; ++i) {
-                ACKER_PREFETCH(&index_[hashes[i + INDEX_AHEAD] & index_mask_]);
-                const uint32_t guess = index_[hashes[i + TREE_AHEAD] & index_mask_];
-                ACKER_PREFETCH(&hot_[guess == EMPTY ? size_ : guess]);
-                apply(first + i, hashes[i]);
-            }
+            if (timed_)
+                each_row_of_chunk<true>(in, first, rows, counts, to_hot, to_cold);
+            else
+                each_row_of_chunk<false>(in, first, rows, counts, to_hot, to_cold);
         }
-        *rows_applied = rows;
+        *rows_applied = in.rows;
         return DONE;
     }
 
-    void apply_message(const Messages& in, size_t row, uint32_t position) noexcept {
+    template <bool TIMED, class In, class Counts, class ToHot, class ToCold>
+    void each_row_of_chunk(const In& in, size_t first, size_t rows, Counts counts, ToHot to_hot,
+                           ToCold to_cold) noexcept {
+        uint32_t tags[CHUNK_ROWS + INDEX_AHEAD], cold_row[CHUNK_ROWS], cold_tree[CHUNK_ROWS];
+        int64_t cohorts[TIMED ? CHUNK_ROWS : 1] = {0};
+        for (size_t i = 0; i < rows; ++i) {
+            if constexpr (TIMED) cohorts[i] = cohorts_.of(in.event_ms[first + i]);
+            const uint64_t root_id = static_cast<uint64_t>(in.root_id[first + i]);
+            tags[i] = TreeIndex::tag_of(key_hash<TIMED>(root_id, cohorts[TIMED ? i : 0]));
+        }
+        for (size_t i = 0; i < INDEX_AHEAD; ++i) tags[rows + i] = tags[rows - 1];
+        for (size_t i = 0; i < INDEX_AHEAD; ++i) index_.fetch(tags[i]);
+        size_t listed = 0;
+        for (size_t i = 0; i < rows; ++i) {
+            index_.fetch(tags[i + INDEX_AHEAD]);
+            ACKER_PREFETCH(&hot_[index_.guess(tags[i + TREE_AHEAD])]);
+            const size_t row = first + i;
+            if (!counts(row)) continue;
+            const When when = TIMED ? When{cohorts[TIMED ? i : 0], in.event_ms[row]} : When{0, 0};
+            const uint32_t tree = find_or_insert<TIMED>(tags[i], static_cast<uint64_t>(in.root_id[row]), when);
+            cold_row[listed] = static_cast<uint32_t>(i);
+            cold_tree[listed] = tree;
+            listed += to_hot(row, hot_[tree]);
+        }
+        for (size_t i = 0; i < listed; ++i) {
+            if (i + TREE_AHEAD < listed) ACKER_PREFETCH(&cold_[cold_tree[i + TREE_AHEAD]]);
+            to_cold(first + cold_row[i], cold_[cold_tree[i]]);
+        }
+    }
+
+    void apply_to_cold(const Messages& in, size_t row, Cold& cold) noexcept {
         switch (in.kind[row]) {
             case TRACK:
-                take_track(cold_[position], in.value[row], in.task_id == nullptr ? 0 : in.task_id[row],
+                take_track(cold, in.value[row], in.task_id == nullptr ? 0 : in.task_id[row],
                            in.message_id == nullptr ? 0 : in.message_id[row]);
                 break;
-            case FAIL: cold_[position].flags |= HAS_FAIL; break;
-            case RESET_TIMEOUT: cold_[position].flags |= HAS_RESET; break;
-            default:  // ANCHOR and OK
-                hot_[position].value ^= static_cast<uint64_t>(in.value[row]);
-                break;
+            case FAIL: cold.flags |= HAS_FAIL; break;
+            case RESET_TIMEOUT: cold.flags |= HAS_RESET; break;
+            default: break;
         }
     }
 
@@ -219,59 +242,34 @@ class CombineTable {
         cold.message_id = message_id;
     }
 
-    uint32_t find_or_insert(uint64_t hash, const int64_t* root_ids, const int64_t* event_ms, size_t row) noexcept {
-        const uint64_t root_id = static_cast<uint64_t>(root_ids[row]);
-        const When when = timed_ ? When{cohorts_.of(event_ms[row]), event_ms[row]} : When{0, 0};
-        for (size_t slot = hash & index_mask_;; slot = (slot + 1) & index_mask_) {
-            const uint32_t position = index_[slot];
-            if (position == EMPTY) {
-                index_[slot] = static_cast<uint32_t>(size_);
-                hot_[size_] = Hot{root_id, 0};
-                cold_[size_] = Cold{0, 0, 0, 0};
-                if (timed_) when_[size_] = when;
-                return static_cast<uint32_t>(size_++);
-            }
-            if (hot_[position].root_id != root_id) continue;
-            if (!timed_) return position;
-            if (when_[position].cohort != when.cohort) continue;
-            if (when.event_ms < when_[position].event_ms) when_[position].event_ms = when.event_ms;
-            return position;
+    template <bool TIMED>
+    uint32_t find_or_insert(uint32_t tag, uint64_t root_id, When when) noexcept {
+        const uint32_t next = static_cast<uint32_t>(size_);
+        const uint32_t tree = index_.find_or_insert(tag, next, [&](uint32_t position) noexcept {
+            return hot_[position].root_id == root_id && (!TIMED || when_[position].cohort == when.cohort);
+        });
+        if (tree == next) {
+            hot_[size_] = Hot{root_id, 0};
+            cold_[size_] = Cold{0, 0, 0, 0};
+            if constexpr (TIMED) when_[size_] = when;
+            ++size_;
         }
+        if constexpr (TIMED) {
+            if (when.event_ms < when_[tree].event_ms) when_[tree].event_ms = when.event_ms;
+        }
+        return tree;
     }
 
-    // Room for `more` new trees at an index load of at most a half. False leaves the table as it was.
+    // Room for `more` new trees. False leaves the table as it was.
     bool reserve(size_t more) noexcept {
         const size_t trees = size_ + more;
-        if (trees > TREES_MAX) return false;
-        size_t slots = index_slots();
-        if (slots == 0) slots = 2 * CHUNK_ROWS;
-        while (slots < 2 * trees) slots *= 2;
-        // One spare tree, so that a prefetch past the end is harmless.
-        return enlarge(&hot_, &hot_capacity_, size_, trees + 1) && enlarge(&cold_, &cold_capacity_, size_, trees) &&
-               (!timed_ || enlarge(&when_, &when_capacity_, size_, trees)) && grow_index(slots);
-    }
-
-    // Builds the new index beside the old one, which is released only then.
-    bool grow_index(size_t slots) noexcept {
-        if (slots == index_slots()) return true;
-        uint32_t* index = static_cast<uint32_t*>(acquire(slots * sizeof(uint32_t)));
-        if (index == nullptr) return false;
-        std::memset(index, 0xFF, slots * sizeof(uint32_t));
-        const size_t mask = slots - 1;
-        for (size_t i = 0; i < size_; ++i) {
-            size_t slot = key_hash(hot_[i].root_id, timed_ ? when_[i].cohort : 0) & mask;
-            while (index[slot] != EMPTY) slot = (slot + 1) & mask;
-            index[slot] = static_cast<uint32_t>(i);
-        }
-        release(index_);
-        index_ = index;
-        index_mask_ = mask;
-        return true;
+        return trees <= TREES_MAX && enlarge(&hot_, &hot_capacity_, size_, trees) &&
+               enlarge(&cold_, &cold_capacity_, size_, trees) &&
+               (!timed_ || enlarge(&when_, &when_capacity_, size_, trees)) && index_.reserve(trees);
     }
 
     Hash hash_;
-    uint32_t* index_ = nullptr;  // positions of trees, by hash; owned
-    size_t index_mask_ = 0;
+    TreeIndex index_;
     Hot* hot_ = nullptr;  // trees in the order of their first messages; owned
     size_t hot_capacity_ = 0;
     Cold* cold_ = nullptr;

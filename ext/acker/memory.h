@@ -43,9 +43,6 @@ inline void* acquire_aligned(size_t bytes, size_t alignment) noexcept {
 #endif
 }
 
-// Memory of at least `bytes`, aligned to a cache line, or nullptr.
-inline void* acquire(size_t bytes) noexcept { return acquire_aligned(whole_lines(bytes), LINE_BYTES); }
-
 // At least `bytes` on huge pages where the system has them: random access over small pages spends its time in page
 // walks, and the first touch of a lot of memory in page faults.
 inline void* acquire_huge_pages(size_t bytes) noexcept {
@@ -66,6 +63,13 @@ inline void prefer_huge_pages([[maybe_unused]] void* block, [[maybe_unused]] siz
     uintptr_t end = (reinterpret_cast<uintptr_t>(block) + bytes) & ~PAGES;
     if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
 #endif
+}
+
+// Memory of at least `bytes`, aligned to a cache line, or nullptr.
+inline void* acquire(size_t bytes) noexcept {
+    void* memory = acquire_aligned(whole_lines(bytes), LINE_BYTES);
+    if (memory != nullptr && bytes >= HUGE_PAGE_BYTES) prefer_huge_pages(memory, bytes);
+    return memory;
 }
 
 inline void* acquire_zeroed(size_t bytes) noexcept {

@@ -1189,7 +1189,34 @@ TEST(memory_is_given_back_after_a_peak_and_stays_flat_after_it) {
     CHECK(core.check_invariants());
 }
 
-// ---- combine.h, single_entry.h, gups.h ----
+// ---- tree_index.h, combine.h, single_entry.h, gups.h ----
+
+TEST(an_index_finds_every_entry_of_a_crowded_line_again) {
+    // Hashes of one home line, then of all the lines at the end, from which entries pass over to the first ones.
+    for (uint64_t upper : {uint64_t{0x12345600}, uint64_t{0xFFFFFF00}}) {
+        TreeIndex index;
+        std::vector<uint32_t> tags;
+        for (uint64_t i = 0; i < 600; ++i) {
+            const uint32_t next = static_cast<uint32_t>(tags.size());
+            const uint32_t tag = TreeIndex::tag_of((upper + i % 50) << 32);
+            CHECK(index.reserve(i + 1));
+            CHECK(index.find_or_insert(tag, next, [&](uint32_t position) { return position == next; }) == next);
+            tags.push_back(tag);
+        }
+        CHECK(index.nbytes() % LINE_BYTES == 0 && index.nbytes() >= tags.size() * 2 * sizeof(uint32_t));
+        for (size_t entries : {tags.size(), size_t{10000}, size_t{100000}}) {
+            CHECK(index.reserve(entries));
+            for (uint32_t i = 0; i < tags.size(); ++i) {
+                const auto is_same = [&](uint32_t position) { return position == i || position == UINT32_MAX; };
+                CHECK(index.find_or_insert(tags[i], UINT32_MAX, is_same) == i);
+            }
+        }
+    }
+}
+
+TEST(no_tag_is_that_of_a_free_slot) {
+    for (uint64_t hash : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 31, UINT64_MAX}) CHECK(TreeIndex::tag_of(hash) != 0);
+}
 
 TEST(shards_are_in_range_even_and_pinned) {
     std::array<int, 7> counts = {};

@@ -136,7 +136,7 @@ class Combiner:
     Notes
     -----
     Used by one thread at a time; a second one gets `BusyError`. `len`, `nbytes` and the attributes may be asked at any
-    time and then show some recent moment. 40 bytes a root and 8 to 16 of index; expected O(1) a
+    time and then show some recent moment. 40 bytes a root and 13 to 26 of index; expected O(1) a
     message. The GIL is released while the native code works.
 
     Examples
