@@ -511,4 +511,4 @@ def test_what_a_task_has_once_it_is_begun_is_missed_in_a_constructor(use, missin
     with pytest.raises(AttributeError, match=text):
         run_bolt(Early, [])
     with pytest.raises(AttributeError, match=r"^'Bolt' object has no attribute 'emits'$"):
-        Bolt.__getattr__(Bolt.__new__(Bolt), "emits")
+        Bolt.__new__(Bolt).emits  # noqa: B018

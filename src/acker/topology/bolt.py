@@ -45,7 +45,7 @@ class Bolt(Component):
         super()._bind(collector, context, conf)
         # emit is called for each tuple: where no class overrides it, the collector's own saves a call.
         if type(self).emit is Bolt.emit:
-            vars(self)["emit"] = collector.emit
+            self.emit = collector.emit  # type: ignore[method-assign]
 
     @classmethod
     def spec(

@@ -16,12 +16,6 @@ __all__ = ["Component", "Outputs", "Tuple"]  # Tuple, since pystorm's module of 
 
 Outputs = Sequence[str | Stream]
 
-# Attributes that `_bind` sets, as errors describe them to the user.
-_TASK_ATTRIBUTES: Final = {
-    "_collector": "collector that emits, acks, fails, counts and calls hooks",
-    **{name: name for name in ("context", "storm_conf", "task_id", "task_index")},
-}
-
 _LEVELS = {
     "trace": logging.DEBUG,
     "debug": logging.DEBUG,
@@ -31,6 +25,42 @@ _LEVELS = {
     "error": logging.ERROR,
     "critical": logging.CRITICAL,
 }
+
+
+_IN_INITIALIZE: Final = "move the code that needs it from __init__ to initialize(self, conf, context)"
+
+
+class TaskAttribute:
+    """An attribute that a task has once a runtime has started it. Read before, it says what to do.
+
+    `__getattr__` could say it too, but Python reads all attributes of such a class more slowly, `self.emit` among them.
+
+    Parameters
+    ----------
+    what : str, optional
+        What the task lacks without it. The attribute's name when left out.
+    mend : str, optional
+        What the user can do instead.
+    """
+
+    def __init__(self, what: str = "", mend: str = _IN_INITIALIZE) -> None:
+        self._what = what
+        self._mend = mend
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> TaskAttribute:
+        """Raise, unless the class itself is asked."""
+        if instance is None:
+            return self
+        raise AttributeError(
+            f"{owner.__name__}: no runtime has started this task yet, so it has no {self._what or self._name}; "
+            f"{self._mend}. In a test, run a bolt with acker.testing.run_bolt",
+            name=self._name,
+            obj=instance,
+        )
 
 
 class Component:
@@ -62,12 +92,17 @@ class Component:
     config: ClassVar[Mapping[str, Any] | None] = {}
     par: ClassVar[int | Mapping[str, int]] = 1
 
-    task_id: int
-    task_index: int
+    if TYPE_CHECKING:
+        task_id: int
+        task_index: int
+        context: Mapping[str, Any]
+        storm_conf: Mapping[str, Any]
+    else:
+        task_id, task_index = TaskAttribute(), TaskAttribute()
+        context, storm_conf = TaskAttribute(), TaskAttribute()
+        _collector = TaskAttribute("collector that emits, acks, fails, counts and calls hooks")
     component_name: str = ""
     topology_name: str = ""
-    context: Mapping[str, Any]
-    storm_conf: Mapping[str, Any]
     debug: bool = False
     logger: logging.Logger = logging.getLogger("acker.topology")
 
@@ -95,19 +130,6 @@ class Component:
         self.topology_name = context.get("topology.name") or self.storm_conf.get("topology.name") or ""
         self.debug = bool(self.storm_conf.get("topology.debug"))
         self.logger = logging.getLogger(f"acker.topology.{self.component_name}")
-
-    if not TYPE_CHECKING:  # else type checkers would accept any attribute
-
-        def __getattr__(self, name: str) -> Any:
-            """Explain what to do about an attribute that only a running task has."""
-            who = type(self).__name__
-            if name not in _TASK_ATTRIBUTES:
-                raise AttributeError(f"{who!r} object has no attribute {name!r}", name=name, obj=self)
-            raise AttributeError(
-                f"{who}: no runtime has started this task yet, so it has no {_TASK_ATTRIBUTES[name]}; move the code "
-                "that needs it from __init__ to initialize(self, conf, context). In a test, run a bolt with "
-                "acker.testing.run_bolt"
-            )
 
     def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Prepare the task; called once, on the thread that will run it.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from acker.topology.bolt import Bolt
+from acker.topology.component import TaskAttribute
 from acker.topology.state import KeyValueState
 
 __all__ = ["StatefulBolt"]
@@ -25,7 +26,12 @@ class StatefulBolt(Bolt):
         The state of this task. Only the methods of the bolt that the runtime calls use it, no threads of your own.
     """
 
-    state: KeyValueState
+    if TYPE_CHECKING:
+        state: KeyValueState
+    else:
+        state = TaskAttribute(
+            mend="read the state in initialize(self, conf, context), or fill it in init_state(self, state)"
+        )
 
     def _bind_state(self, state: KeyValueState) -> None:
         """Attach the state of the task; called by runtimes after `_bind`, before `initialize`."""
@@ -39,17 +45,3 @@ class StatefulBolt(Bolt):
         state : KeyValueState
             The same as `self.state`. It is empty in the first run.
         """
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Explain why there is no state."""
-            if name != "state":
-                return super().__getattr__(name)
-            raise AttributeError(
-                f"{type(self).__name__}: no runtime has started this task yet, so it has no state; read the state in "
-                "initialize(self, conf, context), or fill it in init_state(self, state). In a test, run a bolt with "
-                "acker.testing.run_bolt",
-                name=name,
-                obj=self,
-            )
