@@ -31,6 +31,9 @@ cdef extern from *:
         return ((PyTypeObject*)type)->tp_new((PyTypeObject*)type, no_arguments, NULL);
     }
     """
+    void PyObject_GC_Track(object value)
+    void PyObject_GC_UnTrack(object value)
+    bint PyObject_GC_IsTracked(object value)
     void PyTuple_SET_ITEM(object values, Py_ssize_t position, object value)
     object blank "acker_blank"(object type, object no_arguments)
     object blank_tuple "PyType_GenericAlloc"(type kind, Py_ssize_t items)
@@ -109,6 +112,9 @@ cdef object SETTLED = ...
 # What `value_of` returns for a key that a dict does not have.
 cdef object MISSING = object()
 
+# Tuples of values are looked into this deep.
+cdef int NESTED_MAX = 8
+
 # How many ids one call of the generator returns: the call costs as much as a hundred ids.
 cdef Py_ssize_t IDS_AT_ONCE = 2048
 
@@ -116,14 +122,30 @@ cdef Py_ssize_t IDS_AT_ONCE = 2048
 cdef Py_ssize_t TEXT_MAX = 64
 
 
+cdef bint is_fixed(object value, int depth) except -1:
+    """Whether a value can never change in place: a number, a string, None, or a tuple of these."""
+    cdef object kind = type(value)
+    if kind is int or kind is str or kind is float or value is None or kind is bool or kind is bytes:
+        return True
+    if kind is not tuple or depth == NESTED_MAX:
+        return False
+    for each in <tuple>value:
+        if not is_fixed(each, depth + 1):
+            return False
+    return True
+
+
 cdef class Delivery:
     """One delivery of a tuple: its values, its source, and its tuple id in each tree that it belongs to.
 
     The class of a stream's tuples inherits from this one, with a slot for each value.
+
+    Python's cyclic collector does not look at a tuple of fixed values until a task holds it: in a queue it can be part
+    of no cycle, and many tuples wait there.
     """
 
     cdef readonly object _source
-    cdef public object _owner
+    cdef object owner  # the task that it was handed to, as its Emitter, or SETTLED
     cdef public int64_t _ack_val
     # Most tuples belong to one tree or none. A tuple of several trees keeps all of them in `more`.
     cdef bint tracked
@@ -148,6 +170,22 @@ cdef class Delivery:
     def values(self):
         """The values, in the order of the fields."""
         return self.values_together()
+
+    @property
+    def _owner(self):
+        return self.owner
+
+    @_owner.setter
+    def _owner(self, owner):
+        self.owner = owner
+        self.show_to_collector()
+
+    @cython.final
+    cdef int show_to_collector(self) except -1:
+        """Let Python's cyclic collector look at this tuple, which its task holds."""
+        if not PyObject_GC_IsTracked(self):
+            PyObject_GC_Track(self)
+        return 0
 
     @cython.final
     @cython.critical_section
@@ -174,9 +212,9 @@ cdef class Delivery:
     @cython.critical_section
     cdef bint change_owner(self, before, after) except -1:
         """Replace the owner; False if the owner was not `before`."""
-        if self._owner is not before:
+        if self.owner is not before:
             return False
-        self._owner = after
+        self.owner = after
         return True
 
     @property
@@ -187,7 +225,7 @@ cdef class Delivery:
 
     @property
     def _is_settled(self):
-        return self._owner is SETTLED
+        return self.owner is SETTLED
 
 
 cdef class ValueSlots:
@@ -270,7 +308,17 @@ cdef class ValueSlots:
         for position in range(<Py_ssize_t>self.offsets.size()):
             self.put(copied, position, self.at(tup, position))
         copied.together = tup.together
-        return copied
+        return self.hide_from_collector(copied)
+
+    @cython.final
+    cdef Delivery hide_from_collector(self, Delivery tup):
+        """Take a new tuple of fixed values, which can be part of no cycle, from Python's cyclic collector."""
+        cdef Py_ssize_t position
+        for position in range(<Py_ssize_t>self.offsets.size()):
+            if not is_fixed(self.at(tup, position), 0):
+                return tup
+        PyObject_GC_UnTrack(tup)
+        return tup
 
     cdef object values_of(self, Delivery tup):
         """Return the values of a tuple as a named tuple."""
@@ -533,7 +581,7 @@ cdef class Route:
         cdef Py_ssize_t position
         for position in range(self.width):
             self.slots.put(tup, position, values[position])
-        return tup
+        return self.slots.hide_from_collector(tup)
 
 
 cdef struct Track:
@@ -941,7 +989,7 @@ cdef class BoltEmitter(Emitter):
 
     cdef Delivery check_owned(self, tup, what):
         """Return the tuple if this task owns it and it is not settled; raise otherwise."""
-        if not isinstance(tup, Delivery) or (<Delivery>tup)._owner is not self:
+        if not isinstance(tup, Delivery) or (<Delivery>tup).owner is not self:
             self._refuse(tup, what)
         return <Delivery?>tup
 
@@ -1053,7 +1101,7 @@ cdef class BoltEmitter(Emitter):
         try:
             for place in range(begin, end):
                 tup = <Delivery?>tuples[place]
-                tup._owner = self
+                tup.owner = self
                 self.set_inputs((tup,))
                 self.executed += 1
                 measured = self.executed % self.sample_every == 1 or self.sample_every == 1
@@ -1068,6 +1116,8 @@ cdef class BoltEmitter(Emitter):
                 else:
                     if auto_ack:
                         self.settle(tup)
+                if tup.owner is self:
+                    tup.show_to_collector()
                 if measured:
                     self.latency.add(<int64_t>self.now_ns() - since)
                 if self.has_observers:
@@ -1186,6 +1236,8 @@ cdef class SpoutEmitter(Emitter):
             pending_tuple.value ^= tup.tuple_id
             self.put(outlet, tup, own)
             tup = None
+        if is_fixed(tup_id, 0):
+            PyObject_GC_UnTrack(pending_tuple)  # It can be part of no cycle, and many may be open.
         pending_tuple.emitted_ns = self.now_ns()
         # It is pending before its TRACK is sent: the outcome may come at once.
         message_id = self.add_pending(pending_tuple)
@@ -1290,23 +1342,6 @@ cdef class SpoutEmitter(Emitter):
         else:
             self.acked += 1
         return 0
-
-
-# Tuples of values are looked into this deep.
-cdef int NESTED_MAX = 8
-
-
-cdef bint is_fixed(object value, int depth) except -1:
-    """Whether a value can never change in place: a number, a string, None, or a tuple of these."""
-    cdef object kind = type(value)
-    if kind is int or kind is str or kind is float or value is None or kind is bool or kind is bytes:
-        return True
-    if kind is not tuple or depth == NESTED_MAX:
-        return False
-    for each in <tuple>value:
-        if not is_fixed(each, depth + 1):
-            return False
-    return True
 
 
 cdef class RecordingDict(dict):
@@ -1414,5 +1449,5 @@ def unpack_deliveries(
             tup.tracked = True
             tup.root_id = root_ids[position]
             tup.tuple_id = tuple_ids[position]
-        tuples.append(tup)
+        tuples.append(slots.hide_from_collector(tup))
     return tuples

@@ -1,9 +1,11 @@
 """The native module `_flow`, called directly: wrong calls raise, and never crash the interpreter."""
 
+import gc
 import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acker import _flow
-from acker.topology import stable_hash
+from acker.local import LocalRuntime
+from acker.testing import ManualClock, Scheduler
+from acker.topology import Bolt, Spout, Topology, stable_hash
 
 ERRORS = (TypeError, ValueError, OverflowError, AttributeError, IndexError, ZeroDivisionError)
 
@@ -151,6 +155,62 @@ def test_a_bolt_that_samples_nothing(sample_every):
         lambda: emitter_of({}, _flow.BoltEmitter, auto_anchor=True, sample_every=sample_every),
         lambda: _flow.BoltEmitter.__new__(_flow.BoltEmitter).run([], 0, 0, print, True, print),
     )
+
+
+class Items(Spout):
+    outputs = ("item",)
+    items: list = []
+
+    def initialize(self, conf, context):
+        self.rest = list(self.items)
+
+    def next_tuple(self):
+        if self.rest:
+            self.emit([self.rest.pop(0)], tup_id=len(self.rest))
+        else:
+            self.finish()
+
+
+class Keeper(Bolt):
+    """Keeps all tuples, and acks those of numbers."""
+
+    auto_ack = False
+    seen: list = []
+
+    def initialize(self, conf, context):
+        self.held = []
+
+    def process(self, tup):
+        type(self).seen.append((tup.item, gc.is_tracked(tup)))
+        self.held.append(tup)
+        if isinstance(tup.item, int):
+            self.ack(tup)
+
+
+class Kept(Topology):
+    items = Items.spec()
+    keeper = Keeper.spec(inputs=[items])
+
+
+def test_the_cyclic_collector_looks_at_tuples_that_can_be_part_of_a_cycle(monkeypatch):
+    nested, deep = (1, ("a", 2.0)), ([],)
+    given = ["text", 1, None, b"b", nested, deep, [1], {"a": 1}]
+    monkeypatch.setattr(Items, "items", given)
+    monkeypatch.setattr(Keeper, "seen", [])
+    clock = ManualClock()
+    runtime = LocalRuntime(Kept, clock=clock, seed=1, threads=False)
+    with Scheduler(runtime, clock) as scheduler:
+        scheduler.settle()
+        (task,) = (task for executor in runtime.lifecycle.executors.bolts for task in executor.tasks)
+        held = task.bolt.held
+        assert Keeper.seen == [(item, item in (deep, [1], {"a": 1})) for item in given]
+        assert [gc.is_tracked(tup) for tup in held] == [item != 1 for item in given], "what is held, and not settled"
+        runtime.lifecycle.abort()
+        scheduler.stop(0)
+    gone = weakref.ref(task.bolt)
+    del task, held, runtime, scheduler
+    gc.collect()
+    assert gone() is None, "a tuple that a bolt holds is part of a cycle"
 
 
 def test_nothing_of_it_is_pickled():
