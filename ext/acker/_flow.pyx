@@ -868,7 +868,7 @@ cdef class BoltEmitter(Emitter):
     `inputs`: the tuples that are being processed; with `auto_anchor`, `emit` anchors to them unless it gets `anchors`.
     """
 
-    cdef tuple processed
+    cdef object processed  # one tuple of a stream, or a Python tuple of them
     cdef public bint auto_anchor
     cdef public int64_t executed
     cdef public int64_t failed
@@ -896,13 +896,13 @@ cdef class BoltEmitter(Emitter):
     @cython.final
     @cython.critical_section
     cdef tuple read_inputs(self):
-        return self.processed
+        return self.processed if type(self.processed) is tuple else (self.processed,)
 
     @cython.final
     @cython.critical_section
-    cdef int set_inputs(self, tuple inputs) except -1:
+    cdef int set_inputs(self, inputs) except -1:
         # The tuples before are let go once these are in their place: another thread may read them meanwhile.
-        cdef tuple _before = self.processed
+        cdef object _before = self.processed
         self.processed = inputs
         return 0
 
@@ -914,7 +914,7 @@ cdef class BoltEmitter(Emitter):
             self._unroutable(tup, stream)
         cdef list outlets = self.outlets_of(route, first, direct_task)
         cdef bint own = self.output.on_executor_thread()
-        cdef tuple anchored_to
+        cdef object anchored_to
         if anchors is not None:
             anchored_to = tuple(anchors) if type(anchors) is list else self._anchors_of(anchors)
         elif not self.auto_anchor:
@@ -933,18 +933,25 @@ cdef class BoltEmitter(Emitter):
         return [(<Outlet>outlet).task for outlet in outlets] if need_task_ids else None
 
     @cython.final
-    cdef int emit_to(self, Route route, Delivery first, list outlets, tuple anchored_to, bint own) except -1:
+    cdef int emit_to(self, Route route, Delivery first, list outlets, anchored_to, bint own) except -1:
+        """Send a tuple that is anchored to one tuple, or to a Python tuple of them."""
         cdef Outlet outlet
+        cdef Delivery anchor = None
         cdef Delivery delivery = first
-        for anchor in anchored_to:
-            self.check_owned(anchor, "anchored to")
+        if type(anchored_to) is not tuple:
+            anchor = self.check_owned(anchored_to, "anchored to")
+        else:
+            for each in <tuple>anchored_to:
+                anchor = self.check_owned(each, "anchored to")
+            if len(<tuple>anchored_to) > 1:
+                anchor = None
         for outlet in outlets:
             if delivery is None:
                 delivery = route.slots.copy(first)
-            if len(anchored_to) == 1:
-                self.anchor(delivery, <Delivery>anchored_to[0])
+            if anchor is not None:
+                self.anchor(delivery, anchor)
             elif anchored_to:
-                self.join(delivery, anchored_to)
+                self.join(delivery, <tuple>anchored_to)
             self.put(outlet, delivery, own)
             delivery = None
         route.count()
@@ -1102,7 +1109,7 @@ cdef class BoltEmitter(Emitter):
             for place in range(begin, end):
                 tup = <Delivery?>tuples[place]
                 tup.owner = self
-                self.set_inputs((tup,))
+                self.set_inputs(tup)
                 self.executed += 1
                 measured = self.executed % self.sample_every == 1 or self.sample_every == 1
                 if measured:
