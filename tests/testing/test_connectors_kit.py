@@ -23,7 +23,7 @@ SECRET = "s3cret"
 class QueueHarness(SourceHarness):
     """A queue whose deliveries live as long as their connection."""
 
-    patience_secs = 10.0
+    patience_secs = 60.0
     secret = SECRET
     lag = False
     source_type: type[MemorySource] = MemorySource
