@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from acker.topology import BatchingBolt, Bolt, ReliableSpout, Topology, TopologyError
-from acker.topology.methods import missing_super_init, refuse_unrun
+from acker.topology.methods import has_async, missing_super_init, refuse_unrun
 
 
 class Lines(ReliableSpout):
@@ -84,7 +84,9 @@ def test_a_coroutine_is_refused_where_nobody_would_wait_for_it(base, method):
 def test_a_partial_method_is_seen_through(method):
     base = Count if method == "process" else Lines
     with pytest.raises(TopologyError, match="is a generator"):
-        defined(base, method, functools.partialmethod(generator))
+        defined(base, method, functools.partialmethod(functools.partialmethod(generator), 1))
+    odd = type("Odd", (base,), {method: functools.partialmethod(coroutine)})
+    assert (has_async(base, method), has_async(odd, method)) == (False, True)
 
 
 @pytest.mark.parametrize(

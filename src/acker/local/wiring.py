@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from acker.topology.bolt import Bolt
 from acker.topology.component import Component
 from acker.topology.conf import resolve
 from acker.topology.graph import Graph, Node, Subscription
-from acker.topology.methods import missing_super_init
+from acker.topology.methods import has_async, missing_super_init
 from acker.topology.reasons import ReasonKind
 from acker.topology.spout import ReliableSpout, Spout
 from acker.topology.state import KeyValueState
@@ -155,12 +154,12 @@ class ExecutorSet:
             executor: SpoutExecutor | BoltExecutor
             if node.kind == "spout":
                 poll_ns = int(options["topology.sleep.spout.wait.strategy.time.ms"] * _NS_PER_MS)
-                on_loop = _is_async(node, "next_tuple", "ack", "fail", "keep_alive")
+                on_loop = has_async(node.component, "next_tuple", "ack", "fail", "keep_alive")
                 kind = AsyncSpoutExecutor if on_loop else SpoutExecutor
                 executor = kind(*arguments, poll_ns=poll_ns, **common)
                 self.spouts.append(executor)
             else:
-                if _is_async(node, "process"):
+                if has_async(node.component, "process"):
                     at_once = options["topology.async.max.concurrency"]
                     executor = AsyncBoltExecutor(*arguments, at_once=at_once, **common)
                 else:
@@ -298,8 +297,3 @@ def make_acker(
         period_ns=max(1, divide_up(timeout_ns, buckets - 1)),
         generations=buckets,
     )
-
-
-def _is_async(node: Node, *methods: str) -> bool:
-    """Return whether one of these methods is a coroutine function."""
-    return any(inspect.iscoroutinefunction(getattr(node.component, method)) for method in methods)

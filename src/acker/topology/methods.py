@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -68,7 +69,7 @@ def missing_super_init(component: object) -> str | None:
 def unrunnable_method(component: type[object]) -> str | None:
     """Return which method of a component could be called but would not run; None if there is none."""
     for name in (*MAY_BE_ASYNC, *_NEVER_ASYNC):
-        method = getattr(component, name, None)
+        method = _as_written(component, name)
         if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
             return (
                 f"{component.__name__}.{name} is a generator: it has a yield, so a call runs nothing of it; "
@@ -80,6 +81,21 @@ def unrunnable_method(component: type[object]) -> str | None:
                 f"{', '.join(MAY_BE_ASYNC[:-1])} and {MAY_BE_ASYNC[-1]} can be"
             )
     return None
+
+
+def has_async(component: type[object], *methods: str) -> bool:
+    """Return whether one of these methods of a component is a coroutine function."""
+    return any(inspect.iscoroutinefunction(_as_written(component, method)) for method in methods)
+
+
+def _as_written(component: type[object], name: str) -> object:
+    """Return a method without `functools.partialmethod`, into which `inspect` looks from Python 3.13 on only."""
+    method = inspect.getattr_static(component, name, None)
+    if not isinstance(method, functools.partialmethod):
+        return getattr(component, name, None)
+    while isinstance(method, functools.partialmethod):
+        method = method.func
+    return method
 
 
 def refuse_unrun(component: str, method: str, returned: object) -> None:
