@@ -15,6 +15,7 @@ and 1 to 2 % of all instructions of a tracked tuple; run times with and without 
 """
 
 import threading
+import types
 
 cimport cython
 from cpython.dict cimport PyDict_DelItem, PyDict_SetItem
@@ -58,6 +59,24 @@ cdef extern from *:
     """
     Py_ssize_t slot_offset "acker_slot_offset"(object descriptor)
     PyObject** slot_of "acker_slot"(object instance, Py_ssize_t offset)
+
+cdef extern from *:
+    """
+    /* Calls `process(tup)`, or `process(bolt, tup)` if a bolt is given: NULL, with the error set, if it raises. */
+    static inline PyObject* acker_call_process(PyObject* process, PyObject* bolt, PyObject* tup) {
+        PyObject* arguments[3] = {NULL, bolt, tup};
+        if (bolt == Py_None) return PyObject_Vectorcall(process, arguments + 2, 1, NULL);
+        return PyObject_Vectorcall(process, arguments + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    }
+
+    /* For Cython, in which a call raises if an error is set. */
+    static inline int acker_raise(void) { return -1; }
+    """
+    PyObject* call_process "acker_call_process"(object process, object bolt, object tup)
+    int raise_error "acker_raise"() except -1
+
+include "tuple_memory.pxi"
+include "turn.pxi"
 
 cdef extern from *:
     """
@@ -112,6 +131,8 @@ cdef object SETTLED = ...
 # What `value_of` returns for a key that a dict does not have.
 cdef object MISSING = object()
 
+cdef type MethodType = types.MethodType
+
 # Tuples of values are looked into this deep.
 cdef int NESTED_MAX = 8
 
@@ -165,6 +186,7 @@ cdef class Delivery:
         self.together = values
         self._source = source
         self._set_ids(ids or {})
+        self.show_to_collector()
 
     @property
     def values(self):
@@ -259,12 +281,13 @@ cdef class ValueSlots:
             self.offsets.push_back(offset)
         self.tuple_type = tuple_type
         self.values_type = values_type
+        make_memory_faster(tuple_type, Delivery)
 
     def __len__(self):
         return self.offsets.size()
 
     cdef Delivery new_tuple(self, source):
-        """Return a tuple without values, which belongs to no tree."""
+        """Return a tuple without values, which belongs to no tree and which the cyclic collector does not look at."""
         if self.tuple_type is None:
             raise TypeError("these slots have no class: ValueSlots.__init__ was not called")
         cdef Delivery tup = <Delivery>blank(self.tuple_type, NO_ARGUMENTS)
@@ -308,16 +331,16 @@ cdef class ValueSlots:
         for position in range(<Py_ssize_t>self.offsets.size()):
             self.put(copied, position, self.at(tup, position))
         copied.together = tup.together
-        return self.hide_from_collector(copied)
+        return self.show_unless_fixed(copied)
 
     @cython.final
-    cdef Delivery hide_from_collector(self, Delivery tup):
-        """Take a new tuple of fixed values, which can be part of no cycle, from Python's cyclic collector."""
+    cdef Delivery show_unless_fixed(self, Delivery tup):
+        """Let Python's cyclic collector look at a new tuple, unless its values are fixed: then it is in no cycle."""
         cdef Py_ssize_t position
         for position in range(<Py_ssize_t>self.offsets.size()):
             if not is_fixed(self.at(tup, position), 0):
-                return tup
-        PyObject_GC_UnTrack(tup)
+                tup.show_to_collector()
+                break
         return tup
 
     cdef object values_of(self, Delivery tup):
@@ -579,9 +602,14 @@ cdef class Route:
             raise TypeError("this route has no stream: Route.__init__ was not called")
         cdef Delivery tup = self.slots.new_tuple(self.source)
         cdef Py_ssize_t position
+        cdef bint fixed = True
         for position in range(self.width):
-            self.slots.put(tup, position, values[position])
-        return self.slots.hide_from_collector(tup)
+            value = (<list>values)[position] if type(values) is list else (<tuple>values)[position]
+            self.slots.put(tup, position, value)
+            fixed = fixed and is_fixed(value, 0)
+        if not fixed:
+            tup.show_to_collector()
+        return tup
 
 
 cdef struct Track:
@@ -778,6 +806,7 @@ cdef class Emitter:
     """
 
     cdef readonly dict routes
+    cdef Route default_route  # that of None, if there is one
     cdef readonly object task
     cdef public bint has_observers
     cdef public int64_t acked
@@ -802,6 +831,7 @@ cdef class Emitter:
         self.task = task
         self.user = {}
         self.routes = routes
+        self.default_route = self.route_of(None)
         self.output = output
         self.ack_sender = ack_sender
         self.generator = generator
@@ -850,11 +880,19 @@ cdef class Emitter:
             outlet.send([tup])
         return 0
 
+    @cython.final
     cdef Route route_of(self, stream):
+        if stream is None and self.default_route is not None:
+            return self.default_route
         if stream is not None and not isinstance(stream, str):
             return None
         route = self.routes.get(stream)
         return None if route is None else <Route?>route
+
+    @cython.final
+    cdef bint is_collector_of(self, component, type emitter_type) except -1:
+        """Whether this emitter is the whole collector of a component, as none has a class or an object of its own."""
+        return type(self).emit is emitter_type.emit and getattr(component, "_collector", None) is self
 
     cdef list outlets_of(self, Route route, Delivery tup, direct_task):
         if direct_task is None and not route.is_direct:
@@ -873,6 +911,7 @@ cdef class BoltEmitter(Emitter):
     cdef public int64_t executed
     cdef public int64_t failed
     cdef readonly int64_t sample_every
+    cdef int64_t unmeasured  # tuples until the next one whose latency is measured
     cdef object now_ns
 
     def __init__(self, *arguments, auto_anchor, sample_every, now_ns):
@@ -908,6 +947,10 @@ cdef class BoltEmitter(Emitter):
 
     def emit(self, tup, stream=None, anchors=None, direct_task=None, bint need_task_ids=False):
         """Send a tuple to the consumers of the stream."""
+        return self.emit_tuple(tup, stream, anchors, direct_task, need_task_ids)
+
+    @cython.final
+    cdef object emit_tuple(self, tup, stream, anchors, direct_task, bint need_task_ids):
         cdef Route route = self.route_of(stream)
         cdef Delivery first = None if route is None else route.delivery_of(tup)
         if first is None:
@@ -939,7 +982,9 @@ cdef class BoltEmitter(Emitter):
         cdef Delivery anchor = None
         cdef Delivery delivery = first
         if type(anchored_to) is not tuple:
-            anchor = self.check_owned(anchored_to, "anchored to")
+            anchor = <Delivery>anchored_to  # what `processed` is
+            if anchor.owner is not self:
+                self._refuse(anchor, "anchored to")
         else:
             for each in <tuple>anchored_to:
                 anchor = self.check_owned(each, "anchored to")
@@ -1091,38 +1136,41 @@ cdef class BoltEmitter(Emitter):
             self._on_fail(tup, reason)
         return True
 
-    def run(self, list tuples not None, Py_ssize_t begin, Py_ssize_t end, process, bint auto_ack, on_error):
-        """Process tuples[begin:end] and ack each one when `process` returns; errors go to `on_error(tup, error)`.
+    def run(self, list tuples not None, Py_ssize_t begin, Py_ssize_t end, bolt, bint auto_ack, on_error):
+        """Let a bolt process tuples[begin:end], and ack each one when `process` returns; errors go to
+        `on_error(tup, error)`.
 
         Returns the position of the first tuple that was not processed, before `end` if the executor must yield. The
         latency of one tuple in `sample_every` is measured.
         """
         cdef Delivery tup
         cdef Py_ssize_t place
+        cdef PyObject* returned
         cdef int64_t since = 0
         cdef bint measured
         if begin < 0 or end > len(tuples):
             raise IndexError(f"tuples[{begin}:{end}]: there are {len(tuples)} tuples")
         if self.sample_every < 1:
             raise ValueError("this emitter has no sample_every: BoltEmitter.__init__ was not called")
+        process = bolt.process
+        receiver = None
+        if type(process) is MethodType:
+            process, receiver = process.__func__, process.__self__
+        cdef Turn before = begin_turn(bolt if self.is_collector_of(bolt, BoltEmitter) else self, self, False)
         try:
             for place in range(begin, end):
                 tup = <Delivery?>tuples[place]
                 tup.owner = self
                 self.set_inputs(tup)
                 self.executed += 1
-                measured = self.executed % self.sample_every == 1 or self.sample_every == 1
+                measured = self.unmeasured == 0
                 if measured:
+                    self.unmeasured = self.sample_every
                     since = self.now_ns()
-                try:
-                    returned = process(tup)
-                    if returned is not None:
-                        self._refuse_unrun("process", returned)
-                except BaseException as error:
-                    on_error(tup, error)
-                else:
-                    if auto_ack:
-                        self.settle(tup)
+                self.unmeasured -= 1
+                returned = call_process(process, receiver, tup)
+                if self.is_processed(tup, returned, on_error) and auto_ack:
+                    self.settle(tup)
                 if tup.owner is self:
                     tup.show_to_collector()
                 if measured:
@@ -1133,7 +1181,31 @@ cdef class BoltEmitter(Emitter):
                     return place + 1
             return end
         finally:
+            end_turn(before)
             self.set_inputs(())
+
+    @cython.final
+    cdef inline bint is_processed(self, Delivery tup, PyObject* returned, on_error) except -1:
+        """Whether `process` has processed the tuple, by what it returned (null if it raised); else call `on_error`."""
+        if returned is <PyObject*>None:
+            Py_XDECREF(returned)
+            return True
+        return self.is_processed_anyway(tup, returned, on_error)
+
+    @cython.final
+    cdef bint is_processed_anyway(self, Delivery tup, PyObject* returned, on_error) except -1:
+        """`is_processed` where `process` raised, or returned more than None."""
+        try:
+            if returned is NULL:
+                raise_error()
+            self._refuse_unrun("process", <object>returned)
+        except BaseException as error:
+            tup.show_to_collector()  # `on_error` may raise, and leave the tuple with the task.
+            on_error(tup, error)
+            return False
+        finally:
+            Py_XDECREF(returned)
+        return True
 
 
 cdef class PendingTuple:
@@ -1179,6 +1251,10 @@ cdef class SpoutEmitter(Emitter):
 
     def emit(self, tup, tup_id=None, stream=None, direct_task=None, bint need_task_ids=False):
         """Send a tuple to the consumers of the stream; with a tuple id it is tracked."""
+        return self.emit_tuple(tup, tup_id, stream, direct_task, need_task_ids)
+
+    @cython.final
+    cdef object emit_tuple(self, tup, tup_id, stream, direct_task, bint need_task_ids):
         cdef Route route = self.route_of(stream)
         cdef Delivery first = None if route is None else route.delivery_of(tup)
         if first is None:
@@ -1260,23 +1336,27 @@ cdef class SpoutEmitter(Emitter):
     def call_next_tuple(self, spout, ack, Py_ssize_t limit, Py_ssize_t pending_max):
         """Call `spout.next_tuple` until it emits nothing or a limit is reached; return how many calls emitted."""
         cdef Py_ssize_t got
-        cdef int64_t before
+        cdef int64_t emits
         next_tuple = spout.next_tuple
-        for got in range(limit):
-            if self.output.keep_alive_at:
-                self.keep_alive()
-            if spout._finished or len(self.pending) >= pending_max or self.output.must_yield:
-                return got
-            before = self.emit_count
-            returned = next_tuple()
-            if returned is not None:
-                self._refuse_unrun("next_tuple", returned)
-            self.executed += 1
-            if self.untracked_ids:
-                self.ack_untracked(ack)
-            if self.emit_count == before:
-                return got
-        return limit
+        cdef Turn before = begin_turn(spout if self.is_collector_of(spout, SpoutEmitter) else self, self, True)
+        try:
+            for got in range(limit):
+                if self.output.keep_alive_at:
+                    self.keep_alive()
+                if spout._finished or len(self.pending) >= pending_max or self.output.must_yield:
+                    return got
+                emits = self.emit_count
+                returned = next_tuple()
+                if returned is not None:
+                    self._refuse_unrun("next_tuple", returned)
+                self.executed += 1
+                if self.untracked_ids:
+                    self.ack_untracked(ack)
+                if self.emit_count == emits:
+                    return got
+            return limit
+        finally:
+            end_turn(before)
 
     @cython.final
     cdef int keep_alive(self) except -1:
@@ -1349,6 +1429,67 @@ cdef class SpoutEmitter(Emitter):
         else:
             self.acked += 1
         return 0
+
+
+def emit_of_bolt(self, tup, stream=None, anchors=None, direct_task=None, bint need_task_ids=False):
+    """Emit a tuple.
+
+    Parameters
+    ----------
+    tup : list or tuple
+        The values, one for each field of the stream.
+    stream : str, optional
+        "default" when left out.
+    anchors : iterable of Tuple, optional
+        The inputs whose trees it joins. ``[]``: none. By default the tuple that is being processed, if the bolt has
+        `auto_anchor`.
+    direct_task : int, optional
+        The task that receives it; for direct streams only.
+    need_task_ids : bool
+
+    Returns
+    -------
+    list of int, or None
+        The ids of the tasks that receive the tuple, if asked for.
+
+    Raises
+    ------
+    TupleStateError
+        An anchor was acked or failed before; or another thread of yours emits and leaves `anchors` out, though the
+        bolt has `auto_anchor`.
+    RuntimeStateError
+        Another thread of yours emits after the topology has stopped or restarted.
+    """
+    cdef PyObject* emitter = emitter_in_turn(self, False)
+    if emitter is NULL:
+        return self._collector.emit(tup, stream, anchors, direct_task, need_task_ids)
+    return (<BoltEmitter>emitter).emit_tuple(tup, stream, anchors, direct_task, need_task_ids)
+
+
+def emit_of_spout(self, tup, tup_id=None, stream=None, direct_task=None, bint need_task_ids=False):
+    """Emit a tuple.
+
+    Parameters
+    ----------
+    tup : list or tuple
+        The values, one for each field of the stream.
+    tup_id : hashable, optional
+        Track the tree, and call `ack` or `fail` with this id. None: untracked.
+    stream : str, optional
+        "default" when left out.
+    direct_task : int, optional
+        The task that receives it; for direct streams only.
+    need_task_ids : bool
+
+    Returns
+    -------
+    list of int, or None
+        The ids of the tasks that receive the tuple, if asked for.
+    """
+    cdef PyObject* emitter = emitter_in_turn(self, True)
+    if emitter is NULL:
+        return self._collector.emit(tup, tup_id, stream, direct_task, need_task_ids)
+    return (<SpoutEmitter>emitter).emit_tuple(tup, tup_id, stream, direct_task, need_task_ids)
 
 
 cdef class RecordingDict(dict):
@@ -1456,5 +1597,5 @@ def unpack_deliveries(
             tup.tracked = True
             tup.root_id = root_ids[position]
             tup.tuple_id = tuple_ids[position]
-        tuples.append(slots.hide_from_collector(tup))
+        tuples.append(slots.show_unless_fixed(tup))
     return tuples

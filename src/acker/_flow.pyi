@@ -190,7 +190,7 @@ class BoltEmitter(Emitter):
         tuples: list[Any],
         begin: int,
         end: int,
-        process: Callable[[Any], Any],
+        bolt: Any,
         auto_ack: bool,
         on_error: Callable[[Any, BaseException], None],
     ) -> int: ...
@@ -240,6 +240,23 @@ class SpoutEmitter(Emitter):
         on_error: Callable[[Any], Any] | None = None,
     ) -> None: ...
     def ack_untracked(self, ack: Callable[[Any], Any], on_error: Callable[[Any], Any] | None = None) -> None: ...
+
+def emit_of_bolt(
+    self: Any,
+    tup: Sequence[Any],
+    stream: str | None = None,
+    anchors: Iterable[Any] | None = None,
+    direct_task: int | None = None,
+    need_task_ids: bool = False,
+) -> list[int] | None: ...
+def emit_of_spout(
+    self: Any,
+    tup: Sequence[Any],
+    tup_id: Any = None,
+    stream: str | None = None,
+    direct_task: int | None = None,
+    need_task_ids: bool = False,
+) -> list[int] | None: ...
 
 @disjoint_base
 class RecordingDict(dict[Any, Any]):

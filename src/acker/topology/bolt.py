@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
+from acker._flow import emit_of_bolt
 from acker.errors import TopologyError, TupleStateError
 from acker.topology import tuples
 from acker.topology.collector import BoltCollector
@@ -40,12 +41,6 @@ class Bolt(Component):
     _settles_itself: ClassVar[bool] = False
 
     is_tick = staticmethod(tuples.is_tick)
-
-    def _bind(self, collector: Any, context: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
-        super()._bind(collector, context, conf)
-        # emit is called for each tuple: where no class overrides it, the collector's own saves a call.
-        if type(self).emit is Bolt.emit:
-            self.emit = collector.emit  # type: ignore[method-assign]
 
     @classmethod
     def spec(
@@ -93,43 +88,8 @@ class Bolt(Component):
         """Return the seconds between two ticks, given the component's options; None: no ticks."""
         return conf.get("topology.tick.tuple.freq.secs")
 
-    def emit(
-        self,
-        tup: Sequence[Any],
-        stream: str | None = None,
-        anchors: Iterable[Tuple] | None = None,
-        direct_task: int | None = None,
-        need_task_ids: bool = False,
-    ) -> list[int] | None:
-        """Emit a tuple.
-
-        Parameters
-        ----------
-        tup : list or tuple
-            The values, one for each field of the stream.
-        stream : str, optional
-            "default" when left out.
-        anchors : iterable of Tuple, optional
-            The inputs whose trees it joins. ``[]``: none. By default the tuple that is being processed, if the bolt has
-            `auto_anchor`.
-        direct_task : int, optional
-            The task that receives it; for direct streams only.
-        need_task_ids : bool
-
-        Returns
-        -------
-        list of int, or None
-            The ids of the tasks that receive the tuple, if asked for.
-
-        Raises
-        ------
-        TupleStateError
-            An anchor was acked or failed before; or another thread of yours emits and leaves `anchors` out, though the
-            bolt has `auto_anchor`.
-        RuntimeStateError
-            Another thread of yours emits after the topology has stopped or restarted.
-        """
-        return self._collector.emit(tup, stream, anchors, direct_task, need_task_ids)  # type: ignore[no-any-return]
+    # Native, as it is called for each tuple: it finds the collector of the bolt that this thread runs without a lookup.
+    emit = emit_of_bolt
 
     def ack(self, tup: Tuple) -> None:
         """Ack an input: everything anchored to it was emitted. Twice, or another bolt's tuple: TupleStateError."""

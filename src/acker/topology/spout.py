@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from acker._flow import emit_of_spout
 from acker.errors import AckerError
 from acker.topology.backoff import backoff
 from acker.topology.component import Component
@@ -43,12 +44,6 @@ class Spout(Component):
     # Called with the id, what the values are read from, and the reason of each tuple that is given up. A runtime sets
     # it, if somebody wants to know.
     _on_dead_letter: Callable[[Hashable, Any, Reason], None] | None = None
-
-    def _bind(self, collector: Any, context: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
-        super()._bind(collector, context, conf)
-        # emit is called for each tuple: where no class overrides it, the collector's own saves a call.
-        if type(self).emit is Spout.emit:
-            self.emit = collector.emit  # type: ignore[method-assign]
 
     @classmethod
     def spec(
@@ -152,34 +147,8 @@ class Spout(Component):
         """Why dead letters that are not tuples cannot be replayed from here, and where they lie; for the live page."""
         return None
 
-    def emit(
-        self,
-        tup: Sequence[Any],
-        tup_id: Any = None,
-        stream: str | None = None,
-        direct_task: int | None = None,
-        need_task_ids: bool = False,
-    ) -> list[int] | None:
-        """Emit a tuple.
-
-        Parameters
-        ----------
-        tup : list or tuple
-            The values, one for each field of the stream.
-        tup_id : hashable, optional
-            Track the tree, and call `ack` or `fail` with this id. None: untracked.
-        stream : str, optional
-            "default" when left out.
-        direct_task : int, optional
-            The task that receives it; for direct streams only.
-        need_task_ids : bool
-
-        Returns
-        -------
-        list of int, or None
-            The ids of the tasks that receive the tuple, if asked for.
-        """
-        return self._collector.emit(tup, tup_id, stream, direct_task, need_task_ids)  # type: ignore[no-any-return]
+    # Native, as `Bolt.emit` is.
+    emit = emit_of_spout
 
 
 def has_frame(component: type[Any]) -> bool:

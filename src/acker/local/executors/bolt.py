@@ -105,7 +105,7 @@ class BoltTask(ComponentTask):
 
     def run(self, tuples: list[Tuple], begin: int, end: int) -> int:
         """Process tuples[begin:end]; return the place of the first one that was not processed."""
-        return self.collector.run(tuples, begin, end, self.bolt.process, self._auto_ack, self._on_error)
+        return self.collector.run(tuples, begin, end, self.bolt, self._auto_ack, self._on_error)
 
     def _on_error(self, tup: Tuple, error: BaseException) -> None:
         """Fail a tuple for an exception of `process`; one that ends a program ends the topology too."""
