@@ -92,7 +92,7 @@ TESTED_WITH_OTHERS = {
         "spark/topologies/spout_tuples",
     ],
     "torture/test_shipping.py": ["spark/shipping"],
-    "spark/test_entries.py": ["spark/messages", "spark/user_frames"],
+    "spark/test_entries.py": ["spark/user_frames"],
     "spark/pipelines/test_stages.py": ["spark/pipelines/collector", "spark/pipelines/transforms"],
     "spark/pipelines/test_tracked.py": [
         "spark/pipelines/counters",

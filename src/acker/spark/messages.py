@@ -85,17 +85,18 @@ def columns_of(batch: pa.RecordBatch, place: Callable[[int], str]) -> Columns:
     for field in MESSAGE_COLUMNS:
         array = arrays[field.name]
         numbers = _numbers(array)
-        valid = None if array.null_count == 0 else array.is_valid().to_numpy(zero_copy_only=False)
-        if valid is not None and field.name not in NULLABLE:
-            refuse(field, ~valid)
+        if array.null_count and field.name not in NULLABLE:
+            refuse(field, ~_is_valid(array))
         limits = np.iinfo(numbers.dtype)
         if limits.min < field.least or limits.max > field.most:
             bad = _outside(numbers, field)
             if bad is not None:
-                refuse(field, bad if valid is None else bad & valid)
-        if valid is not None and field.name in NULLABLE:
-            refuse(field, (columns["kind"] == Kind.TRACK) & ~valid, " for a TRACK")
+                refuse(field, bad & _is_valid(array))
         columns[field.name] = np.ascontiguousarray(numbers, field.dtype)
+        if array.null_count and field.name in NULLABLE:
+            is_track = columns["kind"] == int(Kind.TRACK)
+            if _is_null_at(array, is_track):
+                refuse(field, is_track & ~_is_valid(array), " for a TRACK")
     return Columns(**columns)
 
 
@@ -146,6 +147,20 @@ def _outside(numbers: npt.NDArray[Any], field: MessageColumn) -> npt.NDArray[np.
     if len(numbers) == 0 or (numbers.min() >= least and numbers.max() <= most):
         return None
     return (numbers < least) | (numbers > most)
+
+
+def _is_valid(array: pa.Array[Any]) -> npt.NDArray[np.bool_]:
+    return array.is_valid().to_numpy(zero_copy_only=False)
+
+
+def _is_null_at(array: pa.Array[Any], rows: npt.NDArray[np.bool_]) -> bool:
+    """Return whether an array with nulls has one at any of these rows. Reads Arrow's bitmap as it is, if it can."""
+    bitmap = array.buffers()[0]
+    if bitmap is None or array.offset % 8:
+        return bool((rows & ~_is_valid(array)).any())
+    bits = np.packbits(rows, bitorder="little")
+    valid = np.frombuffer(bitmap, np.uint8, len(bits), array.offset // 8)
+    return bool((bits & ~valid).any())
 
 
 def _numbers(array: pa.Array[Any]) -> npt.NDArray[Any]:
