@@ -1,9 +1,11 @@
 """Parcels: opened by a worker with the driver's acker, and refused in one sentence by another one."""
 
+import gc
 import importlib
 import pickle
 import sys
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
@@ -14,6 +16,17 @@ from acker.spark.parcel import Parcel, pack_function
 def test_a_parcel_arrives_as_its_content():
     assert pickle.loads(cloudpickle.dumps(Parcel({"a": 1}))) == {"a": 1}
     assert list(pickle.loads(cloudpickle.dumps(pack_function(iter)))([1, 2])) == [1, 2]
+
+
+@pytest.mark.spark
+def test_modules_of_a_worker_are_no_garbage_to_look_for(spark):
+    def count(_):
+        yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()]})
+
+    (row,) = spark.range(1).coalesce(1).mapInArrow(pack_function(count), "frozen long").collect()
+    assert row.frozen > 10_000
+    pickle.loads(cloudpickle.dumps(Parcel(1)))
+    assert gc.get_freeze_count() == 0, "a parcel that is opened elsewhere leaves the garbage collector alone"
 
 
 @pytest.mark.spark
