@@ -123,11 +123,15 @@ def _dependencies(listed: list[str]) -> dict[str, list[str]]:
 
 
 def library_path(root: Path) -> dict[str, str]:
-    """Return the variable that lets unpacked programs find the libraries that were unpacked with them."""
+    """Return the variable that lets unpacked programs find the libraries that were unpacked with them.
+
+    A library of one package alone lies a folder deeper, which the others name by where it would be installed.
+    """
     if root == Path("/"):
         return {}
-    folders = [str(folder) for lib in ("usr/lib", "lib") for folder in root.glob(f"{lib}/*-linux-gnu*")]
-    return {"LD_LIBRARY_PATH": os.pathsep.join(folders)}
+    libraries = [path for lib in ("usr/lib", "lib") for path in root.glob(f"{lib}/*-linux-gnu*/**/lib*.so*")]
+    folders = sorted({path.parent for path in libraries}, key=lambda folder: (len(folder.parts), folder))
+    return {"LD_LIBRARY_PATH": os.pathsep.join(map(str, folders))} if folders else {}
 
 
 def _run(command: list[str], folder: Path) -> str:

@@ -401,3 +401,15 @@ def test_the_set_up_says_which_servers_there_are_not_and_goes_on(monkeypatch, ca
     assert sorted(capsys.readouterr().err.splitlines()) == [
         f"==> What needs it will be skipped: {name} is not here" for name in ("nats", "redis")
     ]
+
+
+def test_programs_find_the_libraries_that_were_unpacked_with_them(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    packages = importlib.import_module("brokers.packages")
+    assert packages.library_path(Path("/")) == packages.library_path(tmp_path) == {}
+    places = ("usr/lib/x86_64-linux-gnu/libone.so.1", "usr/lib/x86_64-linux-gnu/a/libtwo.so", "usr/lib/libthree.so")
+    for place in places:
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).touch()
+    folder = tmp_path / "usr/lib/x86_64-linux-gnu"
+    assert packages.library_path(tmp_path) == {"LD_LIBRARY_PATH": f"{folder}{os.pathsep}{folder / 'a'}"}
