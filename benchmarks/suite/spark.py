@@ -76,8 +76,16 @@ def write_messages(folder: Path, messages: int, *, pending: int = PENDING, files
 
 
 @contextmanager
-def session() -> Iterator[SparkSession]:
-    """Lend the session that runs, or start one on two cores and stop it in the end."""
+def session(memory: str = "4g", *, sockets: bool = False) -> Iterator[SparkSession]:
+    """Lend the session that runs, or start one on two cores and stop it in the end.
+
+    Parameters
+    ----------
+    memory : str
+        The heap of the JVM.
+    sockets : bool
+        Python workers talk to the JVM by sockets of the file system, not by TCP.
+    """
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -91,7 +99,8 @@ def session() -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "4g")
+        .config("spark.driver.memory", memory)
+        .config("spark.python.unix.domain.socket.enabled", str(sockets).lower())
         .config("spark.sql.shuffle.partitions", str(2 * CORES))
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()

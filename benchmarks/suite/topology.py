@@ -7,10 +7,12 @@ nothing else. Every round runs afresh; its counts are compared with those of `Co
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -68,6 +70,7 @@ class Way:
     spout: type[Spout] = Spout
     par: int = PAR
     executors: int | None = None
+    one_core: bool = False
     conf: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -120,10 +123,22 @@ class Counted:
     report: RunReport | None = None
 
 
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """Keep this thread, and the threads that it starts, on one core."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
 def through_runtime(way: Way, load: Text) -> Counted:
     """Count words with the local runtime, from its start to its end."""
     word_count, counters = topology(load.lines, way)
-    return Counted(counters, run(word_count, way.conf, until="drained"))
+    with on_one_core() if way.one_core else nullcontext():
+        return Counted(counters, run(word_count, way.conf, until="drained"))
 
 
 class _Inbox:
@@ -249,15 +264,21 @@ WAYS: Final = {
         conf={"topology.max.spout.pending": 1024, "topology.executor.receive.buffer.size": 1024}
     ),
     "every tree's edges traced": Way(conf={"topology.trace.sample": 1}),
+    "1 core": Way(one_core=True),
+    "1 core, pending 1,024": Way(one_core=True, conf={"topology.max.spout.pending": 1024}),
 }
 
 
 def settings(scale: Scale) -> Result:
     """Time the ways to run it that a user can choose, in turns."""
     load = text(scale._replace(divisor=2 * scale.divisor))
-    sides = {name: partial(through_runtime, way) for name, way in WAYS.items()}
+    can_choose_cores = hasattr(os, "sched_setaffinity")  # not on macOS and Windows
+    ways = {name: way for name, way in WAYS.items() if can_choose_cores or not way.one_core}
+    sides = {name: partial(through_runtime, way) for name, way in ways.items()}
     taken = Alternation(sides, partial(_check, []), _wall_ns).run([load] * (scale.pairs + 1))
-    ratios = [Ratio(name, TRACKED) for name in WAYS if name != TRACKED]
+    ratios = [Ratio(name, TRACKED) for name in ways if name != TRACKED]
+    if can_choose_cores:
+        ratios.append(Ratio("1 core, pending 1,024", "pending 1,024"))
     parameters = {"lines": len(load.lines), "words": load.counts.total(), "par": PAR}
     return Result("acked tuples/s", _rates(taken, load), ratios, parameters, {"tuples": load.tuples})
 

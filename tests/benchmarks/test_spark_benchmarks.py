@@ -1,5 +1,7 @@
 """The Spark benchmark at a tiny size: that it runs, checks its work and can be reported. Never how fast anything is."""
 
+from pathlib import Path
+
 import pyarrow.parquet as pq
 import pytest
 
@@ -11,6 +13,8 @@ from benchmarks.suite.run import select
 from benchmarks.suite.spark import CASES, batch, checksum_of, write_messages
 
 pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_both_ways_are_measured_against_the_xor_alone(spark):
@@ -53,8 +57,21 @@ def test_streams_are_measured_where_many_trees_are_open(spark):
     assert {len(samples) for samples in result.samples.values()} == {1}
 
 
+def test_streams_are_measured_with_the_settings_of_the_site(spark):
+    before = [spark.conf.get(name, None) for name in streaming.SETTINGS]
+    (case,) = select(streaming.CASES, ["spark-streaming/settings"])
+    result = case.run(TINY)
+    assert [(ratio.of, ratio.to) for ratio in result.ratios] == [
+        (side, "Spark's own") for side in ("file manager", "changelogs", "both")
+    ]
+    assert {len(samples) for samples in result.samples.values()} == {1}
+    page = (ROOT / "docs/streaming.md").read_text(encoding="utf-8")
+    assert [text for setting in streaming.SETTINGS.items() for text in setting if text not in page] == []
+    assert [spark.conf.get(name, None) for name in streaming.SETTINGS] == before
+
+
 def test_the_cases_of_streams_can_be_typed_without_a_slash():
-    names = [f"spark/streaming/{size}" for size in ("1m", "5m", "small", "held")]
+    names = [f"spark/streaming/{size}" for size in ("1m", "5m", "small", "small/own", "settings", "held")]
     for typed in ("spark-streaming", "spark/streaming", "spark"):
         assert [case.name for case in select(streaming.CASES, [typed])] == names
     assert [case.name for case in select(streaming.CASES, ["spark-streaming/5m"])] == names[1:2]
