@@ -253,6 +253,33 @@ def test_a_bolt_that_crashed_with_a_tuple_is_collected(monkeypatch):
         scheduler.stop(0)
 
 
+class Answering(Bolt):
+    """Returns the same object for each tuple."""
+
+    answer: object = None
+
+    def process(self, tup):
+        return self.answer
+
+
+class Answers(Topology):
+    items = Items.spec()
+    answering = Answering.spec(inputs=[items])
+
+
+@pytest.mark.parametrize("answer", [None, ["of no use"]], ids=["None", "a list"])
+def test_what_process_returns_is_released(monkeypatch, answer):
+    """For None a leak shows on Python 3.11 only: it is immortal since."""
+    monkeypatch.setattr(Items, "items", list(range(1000)))
+    monkeypatch.setattr(Answering, "answer", answer)
+    clock = ManualClock()
+    with Scheduler(LocalRuntime(Answers, clock=clock, seed=1, threads=False), clock) as scheduler:
+        before = sys.getrefcount(answer)
+        report = scheduler.drain()
+        assert report.stats.totals.acked == 1000
+        assert sys.getrefcount(answer) < before + 500
+
+
 def of_its_own_type():
     """Return a new class of tuples, and the slots of its one value."""
     made = type("Made", (_flow.Delivery,), {"__slots__": ("f",)})
