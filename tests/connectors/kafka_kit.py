@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from acker.connectors.kafka import Kafka
@@ -13,6 +13,12 @@ from acker.errors import ConnectionLostError
 
 # No wait is for a time; one that comes to this is a failure.
 LONG = 60.0
+# What a broker answers that has just started and has not read its groups yet. Clients do not call the first retriable.
+_NOT_READY = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
 
 
 def wait_for(condition, act=lambda: None, what="the condition"):
@@ -22,6 +28,20 @@ def wait_for(condition, act=lambda: None, what="the condition"):
         assert time.monotonic() < until, f"{what} did not come"
         act()
     return found
+
+
+def answer_of(ask):
+    """Ask a broker until it is ready to answer; return the answer."""
+
+    def answer():
+        try:
+            return [ask()]
+        except KafkaException as error:
+            if not error.args[0].retriable() and error.args[0].code() not in _NOT_READY:
+                raise
+            return None
+
+    return wait_for(answer, lambda: time.sleep(0.1), "an answer")[0]
 
 
 class Cluster:
@@ -70,7 +90,8 @@ class Cluster:
         """Return what the group has committed, or -1001."""
         looker = self.look(group)
         try:
-            return looker.committed([TopicPartition(topic, partition)], timeout=LONG)[0].offset
+            place = TopicPartition(topic, partition)
+            return answer_of(lambda: looker.committed([place], timeout=LONG)[0].offset)
         finally:
             looker.close()
 
@@ -78,7 +99,7 @@ class Cluster:
         """Return the first offset of a partition, and its end."""
         looker = self.look()
         try:
-            return looker.get_watermark_offsets(TopicPartition(topic, partition), timeout=LONG)
+            return answer_of(lambda: looker.get_watermark_offsets(TopicPartition(topic, partition), timeout=LONG))
         finally:
             looker.close()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -14,7 +12,6 @@ from acker.connectors import Source
 # Of the brokers that have leases. Long enough for a renewal on a machine that is busy.
 LEASE_SECS: Final = 4.0
 _PARTITIONS: Final = 4
-_ASKED_MAX: Final = 100
 
 
 class Broker(NamedTuple):
@@ -129,26 +126,23 @@ def _kafka_fill(url: str, queue: str, bodies: Sequence[bytes]) -> None:
 
 
 def _kafka_left(url: str, queue: str) -> int:
-    from confluent_kafka import Consumer, KafkaException, TopicPartition
+    from confluent_kafka import Consumer, TopicPartition
+
+    from tests.connectors.kafka_kit import answer_of
 
     client = Consumer({"bootstrap.servers": url, "group.id": queue})
     partitions = [TopicPartition(queue, number) for number in range(_PARTITIONS)]
+
+    def left() -> int:
+        count = 0
+        for found in client.committed(partitions, timeout=60):
+            assert found.error is None, found
+            low, high = client.get_watermark_offsets(found, timeout=60)
+            count += high - (found.offset if found.offset >= 0 else low)
+        return count
+
     try:
-        for attempt in itertools.count(1):
-            try:
-                left = 0
-                for found in client.committed(partitions, timeout=60):
-                    assert found.error is None, found
-                    low, high = client.get_watermark_offsets(found, timeout=60)
-                    left += high - (found.offset if found.offset >= 0 else low)
-            except KafkaException as error:
-                # A broker that has just started has not read its groups yet.
-                if attempt == _ASKED_MAX or not error.args[0].retriable():
-                    raise
-                threading.Event().wait(0.5)
-            else:
-                return left
-        raise AssertionError("not reached")
+        return int(answer_of(left))
     finally:
         client.close()
 
