@@ -218,8 +218,9 @@ class LocalRuntime(StateSnapshots, HasPage):
     def watch_for(self, until: str | int | None) -> Until:
         """Set the condition at which `lifecycle.reached` is set."""
         parsed = parse_until(until)
-        self.lifecycle.reached.clear()
+        # In this order: while `reached` is set the lifecycle looks at no condition, so never at the old one again.
         self.lifecycle.until = parsed
+        self.lifecycle.reached.clear()
         self.lifecycle.signal.set()
         return parsed
 
