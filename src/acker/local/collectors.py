@@ -9,7 +9,6 @@ the input is acked, one message for each tree goes to an acker: the input's id x
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import reprlib
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from acker._engine.protocol import Outcome
 from acker._flow import AckSender, BoltEmitter, Emitter, Outlet, PendingTuple, Route, SpoutEmitter
 from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError
 from acker.local.clock import Clock
+from acker.local.inputs import inputs_of, set_inputs
 from acker.local.observe.failures import FailureLog
 from acker.local.observe.hooks import Hook, check_hook
 from acker.local.observe.metrics import LatencyRecorder
@@ -248,12 +248,11 @@ class AsyncBoltCollector(LocalBoltCollector):
 
     def __init__(self, *arguments: Any, auto_anchor: bool, **options: Any) -> None:
         super().__init__(*arguments, auto_anchor=False, **options)
-        self._current: contextvars.ContextVar[tuple[Tuple, ...]] = contextvars.ContextVar("inputs")
         self._anchors = auto_anchor
 
     def begin(self, tup: Tuple) -> None:
         """Set the tuple that the running coroutine processes."""
-        self._current.set((tup,))
+        set_inputs(self, (tup,))
 
     def emit(
         self,
@@ -265,7 +264,7 @@ class AsyncBoltCollector(LocalBoltCollector):
     ) -> list[int] | None:
         """Emit a tuple, anchored by default to the one that the coroutine processes."""
         if anchors is None and self._anchors:
-            anchors = self._current.get(None)
+            anchors = inputs_of(self)
             if anchors is None:
                 # A thread without the coroutine's context, or a callback that such a thread put into the loop.
                 if not self.on_executor_thread or asyncio._get_running_loop() is not None:

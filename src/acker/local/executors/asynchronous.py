@@ -18,6 +18,7 @@ from acker.local.executors.acker import TreeOutcome
 from acker.local.executors.base import STEP_TUPLES, Mode
 from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
+from acker.local.inputs import THREADS_INHERIT, ContextFreePool, context_of_caller
 from acker.local.queues import Outbox
 from acker.topology.methods import MAY_BE_ASYNC
 from acker.topology.tuples import Tuple
@@ -46,6 +47,8 @@ class ClockLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
+        if THREADS_INHERIT:
+            self.set_default_executor(ContextFreePool(thread_name_prefix="asyncio"))
         self._runtime_clock = clock
         self.dues: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._count = 0
@@ -71,6 +74,12 @@ class ClockLoop(asyncio.SelectorEventLoop):
         self._count += 1
         heapq.heappush(self.dues, (when, self._count, handle))
         return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]  # asyncio types args by the callback.
+        self, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        """Call a function soon, from any thread."""
+        return super().call_soon_threadsafe(callback, *args, context=context or context_of_caller())
 
     def next_due_ns(self) -> int | None:
         """Return when the next timer fires."""
