@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
+from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from acker.connectors.kafka import Kafka
 from acker.errors import ConnectionLostError
+
+T = TypeVar("T")
 
 # No wait is for a time; one that comes to this is a failure.
 LONG = 60.0
@@ -30,10 +34,10 @@ def wait_for(condition, act=lambda: None, what="the condition"):
     return found
 
 
-def answer_of(ask):
+def answer_of(ask: Callable[[], T]) -> T:
     """Ask a broker until it is ready to answer; return the answer."""
 
-    def answer():
+    def answer() -> list[T] | None:
         try:
             return [ask()]
         except KafkaException as error:
@@ -41,7 +45,8 @@ def answer_of(ask):
                 raise
             return None
 
-    return wait_for(answer, lambda: time.sleep(0.1), "an answer")[0]
+    (found,) = wait_for(answer, lambda: time.sleep(0.1), "an answer")  # type: ignore[no-untyped-call]
+    return found
 
 
 class Cluster:

@@ -142,7 +142,7 @@ def _kafka_left(url: str, queue: str) -> int:
         return count
 
     try:
-        return int(answer_of(left))
+        return answer_of(left)
     finally:
         client.close()
 
