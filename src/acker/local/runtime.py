@@ -218,8 +218,7 @@ class LocalRuntime(StateSnapshots, HasPage):
     def watch_for(self, until: str | int | None) -> Until:
         """Set the condition at which `lifecycle.reached` is set."""
         parsed = parse_until(until)
-        # In this order: while `reached` is set the lifecycle looks at no condition, so never at the old one again.
-        self.lifecycle.until = parsed
+        self.lifecycle.until = parsed  # before the next line: until then the lifecycle looks at no condition
         self.lifecycle.reached.clear()
         self.lifecycle.signal.set()
         return parsed
