@@ -230,7 +230,7 @@ def test_options_reach_the_topology(invoke, folder) -> None:
     report = json.loads((folder / "report.json").read_text())
     assert len(report["stats"]["tasks"]) == 4, "a spout, a bolt and two ackers"
     assert report["stats"]["totals"]["timed_out"] == 10 == len(report["timed_out_traces"])
-    assert re.search(r"keeps\[2\] holds 1 tuple of numbers, for \d+ ms", report["timed_out_traces"][0])
+    assert re.search(r"keeps\[2\] holds 1 tuple of numbers, for \d", report["timed_out_traces"][0])
     assert report["timed_out_traces"][-1] in answer.output
     assert report["timed_out_traces"][-4] not in answer.output
     assert "\N{HORIZONTAL ELLIPSIS} and 7 more, which --report writes\n" in answer.output

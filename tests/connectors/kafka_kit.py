@@ -63,6 +63,8 @@ class Cluster:
         name = name or f"topic-{uuid.uuid4().hex[:8]}"
         made = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
         self.admin.create_topics([made])[name].result(LONG)
+        # The controller answers before the broker shows the topic.
+        wait_for(lambda: name in self.admin.list_topics(timeout=LONG).topics)
         return name
 
     def delete(self, topic):

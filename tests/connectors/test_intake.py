@@ -333,7 +333,7 @@ def test_a_rebalance_hands_out_nothing_that_it_takes_away():
 
         source.rebalance(concerned, secs=30)
         assert began.wait(60)
-        wait_until(lambda: source.calls["ack"] == 0 and consumer._intake.attempts._withheld)
+        wait_until(lambda: source.calls["ack"] == 0 and len(consumer._intake.attempts._withheld) == 4)
         # Meanwhile the other ones are handed out, and those of the rebalance are not.
         others = [next(iterator) for _ in range(5)]
         assert [message.value for message in others] == [b"5", b"6", b"7", b"8", b"9"]

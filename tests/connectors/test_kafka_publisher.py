@@ -119,8 +119,9 @@ def test_each_refused_message_is_told(cluster):
 
 def test_a_broker_that_is_away_is_told_and_then_used_again(kafka, cluster):
     topic = cluster.topic()
-    with KafkaPublisher({"bootstrap.servers": cluster.url}, topic, timeout_secs=1.0) as publisher:
+    with KafkaPublisher({"bootstrap.servers": cluster.url}, topic, timeout_secs=LONG) as publisher:
         assert publisher.publish([Outgoing(b"before")]) == [None]
+    with KafkaPublisher({"bootstrap.servers": cluster.url}, topic, timeout_secs=1.0) as publisher:
         kafka.kill()
         answers = publisher.publish([Outgoing(b"lost"), Outgoing(b"lost too")])
         assert all(isinstance(answer, PublishError) for answer in answers)

@@ -574,9 +574,14 @@ def test_a_consumer_timeout_is_a_lost_connection(rabbitmq, channel, queue, opene
     order(rabbitmq, "eval", "application:set_env(rabbit, channel_tick_interval, 200).")
     try:
         source = opened(rabbitmq.url, queue)
-        (delivery,) = polled(source, 1)
-        assert "delivery acknowledgement on channel 1 timed out" in str(lost(source))
-        assert not source.holds(delivery)
+        deliveries = []
+        try:
+            deliveries = polled(source, 1)
+            fault = lost(source)
+        except errors.ConnectionLostError as error:  # One poll read the delivery and the end of its channel.
+            fault = error
+        assert "delivery acknowledgement on channel 1 timed out" in str(fault)
+        assert not any(map(source.holds, deliveries))
     finally:
         order(rabbitmq, "eval", "application:set_env(rabbit, consumer_timeout, 1800000).")
         order(rabbitmq, "eval", "application:set_env(rabbit, channel_tick_interval, 60000).")
@@ -974,18 +979,21 @@ def test_what_is_confirmed_is_written_however_the_connection_goes(rabbitmq, chan
             confirmed |= set(numbers) - {numbers[index] for index in failed(results)}
         end.set()
         cutting()
-        assert publisher.publish([Outgoing(b"-1")]) == [None]
+        # The last cut may reach the publisher only now.
+        assert None in (publisher.publish([Outgoing(b"-1")])[0] for _ in range(2))
     assert confirmed <= {int(body) for body in left_in(channel, queue)}
 
 
 def test_a_broker_that_does_not_answer(rabbitmq, channel, queue, proxy):
     url = through(proxy, rabbitmq.url)
-    with RabbitMQPublisher(url, routing_key=queue, timeout_secs=0.3) as publisher:
+    with RabbitMQPublisher(url, routing_key=queue, timeout_secs=LONG) as publisher:
         with proxy.stalled():
+            publisher._timeout_secs = 0.3
             results = publisher.publish([Outgoing(b"1"), Outgoing(b"2")])
+            publisher._timeout_secs = LONG
         assert failed(results) == [0, 1] and "no answer within 0.3 s" in str(results[0])
         assert publisher.publish([Outgoing(b"3")]) == [None]
-        assert left_in(channel, queue)[-1] == b"3"
+        assert b"3" in left_in(channel, queue)
         with proxy.refusing():
             assert failed(publisher.publish([Outgoing(b"4")])) == [0]
         assert publisher.publish([Outgoing(b"5")]) == [None]

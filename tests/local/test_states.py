@@ -173,6 +173,7 @@ def test_a_file_is_read_at_the_start_and_written_at_the_end(feeder, tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["counts.state"]
 
 
+@pytest.mark.usefixtures("long_grace")
 @pytest.mark.parametrize("how", ["abort", "crash", "stop"])
 def test_the_file_is_written_however_a_run_ends(feeder, tmp_path, how):
     class Ends(Count):

@@ -311,7 +311,7 @@ def test_a_next_tuple_that_raises_while_the_spouts_rest_is_heard():
         assert scheduler.runtime.report().last_crash == "OSError: the source is gone"
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.usefixtures("long_grace")
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 def test_an_exit_of_a_task_that_the_bolt_has_made_ends_the_topology_and_not_its_thread_alone(error):
     """It leaves the loop while the executor rests, outside of any step."""
@@ -343,7 +343,7 @@ def test_a_component_that_cannot_be_made_for_whatever_reason_does_not_hang_the_s
         run(topology_of(Exits, FeederSpout.with_outputs("number")))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.usefixtures("long_grace")
 def test_a_stop_cancels_tasks_that_the_bolt_has_made_and_what_it_shields():
     begun, cancelled = threading.Semaphore(0), []
 

@@ -61,7 +61,8 @@ def waiting():
 def test_threads_cancel_what_waits_when_they_restart_and_when_they_stop():
     topology, spout, begun, cancelled = waiting()
     clock = ManualClock()
-    runtime = LocalRuntime(topology, clock=clock)
+    # The clock goes fast: neither the tree nor the time to drain, which follows from it, may end meanwhile.
+    runtime = LocalRuntime(topology, {"topology.message.timeout.secs": 3600}, clock=clock)
     with runtime:
         for number in (1, 2):
             spout.feed([number], number)
@@ -134,6 +135,7 @@ def test_a_spout_that_waits_emits_nothing_once_the_topology_has_come_to_a_halt(s
     assert len(late.told) == len(set(late.told)) == emitted >= 2
 
 
+@pytest.mark.usefixtures("long_grace")
 def test_a_stop_cancels_an_ack_that_waits(caplog):
     inside, ended = threading.Event(), []
 

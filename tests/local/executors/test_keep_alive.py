@@ -230,6 +230,7 @@ def test_async_beside_an_async_next_tuple_that_waits():
         done.clear()
 
 
+@pytest.mark.usefixtures("long_grace")
 def test_async_while_a_coroutine_of_ack_waits():
     heard, acked = threading.Event(), threading.Event()
     beats = []

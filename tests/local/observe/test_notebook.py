@@ -47,12 +47,14 @@ def run_cell():
     manager, client = start_new_kernel()
 
     def run(code: str, wanted) -> list[dict]:
-        client.execute(code)
+        sent = client.execute(code)
         found = []
         while not found or not wanted(found[-1]):
             message = client.get_iopub_msg(timeout=WAIT_SECS)
             assert message["msg_type"] != "error", message["content"]["traceback"]
-            found.append(message)
+            # The kernel may still say that it is done with what the client asked before.
+            if not is_idle(message) or message["parent_header"].get("msg_id") == sent:
+                found.append(message)
         return found
 
     yield run

@@ -168,6 +168,7 @@ def a_close_waits_for_open_messages(harness: SourceHarness) -> None:
         messages = run.wait_for(values)
         closing = threading.Thread(target=run.consumer.close)
         closing.start()
+        run.wait(lambda: run.consumer.stats().state == "draining", "the close begins")
         harness.publish([b"later"])
         ack_all(messages)
         closing.join(harness.patience_secs)
