@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import acker.local
-import acker.spark
 from acker.cli.environment import SetupError, spark_session
 from acker.cli.topology import write_report
 from acker.topology import Bolt, Grouping, ReliableSpout, StatefulBolt, Topology
@@ -137,12 +136,12 @@ def run(on: str, conf: dict[str, Any], states: Path, options: argparse.Namespace
     """Run the topology until each line is acked or a dead letter; return the report."""
     if on == "local":
         return acker.local.run(WordCount, conf, until="drained", state=states)
+    from acker.spark import run as run_on_spark  # Only here is PySpark needed.
+
     log = options.output / "spark.log"
     print(f"starting Spark; its log is {log}", flush=True)
     with spark_session("word count", options.master, driver_memory="2g", log=log) as spark:
-        return acker.spark.run(
-            WordCount, conf, spark=spark, until="drained", checkpoint=options.checkpoint, state=states
-        )
+        return run_on_spark(WordCount, conf, spark=spark, until="drained", checkpoint=options.checkpoint, state=states)
 
 
 def verify(counts: Counter[str], root: Path, dead: list[str], *, exact: bool) -> str | None:

@@ -38,6 +38,8 @@ NEED_PYSPARK = [
     "spark/*",
     "benchmarks/test_spark_*",
     "cli/test_doctor.py",
+    "cli/test_on_spark.py",
+    "ui/test_browser_streams.py",
     "torture/test_kills.py",
     "torture/test_shipping.py",
     "examples/*",

@@ -37,6 +37,7 @@ SHARD_MESSAGES: Final = 100_000
 BLOCKS: Final = (1, 10, 100, 1000)
 BLOCKS_MESSAGES: Final = 10_000
 # Micro-batches that are timed, after those that let the log reach its length: it holds two rows a tree at most.
+_NEEDS: Final = ("pandas", "pyarrow", "pyspark")
 _TIMED: Final = 10
 _LOG_ROWS_PER_TREE: Final = 2.5
 _PREFILL_ROWS: Final = 1_000_000
@@ -202,7 +203,7 @@ def blocks(scale: Scale) -> Result:
 
 
 CASES: Final = [
-    Case("growth/combine", "How does the work of a task grow with its messages?", combine, ("pyarrow",)),
-    Case("growth/blocks", "How does it grow with the tasks that send it blocks?", blocks, ("pandas", "pyarrow")),
-    Case("growth/shard", "How does the work of a shard grow with its open trees?", shard, ("pandas", "pyarrow")),
+    Case("growth/combine", "How does the work of a task grow with its messages?", combine, _NEEDS),
+    Case("growth/blocks", "How does it grow with the tasks that send it blocks?", blocks, _NEEDS),
+    Case("growth/shard", "How does the work of a shard grow with its open trees?", shard, _NEEDS),
 ]

@@ -55,7 +55,7 @@ class Text:
 
 def text(scale: Scale) -> Text:
     """Return lines of the standard library's sources, the same ones for the same Python."""
-    # Not above: it needs Spark, and a Python that only runs the topologies may lack that.
+    # Not above: it needs what the command line needs, and a Python that only runs the topologies may lack that.
     from examples.wordcount import STDLIB, lines_of, text_files
 
     every = (line for name in text_files(STDLIB) for line in lines_of(STDLIB / name))
