@@ -17,13 +17,13 @@ import acker._engine.plain
 from tests.servers import NoServerError, Server
 from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
 
-# The machine is shared and may be slow, so no deadline. In CI the same examples every time; elsewhere new ones, and
-# what failed is kept in .hypothesis.
+# The machine is shared and may be slow, so no deadline. In CI the same examples every time, and where .ci/run was
+# called; elsewhere new ones, and what failed is kept in .hypothesis.
 settings.register_profile(
     "acker", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 settings.register_profile("ci", parent=settings.get_profile("acker"), derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "acker")
+settings.load_profile("ci" if os.environ.get("CI") or os.environ.get("ACKER_SAME_EXAMPLES") else "acker")
 
 
 # Processes that tests start, and the workers of Spark, find benchmarks, examples and tests.torture here.
