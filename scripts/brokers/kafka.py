@@ -3,11 +3,11 @@
 import concurrent.futures
 import contextlib
 import hashlib
+import http.client
 import json
 import ssl
 import sys
 import tempfile
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,7 +73,7 @@ def _download(jar: str, checksum: str, folder: Path) -> None:
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS, context=ssl.create_default_context()) as answer:
                 content = answer.read()
-        except (OSError, urllib.error.URLError) as error:
+        except (OSError, http.client.HTTPException) as error:
             why = str(error)
             continue
         if hashlib.sha256(content).hexdigest() == checksum:

@@ -29,7 +29,8 @@ class NATS(Server):
         """Write its settings."""
         users = ", ".join(f"{{ user: {user}, password: {PASSWORD} }}" for user in (USER, "anyone"))
         settings = {
-            "authorization": f"{{ users: [ {users} ] }}",
+            # A client on a busy machine may take longer than the usual two seconds to say who it is.
+            "authorization": f"{{ timeout: 60, users: [ {users} ] }}",
             "no_auth_user": "anyone",
             "listen": f"127.0.0.1:{self.ports[0]}",
             "jetstream": f'{{ store_dir: "{self.folder / "data"}" }}',
