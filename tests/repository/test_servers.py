@@ -52,13 +52,16 @@ def test_redis_keeps_what_it_confirmed(redis, end):
 
 
 def test_a_paused_server_hangs_until_it_is_resumed(redis):
-    with redis_client.Redis.from_url(redis.url, socket_timeout=0.2) as client:
-        client.ping()
+    with (
+        redis_client.Redis.from_url(redis.url) as patient,
+        redis_client.Redis.from_url(redis.url, socket_timeout=0.2) as hasty,
+    ):
+        assert patient.ping()
         redis.pause()
         with pytest.raises(redis_client.TimeoutError):
-            client.ping()
+            hasty.ping()
         redis.resume()
-        assert client.ping()
+        assert patient.ping()
 
 
 @ENDS

@@ -97,11 +97,11 @@ class LagHarness(QueueHarness):
 class LeaseHarness(QueueHarness):
     """A queue with leases, as a stream of Redis."""
 
-    takes_over_secs = 2.0
+    takes_over_secs = 4.0
 
     def __init__(self) -> None:
         super().__init__()
-        self.broker = MemoryBroker(lease_secs=1.0)
+        self.broker = MemoryBroker(lease_secs=3.0)
 
     def take_back(self):
         self.broker.take_back()
@@ -112,7 +112,7 @@ class DelayHarness(LeaseHarness):
 
     def __init__(self) -> None:
         super().__init__()
-        self.broker = MemoryBroker(lease_secs=1.0, delays=True)
+        self.broker = MemoryBroker(lease_secs=3.0, delays=True)
 
 
 HARNESSES = (QueueHarness, LagHarness, LeaseHarness, DelayHarness)

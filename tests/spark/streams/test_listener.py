@@ -67,10 +67,16 @@ class Watched:
         return query
 
 
+def add_listener(spark, listener):
+    """Add a listener that hears nothing of queries that have ended: Spark tells of them later."""
+    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty(60_000)
+    spark.streams.addListener(listener)
+
+
 @pytest.fixture
 def watched(spark, tmp_path):
     made = Watched(spark, tmp_path)
-    spark.streams.addListener(made.listener)
+    add_listener(spark, made.listener)
     yield made
     spark.streams.removeListener(made.listener)
 
@@ -221,7 +227,7 @@ def test_the_live_page_shows_micro_batches_and_shards(spark, tmp_path):
     def view():
         return json.loads(ask(page, "/api/view")[2])
 
-    spark.streams.addListener(made.listener)
+    add_listener(spark, made.listener)
     try:
         assert view()["state"] == "new" and view()["headline"]["text"].startswith("Waiting for the first micro-batch")
         gauges = {"pending": 5, "open": 4, "oldest_age_ms": 7_000, "state_bytes": 1_000}

@@ -159,9 +159,8 @@ class Run:
                 self._happen(outage)
                 self.happened[outage] += 1
             self._wait(self._is_done)
-            if self._broker.is_log:
-                # What was done and not committed when a consumer died is delivered again, and done again.
-                self._wait(lambda: self._broker.left(self.server.url, plan.queue) == 0)
+            # What was done and not acked or committed when a consumer died is delivered again, and done again.
+            self._wait(lambda: self._broker.left(self.server.url, plan.queue) == 0)
             self._end_consumers()
         return self._account()
 
