@@ -20,7 +20,7 @@ IN_ENV = sh scripts/in_env.sh
 PYTEST = python -m pytest -n logical --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test spark-versions quick sanitize soak mutants bench screenshots docs build lint format doctor wheel
+.PHONY: help run test test-slow test-all spark-versions quick sanitize soak mutants bench screenshots docs build lint format doctor wheel
 .PHONY: release-check clean distclean
 
 help:  ## list the targets
@@ -30,9 +30,15 @@ run:  ## word count, a topology on Spark, until every line is acked or given up 
 	@$(SETUP) run
 	@$(IN_ENV) python examples/wordcount.py $(ARGS)
 
-test:  ## lint, types and all tests, some of them on the lowest Spark too (ARGS="-k ids" is passed on to pytest)
+test:  ## lint, types, and at least one test of each promise (ARGS="-k ids" is passed on to pytest)
 	@$(SETUP) test
-	@$(IN_ENV) sh scripts/test.sh $(LOWEST_SPARK) $(ARGS)
+	@$(IN_ENV) sh scripts/test.sh $(ARGS)
+
+test-slow:  ## what `make test` leaves out: combinations, kills, growth, wheels, tests on the lowest Spark
+	@$(SETUP) test
+	@$(IN_ENV) sh scripts/test.sh --slow $(LOWEST_SPARK) $(ARGS)
+
+test-all: test test-slow  ## both
 
 spark-versions:  ## a part of the tests of acker.spark on other releases of Spark, VERSIONS="4.0 4.1 4.2"
 	@$(SETUP) test
@@ -40,7 +46,7 @@ spark-versions:  ## a part of the tests of acker.spark on other releases of Spar
 
 quick:  ## the tests that need neither Spark nor a JDK
 	@$(SETUP) quick
-	@$(IN_ENV) $(PYTEST) --ignore=tests/spark -m "not spark" $(ARGS)
+	@$(IN_ENV) $(PYTEST) --ignore=tests/spark -m "not spark and not slow" $(ARGS)
 
 sanitize:  ## the quick tests with the native module under AddressSanitizer and UBSan
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick

@@ -510,8 +510,9 @@ def test_help_lists_every_target() -> None:
     ("target", "program"),
     [
         ("run", "python examples/wordcount.py"),
-        ("test", "sh scripts/test.sh 4.0"),
-        ("quick", '--no-loadscope-reorder --ignore=tests/spark -m "not spark"'),
+        ("test", "sh scripts/test.sh"),
+        ("test-slow", "sh scripts/test.sh --slow 4.0"),
+        ("quick", '--no-loadscope-reorder --ignore=tests/spark -m "not spark and not slow"'),
         ("bench", "python -m benchmarks.suite --json build/bench.json"),
     ],
 )
