@@ -1,12 +1,11 @@
-"""The conformance kit against each source of acker, on a real server."""
+"""The conformance kit against each source of acker, on a real server. RabbitMQ: test_rabbitmq_promises.py."""
 
 from __future__ import annotations
-
-import contextlib
 
 import pytest
 
 from acker.testing.connectors import SCENARIOS
+from tests.connectors.contract import ONE_OF_EACH_PROMISE, ServerContract
 from tests.connectors.harnesses import (
     JetStreamHarness,
     KafkaHarness,
@@ -15,34 +14,51 @@ from tests.connectors.harnesses import (
     SQSHarness,
 )
 
-each_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+
+class TestRedisStreams(ServerContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, redis):
+        self.server = redis
+
+    def harness(self):
+        return RedisHarness(self.server)
 
 
-@each_scenario
-def test_redis_streams(redis, scenario):
-    with contextlib.closing(RedisHarness(redis)) as harness:
-        scenario(harness)
+class TestJetStream(ServerContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, nats):
+        self.server = nats
+
+    def harness(self):
+        return JetStreamHarness(self.server)
 
 
-@each_scenario
-def test_jetstream(nats, scenario):
-    with contextlib.closing(JetStreamHarness(nats)) as harness:
-        scenario(harness)
+class TestPostgreSQL(ServerContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, postgresql):
+        self.server = postgresql
+
+    def harness(self):
+        return PostgreSQLHarness(self.server)
 
 
-@each_scenario
-def test_postgresql(postgresql, scenario):
-    with contextlib.closing(PostgreSQLHarness(postgresql)) as harness:
-        scenario(harness)
+class TestSQS(ServerContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, sqs):
+        self.server = sqs
+
+    def harness(self):
+        return SQSHarness(self.server)
 
 
-@each_scenario
-def test_sqs(sqs, scenario):
-    with contextlib.closing(SQSHarness(sqs)) as harness:
-        scenario(harness)
+class TestKafka(ServerContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, kafka):
+        self.server = kafka
+
+    def harness(self):
+        return KafkaHarness(self.server)
 
 
-@each_scenario
-def test_kafka(kafka, scenario):
-    with contextlib.closing(KafkaHarness(kafka)) as harness:
-        scenario(harness)
+def test_each_scenario_that_is_not_slow_is_one_of_the_kit():
+    assert {scenario.__name__ for scenario in SCENARIOS} > ONE_OF_EACH_PROMISE

@@ -12,7 +12,8 @@ import pika
 import pytest
 
 from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
-from acker.testing.connectors import SCENARIOS, SourceHarness
+from acker.testing.connectors import SourceHarness
+from tests.connectors.contract import ServerContract
 from tests.connectors.proxy import Proxy
 
 LONG = 60.0
@@ -173,11 +174,15 @@ class QuorumHarness(ClassicHarness):
         self.broker.server.start()
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-@pytest.mark.parametrize("harness_type", [ClassicHarness, QuorumHarness], ids=["classic", "quorum"])
-def test_promises(broker, harness_type, scenario):
-    harness = harness_type(broker)
-    try:
-        scenario(harness)
-    finally:
-        harness.close()
+class TestClassicQueue(ServerContract):
+    @pytest.fixture(autouse=True)
+    def _broker(self, broker):
+        self.broker = broker
+
+    def harness(self):
+        return ClassicHarness(self.broker)
+
+
+class TestQuorumQueue(TestClassicQueue):
+    def harness(self):
+        return QuorumHarness(self.broker)

@@ -14,6 +14,7 @@ from acker.testing.connectors import (
     MemoryPublisher,
     MemorySource,
     NotApplicable,
+    SourceContract,
     SourceHarness,
 )
 
@@ -115,15 +116,33 @@ class DelayHarness(LeaseHarness):
         self.broker = MemoryBroker(lease_secs=3.0, delays=True)
 
 
-HARNESSES = (QueueHarness, LagHarness, LeaseHarness, DelayHarness)
+class TestQueue(SourceContract):
+    """The broker in memory keeps the promises, and nobody does to it what a real one would refuse."""
+
+    harness_type: type[QueueHarness] = QueueHarness
+
+    @pytest.fixture(autouse=True)
+    def _kept(self):
+        self.harnesses: list[QueueHarness] = []
+        yield
+        assert not [harness.broker.violations for harness in self.harnesses if harness.broker.violations]
+
+    def harness(self):
+        self.harnesses.append(self.harness_type())
+        return self.harnesses[-1]
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-@pytest.mark.parametrize("harness_type", HARNESSES, ids=lambda harness_type: harness_type.__name__)
-def test_the_broker_in_memory_keeps_the_promises(harness_type, scenario):
-    harness = harness_type()
-    scenario(harness)
-    assert not harness.broker.violations
+class TestQueueWithLag(TestQueue):
+    harness_type = LagHarness
+
+
+class TestQueueWithLeases(TestQueue):
+    harness_type = LeaseHarness
+
+
+@pytest.mark.slow
+class TestQueueWithDelays(TestQueue):
+    harness_type = DelayHarness
 
 
 def test_each_scenario_has_a_name_and_a_promise():

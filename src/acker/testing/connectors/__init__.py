@@ -2,6 +2,7 @@
 
 from acker.testing.connectors.broker import MemoryBroker, MemoryMessage
 from acker.testing.connectors.consumer_run import ConsumerRun
+from acker.testing.connectors.contract import SourceContract
 from acker.testing.connectors.harness import NotApplicable, SourceHarness
 from acker.testing.connectors.publisher import MemoryPublisher
 from acker.testing.connectors.scenarios import SCENARIOS, Scenario
@@ -17,6 +18,7 @@ __all__ = [
     "MemorySource",
     "NotApplicable",
     "Scenario",
+    "SourceContract",
     "SourceHarness",
     "WatchedSource",
 ]
