@@ -17,11 +17,11 @@ KILLS ?= 20
 OUTAGES ?= 40
 SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
 IN_ENV = sh scripts/in_env.sh
-PYTEST = python -m pytest -n logical --dist loadgroup --no-loadscope-reorder
+PYTEST = sh scripts/pytest.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all spark-versions quick sanitize soak mutants bench screenshots docs build lint format doctor wheel
-.PHONY: release-check clean distclean
+.PHONY: help run test test-slow test-all quick spark-versions sanitize soak mutants bench screenshots docs build lint
+.PHONY: format doctor wheel release-check clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,9 +44,9 @@ spark-versions:  ## a part of the tests of acker.spark on other releases of Spar
 	@$(SETUP) test
 	@$(IN_ENV) python scripts/spark_versions.py $(VERSIONS) $(ARGS)
 
-quick:  ## the tests that need neither Spark nor a JDK
+quick:  ## the tests that need neither Spark nor servers
 	@$(SETUP) quick
-	@$(IN_ENV) $(PYTEST) --ignore=tests/spark -m "not spark and not slow" $(ARGS)
+	@$(IN_ENV) $(PYTEST) --ignore=tests/spark -m "not spark and not server and not slow" $(ARGS)
 
 sanitize:  ## the quick tests with the native module under AddressSanitizer and UBSan
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick
@@ -102,7 +102,7 @@ wheel:  ## sdist, a wheel from it for every Python that is here, checks and test
 	@$(SETUP) release
 	@PYTHON="$(PYTHON)" $(IN_ENV) python scripts/wheel.py $(ARGS)
 
-release-check:  ## all that a release needs: facts, wheel, docs, test, run, sanitize (ARGS="--tag v0.1.0")
+release-check:  ## all that a release needs: facts, wheel, docs, test-all, run, sanitize (ARGS="--tag v0.1.0")
 	@$(SETUP) release
 	@$(IN_ENV) python scripts/release.py check $(ARGS)
 

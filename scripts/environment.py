@@ -50,9 +50,7 @@ BROWSER = ("chromium",)
 LEVELS = {
     "build": Needs(),
     "run": Needs(extras=("spark", "cli"), jdk=True),
-    "quick": Needs(
-        extras=("arrow", "cli", *EXPORTERS, *CLIENTS), groups=("test", "browser", "bench"), brokers=(*BROKERS, *BROWSER)
-    ),
+    "quick": Needs(extras=("arrow", "cli", *EXPORTERS, *CLIENTS), groups=("test", "bench")),
     "lint": Needs(extras=("spark", "cli", *EXPORTERS, *CLIENTS), groups=("lint", "test", "plots")),
     "test": Needs(
         extras=("spark", "connect", "cli", *EXPORTERS, *CLIENTS),

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from follow import SHOW_EVERY_S, follow, last_lines
 
 ROOT = Path(__file__).resolve().parent.parent
-# Targets of make, what fails soonest first. `test` holds the linters, `sanitize` builds the native module anew.
-TARGETS = ("wheel", "docs", "test", "run", "sanitize")
+# Targets of make, what fails soonest first. `test-all` holds the linters, `sanitize` builds the native module anew.
+TARGETS = ("wheel", "docs", "test-all", "run", "sanitize")
 
 _VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 _SECTION = re.compile(

@@ -25,8 +25,7 @@ $beside >"$log" 2>&1 &
 process=$!
 # A Ctrl-C ends both.
 trap 'kill $process 2>/dev/null; exit 130' INT TERM
-# One process a core; tests/conftest.py says which tests stay together, and which begin first.
-python -m pytest -n logical --dist loadgroup --no-loadscope-reorder -m "$which" "$@"
+sh scripts/pytest.sh -m "$which" "$@"
 tested=$?
 echo "==> Beside the tests"
 wait $process

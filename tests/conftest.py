@@ -105,6 +105,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group_of(item)))
         if any(name in SERVER_NAMES for name in used(item)):
+            item.add_marker(pytest.mark.server)
             item.add_marker(pytest.mark.repository)  # which has the script that starts them
 
 

@@ -26,6 +26,7 @@ def session(storm_here):
         yield session
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [FAST, SLOW, UNTRACKED], ids=["fast", "slow", "untracked"])
 def test_both_sides_do_the_same_work(session, mode):
     taken = session.rounds(mode)
@@ -40,6 +41,7 @@ def test_both_sides_do_the_same_work(session, mode):
                 assert turn.end.emitted - turn.begin.emitted <= turn.seconds * 1e9 / mode.interval_ns * 1.5 + 128
 
 
+@pytest.mark.slow
 def test_a_side_that_is_closed_has_processed_all(session):
     for side in session.sides:
         side.open(FAST)

@@ -123,6 +123,7 @@ def test_orders_are_acked_when_their_parcels_are_confirmed(orders_queues, tmp_pa
     assert orders_queues("orders") == []
 
 
+@pytest.mark.slow
 def test_orders_survive_kills_of_the_topology(orders_queues, rabbitmq, tmp_path: Path) -> None:
     """Killed as soon as the first parcel of each lot is there, which is in the middle of the others."""
     items, log = ("chair", "desk"), tmp_path / "told"
@@ -159,6 +160,7 @@ def test_orders_survive_kills_of_the_topology(orders_queues, rabbitmq, tmp_path:
     assert orders_queues("orders") == orders_queues("orders.dead") == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_orders_run_on_spark(orders_queues, rabbitmq, tmp_path: Path) -> None:
     bodies = [
@@ -188,6 +190,7 @@ def test_orders_run_on_spark(orders_queues, rabbitmq, tmp_path: Path) -> None:
     assert orders_queues("orders") == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_batch_counts_only_orders_that_are_done(tmp_path: Path) -> None:
     printed = run(tmp_path, program("spark_batch.py"))
@@ -196,6 +199,7 @@ def test_spark_batch_counts_only_orders_that_are_done(tmp_path: Path) -> None:
     assert re.findall(r"\|parcel with a (\w+) *\|(\d)", printed) == [("desk", "1"), ("lamp", "2"), ("rug", "1")]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_stream_sends_failed_orders_again_and_gives_one_up(tmp_path: Path) -> None:
     printed = run(tmp_path, program("spark_stream.py"))

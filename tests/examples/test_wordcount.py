@@ -84,6 +84,7 @@ def test_counts_are_exact_although_lines_fail_half_way(texts: Path, tmp_path: Pa
     assert (tmp_path / "output/report.html").read_text().count("</html>") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_counts_are_exact_although_the_driver_is_killed(texts: Path, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"

@@ -48,6 +48,7 @@ def test_the_headers_pass_their_tests() -> None:
     assert "failed at: no such file" in failed.stderr
 
 
+@pytest.mark.slow
 def test_the_headers_pass_their_tests_under_sanitizers() -> None:
     done = native("test", "--seeds", "8", "--sanitize")
     assert done.returncode == 0, done.stderr

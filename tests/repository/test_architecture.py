@@ -71,11 +71,3 @@ def test_a_table_names_every_part_of_its_folder_once(folder: str) -> None:
 def test_the_folders_of_the_repository_are_named() -> None:
     folders = {f"{name.partition('/')[0]}/" for name in tracked(".") if "/" in name and not name.startswith(".")}
     assert set(tables()["."]) == folders
-
-
-def test_the_page_begins_with_six_files_to_read() -> None:
-    heading = "## Read these six files in this order\n"
-    assert PAGE.index("## ") == PAGE.index(heading)
-    links = re.findall(r"^\d\. \[[^\]]+\]\(([^)]+)\)", PAGE.split(heading)[1].split("\n## ")[0], re.MULTILINE)
-    assert len(links) == 6
-    assert all((ROOT / link).is_file() for link in links)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import re
 import shlex
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,36 @@ def test_tests_that_pages_name_are_there() -> None:
     assert seen > 3
 
 
+def is_slow(path: Path, name: str | None) -> bool:
+    """Return whether a test, or a file of tests, is marked as slow as a whole."""
+
+    def marks(nodes: Iterable[ast.expr]) -> bool:
+        return any("pytest.mark.slow" in ast.unparse(node) for node in nodes)
+
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark" and marks([node.value]):
+            return True
+    tests = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    # A decorator that marks some of its parameters as slow leaves the others to `make test`.
+    marked = [
+        marks(each for each in node.decorator_list if "parametrize" not in ast.unparse(each))
+        for node in tests
+        if name in (None, node.name)
+    ]
+    return bool(marked) and all(marked)  # a file may have machines of hypothesis alone
+
+
+def test_the_page_of_promises_says_which_tests_are_slow() -> None:
+    text = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
+    seen = {True: 0, False: 0}
+    for path, name, told in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`( \(slow\))?", text):
+        slow = is_slow(ROOT / path, name or None)
+        seen[slow] += 1
+        assert slow == bool(told), f"{path}::{name} is {'slow' if slow else 'not slow'}"
+    assert min(seen.values()) > 5
+
+
 def test_generated_parts_are_as_their_generator_leaves_them() -> None:
     import generate
 
@@ -236,38 +267,6 @@ def test_a_value_stands_within_its_sentence() -> None:
         seen += text.count("<!-- generated: value")
         assert not re.search(r"^ *<!-- generated: value", text, re.MULTILINE), page.name
     assert seen > 5
-
-
-def test_results_come_before_the_method() -> None:
-    page = ROOT / "docs/benchmarks.md"
-    headings = re.findall(r"^## (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert headings == ["Results", "The workloads", "What is compared with what", "How it is measured"]
-
-
-def colours(sheet: str) -> dict[str, str]:
-    return dict(re.findall(r"(--\w+):\s*(#\w+)", sheet))
-
-
-def test_drawings_have_the_same_colours_by_the_system_and_by_the_theme_of_the_site() -> None:
-    from benchmarks.plots import DRAWING_STYLE
-
-    light, dark = map(colours, DRAWING_STYLE.split("@media"))
-    assert len(light) > 5 and light.keys() == dark.keys() and not set(light.values()) & set(dark.values())
-    css = (ROOT / "docs/_static/site.css").read_text(encoding="utf-8")
-    for theme, expected in (("light", light), ("dark", dark)):
-        found = re.search(rf'body\[data-theme="{theme}"\] \.acker-drawing \{{([^}}]*)\}}', css)
-        assert found is not None and colours(found[1]) == expected
-
-
-def test_drawings_on_the_pages_follow_the_dark() -> None:
-    """Those that stand on a page and those that `python -m benchmarks.suite` makes."""
-    drawn = [*(ROOT / "docs/figures").glob("*.svg"), *(ROOT / "benchmarks/results").glob("*.svg")]
-    assert len(drawn) >= 6
-    for path in drawn:
-        text = path.read_text(encoding="utf-8")
-        assert re.search(r"""<svg [^>]*class=['"]acker-drawing['"]""", text) and "prefers-color-scheme:dark" in text
-        own = text.split("</style>", 1)[1]
-        assert not re.search(r"(?:fill|stroke)[:=] *['\"]?#", own), f"{path.name}: a colour that the dark cannot change"
 
 
 def test_a_number_that_is_typed_is_noticed() -> None:

@@ -512,7 +512,7 @@ def test_help_lists_every_target() -> None:
         ("run", "python examples/wordcount.py"),
         ("test", "sh scripts/test.sh"),
         ("test-slow", "sh scripts/test.sh --slow 4.0"),
-        ("quick", '--no-loadscope-reorder --ignore=tests/spark -m "not spark and not slow"'),
+        ("quick", 'sh scripts/pytest.sh --ignore=tests/spark -m "not spark and not server and not slow"'),
         ("bench", "python -m benchmarks.suite --json build/bench.json"),
     ],
 )

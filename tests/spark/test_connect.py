@@ -72,7 +72,7 @@ print("stream:", told(stream))
 spark.stop()
 """
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.slow]
 
 
 def test_what_works_in_a_session_works_through_a_server() -> None:

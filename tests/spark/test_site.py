@@ -18,7 +18,7 @@ from blocks import ROOT
 
 PUBLIC = ("acker", "acker.offsets", "acker.topology", "acker.local", "acker.spark", "acker.testing")
 
-pytestmark = pytest.mark.repository
+pytestmark = [pytest.mark.repository, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ WORKER, EXECUTOR, DRIVER = Victim
 # ---- kills ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_completions_are_those_of_an_undisturbed_run(tmp_path):
     plan = plan_of(3, [WORKER, EXECUTOR], master=CLUSTER)
     survived = survive(plan, tmp_path / "run", deadline_s=SECONDS_MAX)
@@ -33,6 +34,7 @@ def test_completions_are_those_of_an_undisturbed_run(tmp_path):
     assert survived.outcomes["TIMED_OUT"] == 0
 
 
+@pytest.mark.slow
 def test_each_tree_ends_once_where_some_expire(tmp_path):
     plan = plan_of(5, [WORKER, DRIVER], master=LOCAL, timeout_s=4)
     survived = survive(plan, tmp_path / "run", deadline_s=SECONDS_MAX)

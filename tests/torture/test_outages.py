@@ -19,22 +19,27 @@ def outages_of(name, server, tmp_path, seed):
     return account
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_with_rabbitmq(rabbitmq, tmp_path):
     outages_of("rabbitmq", rabbitmq, tmp_path, 11)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_with_redis(redis, tmp_path):
     outages_of("redis", redis, tmp_path, 12)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_with_kafka(kafka, tmp_path):
     outages_of("kafka", kafka, tmp_path, 13)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_with_nats(nats, tmp_path):
     outages_of("nats", nats, tmp_path, 14)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_with_postgresql(postgresql, tmp_path):
     outages_of("postgresql", postgresql, tmp_path, 15)
 

@@ -158,6 +158,7 @@ def check(shipped):
     assert shipped.outcomes["PENDING"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_acker_is_sent_from_a_running_session(lacking, tmp_path):
     shipped = submit(Recipe.ARTIFACTS, tmp_path / "job", lacking, messages=MESSAGES)
@@ -166,6 +167,7 @@ def test_acker_is_sent_from_a_running_session(lacking, tmp_path):
     assert places_of(shipped) == {"acker"}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_acker_is_in_a_packed_environment(lacking, tmp_path):
     make_environment(tmp_path / "environment", linked=True, with_acker=True)
@@ -176,6 +178,7 @@ def test_acker_is_in_a_packed_environment(lacking, tmp_path):
     assert places_of(shipped) == {f"environment/lib/{version}/site-packages/acker"}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_zip_brings_the_implementation_in_python(lacking, tmp_path):
     shipped = submit(Recipe.ZIP, tmp_path / "job", lacking, messages=MESSAGES // 10)
@@ -184,6 +187,7 @@ def test_a_zip_brings_the_implementation_in_python(lacking, tmp_path):
     assert {Path(found["at"]).parent.name for found in shipped.executors} == {"acker.zip"}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_job_that_fails_is_told(lacking, tmp_path):
     with pytest.raises(ShippingError, match="archives: the job ended with 1"):
@@ -228,6 +232,7 @@ def doctor(folder, lacking, *arguments, master=CLUSTER):
     return answer.returncode, [line for line in lines if line.split()[1] in ("executor", "fix", "tasks")]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_doctor_finds_executors_without_acker(lacking, tmp_path):
     code, lines = doctor(tmp_path / "doctor", lacking)
@@ -237,6 +242,7 @@ def test_the_doctor_finds_executors_without_acker(lacking, tmp_path):
     assert lines[1] == ("NO fix acker cannot be imported there: send it along; docs/shipping.md has the ways to do so")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_doctor_looks_at_what_is_sent(lacking, tmp_path):
     code, lines = doctor(tmp_path / "doctor", lacking, "--ship", master="local[2]")
@@ -244,6 +250,7 @@ def test_the_doctor_looks_at_what_is_sent(lacking, tmp_path):
     assert len(lines) == 2 and f"acker {acker.__version__}, native, " in lines[0]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_doctor_finds_another_release(lacking, tmp_path, other_release):
     code, lines = doctor(tmp_path / "doctor", lacking, "--conf", f"spark.executorEnv.PYTHONPATH={other_release}")

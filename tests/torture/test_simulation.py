@@ -22,6 +22,7 @@ from tests.torture.simulation.components import ManualBolt
 
 SEEDS = 2_000
 CHUNK = 50
+QUICK_SEEDS = 400  # of them in `make test`
 # Within how many seeds each bug has to be noticed.
 NOTICED_WITHIN = 400
 
@@ -31,7 +32,13 @@ def simulate_some():
         simulate(seed)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize(
+    "first",
+    [
+        *range(0, QUICK_SEEDS, CHUNK),
+        *(pytest.param(first, marks=pytest.mark.slow) for first in range(QUICK_SEEDS, SEEDS, CHUNK)),
+    ],
+)
 def test_promises_are_kept(first):
     deliveries = sum(simulate(seed).deliveries for seed in range(first, first + CHUNK))
     assert deliveries > CHUNK, "hardly anything happened"

@@ -304,6 +304,7 @@ def test_rounds_of_a_batch_go_on_until_nothing_is_left(spark, tmp_path):
     assert replays.counts() == ReplayCounts(messages=2, failures=4, replayed=3, recovered=1, dead_letters=1)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)  # three sessions of Spark, one after the other
 def test_a_stream_whose_driver_is_killed_accounts_for_each_message(tmp_path):

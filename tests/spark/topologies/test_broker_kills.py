@@ -65,6 +65,7 @@ def run_words(**settings):
     return ended.returncode, ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("broker", QUEUES)
 @pytest.mark.parametrize(("spout", "kill"), [("SourceSpout", "committed"), ("JournaledSourceSpout", "acked")])

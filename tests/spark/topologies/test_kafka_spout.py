@@ -48,6 +48,7 @@ def topic(kafka):
     return name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", ["planned", "committed"])
 def test_a_killed_driver_loses_and_repeats_nothing(kafka, topic, jars, tmp_path, kill):
     settings = {"broker": "kafka", "url": kafka.url, "name": topic, "jars": jars, "folder": str(tmp_path)}

@@ -25,6 +25,7 @@ def lines_of(count, special):
     return lines
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_again_and_again_counts_each_line_once(tmp_path):
     special = {3: BAD, 11: SOUR, 20: f"{FLAKY}-1", 45: BAD, 47: SOUR, 61: f"{FLAKY}-2", 90: SOUR, 130: f"{FLAKY}-3"}
     program = Program(tmp_path / "run", lines_of(160, special), LOCAL)
@@ -38,6 +39,7 @@ def test_a_driver_that_is_killed_again_and_again_counts_each_line_once(tmp_path)
     assert account.told_again > 0
 
 
+@pytest.mark.slow
 def test_workers_and_executors_that_are_killed_change_nothing(tmp_path):
     special = {5: f"{KILL_WORKER}-1", 9: BAD, 30: f"{KILL_EXECUTOR}-1", 44: f"{KILL_COUNTING}-1", 70: f"{FLAKY}-1"}
     special |= {81: SOUR, 85: f"{KILL_EXECUTOR}-2", 99: f"{KILL_WORKER}-2"}

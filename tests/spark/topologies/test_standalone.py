@@ -17,7 +17,7 @@ from tests.torture.kills.run import environment_of
 from tests.torture.topology_kills import Program
 from tests.torture.topology_kills.words import BAD, FLAKY, KILL_EXECUTOR, SOUR
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.slow]
 
 LONG = 120.0  # no wait is for a time; one that comes to this is a failure
 
