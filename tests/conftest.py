@@ -1,6 +1,7 @@
 """What the tests share: both implementations of the acker, and one Hypothesis profile."""
 
 import os
+import signal
 import sys
 import warnings
 from collections import Counter
@@ -14,6 +15,7 @@ import acker
 import acker._engine.combiner
 import acker._engine.open_trees
 import acker._engine.plain
+from tests.leftovers import Before
 from tests.servers import NoServerError, Server
 from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
 
@@ -25,6 +27,10 @@ settings.register_profile(
 settings.register_profile("ci", parent=settings.get_profile("acker"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") or os.environ.get("ACKER_SAME_EXAMPLES") else "acker")
 
+
+# A shell ignores SIGINT in what it starts in the background, and programs that are started from there inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Processes that tests start, and the workers of Spark, find benchmarks, examples and tests.torture here.
 ROOT = Path(__file__).resolve().parents[1]
@@ -224,6 +230,29 @@ def restored_servers():
     yield
     for server in SERVERS:
         server.restore()
+
+
+BEFORE = pytest.StashKey[Before]()
+
+
+@pytest.fixture(autouse=True)
+def _before(request):
+    """What the test has to leave as it was. What is shared by several tests has been made by now."""
+    # The clients of Kafka and the JVM connect when they like, in threads of their own.
+    ignored = {"socket"} if {"kafka", "spark"} & set(request.fixturenames) else ()
+    if not request.node.get_closest_marker("leaves_behind"):
+        request.node.stash[BEFORE] = Before(ignored)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item):
+    """Fail the test that leaves a thread, a process, a descriptor or a task behind, after all of its fixtures."""
+    result = yield
+    before = item.stash.get(BEFORE, None)
+    left = before.left() if before else []
+    if left:
+        pytest.fail("the test leaves behind:\n" + "\n".join(left), pytrace=False)
+    return result
 
 
 @pytest.fixture(params=[acker.Acker, acker.ReferenceAcker], ids=["native", "reference"])

@@ -768,7 +768,10 @@ def behind_tls(port, folder):
         except OSError:
             pass
         finally:
+            # A close alone does not end the other pump's wait.
             for end in (source, target):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
                 end.close()
 
     def serve():

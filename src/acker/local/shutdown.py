@@ -77,8 +77,7 @@ class Shutdown:
                 self._abandon(executor)
 
     def _abandon(self, executor: ComponentExecutor) -> None:
-        executor.abandoned = True
-        executor.done = Mode.CLOSE  # Should it ever come back, its thread ends.
+        executor.abandoned = True  # Should it ever come back, its thread ends.
         frame = None
         if executor.thread is not None and executor.thread.ident is not None:
             frame = sys._current_frames().get(executor.thread.ident)

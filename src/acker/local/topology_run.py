@@ -85,7 +85,11 @@ class TopologyRun:
 
     def living(self) -> list[SpoutExecutor | BoltExecutor]:
         """Return the executors that have a thread and were neither closed nor abandoned."""
-        return [executor for executor in self.executors or () if executor.spawned and executor.done is not Mode.CLOSE]
+        return [
+            executor
+            for executor in self.executors or ()
+            if executor.spawned and executor.done is not Mode.CLOSE and not executor.abandoned
+        ]
 
     def crashed_executors(self) -> list[Executor]:
         """Return the executors, ackers included, from which an exception escaped."""

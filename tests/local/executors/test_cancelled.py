@@ -316,19 +316,22 @@ def test_a_next_tuple_that_raises_while_the_spouts_rest_is_heard():
 def test_an_exit_of_a_task_that_the_bolt_has_made_ends_the_topology_and_not_its_thread_alone(error):
     """It leaves the loop while the executor rests, outside of any step."""
 
+    tasks = []
+
     async def exits():
         await asyncio.sleep(0.01)
         raise error("a task")
 
     class Spawns(Bolt):
         async def process(self, tup):
-            self.tasks = [asyncio.create_task(exits())]
+            tasks.append(asyncio.create_task(exits()))
 
     feeder = FeederSpout.with_outputs("number")
     feeder.feed([1], 1)
     with pytest.raises(error, match="a task"):
         run(topology_of(Spawns, feeder))
     assert feeder.tracker.acked == [1]
+    assert [type(task.exception()) for task in tasks] == [error]
 
 
 @pytest.mark.timeout(60)

@@ -41,7 +41,7 @@ runtime = LocalRuntime(Words).start()
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")  # its client keeps an event loop for the whole process
 def run_cell():
     """Run cells in a kernel: yield a function that returns the kernel's messages up to one that fits."""
     manager, client = start_new_kernel()

@@ -14,10 +14,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quiet")]
     [
         pytest.param(range(12), False, None, id="without state"),
         pytest.param(range(40, 48), True, None, id="with state"),
-        pytest.param(range(64, 66), True, 3, id="few at once"),
+        pytest.param(range(64, 68), True, 3, id="few at once"),
         pytest.param(range(12, 40), False, None, id="more without state", marks=pytest.mark.slow),
         pytest.param(range(48, 64), True, None, id="more with state", marks=pytest.mark.slow),
-        pytest.param(range(66, 68), True, 3, id="more with few at once", marks=pytest.mark.slow),
     ],
 )
 def test_random_topologies_end_alike(spark, tmp_path, seeds, stateful, pending):

@@ -128,8 +128,8 @@ class Executor(ABC):
         self.clock.wait(self.signal, None if self.blocked else self.deadline_ns())
 
     def work(self) -> None:
-        """Step until closed: the body of the executor's thread."""
-        while self.done is not Mode.CLOSE:
+        """Step until closed, or until user code returns to an executor that was abandoned: the body of its thread."""
+        while self.done is not Mode.CLOSE and not self.abandoned:
             self.signal.clear()
             if not self.step():
                 self.rest()
