@@ -20,8 +20,8 @@ IN_ENV = sh scripts/in_env.sh
 PYTEST = sh scripts/pytest.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all quick spark-versions sanitize soak mutants bench screenshots docs build lint
-.PHONY: format doctor wheel release-check clean distclean
+.PHONY: help run test test-slow test-all quick flaky spark-versions sanitize soak mutants bench screenshots docs build
+.PHONY: lint format doctor wheel release-check clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ test-slow:  ## what `make test` leaves out: combinations, kills, growth, wheels,
 	@$(IN_ENV) sh scripts/test.sh --slow $(LOWEST_SPARK) $(ARGS)
 
 test-all: test test-slow  ## both
+
+flaky:  ## tests again and again beside busy loops, with stalls, in random order (ARGS="--rounds 20 -k name tests/local")
+	@$(SETUP) test
+	@$(IN_ENV) python scripts/flaky.py $(ARGS)
 
 spark-versions:  ## a part of the tests of acker.spark on other releases of Spark, VERSIONS="4.0 4.1 4.2"
 	@$(SETUP) test

@@ -553,6 +553,27 @@ def test_tests_of_a_file_stay_in_one_process() -> None:
     assert set(processes) == set(files) and all(len(found) == 1 for found in processes.values()), processes
 
 
+# ---- flaky.py -------------------------------------------------------------------------------------------------------
+
+
+def test_tests_that_fail_now_and_then_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(
+        "import os\n"
+        "def test_good(): pass\n"
+        "def test_second(tmp_path_factory):\n"
+        f"    with open({str(tmp_path / 'count')!r}, 'a+') as file:\n"
+        "        file.write('x')\n"
+        "        assert file.tell() != 2, 'the second round'\n"
+    )
+    flaky = [sys.executable, SCRIPTS / "flaky.py", "--rounds", "3", "--seed", "7", "--no-load"]
+    done = subprocess.run([*flaky, tmp_path], capture_output=True, check=False, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "round 3 of 3, seed 9: 2 tests in " in done.stdout
+    assert re.search(r"failed of 3  test\n +1 +test_some::test_second\n +seeds 8: .*the second round", done.stdout)
+    none = subprocess.run([*flaky, "-k", "nowhere", tmp_path], capture_output=True, check=False, text=True)
+    assert none.returncode == 2 and none.stderr == "flaky: no test ran\n"
+
+
 # ---- storm.py -------------------------------------------------------------------------------------------------------
 # That the command runs is seen in tests/benchmarks/test_storm_benchmarks.py.
 
