@@ -37,6 +37,7 @@ class Worker:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=work, args=(folder, theirs), daemon=True)
         self.process.start()
+        theirs.close()
 
     def ask(self, *request):
         self.pipe.send(request)
@@ -64,6 +65,8 @@ def worker(tmp_path):
     started = Worker(tmp_path)
     yield started
     started.kill()
+    started.process.close()
+    started.pipe.close()
 
 
 def test_a_table_goes_from_process_to_process(worker, tmp_path):
@@ -78,6 +81,7 @@ def test_a_table_goes_from_process_to_process(worker, tmp_path):
     table = cache.take("shard", FIRST)
     table.check_invariants()
     assert -1 in table
+    table.close()
 
 
 def test_it_is_gone_with_its_process(worker, tmp_path):
@@ -98,6 +102,7 @@ def test_a_note_that_leads_to_something_else_is_not_believed(tmp_path):
             assert TableCache(tmp_path).take("shard", FIRST) is None
     (tmp_path / "shard").write_text("nothing of ours")
     assert TableCache(tmp_path).take("shard", FIRST) is None
+    other.close()
 
 
 def test_another_version_is_given_up(tmp_path):
@@ -228,7 +233,7 @@ def test_more_tables_than_descriptors_stay_with_their_process(tmp_path):
     cache = TableCache(tmp_path)
     before = descriptors()
     # A half for tables, and a half for all that this process has open already.
-    half = before + 60
+    half = max(int(link.name) for link in Path("/proc/self/fd").iterdir()) + 60
     resource.setrlimit(resource.RLIMIT_NOFILE, (2 * half, hard))
     try:
         left(cache, half + 240)
@@ -293,6 +298,8 @@ def test_a_worker_lets_go_of_tables_by_itself(folder, monkeypatch, tmp_path):
         waited.append(seconds)
         if len(waited) > 1:
             released.set()
+        if len(waited) > 2:
+            raise SystemExit
         go_on.acquire()
 
     released = threading.Event()
@@ -308,6 +315,10 @@ def test_a_worker_lets_go_of_tables_by_itself(folder, monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="mmap closed"):
         table.memory.view[0]
     assert tables.take("shard", FIRST) is None
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "acker table cache"]
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    go_on.release()
+    thread.join()
 
 
 def test_tables_that_others_took_up_are_closed_in_passing(worker, tmp_path):
