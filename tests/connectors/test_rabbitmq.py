@@ -121,6 +121,12 @@ def order(rabbitmq, *words):
     subprocess.run([rabbitmq.commands / "rabbitmqctl", "--quiet", *words], check=True, timeout=LONG)
 
 
+def connections(rabbitmq):
+    """Return how many connections the broker has."""
+    command = [rabbitmq.commands / "rabbitmqctl", "--quiet", "list_connections", "--no-table-headers", "pid"]
+    return len(subprocess.run(command, check=True, timeout=LONG, capture_output=True).stdout.split())
+
+
 def port_of(url):
     return pika.URLParameters(url).port
 
@@ -444,11 +450,12 @@ def test_wake_before_open_and_after_close(rabbitmq, queue):
         source.poll(1, 0.0)
 
 
+@pytest.mark.slow  # the broker's clock decides
 def test_heartbeats_go_on_while_nothing_may_be_taken(rabbitmq, channel, queue, opened):
     put(channel, queue, [b"x", b"y"])
-    source = opened(f"{rabbitmq.url}?heartbeat=1", queue)
+    source = opened(f"{rabbitmq.url}?heartbeat=5", queue)
     deliveries = polled(source, 2)
-    until = time.monotonic() + 4.0  # the broker closes a connection that is silent for two seconds
+    until = time.monotonic() + 20.0  # the broker closes a connection that is silent for ten seconds
     while time.monotonic() < until:
         assert source.poll(0, 0.5) == []
     assert all(map(source.holds, deliveries))
@@ -956,10 +963,13 @@ def test_a_connection_closed_while_idle_fails_no_message(rabbitmq, queue, publis
         assert left_in(connection.channel(), queue) == [b"1", b"2"]
 
 
+@pytest.mark.slow  # the broker's clock decides
 def test_a_publisher_that_sent_no_heartbeats_for_long(rabbitmq, channel, queue):
     with RabbitMQPublisher(f"{rabbitmq.url}?heartbeat=1", routing_key=queue) as publisher:
         link = publisher._link
-        time.sleep(4.0)  # the broker closes a connection that is silent for two seconds
+        deadline = time.monotonic() + LONG
+        while connections(rabbitmq) > 1:  # the broker closes one that is silent for two seconds
+            assert time.monotonic() < deadline
         assert publisher.publish([Outgoing(b"1")]) == [None]
         assert publisher._link is not link
     assert left_in(channel, queue) == [b"1"]

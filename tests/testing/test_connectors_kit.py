@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -95,14 +97,32 @@ class LagHarness(QueueHarness):
     lag = True
 
 
+class SteadyClock:
+    """The monotonic clock without the seconds in which this process stands still, such as beside too much work."""
+
+    step_secs_max = 0.05
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.now_secs, self.last_secs = 0.0, time.monotonic()
+
+    def __call__(self) -> float:
+        with self.lock:
+            now = time.monotonic()
+            self.now_secs += min(now - self.last_secs, self.step_secs_max)
+            self.last_secs = now
+            return self.now_secs
+
+
 class LeaseHarness(QueueHarness):
     """A queue with leases, as a stream of Redis."""
 
     takes_over_secs = 4.0
+    delays = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.broker = MemoryBroker(lease_secs=3.0)
+        self.broker = MemoryBroker(lease_secs=1.0, delays=self.delays, clock=SteadyClock())
 
     def take_back(self):
         self.broker.take_back()
@@ -111,9 +131,7 @@ class LeaseHarness(QueueHarness):
 class DelayHarness(LeaseHarness):
     """A queue with leases and delays, as in the cloud."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.broker = MemoryBroker(lease_secs=3.0, delays=True)
+    delays = True
 
 
 class TestQueue(SourceContract):
