@@ -40,7 +40,7 @@ test-slow:  ## what `make test` leaves out: combinations, kills, growth, wheels,
 
 test-all: test test-slow  ## both
 
-flaky:  ## tests again and again beside busy loops, with stalls, in random order (ARGS="--rounds 20 -k name tests/local")
+flaky:  ## tests again and again beside busy loops, with stalls, in random order (ARGS="--rounds 20 -k name")
 	@$(SETUP) test
 	@$(IN_ENV) python scripts/flaky.py $(ARGS)
 

@@ -4,5 +4,5 @@
 # tests/conftest.py says which tests stay together, and which begin first.
 set -u
 
-processes=$((2 * $(python -c 'import os; print(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())')))
-exec python -m pytest -n $processes --dist loadgroup --no-loadscope-reorder "$@"
+cores=$(python -c "import os; print(len(getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count() or 1))(0)))")
+exec python -m pytest -n $((2 * cores)) --dist loadgroup --no-loadscope-reorder "$@"

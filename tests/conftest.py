@@ -239,7 +239,7 @@ BEFORE = pytest.StashKey[Before]()
 def _before(request):
     """What the test has to leave as it was. What is shared by several tests has been made by now."""
     # The clients of Kafka and the JVM connect when they like, in threads of their own.
-    ignored = {"socket"} if {"kafka", "spark"} & set(request.fixturenames) else ()
+    ignored = {"socket", "pipe", "anon_inode"} if {"kafka", "spark"} & set(request.fixturenames) else ()
     if not request.node.get_closest_marker("leaves_behind"):
         request.node.stash[BEFORE] = Before(ignored)
 

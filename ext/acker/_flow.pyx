@@ -16,6 +16,7 @@ and 1 to 2 % of all instructions of a tracked tuple; run times with and without 
 
 import threading
 import types
+from collections import deque
 
 cimport cython
 from cpython.dict cimport PyDict_DelItem, PyDict_SetItem
@@ -451,20 +452,49 @@ cdef class OutputBuffer:
 
     @cython.final
     cdef int put(self, Outlet outlet, Delivery tup) except -1:
-        if not outlet.buffer:
-            self.dirty.append(outlet)
-        outlet.buffer.append(tup)
-        if len(outlet.buffer) >= self.flush_at:
-            self.must_yield = True
+        # Another thread may take what is here: see `send`.
+        with cython.critical_section(self, outlet):
+            if not outlet.buffer:
+                self.dirty.append(outlet)
+            outlet.buffer.append(tup)
+            if len(outlet.buffer) >= self.flush_at:
+                self.must_yield = True
         return 0
 
-    def flush(self):
-        """Put all tuples into the queues."""
+    @cython.final
+    @cython.critical_section
+    cdef list take_dirty(self):
+        cdef list taken = self.dirty
+        self.dirty = []
+        return taken
+
+    def send(self):
+        """Put all tuples into the queues; return how many there were.
+
+        Another thread than the executor's may call it at any time, but only one thread at a time, so that the tuples
+        from one task to another keep their order.
+        """
         cdef Outlet outlet
+        cdef list tuples
+        cdef list dirty = self.take_dirty()
+        cdef Py_ssize_t sent = 0
+        cdef Py_ssize_t place = 0
+        try:
+            for place in range(len(dirty)):
+                outlet = <Outlet?>dirty[place]
+                tuples = outlet.take()
+                if tuples:
+                    outlet.send(tuples)
+                    sent += len(tuples)
+        except BaseException:
+            self.dirty = dirty[place:] + self.dirty  # the others are sent with the next call
+            raise
+        return sent
+
+    def flush(self):
+        """Put all tuples into the queues, so that the executor may go on."""
         self.must_yield = False
-        for outlet in self.dirty:
-            outlet.send(outlet.take())
-        self.dirty.clear()
+        self.send()
 
     def discard(self):
         """Drop all tuples."""
@@ -673,10 +703,12 @@ cdef class AckSender:
         # docs/protocol.md, *Which acker*: the remainder has the sign of the root id, as in C.
         return <AckBatch>self.batches[abs(root_id % <int64_t>len(self.batches))]
 
+    @cython.critical_section
     cdef int add_track(self, int64_t root_id, int64_t value, int64_t task, int64_t message_id) except -1:
         self.batch_for(root_id).tracks.push_back(Track(root_id, value, task, message_id))
         return 0
 
+    @cython.critical_section
     cdef int add_ok(self, int64_t root_id, int64_t value) except -1:
         self.batch_for(root_id).oks.push_back(Ok(root_id, value))
         return 0
@@ -694,12 +726,14 @@ cdef class AckSender:
         """Add a TRACK."""
         self.add_track(root_id, value, task, message_id)
 
+    @cython.critical_section
     def fail(self, root_ids, reason):
         """Add a FAIL for each tree."""
         cdef int64_t root_id
         for root_id in root_ids:
             self.batch_for(root_id).failures.append((root_id, reason))
 
+    @cython.critical_section
     def reset_timeout(self, root_ids):
         """Add a RESET_TIMEOUT for each tree."""
         for root_id in root_ids:
@@ -709,16 +743,37 @@ cdef class AckSender:
         """Return whether all ackers have room; if not, `signal` is set once they have."""
         return all([queue.has_room(signal) for queue in self.queues])
 
+    @cython.critical_section
+    cdef AckBatch take(self, Py_ssize_t place):
+        """Return a batch and put an empty one into its place; None if it is empty.
+
+        What a finalizer acks from now on, also while the batch is put into its queue, goes to the empty one.
+        """
+        cdef AckBatch batch = <AckBatch>self.batches[place]
+        cdef AckBatch empty
+        if not len(batch):
+            return None
+        empty = AckBatch()
+        self.batches[place] = empty
+        if self.only is not None:
+            self.only = empty
+        return batch
+
+    def has_unsent(self):
+        """Return whether a batch is not empty. Any thread may call it."""
+        return any([len(batch) for batch in self.batches])
+
     def send(self):
-        """Send all batches that are not empty."""
+        """Send all batches that are not empty; return how many messages they held. Any thread may call it."""
         cdef Py_ssize_t place
+        cdef Py_ssize_t sent = 0
+        cdef AckBatch batch
         for place in range(len(self.queues)):
-            batch = self.batches[place]
-            items = len(batch)
-            if items:
-                self.batches[place] = AckBatch()
-                self.queues[place].put(batch, items)
-        self.only = self.batches[0] if len(self.batches) == 1 else None
+            batch = self.take(place)
+            if batch is not None:
+                self.queues[place].put(batch, len(batch))
+                sent += len(batch)
+        return sent
 
 
 def columns_of(list batches not None):
@@ -1225,7 +1280,7 @@ cdef class SpoutEmitter(Emitter):
     """
 
     cdef readonly dict pending
-    cdef readonly list untracked_ids
+    cdef readonly object untracked_ids  # a deque
     cdef readonly int64_t emit_count
     cdef public int64_t message_id
     cdef public int64_t executed
@@ -1243,7 +1298,7 @@ cdef class SpoutEmitter(Emitter):
     def __init__(self, *arguments, now_ns):
         super().__init__(*arguments)
         self.pending = {}
-        self.untracked_ids = []
+        self.untracked_ids = deque()
         self.arrived = []
         self._fails = {}
         self.now_ns = now_ns
@@ -1414,7 +1469,7 @@ cdef class SpoutEmitter(Emitter):
     def ack_untracked(self, ack, on_error=None):
         """Call `ack(tup_id)` for the tuples that were emitted with an id and no acker to track them."""
         while self.untracked_ids:
-            self.ack_one(self.untracked_ids.pop(0), ack, on_error)
+            self.ack_one(self.untracked_ids.popleft(), ack, on_error)
 
     cdef int ack_one(self, tup_id, ack, on_error) except -1:
         try:

@@ -62,7 +62,7 @@ def test_batches_to_no_acker():
     refuses(
         lambda: ack_sender.track(1, 2, 3, 4), lambda: ack_sender.fail([1], "x"), lambda: ack_sender.reset_timeout([1])
     )
-    assert (len(ack_sender), ack_sender.send()) == (0, None)
+    assert (len(ack_sender), ack_sender.send()) == (0, 0)
 
 
 def test_latencies_without_bounds():

@@ -68,7 +68,7 @@ def test_a_run_ends_when_its_time_is_up_though_initialize_has_not_returned(kind,
 
 
 def test_an_initialize_that_returns_in_time_is_closed_in_order():
-    asked, closed = [], []
+    closed = []
 
     class Source(Spout):
         outputs = ["n"]
@@ -76,8 +76,7 @@ def test_an_initialize_that_returns_in_time_is_closed_in_order():
         def initialize(self, conf, context):
             runtime.lifecycle.reached.wait()
 
-        def next_tuple(self):
-            asked.append("source")
+        def next_tuple(self): ...
 
         def close(self):
             closed.append("source")
@@ -94,7 +93,6 @@ def test_an_initialize_that_returns_in_time_is_closed_in_order():
     assert runtime.run("10ms") == "elapsed"
     runtime.stop()
     assert sorted(closed) == ["last", "source"] and runtime.report().abandoned == ()
-    assert not asked, "nobody asks for tuples any more"
 
 
 def test_a_time_counts_from_the_start_and_not_from_when_the_runtime_was_made():

@@ -565,7 +565,7 @@ def test_tests_that_fail_now_and_then_are_counted(tmp_path: Path) -> None:
         "        file.write('x')\n"
         "        assert file.tell() != 2, 'the second round'\n"
     )
-    flaky = [sys.executable, SCRIPTS / "flaky.py", "--rounds", "3", "--seed", "7", "--no-load"]
+    flaky: list[str | Path] = [sys.executable, SCRIPTS / "flaky.py", "--rounds", "3", "--seed", "7", "--no-load"]
     done = subprocess.run([*flaky, tmp_path], capture_output=True, check=False, text=True)
     assert done.returncode == 1, done.stderr
     assert "round 3 of 3, seed 9: 2 tests in " in done.stdout

@@ -42,7 +42,8 @@ class Queue(Generic[Item]):
         self.size_max = 0
         self._chunks: deque[Item] = deque()
         self._waiting: list[Signal] = []
-        self._lock = threading.Lock()
+        # Reentrant: a finalizer may run while the lock is held, and may ack.
+        self._lock = threading.RLock()
 
     def put(self, chunk: Item, items: int) -> None:
         """Add a chunk of `items` items, even if there is no room."""

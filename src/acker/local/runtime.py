@@ -18,6 +18,7 @@ from acker.local.collectors import text_of
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import Executor
 from acker.local.executors.bolt import BoltExecutor
+from acker.local.flusher import Flusher
 from acker.local.lifecycle import Lifecycle, Limits
 from acker.local.observe.hooks import Hook, check_hook
 from acker.local.observe.live_page import HasPage, RuntimePage
@@ -131,6 +132,7 @@ class LocalRuntime(StateSnapshots, HasPage):
             if not options["topology.enable.message.timeouts"]:
                 acker.open_roots = self.lifecycle.open_roots
         self.lifecycle.ackers = self.ackers
+        self.flusher = Flusher(lambda: self.lifecycle.executors or (), self.lifecycle.over)
         self._states = StateKeeper(self.graph, state)
         self._parts = RuntimeParts(
             self.graph,
@@ -163,13 +165,12 @@ class LocalRuntime(StateSnapshots, HasPage):
         self._started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._started_ns = self.lifecycle.started_ns = self.clock.now_ns()
         if not self.ackers:
-            logger.warning(
-                "%s: topology.acker.tasks is 0: tuples are acked as soon as they are emitted, even if they fail",
-                self.graph.name,
-            )
+            text = "%s: topology.acker.tasks is 0: tuples are acked as soon as they are emitted, even if they fail"
+            logger.warning(text, self.graph.name)
         for option in inert_options(self.conf):
             logger.info("%s: %s has no effect here", self.graph.name, option)
         if self._threads:
+            self.flusher.start(f"{self.graph.name}.flusher")
             threading.Thread(target=self.lifecycle.work, name=f"{self.graph.name}.lifecycle", daemon=True).start()
             while not self.lifecycle.reached.is_set() and not self.lifecycle.running.wait(_LOOK_SECONDS):
                 pass
@@ -253,6 +254,7 @@ class LocalRuntime(StateSnapshots, HasPage):
             for executor in self._executors():
                 if executor.thread is not None and not executor.abandoned:
                     executor.thread.join()
+            self.flusher.join()
         self._ended_ns = self.clock.now_ns()
         self.live.close()
 
@@ -320,13 +322,11 @@ class LocalRuntime(StateSnapshots, HasPage):
             last_crash=text_of(lifecycle.last_crash),
         )
 
-    # Parts.
-
     def _bolts(self) -> Sequence[BoltExecutor]:
         return () if self.lifecycle.executors is None else self.lifecycle.executors.bolts
 
     def _make_executors(self) -> ExecutorSet:
-        return ExecutorSet(self._parts)
+        return self.flusher.adopt(ExecutorSet(self._parts))
 
     def _spawn(self, executor: Executor) -> None:
         if self._threads:

@@ -166,6 +166,10 @@ class ComponentExecutor(Executor):
         super().__init__(name, clock, lifecycle_signal)
         self.outbox = Outbox(self.signal, min(_TRANSFER_TUPLES, capacity))
         self.ack_sender = AckSender(ackers)
+        # Tells the flusher of the runtime that a step begins.
+        self.flusher_signal: Signal = Flag()
+        # One thread sends at a time, which keeps the order of tuples.
+        self._sending = threading.RLock()
 
     def work(self) -> None:
         """Step until closed: the body of the executor's thread."""
@@ -177,6 +181,7 @@ class ComponentExecutor(Executor):
         """Do some work of the modes RUN, PAUSE, DRAIN and SETTLE; return whether there was any."""
 
     def _step(self, mode: Mode, limit: int) -> bool:
+        self.flusher_signal.set()
         before = self.outbox.enter()
         try:
             return self._inside(mode, limit)
@@ -208,5 +213,25 @@ class ComponentExecutor(Executor):
 
     def flush(self) -> None:
         """Flush the buffers: send all tuples and messages."""
-        self.ack_sender.send()
-        self.outbox.flush()
+        with self._sending:
+            self.ack_sender.send()
+            self.outbox.flush()
+
+    def flush_early(self) -> bool:
+        """Flush for an executor that is inside a step, and let that step end soon; return whether anything was sent.
+
+        For the flusher, on another thread: user code may take long, and what was done before has to leave.
+        """
+        self.outbox.must_yield = True
+        with self._sending:
+            # Once the outbox is closed, the trees have failed and the lifecycle has emptied the buffers.
+            return not self.outbox.closed and self.ack_sender.send() + self.outbox.send() > 0
+
+    def has_unsent(self) -> bool:
+        """Return whether tuples or messages wait in the buffers."""
+        return bool(self.outbox.dirty) or self.ack_sender.has_unsent()
+
+    def discard(self) -> None:
+        """Drop what is in the buffers for other tasks."""
+        with self._sending:
+            self.outbox.discard()

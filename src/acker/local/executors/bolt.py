@@ -216,7 +216,7 @@ class BoltExecutor(ComponentExecutor):
     def drop(self) -> int:
         """Drop the queue and the buffers; return how many tuples were in the queue."""
         self._chunk = None
-        self.outbox.discard()
+        self.discard()
         return self.inbox.clear()
 
 

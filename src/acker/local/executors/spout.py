@@ -223,7 +223,7 @@ class SpoutExecutor(ComponentExecutor):
 
     def drop(self) -> None:
         """Drop the buffers."""
-        self.outbox.discard()
+        self.discard()
 
     def _work(self, mode: Mode, limit: int) -> bool:
         self._idle_until = None
