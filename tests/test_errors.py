@@ -51,6 +51,17 @@ def test_every_exception_is_exported() -> None:
         assert getattr(acker, name) is getattr(errors, name)
 
 
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+def test_an_exception_without_a_text_has_one() -> None:
+    assert errors.exception_text(MuteError()) == "MuteError: (no text: its __str__ raised ZeroDivisionError)"
+    assert errors.exception_text(KeyError()) == "KeyError"
+    assert errors.exception_text(OSError("no broker")) == "OSError: no broker"
+
+
 def test_the_api_page_lists_the_tree() -> None:
     page = (ROOT / "docs/api/acker.md").read_text(encoding="utf-8")
     listed = re.search(r"^```text\n(AckerError.*?)^```", page, re.MULTILINE | re.DOTALL)

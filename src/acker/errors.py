@@ -137,3 +137,12 @@ class AckerMemoryError(AckerError, MemoryError):
         super().__init__(message)
         self.rows_applied = rows_applied
         self.completions = completions
+
+
+def exception_text(error: BaseException) -> str:
+    """Return an exception's type and its text, also where a class of a user cannot say its text."""
+    try:
+        text = str(error)
+    except Exception as broken:  # noqa: BLE001  A user's __str__ may raise anything.
+        text = f"(no text: its __str__ raised {type(broken).__name__})"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

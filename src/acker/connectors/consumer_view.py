@@ -14,6 +14,7 @@ from acker.connectors.handles import MessageTree, Row
 from acker.connectors.intake import Intake
 from acker.connectors.open_messages import describe_open
 from acker.connectors.options import BROKER
+from acker.errors import exception_text
 from acker.local.observe.actions import set_log_level
 from acker.local.observe.components_view import chart
 from acker.local.observe.failures import DeadLetter, Failure, FailureLog, shortened, shown_values
@@ -127,7 +128,7 @@ class ConsumerView:
         holders = [Holder(each["component"], 0, "held") for each in rows[0]["holders"]] if rows else []
         return Situation(
             state=stats.state,
-            error=None if error is None else f"{type(error).__name__}: {error}",
+            error=None if error is None else exception_text(error),
             stuck=stuck,
             oldest_ms=rows[0]["age_ms"] if rows else None,
             holders=holders,

@@ -17,7 +17,7 @@ from typing import Any, Final, Never, Protocol, Self, TypeVar
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
-from acker.errors import ArgumentTypeError, ForkedError, TupleStateError
+from acker.errors import ArgumentTypeError, ForkedError, TupleStateError, exception_text
 
 _OK, _FAIL, _TRACK, _RESET_TIMEOUT = int(Kind.OK), int(Kind.FAIL), int(Kind.TRACK), int(Kind.RESET_TIMEOUT)
 _STACK_FRAMES: Final = 16
@@ -511,10 +511,4 @@ def stack_of(frame: FrameType) -> str:
 
 def describe(reason: object) -> str:
     """Return the text of a reason; of an exception its type and message."""
-    if isinstance(reason, BaseException):
-        try:
-            text = str(reason)
-        except Exception:  # noqa: BLE001 - the text matters less than the failure
-            text = "its text cannot be made"
-        return f"{type(reason).__name__}: {text}" if text else type(reason).__name__
-    return str(reason)
+    return exception_text(reason) if isinstance(reason, BaseException) else str(reason)

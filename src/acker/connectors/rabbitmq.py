@@ -12,7 +12,7 @@ from typing import Any, Final
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.connectors.rabbitmq_link import Link, Parameters, decode_properties, encodable, parse_parameters, pika
 from acker.connectors.source import Delivery, Source, SourceEvents
-from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError
+from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, exception_text
 
 __all__ = ["RabbitMQ", "RabbitMQPublisher", "Received"]
 
@@ -470,7 +470,7 @@ class RabbitMQPublisher(Publisher):
         except (pika.exceptions.AMQPError, struct.error, AssertionError, TypeError, ValueError, OverflowError) as error:
             # Raised before anything is written, so that the channel still counts as this does.
             self._results[index] = PublishError(
-                f"{self.name}: pika cannot write the message: {type(error).__name__}: {error}"[:500]
+                f"{self.name}: pika cannot write the message: {exception_text(error)}"[:500]
             )
             return
         self._count = number

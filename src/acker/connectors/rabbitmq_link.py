@@ -16,7 +16,14 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
-from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, ConnectionLostError, SourceError
+from acker.errors import (
+    AckerError,
+    ArgumentTypeError,
+    ArgumentValueError,
+    ConnectionLostError,
+    SourceError,
+    exception_text,
+)
 
 try:
     import pika
@@ -84,7 +91,7 @@ def _text_of(fault: BaseException) -> str:
         return f"{fault.reply_text} ({fault.reply_code})"
     if isinstance(fault, exceptions.AMQPError) and (reply := _REPLY.search(str(fault))):
         return f"{reply[2][1:-1]} ({reply[1]})"  # pika wraps the broker's words, quoted, into its guess of the cause
-    return f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
+    return exception_text(fault)
 
 
 def _is_final(fault: BaseException) -> bool:

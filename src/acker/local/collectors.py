@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from acker._engine.ids import IdGenerator
 from acker._engine.protocol import Outcome
 from acker._flow import AckSender, BoltEmitter, Emitter, Outlet, PendingTuple, Route, SpoutEmitter
-from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError
+from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError, exception_text
 from acker.local.clock import Clock
 from acker.local.inputs import inputs_of, set_inputs
 from acker.local.observe.failures import FailureLog
@@ -369,10 +369,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
 
 def text_of(reason: str | BaseException | None) -> str | None:
     """Return a reason as text; for an exception, its type and its text."""
-    if isinstance(reason, BaseException):
-        text = str(reason)
-        return f"{type(reason).__name__}: {text}" if text else type(reason).__name__
-    return reason
+    return exception_text(reason) if isinstance(reason, BaseException) else reason
 
 
 def _reason_of(outcome: int, reason: Reason | None, attempt: int) -> Reason:

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from acker._engine import storage
-from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError, SnapshotError, TopologyError
+from acker.errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    RuntimeStateError,
+    SnapshotError,
+    TopologyError,
+    exception_text,
+)
 from acker.local.executors.bolt import BoltExecutor
 from acker.topology.graph import Graph, Node
 from acker.topology.state import KeyValueState
@@ -262,7 +269,7 @@ def _unpickle(pickled: bytes, where: str) -> dict[Any, Any]:
         values: dict[Any, Any] = pickle.loads(pickled)
     except Exception as error:
         raise SnapshotError(
-            f"{where}: a class or a value in it cannot be made again: {type(error).__name__}: {error}; define the "
+            f"{where}: a class or a value in it cannot be made again: {exception_text(error)}; define the "
             "classes where they were defined when the state was kept"
         ) from error
     return values

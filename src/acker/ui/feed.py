@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from acker.errors import exception_text
 from acker.ui.history import History, pause_secs
 from acker.ui.source import LiveSource
 
@@ -68,7 +69,7 @@ class Feed:
                 if not self._in_trouble:
                     logger.exception("%s: the live page cannot read its figures; it tries again", self._source.name)
                 self._in_trouble = True
-                self._wake(_event("trouble", {"text": f"{type(error).__name__}: {error}"}))
+                self._wake(_event("trouble", {"text": exception_text(error)}))
             self._finished = is_last
             return took_secs
 

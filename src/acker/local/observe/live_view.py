@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from acker.errors import exception_text
 from acker.local.observe.actions import Observed, RuntimeActions
 from acker.local.observe.components_view import ComponentsView
 from acker.local.observe.failures import DeadLetter, Failure, FailureLog, shown_id, shown_values
@@ -126,7 +127,7 @@ class RuntimeView:
             state=stats.state,
             paused=lifecycle.is_paused,
             outcome=lifecycle.outcome,
-            error=None if error is None else f"{type(error).__name__}: {error}".rstrip(": ").rstrip("."),
+            error=None if error is None else exception_text(error).rstrip("."),
             stuck=stuck,
             oldest_ms=None if oldest is None else oldest[0]["age_ms"],
             holders=() if oldest is None else oldest[1],
@@ -220,7 +221,7 @@ class RuntimeView:
         if state != self._seen_state:
             self._seen_state = state
             crash = lifecycle.last_crash if state == "restarting" else lifecycle.error if state == "stopped" else None
-            self._note(_STATES[state] if crash is None else f"{_STATES[state]} after {type(crash).__name__}: {crash}")
+            self._note(_STATES[state] if crash is None else f"{_STATES[state]} after {exception_text(crash)}")
         stalls = list(lifecycle.stalls)
         for text in stalls[self._seen_stalls :]:
             self._note(text)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.errors import ArgumentTypeError, ArgumentValueError, exception_text
 from acker.spark.pipelines.anchors import Int64s, Parents
 
 # Long enough to name the error; whole documents should not travel with every failed row.
@@ -55,14 +55,9 @@ class Produced(NamedTuple):
 
 def reason_of(fault: BaseException | str) -> str:
     """Return the text of an error: the exception's type and message, cut at `REASON_CHARS_MAX`."""
-    if isinstance(fault, BaseException):
-        try:
-            text = str(fault)
-        except Exception as broken:  # noqa: BLE001  A user's __str__ may raise anything.
-            text = f"(no text: its __str__ raised {type(broken).__name__})"
-        fault = f"{type(fault).__name__}: {text}" if text else type(fault).__name__
+    text = exception_text(fault) if isinstance(fault, BaseException) else fault
     # Arrow holds UTF-8, which has no lone surrogates.
-    text = fault.encode("utf-8", "backslashreplace").decode()
+    text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= REASON_CHARS_MAX else text[: REASON_CHARS_MAX - 1] + "…"
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from acker._flow import pack_deliveries, unpack_deliveries
-from acker.errors import TopologyError
+from acker.errors import TopologyError, exception_text
 from acker.topology.tuples import Tuple, TupleSource
 
 # Tuples for one task.
@@ -49,7 +49,7 @@ def why_not_pickled(content: object) -> str | None:
     try:
         dumps(content)
     except Exception as fault:  # noqa: BLE001  Whatever it raises.
-        return f"{type(fault).__name__}: {fault}"
+        return exception_text(fault)
     return None
 
 
