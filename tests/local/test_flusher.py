@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
 from acker.local import LocalRuntime
+from acker.local.flusher import Flusher
 from acker.testing import FeederSpout, Scheduler
 from acker.topology import Bolt, Spout, Topology
 
@@ -165,6 +167,35 @@ def test_what_coroutines_have_done_leaves_while_one_blocks_the_loop():
         acked.wait_for([1, 2])
         gate.go_on.set()
         it.run_until("drained")
+
+
+def test_what_a_coroutine_has_done_leaves_while_another_blocks_the_loop_between_steps():
+    acked = Arrivals()
+
+    class Hangs(Bolt):
+        async def process(self, tup):
+            await asyncio.sleep(0.01 * tup.number)  # all of them wait, so no step goes on
+            if tup.number == HANGS:
+                gate.hang()
+
+    numbers = numbers_of(HANGS, acked)
+    with Gate() as gate, LocalRuntime(topology_of(numbers=numbers, hangs=Hangs.spec(inputs=[numbers]))) as it:
+        assert gate.reached.wait(LONG)
+        acked.wait_for([1, 2])
+        gate.go_on.set()
+        it.run_until("drained")
+
+
+def test_a_flusher_goes_on_after_an_error(caplog):
+    class Fails:
+        name, abandoned, step_since_ns = "fails[2]", False, 1
+
+        def flush_early(self):
+            raise MemoryError("no room")
+
+    flusher = Flusher(lambda: [Fails(), Fails()], threading.Event())
+    assert flusher.look() == (True, False)
+    assert caplog.text.count("fails[2]: what was done could not be sent while user code runs") == 2
 
 
 class Slow(Bolt):

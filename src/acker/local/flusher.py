@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -15,8 +16,10 @@ Executors = TypeVar("Executors", bound=Iterable[ComponentExecutor])
 # Storm flushes what executors have gathered once in a millisecond too (topology.flush.tuple.freq.millis).
 _LINGER_SECS: Final = 0.001
 # How often it looks at a call that runs long and emits nothing.
-_LOOK_SECS_MAX: Final = 0.016
+_LOOK_SECS_MAX: Final = 0.004
 _IDLE_SECS: Final = 1.0
+
+logger = logging.getLogger("acker.local")
 
 
 class Flusher:
@@ -42,7 +45,7 @@ class Flusher:
     def adopt(self, executors: Executors) -> Executors:
         """Have the flusher's signal set whenever one of these executors begins a step; return them."""
         for executor in executors:
-            executor.flusher_signal = self.signal
+            executor.outbox.flusher_signal = self.signal
         return executors
 
     def start(self, name: str) -> None:
@@ -60,9 +63,13 @@ class Flusher:
         """Flush the executors; return whether one is inside a step, and whether anything was sent."""
         busy = sent = False
         for executor in self._executors():
-            if not executor.abandoned:
-                busy = busy or executor.step_since_ns is not None
+            if executor.abandoned:
+                continue
+            busy = busy or executor.step_since_ns is not None
+            try:
                 sent = executor.flush_early() or sent
+            except Exception:  # It sends again when its step ends.
+                logger.exception("%s: what was done could not be sent while user code runs", executor.name)
         return busy, sent
 
     def _work(self) -> None:

@@ -119,6 +119,8 @@ class Outbox(OutputBuffer):
     may_wait : bool
         Whether other threads that emit wait while there is no room. Not under a scheduler, whose only thread might be
         the one that waits.
+    flusher_signal : Signal
+        Set when a step begins, and when a coroutine emits or acks between steps: the flusher then looks.
     keep_alive : callable, optional
         Called between two calls of a component once the clock shows `keep_alive_at`.
     """
@@ -126,6 +128,7 @@ class Outbox(OutputBuffer):
     def __init__(self, signal: Signal, flush_at: int) -> None:
         super().__init__(flush_at)
         self.may_wait = False
+        self.flusher_signal: Signal = Flag()
         self.keep_alive: Callable[[], object] | None = None
         self._signal = signal
         self._queues: list[TupleQueue] = []
@@ -138,6 +141,7 @@ class Outbox(OutputBuffer):
 
     def _wake(self) -> None:
         self._signal.set()
+        self.flusher_signal.set()
 
     def _keep_alive(self) -> None:
         assert self.keep_alive is not None

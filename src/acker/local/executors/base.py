@@ -166,8 +166,6 @@ class ComponentExecutor(Executor):
         super().__init__(name, clock, lifecycle_signal)
         self.outbox = Outbox(self.signal, min(_TRANSFER_TUPLES, capacity))
         self.ack_sender = AckSender(ackers)
-        # Tells the flusher of the runtime that a step begins.
-        self.flusher_signal: Signal = Flag()
         # One thread sends at a time, which keeps the order of tuples.
         self._sending = threading.RLock()
 
@@ -181,7 +179,7 @@ class ComponentExecutor(Executor):
         """Do some work of the modes RUN, PAUSE, DRAIN and SETTLE; return whether there was any."""
 
     def _step(self, mode: Mode, limit: int) -> bool:
-        self.flusher_signal.set()
+        self.outbox.flusher_signal.set()
         before = self.outbox.enter()
         try:
             return self._inside(mode, limit)
