@@ -1556,38 +1556,47 @@ cdef class RecordingDict(dict):
 
     cdef public set changed
 
+    @cython.final
+    cdef int add(self, key) except -1:
+        # Held here, since __eq__ of a key may replace the attribute.
+        cdef set changed = self.changed
+        if changed is not None:
+            changed.add(key)
+        return 0
+
+    @cython.final
+    cdef int record(self, key, value) except -1:
+        if self.changed is not None and not is_fixed(value, 0):
+            self.add(key)
+        return 0
+
     def __getitem__(self, key):
         value = value_of(self, key, MISSING)
         if value is MISSING:
             raise KeyError(key)
-        if self.changed is not None and not is_fixed(value, 0):
-            self.changed.add(key)
+        self.record(key, value)
         return value
 
     def get(self, key, default=None, /):
         value = value_of(self, key, MISSING)
         if value is MISSING:
             return default
-        if self.changed is not None and not is_fixed(value, 0):
-            self.changed.add(key)
+        self.record(key, value)
         return value
 
     def __setitem__(self, key, value):
         PyDict_SetItem(self, key, value)
-        if self.changed is not None:
-            self.changed.add(key)
+        self.add(key)
 
     def __delitem__(self, key):
         PyDict_DelItem(self, key)
-        if self.changed is not None:
-            self.changed.add(key)
+        self.add(key)
 
     def record_read(self):
         """Record a read of all values."""
         if self.changed is not None:
             for key, value in dict.items(self):
-                if not is_fixed(value, 0):
-                    self.changed.add(key)
+                self.record(key, value)
 
 
 def pack_deliveries(list tuples not None):

@@ -240,3 +240,40 @@ def test_copies_and_pickles_have_the_content():
     for other in (copy.copy(state), copy.deepcopy(state), pickle.loads(pickle.dumps(state))):
         assert type(other) is KeyValueState and other == state and not other.changed
     assert repr(state) == "{'a': [1]}"
+
+
+class Replaces:
+    """A key that, when it is compared, replaces the set of what changed."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        self.state.changed = {object() for _ in range(1_000)}
+        return NotImplemented
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda state, key: state[key],
+        lambda state, key: state.get(key),
+        lambda state, key: state.__setitem__(key, []),
+        lambda state, key: state.__delitem__(key),
+        lambda state, key: state.record_read(),
+    ],
+    ids=["getitem", "get", "setitem", "delitem", "record_read"],
+)
+def test_a_key_that_replaces_what_changed_harms_no_memory(act):
+    for _ in range(20):
+        state = KeyValueState()
+        kept, other = Replaces(state), Replaces(state)
+        dict.__setitem__(state, kept, [])
+        # Another key with the same hash, so that the set compares the two.
+        state.changed = {other}
+        act(state, kept)
+        # The new set may lie where the old one lay: what is added to freed memory shows there.
+        assert len(state.changed) == 1_000
