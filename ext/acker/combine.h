@@ -185,12 +185,14 @@ class CombineTable {
     template <bool TIMED, class In, class Counts, class ToHot, class ToCold>
     void each_row_of_chunk(const In& in, size_t first, size_t rows, Counts counts, ToHot to_hot,
                            ToCold to_cold) noexcept {
+        // Each root id is read once: another thread may change the column, and tag and root have to agree.
+        uint64_t roots[CHUNK_ROWS];
         uint32_t tags[CHUNK_ROWS + INDEX_AHEAD], cold_row[CHUNK_ROWS], cold_tree[CHUNK_ROWS];
         int64_t cohorts[TIMED ? CHUNK_ROWS : 1] = {0};
         for (size_t i = 0; i < rows; ++i) {
             if constexpr (TIMED) cohorts[i] = cohorts_.of(in.event_ms[first + i]);
-            const uint64_t root_id = static_cast<uint64_t>(in.root_id[first + i]);
-            tags[i] = TreeIndex::tag_of(key_hash<TIMED>(root_id, cohorts[TIMED ? i : 0]));
+            roots[i] = static_cast<uint64_t>(in.root_id[first + i]);
+            tags[i] = TreeIndex::tag_of(key_hash<TIMED>(roots[i], cohorts[TIMED ? i : 0]));
         }
         for (size_t i = 0; i < INDEX_AHEAD; ++i) tags[rows + i] = tags[rows - 1];
         for (size_t i = 0; i < INDEX_AHEAD; ++i) index_.fetch(tags[i]);
@@ -201,7 +203,7 @@ class CombineTable {
             const size_t row = first + i;
             if (!counts(row)) continue;
             const When when = TIMED ? When{cohorts[TIMED ? i : 0], in.event_ms[row]} : When{0, 0};
-            const uint32_t tree = find_or_insert<TIMED>(tags[i], static_cast<uint64_t>(in.root_id[row]), when);
+            const uint32_t tree = find_or_insert<TIMED>(tags[i], roots[i], when);
             cold_row[listed] = static_cast<uint32_t>(i);
             cold_tree[listed] = tree;
             listed += to_hot(row, hot_[tree]);

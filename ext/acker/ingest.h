@@ -418,7 +418,9 @@ class AckerCore {
     ACKER_NOINLINE bool apply(Stretch& stretch, size_t i) noexcept {
         const Rules& rules = RulesOf<P>::rules;
         Kind kind = static_cast<Kind>(static_cast<unsigned>(stretch.kinds[i]) % KIND_CODES);
+        // From this read of the root id alone: another thread may have changed the column since `fresh` was made.
         uint64_t h = arena.hash(static_cast<uint64_t>(stretch.roots[i]));
+        uint64_t fresh = (h & HASH_MASK) | static_cast<uint64_t>(nursery_) << TAG_SHIFT;
         Ref ref = arena.find(h);
         uint64_t word = ref ? ref.word() : 0;
         unsigned found = ref ? static_cast<unsigned>(word >> STATE_SHIFT) & 3 : NO_ENTRY;
@@ -436,7 +438,7 @@ class AckerCore {
         uint64_t value = static_cast<uint64_t>(stretch.values[i]) & rules.value_mask[finding];
         uint64_t val = (ref ? ref.val() : 0) ^ value;
         unsigned effect = finding * 2 + (val == 0);
-        uint64_t after = (word & rules.keep[effect]) | (stretch.fresh[i] & rules.take[effect]) | rules.set[effect];
+        uint64_t after = (word & rules.keep[effect]) | (fresh & rules.take[effect]) | rules.set[effect];
         bool known = found != NO_ENTRY, ends = rules.event[effect].reports != 0;
         if (!known && rules.event[effect].mask.start != 0 && !ends) {
             ref = arena.place(h, after & ~HASH_MASK);
