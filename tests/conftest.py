@@ -85,6 +85,13 @@ SERVERS: list[Server] = []  # those that run
 NO_SERVER = "no server "  # begins the reason of each skip
 
 
+def used(item):
+    """Return what of SHARED a test uses, also by a parameter that names it to `request.getfixturevalue`."""
+    asks = "request" in item.fixturenames and hasattr(item, "callspec")
+    names = [value for value in item.callspec.params.values() if isinstance(value, str)] if asks else []
+    return [name for name in SHARED if name in item.fixturenames or name in names]
+
+
 # First, since xdist reads the marks in the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
@@ -92,12 +99,6 @@ def pytest_collection_modifyitems(items):
 
     The longest groups begin first, so that no process is left with one of them at the end.
     """
-
-    def used(item):
-        """Return what of SHARED a test uses, also by a parameter that names it to `request.getfixturevalue`."""
-        asks = "request" in item.fixturenames and hasattr(item, "callspec")
-        names = [value for value in item.callspec.params.values() if isinstance(value, str)] if asks else []
-        return [name for name in SHARED if name in item.fixturenames or name in names]
 
     def group_of(item):
         return next((SHARED[name] for name in used(item)), str(item.path))
@@ -238,6 +239,8 @@ BEFORE = pytest.StashKey[Before]()
 @pytest.fixture(autouse=True)
 def _before(request):
     """What the test has to leave as it was. What is shared by several tests has been made by now."""
+    for name in used(request.node):  # a parameter may name a server that the test itself asks for
+        request.getfixturevalue(name)
     # The clients of Kafka and the JVM connect when they like, in threads of their own.
     ignored = {"socket", "pipe", "anon_inode"} if {"kafka", "spark"} & set(request.fixturenames) else ()
     if not request.node.get_closest_marker("leaves_behind"):
