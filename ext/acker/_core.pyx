@@ -276,8 +276,18 @@ cdef inline bint _plain(object column, int typenum, cnp.npy_intp rows) noexcept:
     )
 
 
+cdef enum:
+    _SLICE_ROWS = 1 << 20
+
+# How many rows a call applies at most. Python looks at signals between two calls: after some 20 to 80 ms.
+SLICE_ROWS = _SLICE_ROWS
+
+
 cdef bint _read_batch(kind, root_id, value, task_id, message_id, now_ms, Messages* messages, int64_t* now) noexcept:
-    """Whether all columns of a batch are plain; then `messages` points to them, and `now` is the clock."""
+    """Whether all columns of a batch are plain, and it is short enough for one call.
+
+    Then `messages` points to them, and `now` is the clock.
+    """
     cdef int overflow = 0
     if type(now_ms) is not int or not cnp.PyArray_CheckExact(kind) or cnp.PyArray_NDIM(<cnp.ndarray>kind) != 1:
         return False
@@ -297,7 +307,7 @@ cdef bint _read_batch(kind, root_id, value, task_id, message_id, now_ms, Message
     messages.task_id = <const int32_t*>_data(task_id)
     messages.message_id = <const int64_t*>_data(message_id)
     messages.rows = <size_t>rows
-    return True
+    return rows <= _SLICE_ROWS
 
 
 cdef bint _is_legal(const Messages& messages) noexcept nogil:
@@ -487,6 +497,30 @@ cdef int _look_at_oldest(
 
 
 @cython.final
+cdef class LastCall:
+    """What the last call of `ingest` or `rotate` returned: a signal's handler may raise before its caller has it."""
+
+    cdef object completions  # None: since then a call has begun
+    cdef size_t rows
+
+    cdef void begin(self) noexcept:
+        self.completions = None
+
+    cdef object end(self, size_t rows, object completions):
+        self.rows = rows
+        self.completions = completions
+        return completions
+
+    def take(self):
+        """Return rows and `Completions` of the last call, or None, and forget them."""
+        if self.completions is None:
+            return None
+        taken = (self.rows, self.completions)
+        self.completions = None
+        return taken
+
+
+@cython.final
 cdef class Core:
     """The native half of `acker.Acker`: the same calls, over columns that are plain arrays."""
 
@@ -495,11 +529,13 @@ cdef class Core:
     cdef SingleEntry single_entry
     cdef PublishedStats published
     cdef c_RotationWatch* watch
+    cdef readonly LastCall last_call
 
     def __cinit__(self, int protocol, unsigned buckets, object high_water, uint64_t seed, str kernel):
         cdef int64_t limit = -1 if high_water is None else high_water
         self.core = NULL
         self.watch = NULL
+        self.last_call = LastCall()
         _check_options(protocol, buckets)
         self.no_trees = _tree_columns(0)
         self.watch = new c_RotationWatch(_LONG_MS, _FEW, _MANY)
@@ -529,7 +565,7 @@ cdef class Core:
         """Apply a batch; return its `Completions`, or raise `AckerMemoryError` with those of the rows that are applied.
 
         Returns None, with nothing applied, if a column is not plain or a row is not legal: acker._engine.columns then
-        converts the columns or explains the error.
+        converts the columns or explains the error. And if there are more than SLICE_ROWS rows.
         """
         cdef Messages messages
         cdef size_t applied = 0
@@ -538,6 +574,7 @@ cdef class Core:
         if not _read_batch(kind, root_id, value, task_id, message_id, now_ms, &messages, &now):
             return None
         self.enter()
+        self.last_call.begin()
         try:
             if self.watch.look(now, <int64_t>self.core.arena.count(), self.core.open(), self.ended()):
                 self.look_at_oldest()
@@ -550,11 +587,12 @@ cdef class Core:
             columns = _take_finished(&self.core.finished) if self.core.finished.rows > 0 else self.no_trees
         finally:
             self.leave()
-        return _completions_or_error(columns, applied, messages.rows)
+        return self.last_call.end(messages.rows, _completions_or_error(columns, applied, messages.rows))
 
     def rotate(self, int64_t now_ms):
         """Empty death row; return the trees that timed out as `Completions`."""
         self.enter()
+        self.last_call.begin()
         try:
             columns = _tree_columns(<size_t>self.core.tracked_in(self.core.death_row()))
             roots = <int64_t*>_data(columns[0])
@@ -567,7 +605,7 @@ cdef class Core:
             cnp.PyArray_FILLWBYTE(columns[3], OUTCOME_TIMED_OUT)
         finally:
             self.leave()
-        return _completions(columns)
+        return self.last_call.end(0, _completions(columns))
 
     cdef int64_t ended(self) noexcept:
         return self.core.counters.acked + self.core.counters.failed

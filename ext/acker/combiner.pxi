@@ -73,6 +73,8 @@ cdef class CombineTable:
 
     cdef c_CombineTable table
     cdef bint timed
+    cdef readonly uint64_t added  # rows so far, of messages
+    cdef readonly uint64_t merged  # rows so far, of partials
 
     def __cinit__(self, uint64_t seed, bint resets, cohorts=None):
         cdef c_Cohorts by
@@ -133,6 +135,7 @@ cdef class CombineTable:
         messages.event_ms = self._event_ms(event_ms, messages.rows)
         with nogil:
             self.table.add(messages, &rows_applied)
+        self.added += rows_applied
         return rows_applied
 
     def merge(
@@ -166,6 +169,7 @@ cdef class CombineTable:
         partials.event_ms = self._event_ms(event_ms, rows)
         with nogil:
             self.table.merge(partials, &rows_applied)
+        self.merged += rows_applied
         return rows_applied
 
     def partials(self, uint32_t shards):

@@ -63,6 +63,7 @@ cdef class ShardedCore:
     cdef SingleEntry single_entry
     cdef PublishedStats published
     cdef c_RotationWatch* watch
+    cdef readonly LastCall last_call
 
     def __cinit__(
         self, unsigned shards, unsigned threads, int protocol, unsigned buckets, object high_water, uint64_t seed,
@@ -71,6 +72,7 @@ cdef class ShardedCore:
         cdef int64_t limit = -1 if high_water is None else high_water
         self.core = NULL
         self.watch = NULL
+        self.last_call = LastCall()
         _check_options(protocol, buckets)
         _expect("shards", shards, 1, c_SHARDS_MAX)
         _expect("threads", threads, 1, shards)
@@ -113,6 +115,7 @@ cdef class ShardedCore:
         if not _read_batch(kind, root_id, value, task_id, message_id, now_ms, &messages, &now):
             return None
         self.enter()
+        self.last_call.begin()
         try:
             if self.watch.look(now, <int64_t>self.core.count(), self.core.open(), self.ended()):
                 _look_at_oldest(self.watch, self.core.cores(), self.core.shards(), self.core.open(), self.ended())
@@ -127,7 +130,8 @@ cdef class ShardedCore:
             columns = self.take_finished() if self.core.finished_rows() > 0 else self.no_trees
         finally:
             self.leave()
-        return _completions_or_error(columns, messages.rows if applied == Applied.all else 0, messages.rows)
+        completions = _completions_or_error(columns, messages.rows if applied == Applied.all else 0, messages.rows)
+        return self.last_call.end(messages.rows, completions)
 
     cdef tuple take_finished(self):
         try:
@@ -147,6 +151,7 @@ cdef class ShardedCore:
     def rotate(self, int64_t now_ms):
         """Empty death row of all shards; return the trees that timed out as `Completions`."""
         self.enter()
+        self.last_call.begin()
         try:
             columns = _tree_columns(self.core.expiring())
             roots = <int64_t*>_data(columns[0])
@@ -159,7 +164,7 @@ cdef class ShardedCore:
             cnp.PyArray_FILLWBYTE(columns[3], OUTCOME_TIMED_OUT)
         finally:
             self.leave()
-        return _completions(columns)
+        return self.last_call.end(0, _completions(columns))
 
     cdef int64_t ended(self) noexcept:
         cdef Counters counters = self.core.counters()

@@ -16,8 +16,16 @@ _UInt32: TypeAlias = npt.NDArray[np.uint32]
 # root id, value, flags, track value, task id, message id
 _Partials: TypeAlias = tuple[_Int64, _Int64, _UInt8, _Int64, _Int32, _Int64, _Int64 | None]
 
+SLICE_ROWS: int
+
+@final
+class LastCall:
+    def take(self) -> tuple[int, Completions] | None: ...
+
 @final
 class Core:
+    @property
+    def last_call(self) -> LastCall: ...
     def __new__(cls, protocol: int, buckets: int, high_water: int | None, seed: int, kernel: str) -> Self: ...
     def ingest(
         self, kind: Any, root_id: Any, value: Any, task_id: Any, message_id: Any, now_ms: Any
@@ -38,6 +46,8 @@ class Core:
 
 @final
 class ShardedCore:
+    @property
+    def last_call(self) -> LastCall: ...
     def __new__(
         cls, shards: int, threads: int, protocol: int, buckets: int, high_water: int | None, seed: int, kernel: str
     ) -> Self: ...
@@ -85,6 +95,10 @@ class Gups:
 
 @final
 class CombineTable:
+    @property
+    def added(self) -> int: ...
+    @property
+    def merged(self) -> int: ...
     def __new__(cls, seed: int, resets: bool, cohorts: tuple[int, int] | None = None) -> Self: ...
     def __len__(self) -> int: ...
     @property

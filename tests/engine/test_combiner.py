@@ -329,7 +329,7 @@ def test_a_second_thread_is_refused(monkeypatch):
 
     class SlowTable:
         add, partials, nbytes = combiner._table.add, combiner._table.partials, combiner._table.nbytes
-        duplicates = 0
+        duplicates = added = 0
 
         def __len__(self):
             return 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self, SupportsIndex
 from acker._engine.columns import Columns, check_columns, check_now_ms, columns_from_arrow, find_root_id
 from acker._engine.completions import Completions
 from acker._engine.implementation import core, kernel
+from acker._engine.interrupts import slices, tell_ingested, tell_rotated
 from acker._engine.protocol import (
     INT64_MAX,
     PROTOCOLS,
@@ -108,12 +109,19 @@ class NativeAcker(ABC):
             The table could not grow; `rows_applied` leading rows took effect and `completions` are theirs.
         BusyError
             Another thread is inside this acker; nothing applied.
+        KeyboardInterrupt, and whatever else a signal's handler raises
+            Python looks at signals after every 2**20 rows. The exception has the attributes of `AckerMemoryError`:
+            `rows_applied` leading rows took effect, and `completions` are theirs.
 
         Notes
         -----
         Expected O(n). Releases the GIL.
         """
-        completions = self._core.ingest(kind, root_id, value, task_id, message_id, now_ms)
+        try:
+            completions = self._core.ingest(kind, root_id, value, task_id, message_id, now_ms)
+        except BaseException as error:
+            tell_ingested(error, self._core.last_call)
+            raise
         if completions is None:
             return self._ingest(check_columns(kind, root_id, value, task_id, message_id), check_now_ms(now_ms))
         return completions
@@ -133,10 +141,18 @@ class NativeAcker(ABC):
         return self._ingest(columns_from_arrow(batch), check_now_ms(now_ms))
 
     def _ingest(self, columns: Columns, now_ms: int) -> Completions:
-        completions = self._core.ingest(*columns, now_ms)
-        if completions is None:
-            raise ColumnValueError("a column changed after it was checked: another thread writes to it")
-        return completions
+        parts: list[Completions] = []
+        self._core.last_call.take()
+        try:
+            for part in slices(len(columns.root_id), columns):
+                completions = self._core.ingest(*part, now_ms)  # type: ignore[call-arg]
+                if completions is None:
+                    raise ColumnValueError("a column changed after it was checked: another thread writes to it")
+                parts.append(completions)
+            return parts[0] if len(parts) == 1 else Completions.concat(parts)
+        except BaseException as error:
+            tell_ingested(error, self._core.last_call, parts)
+            raise
 
     def rotate(self, *, now_ms: SupportsIndex = 0) -> Completions:
         """Empty death row, which becomes the nursery; return its trees as TIMED_OUT, in any order.
@@ -154,13 +170,21 @@ class NativeAcker(ABC):
             No memory for the result; nothing was removed.
         BusyError
             Another thread is inside this acker; nothing was removed.
+        KeyboardInterrupt, and whatever else a signal's handler raises
+            If it has an attribute `completions`, the rotation was done and these are its trees.
 
         Notes
         -----
         O(1) if the bucket is empty, otherwise one sweep over the table, which shrinks when little is left in it.
         Releases the GIL.
         """
-        return self._core.rotate(check_now_ms(now_ms))
+        now = check_now_ms(now_ms)
+        self._core.last_call.take()
+        try:
+            return self._core.rotate(now)
+        except BaseException as error:
+            tell_rotated(error, self._core.last_call)
+            raise
 
     def oldest(self, n: SupportsIndex = 10, *, now_ms: SupportsIndex | None = None) -> list[PendingTree]:
         """Return the `n` oldest trees, the oldest first, for a look when something hangs.

@@ -17,9 +17,10 @@ import numpy as np
 from acker._engine.columns import Columns, check_columns
 from acker._engine.completions import Completions
 from acker._engine.implementation import core
+from acker._engine.interrupts import slices, tell_applied
 from acker._engine.protocol import check_integer, check_seed
 from acker._engine.single_entry import SingleEntry
-from acker.errors import AckerMemoryError, ColumnTypeError, ColumnValueError
+from acker.errors import AckerMemoryError, BusyError, ColumnTypeError, ColumnValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -154,7 +155,6 @@ class Combiner:
         self._timed = cohorts is not None
         self._table = core.CombineTable(check_seed(seed), bool(resets), cohorts)
         self._entered = SingleEntry("Combiner")
-        self.messages = 0
         self.native_ns = 0
         self._publish()
 
@@ -199,10 +199,15 @@ class Combiner:
 
         Event times, in milliseconds, come along where the combiner has cohorts.
         """
-        with self._alone():
-            applied = self._clocked(self._table.add, (*columns, event_ms))
-            self.messages += applied
-        self._check_all_applied(applied, columns)
+        before = self._table.added
+        try:
+            with self._alone():
+                self._apply(self._table.add, (*columns, event_ms), len(columns.root_id))
+        except BusyError:
+            raise
+        except BaseException as error:
+            tell_applied(error, self._table.added - before)
+            raise
 
     def merge(self, partials: Partials) -> None:
         """Add the partials of another combiner.
@@ -218,9 +223,15 @@ class Combiner:
             raise ColumnValueError("event_ms: expected a column, since trees expire by event time")
         # Without expiry the time of a message does not matter.
         columns = checked if self._timed else checked._replace(event_ms=None)
-        with self._alone():
-            applied = self._clocked(self._table.merge, columns)
-        self._check_all_applied(applied, checked)
+        before = self._table.merged
+        try:
+            with self._alone():
+                self._apply(self._table.merge, columns, len(columns.root_id))
+        except BusyError:
+            raise
+        except BaseException as error:
+            tell_applied(error, self._table.merged - before)
+            raise
 
     def partials(self, shards: int = 1) -> list[Partials]:
         """Return everything gathered, split by `shard_of`: item i holds the trees of shard i.
@@ -280,6 +291,7 @@ class Combiner:
         """Update what `len` and `nbytes` return: other threads may ask while the table changes."""
         self._published_size = len(self._table)
         self._published_bytes = int(self._table.nbytes)
+        self.messages = self._table.added
         self.duplicates = self._table.duplicates
 
     def _clocked(self, native: Callable[..., Any], arguments: Sequence[Any]) -> Any:
@@ -288,11 +300,15 @@ class Combiner:
         self.native_ns += time.perf_counter_ns() - start
         return result
 
-    def _check_all_applied(self, applied: int, columns: Columns | Partials) -> None:
-        rows = len(columns.root_id)
-        if applied < rows:
-            text = f"out of memory after {applied} of {rows} rows, with {len(self)} roots held"
-            raise AckerMemoryError(text, applied, Completions.empty())
+    def _apply(self, native: Callable[..., int], columns: Sequence[Any], rows: int) -> None:
+        """Add or merge columns, slice by slice; AckerMemoryError where a slice could not be applied to its end."""
+        applied = 0
+        for part in slices(rows, columns):
+            done = self._clocked(native, part)
+            applied += done
+            if done < len(part[0]):
+                text = f"out of memory after {applied} of {rows} rows, with {len(self._table)} roots held"
+                raise AckerMemoryError(text, applied, Completions.empty())
 
 
 def xxh64(data: npt.NDArray[np.uint8], seed: int = 0) -> int:

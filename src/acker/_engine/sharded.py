@@ -49,7 +49,8 @@ class ShardedAcker(NativeAcker):
     After a batch they spin for about 50 microseconds, then sleep; they never hold the GIL.
 
     All shards apply a batch or, if memory is missing, none: memory is reserved before the first row. It is not touched,
-    and not counted in `nbytes`, until a table grows into it. So the ``rows_applied`` of an `AckerMemoryError` is 0. If
+    and not counted in `nbytes`, until a table grows into it. So the ``rows_applied`` of an `AckerMemoryError` is 0, or
+    a multiple of 2**20 where the batch has more rows: it is applied in slices, with a look at signals in between. If
     memory runs out in spite of the reserve, which takes more than a hundred root ids on one line of a table, `ingest`
     raises `UnusableError`: some shards have applied the batch, and the acker must be restored from a snapshot.
 

@@ -10,6 +10,7 @@ from acker._engine.plain.open_trees import OpenTreesTable, open_trees_bytes
 from acker._engine.plain.sharded import ShardedAcker
 
 __all__ = [
+    "SLICE_ROWS",
     "CombineTable",
     "OpenTreesTable",
     "ShardedAcker",
@@ -19,6 +20,9 @@ __all__ = [
     "shards_of",
     "xxh64",
 ]
+
+# As of the compiled module.
+SLICE_ROWS = 1 << 20
 
 
 def kernels() -> tuple[str, ...]:

@@ -62,6 +62,8 @@ class CombineTable:
         self._root_id, self._value, self._track_value, self._message_id = (np.zeros(0, np.int64) for _ in range(4))
         self._flags, self._task_id = np.zeros(0, np.uint8), np.zeros(0, np.int32)
         self.duplicates = 0
+        self.added = 0
+        self.merged = 0
 
     def __len__(self) -> int:
         return len(self._place)
@@ -102,6 +104,7 @@ class CombineTable:
             tasks = nothing.astype(np.int32) if task_id is None else task_id
             messages = nothing if message_id is None else message_id
             self._take_tracks(place[tracks], value[tracks], tasks[tracks], messages[tracks])
+        self.added += rows
         return rows
 
     def merge(
@@ -121,6 +124,7 @@ class CombineTable:
         np.bitwise_or.at(self._flags, place, flags & (FAILED | RESET))
         tracks = np.flatnonzero(flags & TRACKED)
         self._take_tracks(place[tracks], track_value[tracks], task_id[tracks], message_id[tracks])
+        self.merged += len(root_id)
         return len(root_id)
 
     def partials(self, shards: int) -> tuple[_Partials, _Int64]:
