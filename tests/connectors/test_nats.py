@@ -15,6 +15,7 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from acker.connectors import Outgoing
+from acker.connectors import nats as nats_module
 from acker.connectors.nats import JetStream, JetStreamPublisher
 from acker.errors import ArgumentValueError, ConnectionLostError, PublishError, SourceError
 
@@ -220,16 +221,19 @@ def test_a_lease_that_ends_unseen_is_told_when_the_message_comes_again(opened, a
     assert not source.holds(old) and source.holds(new)
 
 
-def test_a_renewal_that_the_server_does_not_confirm_is_a_lost_connection(opened, add, nats):
+def test_a_renewal_that_the_server_does_not_confirm_is_a_lost_connection(opened, add, nats, monkeypatch):
     add(b"a")
-    source = opened(lease_secs=1.0)
+    source = opened()
     (delivery,) = take(source, 1)
     lease_end = delivery.receipt.lease_end
+    monkeypatch.setattr(nats_module, "_ANSWER_SECS", 0.3)
     nats.pause()
-    with pytest.raises(ConnectionLostError):
-        source.extend([delivery])
+    try:
+        with pytest.raises(ConnectionLostError):
+            source.extend([delivery])
+    finally:
+        nats.resume()
     assert delivery.receipt.lease_end == lease_end
-    nats.resume()
     source.close()
 
 

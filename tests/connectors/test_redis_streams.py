@@ -371,12 +371,57 @@ def test_a_trimmed_entry_of_an_earlier_run_is_counted(client, stream, opened):
     assert source.trimmed_count == 1
 
 
-def test_an_entry_that_someone_else_acked_is_lost(client, stream, opened):
+@pytest.mark.parametrize("cause", ["XGROUP DELCONSUMER", "XACK"])
+def test_what_is_pending_for_nobody_is_taken_back_and_finished(client, stream, opened, caplog, cause):
+    ids = add(client, stream, 3)
+    source = opened(consumer="me")
+    found = take(source, 3)
+    if cause == "XACK":
+        client.xack(stream, GROUP, *ids)
+    else:
+        assert client.xgroup_delconsumer(stream, GROUP, "me") == 3
+    assert not pending(client, stream)
+    assert not source.extend(found)
+    assert "3 open messages" in caplog.text and "pending for nobody" in caplog.text
+    assert {row["consumer"] for row in pending(client, stream).values()} == {b"me"}
+    source.ack(found[:1])
+    source.release(found[1:2])
+    source.close()
+    assert values(take(opened(), 1)) == [1], "released to others"
+    # The third one is still pending for this consumer, with its lease.
+    assert set(pending(client, stream)) == set(ids[1:])
+
+
+def test_what_is_pending_for_nobody_is_released_to_others(client, stream, opened):
+    add(client, stream, 2)
+    source, other = opened(consumer="me"), opened()
+    found = take(source, 2)
+    client.xgroup_delconsumer(stream, GROUP, "me")
+    source.release(found)
+    look_for_idle(other)
+    assert values(take(other, 2)) == [0, 1]
+
+
+def test_what_others_have_done_after_the_lease_is_lost(client, stream, opened):
     ids = add(client, stream, 2)
     source = opened()
     found = take(source, 2)
     client.xack(stream, GROUP, ids[0])
+    for delivery in found:
+        delivery.receipt.renewed -= source.lease_secs
     assert source.extend(found) == found[:1]
+
+
+def test_a_consumer_begins_at_a_server_that_has_no_memory_left(client, stream, opened):
+    add(client, stream, 2)
+    opened().close()
+    before = client.config_get("maxmemory")["maxmemory"]
+    client.config_set("maxmemory", 1)
+    try:
+        found = take(opened(), 2)
+    finally:
+        client.config_set("maxmemory", before)
+    assert values(found) == [0, 1]
 
 
 # ---- connections ----------------------------------------------------------------------------------------------------

@@ -48,17 +48,33 @@ _PASSING: Final = (
 _PASSING_CODES: Final = ("BUSY ", "MISCONF", "NOGROUP", "NOREPLICAS", "UNBLOCKED")
 
 # Sets the idle time of the entries that still belong to this consumer. Answers for each id: 1 it does, 0 someone else
-# has it or is done with it, 2 it is neither pending nor in the stream. XCLAIM alone would take entries back from a
-# consumer that claimed them; and JUSTID leaves their count of deliveries as it is.
+# has it or will get it, 2 it is neither pending nor in the stream, 3 it was delivered and is pending for nobody. XCLAIM
+# alone would take entries back from a consumer that claimed them; and JUSTID leaves their count of deliveries as it is.
 _SET_IDLE: Final = """
 local claim, answer = {'XCLAIM', KEYS[1], ARGV[1], ARGV[2], '0'}, {}
+local function parts(id)
+  local ms, seq = string.match(id, '(%d+)-(%d+)')
+  return tonumber(ms), tonumber(seq)
+end
+local last_ms, last_seq = 0, 0
+for _, told in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local group = {}
+  for i = 1, #told, 2 do group[told[i]] = told[i + 1] end
+  if group.name == ARGV[1] then last_ms, last_seq = parts(group['last-delivered-id']) end
+end
+local function was_delivered(id)
+  local ms, seq = parts(id)
+  return ms < last_ms or ms == last_ms and seq <= last_seq
+end
 for i = 5, #ARGV do
   local id = ARGV[i]
   if redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1, ARGV[2])[1] then
     claim[#claim + 1] = id
     answer[i - 4] = 1
-  elseif redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)[1] or redis.call('XRANGE', KEYS[1], id, id)[1] then
+  elseif redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)[1] then
     answer[i - 4] = 0
+  elseif redis.call('XRANGE', KEYS[1], id, id)[1] then
+    answer[i - 4] = was_delivered(id) and 3 or 0
   else
     answer[i - 4] = 2
   end
@@ -190,28 +206,28 @@ class RedisStreams(Source):
         self._events = events
         self._link.open()
         for stream in self._streams:
-            # A group that is gone, with a server that lost its data, is made anew from the first entry on.
-            start = "0" if stream in self._opened else self._start
-            (reply,) = self._link.call(("XGROUP", "CREATE", stream, self._group, start, "MKSTREAM"))
-            if not isinstance(reply, redis.ResponseError):
-                again = stream in self._opened
-                _log.log(
-                    logging.WARNING if again else logging.INFO,
-                    "%s: group %r of stream %r %s, from %s on",
-                    self.name,
-                    self._group,
-                    stream,
-                    "was gone and is created again" if again else "is created",
-                    start,
-                )
-            elif not str(reply).startswith("BUSYGROUP"):
-                raise self._link.fault(reply)
+            self._make_group(stream)
             self._opened.add(stream)
             self._link.call(("EVAL", _SWEEP, "1", stream, self._group))  # An error is no harm: names stay.
         self._leases.renew_all()
         # A lost connection may have taken entries with it that were on their way.
         self._own = dict.fromkeys(self._streams, b"-")
         self._claim_due = 0.0
+
+    def _make_group(self, stream: str) -> None:
+        """Create the group where there is none. A server without memory refuses that, and still answers for a group."""
+        (reply,) = self._link.call(("XPENDING", stream, self._group))
+        again = stream in self._opened
+        if isinstance(reply, redis.ResponseError) and "NOGROUP" in str(reply):
+            # A group that is gone, with a server that lost its data, is made anew from the first entry on.
+            start = "0" if again else self._start
+            (reply,) = self._link.call(("XGROUP", "CREATE", stream, self._group, start, "MKSTREAM"))
+            if not isinstance(reply, redis.ResponseError):
+                level = logging.WARNING if again else logging.INFO
+                done = "was gone and is created again" if again else "is created"
+                _log.log(level, "%s: group %r of stream %r %s, from %s on", self.name, self._group, stream, done, start)
+        if isinstance(reply, redis.ResponseError) and not str(reply).startswith("BUSYGROUP"):
+            raise self._link.fault(reply)
 
     def close(self) -> None:
         """Send acks that wait, leave the group if nothing is pending, and disconnect."""
@@ -443,7 +459,7 @@ class _EntryLeases:
         """Begin leases anew; forget the deliveries that are lost, and return them."""
         lost = self._set_idle(deliveries, "IDLE", "0")
         if lost:
-            _log.warning("%s: %d leases are lost: other consumers have the entries", self._name, len(lost))
+            _log.warning("%s: %d leases are lost: others have the entries, or have done them", self._name, len(lost))
         return lost
 
     def end(self, deliveries: Sequence[Delivery]) -> None:
@@ -460,6 +476,7 @@ class _EntryLeases:
             now = time.monotonic()
             ids = [claim.entry_id for claim in claims]
             (answers,) = self._link.ask(("EVAL", _SET_IDLE, "1", stream, *self._who, option, number, *ids))
+            answers = self._take_back(stream, claims, answers, (option, number))
             trimmed = []
             for claim, answer in zip(claims, answers, strict=True):
                 if answer == 0:
@@ -479,6 +496,37 @@ class _EntryLeases:
                     ", ".join(trimmed[:5]),
                 )
         return lost
+
+    def _take_back(
+        self, stream: str, claims: Sequence[_EntryClaim], answers: Sequence[int], idle: tuple[str, str]
+    ) -> list[int]:
+        """Take back what is pending for nobody, though its lease is not over; return the answers after that.
+
+        Nobody can have claimed it, so somebody removed this consumer from the group, and its entries with it. Where the
+        lease may be over, another consumer has claimed and acked the entry.
+        """
+        sure_after = time.monotonic() - self._lease_secs
+        gone = [
+            claim.entry_id
+            for claim, answer in zip(claims, answers, strict=True)
+            if answer == 3 and claim.renewed > sure_after
+        ]
+        back: set[bytes] = set()
+        if gone:
+            (taken,) = self._link.ask(("XCLAIM", stream, *self._who, "0", *gone, *idle, "FORCE", "JUSTID"))
+            back.update(taken)
+            _log.warning(
+                "%s: %d open messages of stream %r were pending for nobody, as after XGROUP DELCONSUMER; %r has taken them"
+                " back",
+                self._name,
+                len(back),
+                stream,
+                self._who[1],
+            )
+        return [
+            answer if answer != 3 else int(claim.entry_id in back)
+            for claim, answer in zip(claims, answers, strict=True)
+        ]
 
 
 class RedisStreamsPublisher(Publisher):
