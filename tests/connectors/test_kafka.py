@@ -8,6 +8,7 @@ import uuid
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from acker.connectors import kafka_assignments
 from acker.connectors import kafka_membership as membership
@@ -337,6 +338,62 @@ def test_a_new_group_that_begins_at_the_end_misses_nothing_from_then_on(cluster,
     with Reader(make_source(cluster, topic, group, **settings)) as reader:
         reader.read(7)
         assert set(reader.open) == {*keys(topic, range(5, 9)), *keys(topic, range(3), 1)}
+
+
+def add_partitions(cluster, topic, count):
+    """Let a topic have so many partitions; return when the brokers show them."""
+    cluster.admin.create_partitions([NewPartitions(topic, count)])[topic].result(LONG)
+    wait_for(lambda: len(cluster.admin.list_topics(topic, timeout=LONG).topics[topic].partitions) == count)
+    # Its producer would not know them for a while.
+    cluster.producer = Cluster(cluster.url).producer
+
+
+def test_a_group_that_begins_at_the_end_misses_nothing_of_a_partition_that_is_added(cluster, group):
+    topic = cluster.topic()
+    cluster.write(topic, values(5))
+    settings = {"auto_offset_reset": None, "topic_metadata_refresh_interval_ms": 200}
+    with Reader(make_source(cluster, topic, group, **settings)) as reader:
+        wait_for(reader.partitions, reader.poll)
+        add_partitions(cluster, topic, 2)
+        cluster.write(topic, values(3), partition=1)  # before this member has noticed the partition
+        wait_for(lambda: len(reader.keys) >= 3, reader.poll)
+        assert reader.keys == keys(topic, range(3), 1)
+    add_partitions(cluster, topic, 3)
+    cluster.write(topic, values(2), partition=2)  # while no member is there
+    with Reader(make_source(cluster, topic, group, **settings)) as reader:
+        reader.read(5)
+        assert set(reader.open) == {*keys(topic, range(3), 1), *keys(topic, range(2), 2)}
+
+
+def test_a_group_that_begins_at_the_end_misses_nothing_of_a_topic_that_is_made_later(cluster, group):
+    name = f"later-{group}"
+    old, settings = cluster.topic(name=f"{name}-old"), {"auto_offset_reset": None}
+    cluster.write(old, values(3))
+    pattern = {"topic_metadata_refresh_interval_ms": 200}
+    with Reader(make_source(cluster, f"^{name}-.*", group, **settings | pattern)) as reader:
+        wait_for(reader.partitions, reader.poll)
+        new = cluster.topic(name=f"{name}-new")
+        cluster.write(new, values(3))
+        wait_for(lambda: len(reader.keys) >= 3, reader.poll)
+        assert reader.keys == keys(new, range(3))
+
+
+def test_two_members_of_a_new_group_agree_where_it_begins(cluster, group):
+    topic = cluster.topic(partitions=2)
+    for partition in range(2):
+        cluster.write(topic, values(5), partition=partition)
+    settings = {"auto_offset_reset": None}
+    with (
+        Reader(make_source(cluster, topic, group, **settings)) as one,
+        Reader(make_source(cluster, topic, group, **settings)) as other,
+    ):
+        both = lambda: [each.poll() for each in (one, other)]  # noqa: E731
+        wait_for(lambda: len(one.partitions()) == len(other.partitions()) == 1, both)
+        assert [cluster.committed(group, topic, partition) for partition in range(2)] == [5, 5]
+        for partition in range(2):
+            cluster.write(topic, values(1, 5), partition=partition)
+        wait_for(lambda: len(one.keys) + len(other.keys) >= 2, both)
+        assert {*one.keys, *other.keys} == {*keys(topic, [5]), *keys(topic, [5], 1)}
 
 
 def test_a_topic_that_was_made_anew_is_read_from_its_start(cluster, group):

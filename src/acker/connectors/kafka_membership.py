@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from acker.connectors.kafka_assignments import Assignment, Assignments, Commits, KafkaStats
 from acker.connectors.kafka_client import LOGGER, MISTAKES, KafkaFaults
+from acker.connectors.kafka_first_offsets import FirstOffsets
 from acker.connectors.source import Delivery, SourceEvents
 from acker.errors import AckerError, ConnectionLostError
 
@@ -92,6 +93,7 @@ class Membership:
         self._look_at = 0.0
         self._fault: BaseException | None = None
         self._is_closed = False
+        self._first_offsets = FirstOffsets(faults, options.connect_secs)
         self._commits = Commits(faults, stats, options.commit_secs, options.config.get("on_commit"))
         callbacks = {"error_cb": faults.on_error, "on_commit": self._commits.on_commit}
         try:
@@ -109,6 +111,7 @@ class Membership:
         plain = [topic for topic in self._options.topics if not topic.startswith("^")]
         self._faults.check_topics(self._client, plain, self._options.connect_secs)
         try:
+            self._first_offsets.begin(self._client)
             self._client.subscribe(
                 list(self._options.topics),
                 on_assign=self._guarded(self._assign),
@@ -275,7 +278,7 @@ class Membership:
 
     def _assign(self, partitions: Sequence[TopicPartition]) -> None:
         if self._options.starts_at_the_end:
-            self._pin(partitions)
+            self._first_offsets.commit(self._client, partitions)
         if self._options.is_incremental:
             self._client.incremental_assign(list(partitions))
         else:
@@ -283,21 +286,6 @@ class Membership:
         if self.is_paused and partitions:
             self._client.pause(list(partitions))
         self.assignments.begin(partitions)
-
-    def _pin(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commit the end of partitions that have no commit yet.
-
-        Otherwise, whoever reads them next, before the first commit, would begin at what is the end by then.
-        """
-        new = []
-        for place in self._client.committed(list(partitions), timeout=self._options.connect_secs):
-            if place.error is not None:
-                raise KafkaException(place.error)
-            if place.offset < 0:
-                place.offset = self._client.get_watermark_offsets(place, timeout=self._options.connect_secs)[1]
-                new.append(place)
-        if new:
-            self._client.commit(offsets=new, asynchronous=False)
 
     def _revoke(self, partitions: Sequence[TopicPartition]) -> None:
         ended = self.assignments.find(partitions)

@@ -1,0 +1,67 @@
+"""Where a Kafka consumer group begins that skips what its topics hold already (``auto.offset.reset=latest``).
+
+The client would begin at the end of each partition without a commit, whenever it gets one: then messages are skipped
+that came between two members, or before a new partition was noticed. So each partition gets a commit at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from acker.connectors.kafka_client import LOGGER, KafkaFaults
+
+
+class FirstOffsets:
+    """Commits the first offsets of partitions that have none.
+
+    A topic of which the group has no commit begins at its end, in all of its partitions. A partition that is added
+    later, or a topic that is made while this member is at work, begins with its first message: its messages came after
+    the group's begin.
+
+    Parameters
+    ----------
+    faults : KafkaFaults
+    secs : float
+        For each answer of a broker.
+    """
+
+    def __init__(self, faults: KafkaFaults, secs: float) -> None:
+        self._faults = faults
+        self._secs = secs
+        self._old_topics: frozenset[str] = frozenset()
+
+    def begin(self, client: Consumer) -> None:
+        """Note the topics that exist before this member joins its group."""
+        self._old_topics = frozenset(client.list_topics(timeout=self._secs).topics)
+
+    def commit(self, client: Consumer, partitions: Iterable[TopicPartition]) -> None:
+        """Commit first offsets for the topics of partitions that this member gets.
+
+        Raises
+        ------
+        KafkaException
+        """
+        assigned: dict[str, set[int]] = {}
+        for place in partitions:
+            assigned.setdefault(place.topic, set()).add(place.partition)
+        new = [place for topic, numbers in assigned.items() for place in self._without_commit(client, topic, numbers)]
+        if new:
+            client.commit(offsets=new, asynchronous=False)
+
+    def _without_commit(self, client: Consumer, topic: str, assigned: set[int]) -> Sequence[TopicPartition]:
+        """Return the partitions of a topic that have no commit, each with the offset to begin at."""
+        numbers = sorted(assigned | set(client.list_topics(topic, timeout=self._secs).topics[topic].partitions))
+        places = client.committed([TopicPartition(topic, number) for number in numbers], timeout=self._secs)
+        for place in places:
+            if place.error is not None:
+                raise KafkaException(place.error)
+        new = [place for place in places if place.offset < 0]
+        is_late = len(new) < len(places) or topic not in self._old_topics
+        for place in new:
+            place.offset = client.get_watermark_offsets(place, timeout=self._secs)[0 if is_late else 1]
+        if new and is_late:
+            named = ", ".join(f"{topic}/{place.partition}" for place in new)
+            LOGGER.info("%s: %s came after the group's begin; it reads all of it", self._faults.name, named)
+        return new
