@@ -516,8 +516,8 @@ class _EntryLeases:
             (taken,) = self._link.ask(("XCLAIM", stream, *self._who, "0", *gone, *idle, "FORCE", "JUSTID"))
             back.update(taken)
             _log.warning(
-                "%s: %d open messages of stream %r were pending for nobody, as after XGROUP DELCONSUMER; %r has taken them"
-                " back",
+                "%s: %d open messages of stream %r were pending for nobody, as after XGROUP DELCONSUMER; %r has taken"
+                " them back",
                 self._name,
                 len(back),
                 stream,
@@ -567,14 +567,14 @@ class RedisStreamsPublisher(Publisher):
         self._stream, self._field = stream, field
         self._trim = () if maxlen is None else ("MAXLEN", "~", str(maxlen))
         self._replicas, self._wait = replicas, ("WAIT", str(replicas), str(int(replicas_secs * 1000)))
-        self.name = f"Redis stream {stream!r}"
+        super().__init__(f"Redis stream {stream!r}")
         self._link = _RedisLink(self.name, server, options)
 
-    def open(self) -> None:
+    def connect(self) -> None:
         """Connect."""
         self._link.open()
 
-    def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+    def write(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Add entries with XADD, many at a time, and wait for the server's answer to each."""
         outcomes: list[Exception | None] = []
         for begin in range(0, len(messages), _BATCH):
@@ -601,7 +601,7 @@ class RedisStreamsPublisher(Publisher):
             outcomes = [outcome or PublishError(f"{self.name}: {had}") for outcome in outcomes]
         return outcomes
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         """Disconnect."""
         self._link.close()
 
