@@ -59,21 +59,33 @@ class BusyError(AckerError, RuntimeError):
 
 
 class ForkedError(BusyError):
-    """The process was forked while a thread of its parent used the acker, so the copy here may be half-written.
+    """The process was forked while its parent used the object, so the copy here refuses every call.
 
-    That thread does not exist here and never finishes, so the copy refuses every call.
+    A thread that was inside an acker does not exist here and never finishes; a connection to a broker is the parent's.
+
+    Parameters
+    ----------
+    what : str
+        What the object is.
+    holder : int
+    mend : str
+        What to do instead.
 
     Attributes
     ----------
     holder : int
-        The id of the process whose thread was inside.
+        The id of the process that uses the object.
     """
 
-    def __init__(self, what: str, holder: int) -> None:
+    def __init__(
+        self,
+        what: str,
+        holder: int,
+        mend: str = "restore a snapshot here, make a new one after the fork, or fork while no thread is inside",
+    ) -> None:
         super().__init__(
             f"this {what} was held by a thread of process {holder} when process {os.getpid()} was forked from it: the"
-            " copy here may be half-written and can never be used; restore a snapshot here, make a new one after the"
-            " fork, or fork while no thread is inside"
+            f" copy here may be half-written and can never be used; {mend}"
         )
         self.holder = holder
 

@@ -13,6 +13,7 @@ ONE_OF_EACH_PROMISE = {
     "a_close_gives_back_what_is_not_done",
     "a_commit_never_passes_an_open_message",
     "a_dead_letter_is_confirmed_before_the_ack",
+    "a_forked_process_leaves_a_publisher_to_its_parent",
     "a_message_is_acked_when_its_last_descendant_is_done",
     "a_mistake_ends_the_consumer_with_an_error",
     "a_publisher_connects_again",
@@ -27,6 +28,7 @@ ONE_OF_EACH_PROMISE = {
     "outcomes_of_a_lost_connection_settle_no_other_message",
     "outcomes_of_a_lost_lease_are_dropped",
     "the_brokers_own_place_keeps_dead_letters",
+    "threads_share_a_publisher",
     "two_consumers_share_a_queue",
     "what_a_publisher_confirms_arrives",
 }

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,6 +49,62 @@ def test_a_file_opens_with_its_first_message_too(tmp_path):
     letters.close()
     assert letters.publish([Outgoing(b"lamp")]) == [None]
     letters.close()
+
+
+@pytest.mark.parametrize("act", ["moves", "removes", "replaces"])
+def test_a_file_that_somebody_moves_or_removes_is_made_anew(tmp_path, act, caplog):
+    path, elsewhere = tmp_path / "letters", tmp_path / "letters.1"
+    with DeadLetterFile(path) as letters:
+        letters.publish([Outgoing(b"lamp")])
+        if act == "removes":
+            path.unlink()
+        else:
+            path.rename(elsewhere)
+        if act == "replaces":
+            path.write_text("")
+        assert letters.publish([Outgoing(b"desk")]) == [None]
+        assert letters.publish([Outgoing(b"chair")]) == [None]
+    assert [line["value"] for line in lines(path)] == ["desk", "chair"]
+    assert caplog.text.count("was moved or removed") == 1
+
+
+def test_a_file_that_is_removed_while_letters_are_written_is_made_anew(tmp_path, monkeypatch):
+    path = tmp_path / "letters"
+    sync = os.fsync
+
+    def remove_and_sync(descriptor):
+        sync(descriptor)
+        if len(lines(path)) == 2:
+            path.unlink()
+
+    with DeadLetterFile(path) as letters:
+        letters.publish([Outgoing(b"lamp")])
+        monkeypatch.setattr(os, "fsync", remove_and_sync)
+        assert letters.publish([Outgoing(b"desk")]) == [None]
+    assert [line["value"] for line in lines(path)] == ["desk"]
+
+
+def test_a_file_whose_folder_is_gone_refuses_letters(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with DeadLetterFile(folder / "letters") as letters:
+        letters.publish([Outgoing(b"lamp")])
+        shutil.rmtree(folder)
+        (answer,) = letters.publish([Outgoing(b"desk")])
+        assert isinstance(answer, PublishError) and "No such file" in str(answer)
+        folder.mkdir()
+        assert letters.publish([Outgoing(b"desk")]) == [None]
+
+
+def test_a_line_without_an_end_gets_one(tmp_path):
+    path = tmp_path / "letters"
+    path.write_bytes(b'{"value": "la')
+    with DeadLetterFile(path) as letters:
+        assert letters.publish([Outgoing(b"desk")]) == [None]
+        assert letters.publish([Outgoing(b"chair")]) == [None]
+    torn, *whole = path.read_text().splitlines()
+    assert torn == '{"value": "la'
+    assert [json.loads(line)["value"] for line in whole] == ["desk", "chair"]
 
 
 def test_a_file_that_cannot_be_written_is_a_mistake(tmp_path):
@@ -104,13 +162,13 @@ class Flaky(DeadLetterFile):
         self.calls = 0
         self.refused = set()
 
-    def publish(self, messages):
+    def write(self, messages):
         self.calls += 1
         if self.calls == 1:
             raise ZeroDivisionError("a bug")
         new = {message.value for message in messages} - self.refused
         self.refused |= new
-        super().publish([message for message in messages if message.value not in new])
+        super().write([message for message in messages if message.value not in new])
         return [PublishError("no room") if message.value in new else None for message in messages]
 
 
@@ -182,8 +240,8 @@ class Picky(MemoryPublisher):
         super().__init__()
         self._answer = answer
 
-    def publish(self, messages):
-        faults = super().publish(messages)
+    def write(self, messages):
+        faults = super().write(messages)
         return [
             self._answer() if message.value == b"1" else each for message, each in zip(messages, faults, strict=True)
         ]
@@ -220,8 +278,8 @@ def test_a_dead_letter_that_no_one_takes_does_not_stop_the_others(answer, monkey
 class Forgetful(MemoryPublisher):
     """Answers once for fewer messages than it got."""
 
-    def publish(self, messages):
-        faults = super().publish(messages)
+    def write(self, messages):
+        faults = super().write(messages)
         return faults[1:] if self.calls["publish"] == 1 else faults
 
 

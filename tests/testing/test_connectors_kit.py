@@ -203,6 +203,8 @@ NEEDS = {
     "outcomes_of_a_lost_lease_are_dropped": "take_back",
     "a_publisher_opens_and_closes_in_any_order": "publisher",
     "what_a_publisher_confirms_arrives": "publisher",
+    "threads_share_a_publisher": "publisher",
+    "a_forked_process_leaves_a_publisher_to_its_parent": "publisher",
     "a_publisher_connects_again": "publisher",
     "a_refused_message_has_an_error": "publisher_to_nowhere",
 }

@@ -179,7 +179,7 @@ class Consumer:
 
     def _refuse_fork(self) -> None:
         if self.process != os.getpid():
-            raise ForkedError("Consumer", self.process)
+            raise ForkedError("Consumer", self.process, "make a Consumer in each process")
 
     def stop(self) -> None:
         """Take no new messages: iterations end. Signal handlers may call it."""

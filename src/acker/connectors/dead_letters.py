@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import queue
+import stat
 import threading
 import time
 import weakref
@@ -21,6 +22,8 @@ from acker.connectors.options import IntakeOptions
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.errors import AckerError, PublishError, SourceError
 from acker.topology.backoff import backoff
+
+logger: Final = logging.getLogger("acker.connectors")
 
 _BATCH_MAX: Final = 100
 _BACKOFF_SECS: Final = 0.5
@@ -199,7 +202,8 @@ class DeadLetterWriter:
 class DeadLetterFile(Publisher):
     """Dead letters as lines of JSON in a file, synced to the disk before they count as written.
 
-    Each line holds ``value`` as text if it is UTF-8, else ``value_base64``; and ``headers``.
+    Each line holds ``value`` as text if it is UTF-8, else ``value_base64``; and ``headers``. If somebody moves or
+    removes the file, the next letter goes to a new one. A last line without an end, as after a power cut, gets one.
 
     Parameters
     ----------
@@ -209,10 +213,10 @@ class DeadLetterFile(Publisher):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
-        self.name = f"file {self._path}"
+        super().__init__(f"file {self._path}")
         self._file: BinaryIO | None = None
 
-    def open(self) -> None:
+    def connect(self) -> None:
         """Open the file.
 
         Raises
@@ -220,32 +224,57 @@ class DeadLetterFile(Publisher):
         SourceError
             It cannot be written.
         """
-        self.close()
+        self.disconnect()
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as fault:
             raise SourceError(f"{self.name}: {fault.strerror}") from fault
         self._file = os.fdopen(descriptor, "ab", buffering=0)
         sync_folder(self._path.parent)
 
-    def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+    def write(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Append messages; see `Publisher`. After a fault, as of a full disk, the file has its former length."""
-        if self._file is None:
-            self.open()
-        file = self._file
-        assert file is not None
-        before = os.fstat(file.fileno()).st_size
-        lines = memoryview(b"".join(json_line(message) for message in messages))
+        lines = b"".join(json_line(message) for message in messages)
         try:
-            while lines:
-                lines = lines[file.write(lines) :]
-            os.fsync(file.fileno())
+            while not self._append(self._file_at_path(), lines):
+                pass  # The file was removed meanwhile.
+        except SourceError as fault:
+            return [PublishError(str(fault))] * len(messages)
         except OSError as fault:
-            os.ftruncate(file.fileno(), before)
             return [PublishError(f"{self.name}: {fault.strerror}; make room, or give another path")] * len(messages)
         return [None] * len(messages)
 
-    def close(self) -> None:
+    def _file_at_path(self) -> BinaryIO:
+        """Return the file that is at the path now: what is written to another one is nowhere, or soon."""
+        if self._file is not None:
+            try:
+                is_there = os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
+            except FileNotFoundError:
+                is_there = False
+            if not is_there:
+                logger.warning("%s was moved or removed; the next dead letters go to a new one", self.name)
+                self.disconnect()
+        if self._file is None:
+            self.connect()
+        assert self._file is not None
+        return self._file
+
+    def _append(self, file: BinaryIO, lines: bytes) -> bool:
+        """Write lines to the disk; return False if the file has no name any more. After a fault nothing is written."""
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode) and status.st_size and os.pread(file.fileno(), 1, status.st_size - 1) != b"\n":
+            lines = b"\n" + lines
+        left = memoryview(lines)
+        try:
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+        except OSError:
+            os.ftruncate(file.fileno(), status.st_size)
+            raise
+        return os.fstat(file.fileno()).st_nlink > 0
+
+    def disconnect(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()

@@ -337,7 +337,7 @@ class Handle:
         """End, if it has not ended yet; return whether that was so."""
         tree = self._tree
         if tree.owner.process != _Process.id:
-            raise ForkedError("message", tree.owner.process)
+            raise ForkedError("message", tree.owner.process, "end it in the process that got it")
         with tree.lock:
             if self._is_ended:
                 return False

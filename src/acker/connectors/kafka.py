@@ -182,7 +182,7 @@ class KafkaPublisher(Publisher):
             raise ArgumentValueError(f"topic: expected the name of a topic, got {topic!r}")
         if settings.get("transactional.id"):
             raise ArgumentValueError("config: 'transactional.id' is set; this publisher confirms messages one by one")
-        self.name = f"Kafka {names_of([topic])}"
+        super().__init__(f"Kafka {names_of([topic])}")
         self._topic = topic
         self._timeout_secs = timeout_secs
         self._connect_secs = connect_secs
@@ -195,9 +195,9 @@ class KafkaPublisher(Publisher):
         self._config = self._faults.guarded(settings) | {"error_cb": self._faults.on_error}
         self._producer: Producer | None = None
 
-    def open(self) -> None:
+    def connect(self) -> None:
         """Connect, and look for the topic."""
-        self.close()
+        self.disconnect()
         self._faults.begin()
         try:
             producer = Producer(self._config)
@@ -206,11 +206,11 @@ class KafkaPublisher(Publisher):
         self._faults.check_topics(producer, [self._topic], self._connect_secs)
         self._producer = producer
 
-    def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+    def write(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Write messages; return for each None, or why it is not confirmed."""
         if self._producer is None:
             try:
-                self.open()
+                self.connect()
             except AckerError as fault:
                 return [PublishError(str(fault)) for _ in messages]
         producer = self._producer
@@ -226,7 +226,7 @@ class KafkaPublisher(Publisher):
             answers = [PublishError(f"{each}; {why}") if each is not None else None for each in answers]
         if self._faults.fatal is not None:
             LOGGER.warning("%s: the client can be used no more; the next messages get a new one", self.name)
-            self.close()
+            self.disconnect()
         return answers
 
     def _produce(
@@ -265,7 +265,7 @@ class KafkaPublisher(Publisher):
     def _failure(self, message: Outgoing, why: str) -> PublishError:
         return PublishError(f"Kafka topic {message.to or self._topic!r}: {why}")
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         """Disconnect."""
         producer, self._producer = self._producer, None
         if producer is not None:

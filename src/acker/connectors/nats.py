@@ -349,14 +349,14 @@ class JetStreamPublisher(Publisher):
         **options: Any,
     ) -> None:
         self._subject, self._stream, self._answer_secs = subject, stream, answer_secs
-        self.name = f"JetStream subject {subject!r}"
+        super().__init__(f"JetStream subject {subject!r}")
         self._link = _NATSLink(self.name, servers, options)
 
-    def open(self) -> None:
+    def connect(self) -> None:
         """Connect."""
         self._link.open()
 
-    def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+    def write(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Publish messages, and wait for the answers."""
         outcomes: list[Exception | None] = []
         for begin in range(0, len(messages), _BATCH):
@@ -384,7 +384,7 @@ class JetStreamPublisher(Publisher):
             return PublishError(f"{self.name}: {self._link.text_of(error)}")
         return None
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         """Disconnect."""
         self._link.close()
 

@@ -317,15 +317,15 @@ class PostgreSQLPublisher(Publisher):
     """
 
     def __init__(self, conninfo: str = "", *, table: str = _TABLE, create: bool = False, **options: Any) -> None:
-        self.name = f"PostgreSQL table {table!r}"
+        super().__init__(f"PostgreSQL table {table!r}")
         self._table, self._create = table, create
         self._link = _SQLLink(self.name, conninfo, options, _ANSWER_SECS_MAX)
 
-    def open(self) -> None:
+    def connect(self) -> None:
         """Connect, and look at the table."""
         self._link.open_for(self._table, create=self._create)
 
-    def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+    def write(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Insert rows, many in a transaction; where the server refuses one of them, each by itself."""
         outcomes: list[Exception | None] = [None] * len(messages)
         for table, numbers in _batches(messages):
@@ -354,7 +354,7 @@ class PostgreSQLPublisher(Publisher):
             return unconfirmed
         return None
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         """Disconnect."""
         self._link.close()
 

@@ -6,10 +6,14 @@
 from __future__ import annotations
 
 import abc
+import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
+
+from acker.errors import BusyError, ForkedError
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,10 +37,56 @@ class Outgoing:
     to: str | None = None
 
 
-class Publisher(abc.ABC):
-    """Writes messages to one broker. One thread at a time calls its methods; it may be another one for each call.
+class _OneThread:
+    """Lets one thread in at a time, of the process that was the first to come; a pickled copy begins anew.
 
-    `open` and `close` are called by `with`, too.
+    Attributes
+    ----------
+    is_foreign : bool
+        Whether it belongs to another process, from which this one was forked.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.RLock()
+        self._is_inside = False
+        self._process: int | None = None
+
+    def __reduce__(self) -> tuple[type[_OneThread], tuple[str]]:
+        return _OneThread, (self._name,)
+
+    @property
+    def is_foreign(self) -> bool:
+        return self._process not in (None, os.getpid())
+
+    def __enter__(self) -> None:
+        if self._process is None:
+            self._process = os.getpid()
+        elif self.is_foreign:  # Before the lock, which a thread of the other process may have held.
+            raise ForkedError(f"publisher of {self._name}", self._process, "make a publisher in each process")
+        self._lock.acquire()
+        if self._is_inside:
+            self._lock.release()
+            raise BusyError(f"{self._name}: a signal's handler calls the publisher that it has interrupted")
+        self._is_inside = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_inside = False
+        self._lock.release()
+
+
+class Publisher(abc.ABC):
+    """Writes messages to one broker. `open` and `close` are called by `with`, too.
+
+    Threads may share a publisher: each call waits until the others have ended. Processes may not: one that is forked
+    from the process that uses it makes its own. A subclass calls `super().__init__` and writes `connect`, `write` and
+    `disconnect`, which are called by one thread at a time; it may be another one for each call.
+
+    Parameters
+    ----------
+    name : str
 
     Attributes
     ----------
@@ -44,9 +94,10 @@ class Publisher(abc.ABC):
         Names the publisher in logs and reports, without secrets.
     """
 
-    name: str
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._one_thread = _OneThread(name)
 
-    @abc.abstractmethod
     def open(self) -> None:
         """Connect.
 
@@ -56,9 +107,12 @@ class Publisher(abc.ABC):
             A mistake in the configuration.
         ConnectionLostError
             The broker cannot be reached now.
+        ForkedError
+            The process that uses this publisher is another one.
         """
+        with self._one_thread:
+            self.connect()
 
-    @abc.abstractmethod
     def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Write messages, and wait until the broker has answered for each, or a timeout is over.
 
@@ -68,12 +122,36 @@ class Publisher(abc.ABC):
         -------
         list of Exception or None
             One for each message: None when the broker has confirmed it; else a `PublishError` that says why not. Such
-            a message may have been written nevertheless. Nothing else is raised for a fault of broker or network.
+            a message may have been written nevertheless.
+
+        Raises
+        ------
+        ForkedError
+            The process that uses this publisher is another one. Nothing is raised for a fault of broker or network.
         """
+        with self._one_thread:
+            return self.write(messages)
+
+    def close(self) -> None:
+        """Disconnect. It raises nothing, and may be called again or before `open`.
+
+        In a forked process it does nothing: the connection belongs to the other process.
+        """
+        if not self._one_thread.is_foreign:
+            with self._one_thread:
+                self.disconnect()
 
     @abc.abstractmethod
-    def close(self) -> None:
-        """Disconnect. It raises nothing, and may be called again or before `open`."""
+    def connect(self) -> None:
+        """Do the work of `open`."""
+
+    @abc.abstractmethod
+    def write(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+        """Do the work of `publish`."""
+
+    @abc.abstractmethod
+    def disconnect(self) -> None:
+        """Do the work of `close`."""
 
     def __enter__(self) -> Self:
         self.open()

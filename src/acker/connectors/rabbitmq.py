@@ -361,7 +361,7 @@ class RabbitMQPublisher(Publisher):
             raise ArgumentValueError(f"properties: the publisher sets {', '.join(sorted(reserved))} itself")
         if declare is not None and (exchange or not routing_key):
             raise ArgumentValueError("declare: expected a routing_key, the name of the queue, and no exchange")
-        self.name = f"RabbitMQ exchange {exchange!r}" if exchange else f"RabbitMQ queue {routing_key!r}"
+        super().__init__(f"RabbitMQ exchange {exchange!r}" if exchange else f"RabbitMQ queue {routing_key!r}")
         self._parameters = parse_parameters(parameters)
         self._exchange = exchange
         self._routing_key = routing_key
@@ -377,11 +377,11 @@ class RabbitMQPublisher(Publisher):
         self._waiting: dict[int, int] = {}
         self._results: list[Exception | None] = []
 
-    def open(self) -> None:
+    def connect(self) -> None:
         """Connect; see `Publisher.open`."""
         if self._link is not None and self._link.fault is None:
             return
-        self.close()
+        self.disconnect()
         link = Link(self._parameters, self.name)
         try:
             link.open()
@@ -401,7 +401,7 @@ class RabbitMQPublisher(Publisher):
         self._first_waiting = 1
         self._link = link
 
-    def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+    def write(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Publish messages, and wait for the confirms of all; see `Publisher.publish`."""
         results: list[Exception | None] = [None] * len(messages)
         if not messages:
@@ -415,12 +415,12 @@ class RabbitMQPublisher(Publisher):
         self._waiting = {}
         if not fault:
             return results
-        self.close()
+        self.disconnect()
         if _PRECONDITION_FAILED in fault and len(unconfirmed) > 1:
             # The broker refuses one of them, too large for example, and has not looked at those behind it.
             half = len(unconfirmed) // 2
             for part in (unconfirmed[:half], unconfirmed[half:]):
-                for index, result in zip(part, self.publish([messages[each] for each in part]), strict=True):
+                for index, result in zip(part, self.write([messages[each] for each in part]), strict=True):
                     results[index] = result
             return results
         for index in unconfirmed:
@@ -433,8 +433,8 @@ class RabbitMQPublisher(Publisher):
             try:
                 self._link.step(0.0)
             except AckerError:
-                self.close()
-        self.open()
+                self.disconnect()
+        self.connect()
 
     def _publish(self, link: Link | None, messages: Sequence[Outgoing], results: list[Exception | None]) -> str:
         """Write messages and wait; return why some in `self._waiting` are not confirmed, or nothing."""
@@ -498,7 +498,7 @@ class RabbitMQPublisher(Publisher):
             if refused and index is not None:
                 self._results[index] = PublishError(f"{self.name}: the broker has refused the message (basic.nack)")
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         """Disconnect; see `Publisher.close`."""
         link, self._link = self._link, None
         if link is not None:

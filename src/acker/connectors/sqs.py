@@ -283,14 +283,14 @@ class SQSPublisher(Publisher):
 
     def __init__(self, queue_url: str, *, batch_bytes_max: int = _BATCH_BYTES_MAX, **options: Any) -> None:
         self._url, self._bytes_max = queue_url, batch_bytes_max
-        self.name = f"SQS queue {queue_url.rpartition('/')[2]!r}"
+        super().__init__(f"SQS queue {queue_url.rpartition('/')[2]!r}")
         self._link = _SQSLink(self.name, queue_url, options)
 
-    def open(self) -> None:
+    def connect(self) -> None:
         """Look for the queue."""
         self._link.open()
 
-    def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+    def write(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Send messages, and read SQS's answer to each."""
         outcomes: list[Exception | None] = [None] * len(messages)
         for url, entries in self._batches(messages):
@@ -328,7 +328,7 @@ class SQSPublisher(Publisher):
             return {int(entry["Id"]): fault for entry in entries}
         return {int(entry["Id"]): PublishError(f"{self.name}: {_Code(entry)}") for entry in failed}
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         """Disconnect."""
         self._link.close()
 

@@ -31,11 +31,11 @@ class Numbers(ReliableSpout):
 class SlowFile(DeadLetterFile):
     """A publisher of one message at a time, so that many wait for it when the micro-batch ends."""
 
-    def publish(self, messages):
+    def write(self, messages):
         answers = []
         for message in messages:
             time.sleep(0.01)
-            answers += super().publish([message])
+            answers += super().write([message])
         return answers
 
 

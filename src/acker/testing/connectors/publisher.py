@@ -40,14 +40,13 @@ class MemoryPublisher(Publisher):
     """
 
     def __init__(self, broker: MemoryBroker | None = None, *, name: str = "memory publisher") -> None:
-        self.name = name
+        super().__init__(name)
         self.published: list[Outgoing] = []
         self.calls: Counter[str] = Counter()
         self._broker = broker
         self._plan = _Plan()
         self._plan.going.set()
         self._opened = False
-        self._lock = threading.Lock()
 
     def refuse(self, count: int = 1) -> None:
         """Refuse the next so many messages; they are not written."""
@@ -69,7 +68,7 @@ class MemoryPublisher(Publisher):
         """End `block`."""
         self._plan.going.set()
 
-    def open(self) -> None:
+    def connect(self) -> None:
         """Connect."""
         self.calls["open"] += 1
         if self._plan.unreachable:
@@ -77,18 +76,13 @@ class MemoryPublisher(Publisher):
             raise ConnectionLostError(f"{self.name}: cannot be reached")
         self._opened = True
 
-    def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+    def write(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Write messages."""
-        if not self._lock.acquire(blocking=False):
-            raise AssertionError("publish was called by two threads at a time")
-        try:
-            self.calls["publish"] += 1
-            self._plan.going.wait()
-            return [self._write(message) for message in messages]
-        finally:
-            self._lock.release()
+        self.calls["publish"] += 1
+        self._plan.going.wait()
+        return [self._write(message) for message in messages]
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         """Disconnect."""
         self.calls["close"] += 1
         self._opened = False

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+import os
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NoReturn
 
 from acker.connectors.publisher import Outgoing, Publisher
-from acker.errors import PublishError, SourceError
+from acker.errors import ForkedError, PublishError, SourceError
 from acker.testing.connectors.consumer_run import ConsumerRun, ack_all, consume_rest, wait_until
-from acker.testing.connectors.harness import SourceHarness
+from acker.testing.connectors.harness import NotApplicable, SourceHarness
 from acker.testing.connectors.scenarios.registry import Scenario, numbered
 
 
@@ -40,6 +43,54 @@ def what_a_publisher_confirms_arrives(harness: SourceHarness) -> None:
         ack_all(run.messages)
         run.wait_empty()
         assert len(run.messages) == len(values)
+
+
+def threads_share_a_publisher(harness: SourceHarness) -> None:
+    """What is confirmed to one of several threads is there, once."""
+    count = 15
+    with harness.publisher() as publisher, ThreadPoolExecutor(8) as pool:
+
+        def publish(thread: int) -> list[Exception | None]:
+            values = numbered(count, first=thread * count)
+            return [answer for value in values for answer in publisher.publish([Outgoing(value)])]
+
+        answers = [answer for answers in pool.map(publish, range(8)) for answer in answers]
+    assert answers == [None] * 8 * count, [answer for answer in answers if answer is not None][:3]
+    with ConsumerRun(harness) as run:
+        run.wait_for(numbered(8 * count))
+        ack_all(run.messages)
+        run.wait_empty()
+        assert len(run.messages) == 8 * count
+
+
+def a_forked_process_leaves_a_publisher_to_its_parent(harness: SourceHarness) -> None:
+    """There `publish` is refused and `close` closes nothing; the parent publishes on."""
+    harness.needs("publisher")
+    if not hasattr(os, "fork"):
+        raise NotApplicable("this system cannot fork")
+    with harness.publisher() as publisher:
+        assert publisher.publish([Outgoing(b"before")]) == [None]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # The parent has threads, of which the child uses none.
+            child = os.fork()
+        if child == 0:
+            _end_as_fork(publisher)
+        _, status = os.waitpid(child, 0)
+        assert status == 0, "the child's publish was not refused by a ForkedError, or its close raised"
+        assert publisher.publish([Outgoing(b"after")]) == [None]
+    assert consume_rest(harness) == {b"before", b"after"}
+
+
+def _end_as_fork(publisher: Publisher) -> NoReturn:
+    code = 1
+    try:
+        try:
+            publisher.publish([Outgoing(b"child")])
+        except ForkedError:
+            publisher.close()
+            code = 0
+    finally:
+        os._exit(code)
 
 
 def a_publisher_connects_again(harness: SourceHarness) -> None:
@@ -83,6 +134,8 @@ def _publish_until_confirmed(harness: SourceHarness, publisher: Publisher, value
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     a_publisher_opens_and_closes_in_any_order,
     what_a_publisher_confirms_arrives,
+    threads_share_a_publisher,
+    a_forked_process_leaves_a_publisher_to_its_parent,
     a_publisher_connects_again,
     a_refused_message_has_an_error,
 )
