@@ -53,7 +53,9 @@ def test_a_thread_is_named_with_the_line_that_it_stands_at(impatient):
 
 def test_a_process_is_named_by_its_command(impatient):
     before = Before()
-    with subprocess.Popen([sys.executable, "-c", "input('left')"], stdin=subprocess.PIPE) as process:
+    code = "print('runs', flush=True); input('left')"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()  # before it runs, it may still have the command line of this process
         left = before.left()
     assert [text for text in left if text.startswith(f"process {process.pid} ") and "input('left')" in text]
 
