@@ -17,7 +17,7 @@ from acker.spark import folders
 from acker.spark.folders import Folder
 from acker.spark.streams import replay_ledger
 from acker.spark.streams.replay_ledger import REPLAY_SCHEMA, ReplayCounts, ReplayLedger, number_keys
-from acker.spark.streams.replay_rules import ReplayRules, decide
+from acker.spark.streams.replay_rules import ReplayRules, decide, fingerprint
 
 RULES = ReplayRules(attempts_max=3, backoff_secs=1.0, backoff_secs_max=60.0)
 QUERY = "a8b0"
@@ -34,12 +34,12 @@ def open_ledger(path):
 def run(ledger, batch_id, done, query=QUERY):
     state = ledger.state()
     decisions = decide(state, done, RULES, 1000 * batch_id)
-    ledger.record(state, batch_id, decisions, query)
+    ledger.record(state, batch_id, decisions, query, fingerprint(done))
     return decisions
 
 
-def decided(ledger, batch_id, query=QUERY):
-    return ledger.decisions_of(ledger.state(), batch_id, query)
+def decided(ledger, batch_id, query=QUERY, failed=((1, Outcome.FAILED),)):
+    return ledger.decisions_of(ledger.state(), batch_id, query, fingerprint(completions(*failed)))
 
 
 def files(path):
@@ -155,8 +155,8 @@ def test_damage_and_another_version_are_refused_by_name(tmp_path):
         open_ledger(tmp_path).state()
     table = pq.read_table(pa.BufferReader(whole))
     note = json.loads(table.schema.metadata[b"acker.replays"])
-    path.write_bytes(pq_bytes(table.replace_schema_metadata({"acker.replays": json.dumps({**note, "version": "2"})})))
-    with pytest.raises(CheckpointError, match=r"expected format version 1, got 2; run the query with the release"):
+    path.write_bytes(pq_bytes(table.replace_schema_metadata({"acker.replays": json.dumps({**note, "version": "1"})})))
+    with pytest.raises(CheckpointError, match=r"expected format version 2, got 1; run the query with the release"):
         open_ledger(tmp_path).state()
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -122,14 +123,71 @@ def test_folders_get_a_file_for_each_micro_batch_once(tmp_path):
     (again,) = (tmp_path / "again").iterdir()
     before = again.stat()
     start().settle(ended(), 4)
-    assert again.stat() == before and again.name == "replay-000000004.parquet"
+    assert again.stat() == before and re.fullmatch(r"replay-[0-9a-f]{12}-000000004\.parquet", again.name)
     replays.settle(ended((1, Outcome.FAILED), (2, Outcome.ACKED)), 5)
     (dead,) = (tmp_path / "dead").iterdir()
-    assert dead.name == "dead_letter-000000005.parquet"
+    assert re.fullmatch(r"dead_letter-[0-9a-f]{12}-000000005\.parquet", dead.name)
     assert pq.read_table(dead).to_pylist() == [
         {"task_id": 3, "message_id": 1, "attempt": 2, "root_id": 101, "outcome": 1, "reason": "failed"}
     ]
     assert pq.read_table(again)["attempt"].to_pylist() == [2, 2]
+
+
+def test_queries_with_ledgers_of_their_own_may_share_folders(tmp_path):
+    def start(ledger):
+        return Replays(tmp_path / ledger, replay=tmp_path / "again", dead_letter=tmp_path / "dead", attempts_max=1)
+
+    def letters():
+        return sorted(pq.read_table(tmp_path / "dead")["message_id"].to_pylist())
+
+    start("one").settle(ended((1, Outcome.FAILED)), 0, "query one")
+    start("other").settle(ended((2, Outcome.FAILED)), 0, "query other")
+    assert letters() == [1, 2]
+    start("one").settle(ended((1, Outcome.FAILED)), 0, "query one")
+    assert letters() == [1, 2], "a micro-batch that runs again writes nothing twice"
+    start("a new checkpoint").settle(ended((3, Outcome.FAILED)), 0, "query three")
+    assert letters() == [1, 2, 3]
+
+
+def test_a_job_that_runs_once_more_is_not_taken_for_a_rerun(calls):
+    calls.replays(attempts_max=1).settle(ended((1, Outcome.FAILED)), 0)
+    replays = calls.replays(attempts_max=1)
+    with pytest.raises(
+        CheckpointError, match=r"has decided micro-batch 0 of a run in which other messages failed.* 1$"
+    ):
+        replays.settle(ended((2, Outcome.FAILED), (3, Outcome.ACKED)), 0)
+    assert calls.seen == [("dead", 0, [(1, 1)])]
+    replays.settle(ended((2, Outcome.FAILED), (3, Outcome.ACKED)), 1)
+    assert calls.seen[1:] == [("dead", 1, [(2, 1)])] and replays.counts().dead_letters == 2
+
+
+def test_a_replay_that_nobody_reads_counts_as_failed(calls, caplog):
+    replays = calls.replays(attempts_max=3, backoff_secs=0, open_secs_max=100)
+    replays.settle(ended((1, Outcome.FAILED), (2, Outcome.FAILED)), 0)
+    calls.now += 100
+    replays.settle(ended(), 1)
+    assert replays.counts().open == 2 and not caplog.records
+    calls.now += 1
+    replays.settle(ended((2, Outcome.FAILED)), 2)
+    assert calls.seen == [("replay", 0, [(1, 2), (2, 2)]), ("replay", 2, [(1, 3), (2, 3)])]
+    assert replays.counts() == ReplayCounts(messages=2, failures=4, replayed=4, open=2, overdue=1)
+    assert "1 messages were replayed, and no tree of them ended within 100 s" in caplog.text
+    calls.now += 101
+    replays.settle(ended((2, Outcome.ACKED)), 3)
+    assert calls.seen[2:] == [("dead", 3, [(1, 3)])]
+    assert replays.counts() == ReplayCounts(messages=2, failures=5, replayed=4, recovered=1, dead_letters=1, overdue=2)
+
+
+def test_why_an_overdue_replay_became_a_dead_letter(tmp_path):
+    now = [0.0]
+    options = {"attempts_max": 2, "backoff_secs": 0, "open_secs_max": 60, "clock": lambda: now[0]}
+    replays = Replays(tmp_path / "ledger", replay=tmp_path / "again", dead_letter=tmp_path / "dead", **options)
+    replays.settle(ended((1, Outcome.FAILED)), 0)
+    now[0] = 61.0
+    replays.settle(ended(), 1)
+    (letter,) = pq.read_table(tmp_path / "dead").to_pylist()
+    assert letter["reason"] == "attempt 2 was replayed, and no tree of it ended within 60 s"
+    assert (letter["outcome"], letter["root_id"]) == (Outcome.TIMED_OUT, 101)
 
 
 def test_reasons_reach_the_dead_letters(tmp_path):
@@ -325,7 +383,8 @@ def test_a_stream_whose_driver_is_killed_accounts_for_each_message(tmp_path):
     assert run(5)[0] == -signal.SIGKILL
     assert names("ledger") == ["batch-000000000.parquet", "batch-000000001.parquet"] and names("again") == []
     assert run(2)[0] == -signal.SIGKILL
-    assert names("again") == ["replay-000000001.parquet"] and names("checkpoint/commits") == ["0"]
+    (again,) = names("again")
+    assert again.startswith("replay-") and again.endswith("-000000001.parquet") and names("checkpoint/commits") == ["0"]
     code, out, error = run(-1)
     assert code == 0, error
     expected = ReplayCounts(messages=3, failures=6, replayed=5, recovered=2, dead_letters=1)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -47,7 +49,7 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
 REPLAY_SCHEMA: Final = pa.schema(_FIELDS)
 LEDGER_SCHEMA: Final = pa.schema([*_FIELDS, pa.field("step", pa.int8()), pa.field("at_ms", pa.int64())])
 
-_VERSION: Final = "1"
+_VERSION: Final = "2"
 _KEY: Final = b"acker.replays"
 _NAME: Final = re.compile(r"(batch|state)-(\d{9,})\.parquet")
 _NONE: Final = -1
@@ -63,7 +65,7 @@ _ATTEMPTS: Final = 5
 
 
 class ReplayCounts(NamedTuple):
-    """Counts of messages since the ledger began; the last two, now.
+    """Counts of messages since the ledger began; `waiting` and `open`, now.
 
     Always ``messages == recovered + dead_letters + waiting + open``.
 
@@ -73,6 +75,8 @@ class ReplayCounts(NamedTuple):
         Messages that failed, once each, however often they were replayed.
     failures : int
         Failed attempts of them.
+    overdue : int
+        Those among them that were replayed and of which no tree ended in time: maybe nobody read the replay.
     repeated : int
         Failures of messages that were waiting for their replay already; ignored.
     replayed : int
@@ -94,6 +98,7 @@ class ReplayCounts(NamedTuple):
     dead_letters: int = 0
     waiting: int = 0
     open: int = 0
+    overdue: int = 0
 
 
 class LedgerState(NamedTuple):
@@ -111,6 +116,8 @@ class LedgerState(NamedTuple):
     files : frozenset of str
     rows : int
         Rows in all files that count.
+    id : str
+        Tells this ledger from all others: files of replays have it in their names. "" before the first decision.
     """
 
     held: pa.Table
@@ -119,6 +126,7 @@ class LedgerState(NamedTuple):
     query: str
     files: frozenset[str]
     rows: int
+    id: str = ""
 
 
 class Decisions(NamedTuple):
@@ -172,13 +180,22 @@ class ReplayLedger:
             return self._state
         raise CheckpointError(f"replays: {self._folder.path} changes while it is read; only one query may use it")
 
-    def decisions_of(self, state: LedgerState, batch_id: int, query: str) -> pa.Table | None:
+    def decisions_of(self, state: LedgerState, batch_id: int, query: str, failed: str) -> pa.Table | None:
         """Return what a micro-batch decided when it ran before, None if it did not run, or decided nothing.
+
+        Parameters
+        ----------
+        state : LedgerState
+        batch_id : int
+        query : str
+            "" if it is unknown: then the fingerprint tells a rerun from another job with the same numbers.
+        failed : str
+            The `fingerprint` of what did not end ACKED.
 
         Raises
         ------
         CheckpointError
-            The ledger belongs to another query, or is ahead of this micro-batch, and so of the checkpoint.
+            The ledger belongs to another query or job, or is ahead of this micro-batch, and so of the checkpoint.
         """
         if query and state.query and query != state.query:
             raise CheckpointError(
@@ -187,7 +204,14 @@ class ReplayLedger:
             )
         name = _batch_name(batch_id)
         if name in state.files:
-            return self._read_file(name)[0]
+            rows, note = self._read_file(name)
+            if not query and note["failed"] != failed:
+                raise CheckpointError(
+                    f"replays: {self._folder.path} has decided micro-batch {batch_id} of a run in which other messages"
+                    " failed. A job that runs once more needs a new folder, or numbers that go on: from"
+                    f" {state.last + 1}"
+                )
+            return rows
         if batch_id <= state.last:
             raise CheckpointError(
                 f"replays: {self._folder.path} has decided micro-batch {state.last}, and the query runs micro-batch"
@@ -196,11 +220,19 @@ class ReplayLedger:
             )
         return None
 
-    def record(self, state: LedgerState, batch_id: int, decisions: Decisions, query: str) -> None:
-        """Write what a micro-batch decided; before that the ledger anew if it has grown too long."""
+    def record(self, state: LedgerState, batch_id: int, decisions: Decisions, query: str, failed: str) -> LedgerState:
+        """Write what a micro-batch decided; before that the ledger anew if it has grown too long.
+
+        Returns
+        -------
+        LedgerState
+            The state afterwards.
+        """
         state = self._shorten(state)
         name = _batch_name(batch_id)
-        self._write(name, decisions.rows, decisions.counts, query or state.query, previous=state.last)
+        id_ = state.id or secrets.token_hex(6)
+        note = {"previous": state.last, "query": query or state.query, "failed": failed, "id": id_}
+        self._write(name, decisions.rows, decisions.counts, note)
         self._state = LedgerState(
             held=decisions.held,
             counts=decisions.counts,
@@ -208,7 +240,9 @@ class ReplayLedger:
             query=query or state.query,
             files=state.files | {name},
             rows=state.rows + decisions.rows.num_rows,
+            id=id_,
         )
+        return self._state
 
     def _shorten(self, state: LedgerState) -> LedgerState:
         """Write all that is held into one file and remove the others, if they have grown too long.
@@ -219,15 +253,15 @@ class ReplayLedger:
         if len(state.files) <= _FILES_MAX and state.rows <= _ROWS_PER_HELD * held + _ROWS_SPARE:
             return state
         name = _state_name(state.last)
-        self._write(name, state.held, state.counts, state.query, previous=_NONE)
+        self._write(name, state.held, state.counts, {"previous": _NONE, "query": state.query, "id": state.id})
         for old in sorted(self._folder.names() - {name}):
             # Temporary files are left behind by killed processes.
             if _NAME.fullmatch(old) or old.startswith("."):
                 self._folder.remove(old)
         return state._replace(files=frozenset({name}), rows=held)
 
-    def _write(self, name: str, rows: pa.Table, counts: ReplayCounts, query: str, *, previous: int) -> None:
-        note = {"version": _VERSION, "previous": previous, "query": query, "counts": counts._asdict()}
+    def _write(self, name: str, rows: pa.Table, counts: ReplayCounts, note: Mapping[str, Any]) -> None:
+        note = {"version": _VERSION, "counts": counts._asdict(), **note}
         table = rows.replace_schema_metadata({_KEY: json.dumps(note).encode()})
         self._folder.write(name, parquet_of(table))
 
@@ -236,11 +270,11 @@ class ReplayLedger:
         numbers = {name: _number_of(name) for name in files}
         full = max((number for name, number in numbers.items() if name.startswith("state")), default=None)
         parts = [LEDGER_SCHEMA.empty_table()]
-        last, query, counts = _NONE, "", ReplayCounts()
+        last, query, id_, counts = _NONE, "", "", ReplayCounts()
         if full is not None:
             table, note = self._read_file(_state_name(full))
             parts.append(table)
-            last, query, counts = full, note["query"], ReplayCounts(**note["counts"])
+            last, query, id_, counts = full, note["query"], note["id"], ReplayCounts(**note["counts"])
         for number in sorted(number for name, number in numbers.items() if name.startswith("batch")):
             if full is not None and number <= full:  # A crash came before its removal.
                 continue
@@ -251,8 +285,8 @@ class ReplayLedger:
                     f" before {number}; put it back, or begin with a new checkpoint and a new folder of replays"
                 )
             parts.append(table)
-            last, query, counts = number, note["query"], ReplayCounts(**note["counts"])
-        return LedgerState(fold(parts), counts, last, query, files, sum(part.num_rows for part in parts))
+            last, query, id_, counts = number, note["query"], note["id"], ReplayCounts(**note["counts"])
+        return LedgerState(fold(parts), counts, last, query, files, sum(part.num_rows for part in parts), id_)
 
     def _read_file(self, name: str) -> tuple[pa.Table, dict[str, Any]]:
         data = self._folder.read(name)

@@ -5,6 +5,8 @@ Nothing here knows Spark, files or the clock.
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -43,6 +45,7 @@ class ReplayRules(NamedTuple):
     attempts_max: int
     backoff_secs: float
     backoff_secs_max: float
+    open_secs_max: float = math.inf
 
 
 class _Matches(NamedTuple):
@@ -89,12 +92,18 @@ def decide(
     is_waiting[is_known] = waits[matches.place[is_known]]
     tries = np.ones(is_known.size, np.int32)
     tries[is_known] = attempt[matches.place[is_known]]
-    failures = _rows_of_failures(_take(matches.failed, ~is_waiting), tries[~is_waiting], rules, now_ms, reasons)
+    failed = _take(matches.failed, ~is_waiting)
+    failures = _rows_of_failures(failed, tries[~is_waiting], _texts_of(failed, reasons), rules, now_ms)
+    ended = matches.acked.copy()
+    ended[matches.place[is_known]] = True
+    is_overdue = ~waits & ~ended & (now_ms - at_ms > 1000 * rules.open_secs_max)
+    overdue = _rows_of_overdue(held.filter(pa.array(is_overdue)), rules, now_ms)
 
     parts = [
         _next_step(held, matches.acked, ReplayStep.RECOVERED, attempt, now_ms),
         _next_step(held, due, ReplayStep.REPLAY, attempt + 1, now_ms),
         failures,
+        overdue,
     ]
     rows = pa.concat_tables(parts).sort_by([("task_id", "ascending"), ("message_id", "ascending")]).combine_chunks()
     after = fold([held, rows])
@@ -103,7 +112,8 @@ def decide(
     waiting = int((after["step"].to_numpy() == ReplayStep.WAIT).sum())
     counts = ReplayCounts(
         messages=before.messages + int((~is_known).sum()),
-        failures=before.failures + failures.num_rows,
+        failures=before.failures + failures.num_rows + overdue.num_rows,
+        overdue=before.overdue + overdue.num_rows,
         repeated=before.repeated + int(is_waiting.sum()),
         replayed=before.replayed + int(steps[ReplayStep.REPLAY]),
         recovered=before.recovered + int(steps[ReplayStep.RECOVERED]),
@@ -136,15 +146,42 @@ def _match(held: pa.Table, done: Completions) -> _Matches:
     return _Matches(is_acked[of_held], _take(done, failed[first]), place[found])
 
 
-def _rows_of_failures(
-    failed: Completions, attempt: npt.NDArray[np.int32], rules: ReplayRules, now_ms: int, reasons: ReasonsFunction
-) -> pa.Table:
-    """Return the next steps of messages whose attempts failed."""
+def fingerprint(done: Completions) -> str:
+    """Return a text that is another one where other messages did not end ACKED, whatever their order."""
+    failed = np.flatnonzero(done.outcome != Outcome.ACKED)
+    columns = (done.task_id[failed], done.message_id[failed], done.outcome[failed])
+    order = np.lexsort(columns)
+    return hashlib.blake2b(b"".join(column[order].tobytes() for column in columns), digest_size=8).hexdigest()
+
+
+def _texts_of(failed: Completions, reasons: ReasonsFunction) -> list[str]:
     texts = list(reasons(failed)) if len(failed) else []
     if len(texts) != len(failed):
         raise ArgumentValueError(
             f"reasons: expected a text for each of the {len(failed)} completions, got {len(texts)}"
         )
+    return texts
+
+
+def _rows_of_overdue(held: pa.Table, rules: ReplayRules, now_ms: int) -> pa.Table:
+    """Return the next steps of messages that were replayed and of which nothing was heard since."""
+    attempt = held["attempt"].to_numpy()
+    failed = Completions(
+        root_id=held["root_id"].to_numpy(),
+        message_id=held["message_id"].to_numpy(),
+        task_id=held["task_id"].to_numpy(),
+        outcome=np.full(held.num_rows, Outcome.TIMED_OUT, np.int8),
+        elapsed_ms=np.zeros(held.num_rows, np.int64),
+    )
+    secs = f"{rules.open_secs_max:g} s"
+    texts = [f"attempt {number} was replayed, and no tree of it ended within {secs}" for number in attempt.tolist()]
+    return _rows_of_failures(failed, attempt, texts, rules, now_ms)
+
+
+def _rows_of_failures(
+    failed: Completions, attempt: npt.NDArray[np.int32], texts: Sequence[str], rules: ReplayRules, now_ms: int
+) -> pa.Table:
+    """Return the next steps of messages whose attempts failed."""
     different, which = np.unique(attempt, return_inverse=True)
     waits_ms = [
         round(1000 * backoff(number, rules.backoff_secs, rules.backoff_secs_max)) for number in different.tolist()

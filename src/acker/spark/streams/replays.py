@@ -22,7 +22,7 @@ from acker.spark.streams.replay_ledger import (
     ReplayStep,
     parquet_of,
 )
-from acker.spark.streams.replay_rules import ReasonsFunction, ReplayRules, decide, name_outcomes
+from acker.spark.streams.replay_rules import ReasonsFunction, ReplayRules, decide, fingerprint, name_outcomes
 
 if TYPE_CHECKING:
     from acker._engine.completions import Completions
@@ -57,6 +57,9 @@ class Replays:
     backoff_secs, backoff_secs_max : float >= 0
         The wait after the first failed attempt, which doubles with each one, and the longest wait. A wait that is over
         ends with the next micro-batch. 0: replay with the micro-batch in which the message failed.
+    open_secs_max : float > 0
+        An attempt that was replayed, and of which no tree has ended after so many seconds, counts as failed: maybe
+        nobody read it. Longer than the timeout of trees and the lag of the query together.
     reasons : callable, optional
         Called with `acker.Completions` that did not end ACKED; returns a text for each. By default the outcome in
         words. 1,000 characters are kept.
@@ -107,6 +110,7 @@ class Replays:
         attempts_max: int = 4,
         backoff_secs: float = 1.0,
         backoff_secs_max: float = 60.0,
+        open_secs_max: float = 3600.0,
         reasons: ReasonsFunction | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -114,6 +118,7 @@ class Replays:
             check_integer("attempts_max", attempts_max, 1, INT32_MAX),
             _check_secs("backoff_secs", backoff_secs),
             _check_secs("backoff_secs_max", backoff_secs_max),
+            _check_secs("open_secs_max", open_secs_max),
         )
         for name, function in (("reasons", reasons), ("clock", clock)):
             if function is not None and not callable(function):
@@ -169,11 +174,13 @@ class Replays:
             The ledger is damaged, or belongs to another checkpoint.
         """
         state = self._ledger.state()
-        rows = self._ledger.decisions_of(state, batch_id, query)
+        failed = fingerprint(done)
+        rows = self._ledger.decisions_of(state, batch_id, query, failed)
         if rows is None:
             decisions = decide(state, done, self._rules, round(1000 * self._clock()), self._reasons)
             if decisions.counts != state.counts:
-                self._ledger.record(state, batch_id, decisions, query)
+                before, state = state, self._ledger.record(state, batch_id, decisions, query, failed)
+                self._report_overdue(batch_id, state.counts.overdue - before.counts.overdue)
             rows = decisions.rows
             self._report(batch_id, rows, decisions.counts)
         elif rows.num_rows:
@@ -182,7 +189,15 @@ class Replays:
         for wanted, act in ((ReplayStep.DEAD_LETTER, self._dead_letter), (ReplayStep.REPLAY, self._replay)):
             messages = rows.filter(pa.array(step == wanted)).select(REPLAY_SCHEMA.names)
             if messages.num_rows:
-                act(messages, batch_id)
+                act(messages, batch_id, state.id)
+
+    def _report_overdue(self, batch_id: int, overdue: int) -> None:
+        if overdue:
+            _log.warning(
+                "replays of %s: micro-batch %d: %d messages were replayed, and no tree of them ended within %g s, which"
+                " counts as a failure: see whether what is replayed is read",
+                *(self._where, batch_id, overdue, self._rules.open_secs_max),
+            )
 
     def _report(self, batch_id: int, rows: pa.Table, counts: ReplayCounts) -> None:
         """Log what a micro-batch decided, if it decided something."""
@@ -205,7 +220,9 @@ class Replays:
 
 
 class ReplayFiles:
-    """Writes one Parquet file for each micro-batch; a file that is there already stays as it is.
+    """Writes one Parquet file for each micro-batch of a ledger; a file that is there already stays as it is.
+
+    Several queries may share the folder: the name of a file says of which ledger it is.
 
     Parameters
     ----------
@@ -220,16 +237,16 @@ class ReplayFiles:
         self._name = name
         folder.make()
 
-    def __call__(self, messages: pa.Table, batch_id: int) -> None:
+    def __call__(self, messages: pa.Table, batch_id: int, ledger_id: str) -> None:
         """Write the file of a micro-batch."""
-        name = f"{self._name}-{batch_id:09d}.parquet"
+        name = f"{self._name}-{ledger_id}-{batch_id:09d}.parquet"
         if not self._folder.has(name):
             self._folder.write(name, parquet_of(messages))
 
 
-def _outlet(name: str, target: Any) -> Callable[[pa.Table, int], object]:
+def _outlet(name: str, target: Any) -> Callable[[pa.Table, int, str], object]:
     if callable(target):
-        return target  # type: ignore[no-any-return]
+        return lambda messages, batch_id, _: target(messages, batch_id)
     if isinstance(target, (str, os.PathLike)):
         return ReplayFiles(Folder(name, target), name)
     raise ArgumentTypeError(
