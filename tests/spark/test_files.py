@@ -1,5 +1,7 @@
 """What the driver does with footers, and a task with its units, without Spark."""
 
+import errno
+import io
 import os
 from pathlib import Path
 
@@ -97,6 +99,37 @@ def test_truncated_files_are_refused(tmp_path, kind):
     os.truncate(path, 20)
     with pytest.raises(ArgumentValueError, match=f"{path}: damaged: "):
         units_of(path)
+
+
+class Unreadable(io.BytesIO):
+    """Can be read once, for the first bytes, and fails then."""
+
+    reads = 0
+
+    def read(self, size=-1):
+        self.reads += 1
+        if self.reads > 1:
+            raise OSError(errno.EIO, "the disk is gone")
+        return super().read(size)
+
+
+class UnreadableFiles:
+    """A filesystem of one such file."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def open_input_file(self, _):
+        return pa.PythonFile(Unreadable(self.data), mode="r")
+
+
+@pytest.mark.parametrize("kind", [files.PARQUET, files.ARROW_FILE])
+def test_a_file_that_cannot_be_read_now_is_not_called_damaged(tmp_path, kind):
+    path = tmp_path / "m"
+    write(table_of(), path, kind)
+    with pytest.raises(OSError, match="the disk is gone") as caught:
+        inspect_file(UnreadableFiles(path.read_bytes()), "m")
+    assert caught.value.errno == errno.EIO
 
 
 def test_units_are_dealt_in_order_and_evenly():

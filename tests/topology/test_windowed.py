@@ -87,6 +87,14 @@ def test_other_times_fail_their_tuple(at):
     assert "expected seconds since 1970 as a number, or a datetime with a time zone" in done.reasons[0].exception
 
 
+@pytest.mark.parametrize("at", [1_700_000_000_000, -1e11, 1e12])
+def test_times_in_milliseconds_fail_their_tuple_with_a_hint(at):
+    given = events((1, 3), (2, at), (4, 40))
+    done = run_bolt(Events, given)
+    assert done.failed == [given[1]] and done.tuples() == [(1,)]
+    assert "Storm's are milliseconds: divide them by 1,000" in done.reasons[0].exception
+
+
 def test_a_key_without_a_hash_fails_its_tuple():
     class Keyed(Sums):
         def group_key(self, tup):

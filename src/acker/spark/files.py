@@ -7,6 +7,7 @@ often of the same trees, and what one task combines needs no shuffle.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -114,11 +115,13 @@ def inspect_file(filesystem: fs.FileSystem, path: str, event_time: str | None = 
     Raises
     ------
     ArgumentValueError                  not a Parquet or Arrow IPC file, or a damaged one.
+    OSError                             it cannot be read now, which says nothing of what is in it.
     ColumnTypeError, ColumnValueError   the file, the column, what was expected and found.
     """
-    with filesystem.open_input_file(path) as source:
-        start = source.read(8)
-        source.seek(0)
+    with filesystem.open_input_file(path) as native:
+        start = native.read(8)
+        native.seek(0)
+        source = _Readings(native)
         try:
             if start[:4] == b"PAR1":
                 return _inspect_parquet(filesystem, path, source, event_time)
@@ -128,9 +131,48 @@ def inspect_file(filesystem: fs.FileSystem, path: str, event_time: str | None = 
                 with pa.ipc.open_stream(source) as stream:
                     _check_schema(path, stream.schema, event_time)
                 return [Unit(filesystem, path, ARROW_STREAM, 0, 1, 0, source.size() // _MESSAGE_BYTES)]
+        except _ReadError as error:
+            raise error.fault from None
         except (pa.ArrowInvalid, OSError) as error:
             raise ArgumentValueError(f"{path}: damaged: {error}") from error
     raise ArgumentValueError(f"{path}: expected a Parquet or Arrow IPC file, got one that begins with {start!r}")
+
+
+class _ReadError(Exception):
+    """Reading failed. Arrow tells of damage by an OSError, too."""
+
+    def __init__(self, fault: OSError) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+
+
+class _Readings(io.RawIOBase):
+    """A file as Arrow reads it, whose own errors can be told from those about its content."""
+
+    def __init__(self, native: pa.NativeFile) -> None:
+        self._native = native
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._native.read(None if size < 0 else size)
+        except OSError as fault:
+            raise _ReadError(fault) from fault
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._native.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._native.tell()
+
+    def size(self) -> int:
+        """Return the number of bytes."""
+        return self._native.size()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
 
 
 def _inspect_parquet(filesystem: fs.FileSystem, path: str, source: Any, event_time: str | None) -> list[Unit]:

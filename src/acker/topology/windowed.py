@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import math
 import operator
 import reprlib
 from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Final
 
-from acker.errors import ArgumentTypeError, TopologyError
+from acker.errors import ArgumentTypeError, ArgumentValueError, TopologyError
 from acker.topology.methods import refuse_unrun
 from acker.topology.state import KeyValueState
 from acker.topology.stateful import StatefulBolt
@@ -19,6 +20,9 @@ __all__ = ["WindowedBolt"]
 
 # The longest time between two looks at the clock, so that an idle bolt processes a window soon after its end.
 _TICK_SECS: Final = 1.0
+
+# Larger event times are in another unit: as milliseconds they are of 1973 and later.
+_SECONDS_MAX: Final = 100_000_000_000
 
 # The key in the state of two event times: the latest, and that up to which all windows have ended.
 _TIMES: Final = ("window", "times")
@@ -37,7 +41,7 @@ class WindowedBolt(StatefulBolt):
         The definition: ``Window.tumbling(count=100)``, ``Window.sliding(secs=60, every_secs=10)``.
     timestamp_field : str or None
         The field with a tuple's time, in seconds since 1970, UTC, or as a datetime with a time zone. For windows by
-        time. Storm's withTimestampField.
+        time. Storm's withTimestampField, which takes milliseconds.
     lag_secs : float
         How much earlier than the latest time so far a tuple may be. Windows end when their end is `lag_secs` before the
         latest time. With `timestamp_field` only. Storm's withLag.
@@ -154,7 +158,14 @@ class WindowedBolt(StatefulBolt):
         try:
             if isinstance(value, datetime.datetime) and value.tzinfo is not None:
                 value = value.timestamp()
+            if _SECONDS_MAX <= abs(value) < math.inf:
+                raise ArgumentValueError(
+                    f"{self.component_name}: field {self.timestamp_field!r} has {reprlib.repr(value)}, which is no time"
+                    " in seconds before the year 5000; Storm's are milliseconds: divide them by 1,000"
+                )
             return operator.index(round(value * 1000))
+        except ArgumentValueError:
+            raise
         except (TypeError, ValueError, OverflowError):
             raise ArgumentTypeError(
                 f"{self.component_name}: field {self.timestamp_field!r} has {reprlib.repr(tup[self.timestamp_field])}; "
