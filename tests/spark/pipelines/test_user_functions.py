@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 
 from acker.spark.pipelines.user_functions import REASON_CHARS_MAX, Outputs, reason_of, run_batch, run_rows
 
 NUMBERS = pa.RecordBatch.from_pydict({"n": pa.array([0, 1, 2, 3])})
 ONE = pa.schema([("x", pa.int32())])
 TWO = pa.schema([("x", pa.int32()), ("s", pa.string())])
+NESTED = pa.schema([("xs", pa.list_(pa.int64())), ("s", pa.struct([("a", pa.int64())]))])
 
 
 def rows_of(produced) -> list[tuple]:
@@ -43,13 +48,44 @@ def test_rows_may_be_values_tuples_or_dicts() -> None:
         ([(1, 2)], TWO, "ArrowTypeError: "),
         (["no number"], ONE, "ArrowInvalid: "),
         ([2**31], ONE, "ArrowInvalid: Value 2147483648 too large to fit"),
+        ([1.5], ONE, "ArgumentValueError: x: expected int32, got 1.5"),
+        ([Decimal("1.5")], ONE, "ArgumentValueError: x: expected int32, got Decimal('1.5')"),
+        ([float("nan")], ONE, "ValueError: cannot convert float NaN to integer"),
+        ([([1, 2.5], {"a": 1})], NESTED, "ArgumentValueError: xs: expected int64, got 2.5"),
+        ([([1], {"a": 0.5})], NESTED, "ArgumentValueError: s.a: expected int64, got 0.5"),
+        ([Row(x=1, t="a")], TWO, "ArgumentValueError: expected the columns x, s, got a Row of x, t"),
+        ([Row(n=1)], ONE, "ArgumentValueError: expected the columns x, got a Row of n"),
     ],
 )
 def test_a_result_that_does_not_fit_fails_its_row_only(result, schema, text) -> None:
-    good = [1] if len(schema) == 1 else [(1, "a")]
+    good = {1: [1], 2: [([1], None)] if schema is NESTED else [(1, "a")]}[len(schema)]
     produced = run_rows(lambda row: result if row.n == 1 else good * row.n, NUMBERS, schema)
     assert list(produced.failed) == [1] and produced.failed[1].startswith(text)
     assert produced.parents.row.tolist() == [2, 2, 3, 3, 3] and produced.rows.num_rows == 5
+
+
+class Named(NamedTuple):
+    s: str
+    x: int
+
+
+def test_a_row_is_read_by_its_names() -> None:
+    for shape in (Row(s="a", x=7), Row(x=7, s="a"), Named(x=7, s="a"), Row(7, "a"), (7, "a")):
+        produced = run_rows(lambda row, shape=shape: [shape, (row.n, "b")], NUMBERS.slice(1, 1), TWO)
+        assert rows_of(produced) == [(7, "a"), (1, "b")] and not produced.failed
+    for shape in (Row(x=7), Row(7), (7,), {"x": 7}, 7, 7.0):
+        assert rows_of(run_rows(lambda _, shape=shape: [shape], NUMBERS.slice(1, 1), ONE)) == [(7,)]
+
+
+def test_a_row_may_be_the_value_of_a_column() -> None:
+    schema = pa.schema([("p", pa.struct([("x", pa.int32()), ("s", pa.string())]))])
+    produced = run_rows(lambda _: [Row(p={"x": 1, "s": "a"}), ({"x": 2, "s": "b"},)], NUMBERS.slice(1, 1), schema)
+    assert [row["p"] for row in produced.rows.to_pylist()] == [{"x": 1, "s": "a"}, {"x": 2, "s": "b"}]
+
+
+def test_numbers_with_fractions_in_columns_fail_their_rows() -> None:
+    produced = run_batch(lambda batch: Outputs({"x": [1, 2.5]}, [0, 1]), NUMBERS.slice(0, 2), ONE, divide=False)
+    assert produced.failed == dict.fromkeys(range(2), "ArgumentValueError: x: expected int32, got 2.5")
 
 
 def test_a_generator_that_raises_half_way_emits_nothing() -> None:

@@ -6,6 +6,7 @@ MemoryError ends the task, since the row is not its cause.
 
 from __future__ import annotations
 
+import numbers
 import traceback
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -215,9 +216,18 @@ def _list_rows(result: Any) -> list[Any]:
 def _read_single_column(result: Any, schema: pa.Schema) -> list[Any]:
     """Read the rows of a one-column schema, where the value alone is enough."""
     rows = result if type(result) is list else _list_rows(result)
-    if {tuple, dict}.isdisjoint(map(type, rows)):
+    if not any(issubclass(kind, (tuple, dict)) for kind in set(map(type, rows))):
         return rows
-    return [_row(row, schema)[0] if isinstance(row, (tuple, dict)) else row for row in rows]
+    is_struct = pa.types.is_struct(schema.types[0])
+    return [row if _is_value(row, schema.names, is_struct=is_struct) else _row(row, schema)[0] for row in rows]
+
+
+def _is_value(row: Any, names: list[str], *, is_struct: bool) -> bool:
+    """Return whether an output for a one-column schema is the value itself, and not a row that holds it."""
+    if not isinstance(row, (tuple, dict)):
+        return True
+    fields = _fields_of(row)
+    return is_struct and fields is not None and fields != names
 
 
 def _read_columns(result: Any, schema: pa.Schema) -> list[Any]:
@@ -233,11 +243,51 @@ def _row(row: Any, schema: pa.Schema) -> tuple[Any, ...]:
         if row.keys() != set(schema.names):
             raise ArgumentValueError(f"expected the columns {', '.join(schema.names)}, got {', '.join(map(str, row))}")
         return tuple(row[name] for name in schema.names)
+    fields = _fields_of(row)
+    if fields is not None and set(fields) == set(schema.names):
+        return tuple(row[fields.index(name)] for name in schema.names)
+    if hasattr(row, "__fields__"):
+        raise ArgumentValueError(
+            f"expected the columns {', '.join(schema.names)}, got a Row of {', '.join(map(str, row.__fields__))}"
+        )
     if not isinstance(row, (tuple, list)):
         raise ArgumentTypeError(f"an output row is a tuple or a dict, not {type(row).__name__}")
     if len(row) != len(schema):
         raise ArgumentValueError(f"expected {len(schema)} columns ({', '.join(schema.names)}), got {len(row)}")
     return tuple(row)
+
+
+def _fields_of(row: Any) -> list[str] | None:
+    """Return the names in a Row of PySpark or a named tuple; None where there are none."""
+    fields = getattr(row, "__fields__", None) or getattr(row, "_fields", None)
+    return list(fields) if isinstance(row, tuple) and fields else None
+
+
+def _array(values: Any, entry: pa.Field[Any]) -> pa.Array[Any]:
+    """Return values as a column of the schema; Arrow alone would cut fractions off for integers."""
+    if not isinstance(values, np.ndarray):
+        values = list(values)
+        _refuse_fractions(values, entry.type, entry.name)
+    column: pa.Array[Any] = pa.array(values, entry.type)
+    return column
+
+
+def _refuse_fractions(values: list[Any], type_: pa.DataType, name: str) -> None:
+    """Raise for the first number that has a fraction where the type has integers, also within lists and structs."""
+    if pa.types.is_integer(type_) or pa.types.is_timestamp(type_) or pa.types.is_duration(type_):
+        kinds: set[Any] = set(map(type, values)) - {int, type(None)}
+        for kind in kinds:
+            if issubclass(kind, numbers.Number):
+                bad = [value for value in values if type(value) is kind and value != int(value)]
+                if bad:
+                    raise ArgumentValueError(f"{name}: expected {type_}, got {bad[0]!r}")
+    elif isinstance(type_, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
+        inner = [each for value in values if isinstance(value, (list, tuple)) for each in value]
+        _refuse_fractions(inner, type_.value_type, name)
+    elif isinstance(type_, pa.StructType):
+        for field in type_:
+            inner = [value.get(field.name) for value in values if isinstance(value, dict)]
+            _refuse_fractions(inner, field.type, f"{name}.{field.name}")
 
 
 def _record_batch(outputs: list[Any], schema: pa.Schema) -> pa.RecordBatch:
@@ -247,7 +297,7 @@ def _record_batch(outputs: list[Any], schema: pa.Schema) -> pa.RecordBatch:
         return _empty(schema)
     columns = [outputs] if len(schema) == 1 else list(zip(*outputs, strict=True))
     return pa.RecordBatch.from_arrays(
-        [pa.array(values, entry.type) for values, entry in zip(columns, schema, strict=True)], schema=schema
+        [_array(values, entry) for values, entry in zip(columns, schema, strict=True)], schema=schema
     )
 
 
@@ -300,13 +350,14 @@ def _columns(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
     elif isinstance(rows, pa.Table):
         table = rows
     elif isinstance(rows, Mapping):
-        types = {entry.name: entry.type for entry in schema}
-        table = pa.table(
-            {
-                name: column if isinstance(column, (pa.Array, pa.ChunkedArray)) else pa.array(column, types.get(name))
-                for name, column in rows.items()
-            }
-        )
+        entries = {entry.name: entry for entry in schema}
+
+        def read(name: str, column: Any) -> Any:
+            if isinstance(column, (pa.Array, pa.ChunkedArray)):
+                return column
+            return _array(column, entries[name]) if name in entries else pa.array(column)
+
+        table = pa.table({name: read(name, column) for name, column in rows.items()})
     else:
         raise ArgumentTypeError(f"rows: expected a RecordBatch, a Table or a mapping, got {type(rows).__name__}")
     if sorted(table.column_names) != sorted(schema.names):
