@@ -96,6 +96,7 @@ def broker(rabbitmq):
 class ClassicHarness(SourceHarness):
     secret = SECRET
     queue_type = "classic"
+    patience_secs = LONG  # a server that starts on a busy machine takes half a minute
 
     def __init__(self, broker):
         self.broker = broker

@@ -17,11 +17,17 @@ _LOOK_SECS = 0.02
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_secs: float) -> None:
-    """Wait until a condition holds; `AssertionError` that says what did not happen."""
+    """Wait until a condition holds; `AssertionError` that says what did not happen.
+
+    The last look begins after the end of the time: a look that takes long, such as one at a broker that restarts, may
+    have begun before what it waits for.
+    """
     deadline = time.monotonic() + timeout_secs
+    is_last = False
     while not condition():
-        if time.monotonic() >= deadline:
+        if is_last:
             raise AssertionError(f"not in {timeout_secs:g} s: {what}")
+        is_last = time.monotonic() >= deadline
         time.sleep(_LOOK_SECS)
 
 
