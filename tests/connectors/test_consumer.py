@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
 
@@ -663,6 +664,70 @@ def test_a_forked_process_is_refused(broker):
     with pytest.raises(ForkedError, match="Consumer"):
         next(iter(consumer))
     consumer.process += 1
+
+
+def test_a_forked_process_cannot_stop_a_consumer(broker):
+    with Consumer(MemorySource(broker)) as consumer:
+        child = os.fork()
+        if child == 0:
+            try:
+                consumer.stop()
+            except ForkedError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert consumer.stats().state != "draining"
+
+
+# ---- pools of processes ---------------------------------------------------------------------------------------------
+
+
+def kill_at_13(value):
+    """Work for a message; the first process that gets the 13th one is killed, as by the kernel without memory."""
+    if value == b"13":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork"])
+def test_a_killed_process_of_a_pool_fails_no_message(broker, start_method, caplog):
+    broker.publish(b"%d" % number for number in range(100))
+    consumer = Consumer(MemorySource(broker), attempts_max=1, dead_letters=MemoryPublisher(), **QUICK)
+    # As the page has it. Forked processes inherit it, and a broken pool ends them by this signal.
+    before = signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+
+    def work():
+        with ProcessPoolExecutor(2, multiprocessing.get_context(start_method)) as pool, consumer:
+            for message in consumer:
+                with message:
+                    message.submit(pool, kill_at_13, message.value)
+
+    try:
+        with caplog.at_level(logging.WARNING, "acker.connectors"), pytest.raises(BrokenExecutor):
+            work()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    counts = spout(consumer)
+    assert (counts.failed, counts.dead_letters, counts.pending) == (0, 0, 0)
+    assert len(broker.acked) + broker.left() == 100 and b"13" not in broker.acked
+    assert [record.levelname for record in caplog.records] == ["ERROR"]  # one line for all of them, without traceback
+    assert "what is open goes back: BrokenProcessPool" in caplog.text and not caplog.records[0].exc_info
+    # The next one begins where this one ended.
+    consume(broker, lambda message: None)
+    assert len(broker.acked) == 100
+
+
+def test_a_pool_that_breaks_after_stop_raises_nothing(broker):
+    broker.publish([b"13"])
+    with (
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
+        Consumer(MemorySource(broker)) as consumer,
+    ):
+        for message in consumer:
+            with message:
+                consumer.stop()
+                message.submit(pool, kill_at_13, message.value)
+    assert broker.acked == [] and spout(consumer).failed == 0 and spout(consumer).user["released"] == 1
 
 
 # ---- asyncio --------------------------------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ class Owner:
         self.loud += 1
         self.rows.append(row)
 
+    def break_off(self, fault):
+        self.broken_by = fault
+
     def message(self, value=b"a b"):
         attempt = Attempt(7, Delivery("jobs#7", value, {"n": 1}, 2, "raw", None), 2, 1, 0, state="open")
         tree = MessageTree(self, attempt, 99)

@@ -138,6 +138,7 @@ class Consumer:
         self.post: Callable[[Row], None] = self._intake.post
         self.post_quietly: Callable[[Row], None] = self._intake.post_quietly
         self.post_unlocked: Callable[[Row], None] = self._intake.post_unlocked
+        self.break_off = self._intake.break_off
         self.page: LiveServer | None = None
         self._page_options = live_page_of(ui)
         self._timeout_secs = timeout_secs
@@ -183,6 +184,7 @@ class Consumer:
 
     def stop(self) -> None:
         """Take no new messages: iterations end. Signal handlers may call it."""
+        self._refuse_fork()  # a handler that a forked process inherits must not keep that one from its end
         self._intake.stop()
 
     def close(self) -> None:
@@ -227,8 +229,8 @@ class Consumer:
 
         Raises
         ------
-        SourceError
-            The source failed for good.
+        SourceError, concurrent.futures.BrokenExecutor
+            The source failed for good, or a pool that works for messages did. What is open goes back to the broker.
         """
         self._ensure_started()
         frame = sys._getframe(1)

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from types import CodeType, CoroutineType, FrameType, TracebackType
 from typing import Any, Final, Never, Protocol, Self, TypeVar
 
@@ -63,6 +63,9 @@ class Owner(Protocol):
     def post_unlocked(self, row: Row) -> None:
         """Send a message to the acker without taking a lock."""
 
+    def break_off(self, fault: BrokenExecutor) -> None:
+        """Stop: a pool that works for messages is broken, and every further call of it would fail."""
+
 
 class MessageTree:
     """Everything that derives from one attempt at a message.
@@ -79,6 +82,8 @@ class MessageTree:
         Of the first failure.
     is_final : bool
         Whether no further attempt can succeed.
+    goes_back : bool
+        Whether its failure is none of the message: a pool broke. The attempt does not count.
     lost : str or None
         Where a handle was made that was garbage-collected without an end.
     """
@@ -87,6 +92,7 @@ class MessageTree:
         "__weakref__",
         "ack_val",
         "attempt",
+        "goes_back",
         "handles",
         "is_cancelled",
         "is_final",
@@ -106,7 +112,7 @@ class MessageTree:
         self.parts = 1
         self.ack_val = 0
         self.reason: str | None = None
-        self.is_final = False
+        self.is_final = self.goes_back = False
         self.lost: str | None = None
         self.lock = threading.Lock()
         # The coroutines that work for it, each with its loop.
@@ -201,7 +207,9 @@ class Handle:
         Parameters
         ----------
         executor : concurrent.futures.Executor
-            A pool of processes is possible too: handles stay in this process.
+            A pool of processes is possible too: handles stay in this process. When the pool breaks, since one of its
+            processes was killed, no message fails: open ones go back to the broker, and the loop over messages raises
+            `concurrent.futures.BrokenExecutor`.
         work : callable
         *args, **kwargs
             Its arguments.
@@ -222,7 +230,7 @@ class Handle:
             else:
                 future = executor.submit(work, *args, **kwargs)
         except BaseException as fault:
-            part._end(describe(fault))
+            part._end_by(fault, is_logged=False)  # whoever called this gets it
             raise
         future.add_done_callback(part._end_as)
         return future
@@ -288,8 +296,16 @@ class Handle:
             fault = raised
         if fault is None:
             self._end(None)
-            return
-        if self.alive:
+        else:
+            self._end_by(fault, is_logged=self.alive)
+
+    def _end_by(self, fault: BaseException, *, is_logged: bool) -> None:
+        """End by an exception, which fails the message unless a broken pool raised it: that is no message's fault."""
+        tree = self._tree
+        if isinstance(fault, BrokenExecutor) and not self._is_ended and tree.reason is None:
+            tree.goes_back = True
+            tree.owner.break_off(fault)
+        elif is_logged:
             self._log(fault)
         self._end(describe(fault))
 
@@ -385,9 +401,7 @@ class Handle:
             self._end(None)
             return False
         is_ordinary = isinstance(fault, Exception)
-        if is_ordinary and not self._is_ended:
-            self._log(fault)
-        self._end(describe(fault))
+        self._end_by(fault, is_logged=is_ordinary and not self._is_ended)
         return is_ordinary
 
     def _log(self, fault: BaseException) -> None:

@@ -21,7 +21,7 @@ from acker.connectors.attempts import Attempt
 from acker.connectors.options import IntakeOptions
 from acker.connectors.settlement import Settlement
 from acker.connectors.source import Delivery, Source
-from acker.errors import ConnectionLostError, RuntimeStateError, SourceError
+from acker.errors import ConnectionLostError, RuntimeStateError, SourceError, exception_text
 from acker.topology.backoff import backoff
 from acker.topology.reasons import Reason
 
@@ -57,7 +57,7 @@ class Intake:
     attempts : AttemptTable
     counts : IntakeCounts
     error : BaseException or None
-        What ended the intake.
+        What ended the intake: a fault of the source, or a pool that broke.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Intake:
         # Each is set before the other one is looked at, so no item waits while this thread does. Without the GIL, a
         # thread may see them in another order: then an item waits for at most `_WAIT_SECS_MAX`.
         self._is_idle = self._is_urgent = False
-        self._is_stopping = False
+        self._is_stopping = self._is_failed = False
         self._thread: threading.Thread | None = None
         # Below this line: of the I/O thread alone.
         self._is_finishing = False
@@ -115,8 +115,8 @@ class Intake:
 
         Raises
         ------
-        SourceError
-            The source failed for good.
+        SourceError, BrokenExecutor
+            What ended the intake.
         queue.Empty
             Nothing came within `timeout_secs`.
         """
@@ -154,6 +154,13 @@ class Intake:
         # A handler runs on the main thread, maybe while this thread is inside `wake`.
         if threading.current_thread() is not threading.main_thread():
             self.wake()
+
+    def break_off(self, fault: BaseException) -> None:
+        """Stop for a fault that `take` shall raise, unless this stops already."""
+        if not self._is_stopping:
+            self.error = fault
+            self._logger.error("%s: this ends, and what is open goes back: %s", self.source.name, exception_text(fault))
+            self.stop()
 
     def join(self) -> None:
         """Wait for the end of the I/O thread, which comes after `stop`."""
@@ -199,7 +206,8 @@ class Intake:
         if self.attempts.ready_count >= self.options.plenty:
             # Nobody waits for this thread. A turn for each message would take the interpreter from those who work.
             time.sleep(_GATHER_SECS)
-        due_secs = self._settle()
+        due_secs = self._turn_owner()
+        self.settlement.flush()
         now = time.monotonic()
         self.counts.retried += self.attempts.replay(now)
         self.settlement.renew_leases(now)
@@ -224,12 +232,8 @@ class Intake:
 
     def _wait_secs(self, now: float, due_secs: float) -> float:
         """Return for how long this thread may wait."""
-        secs = min(due_secs, self.source.wait_secs_max, _WAIT_SECS_MAX)
-        if (replay := self.attempts.next_replay) is not None:
-            secs = min(secs, replay - now)
-        if (renewal := self.settlement.renew_at) is not None:
-            secs = min(secs, renewal - now)
-        return max(0.0, secs)
+        dues = [due - now for due in (self.attempts.next_replay, self.settlement.renew_at) if due is not None]
+        return max(0.0, min(due_secs, self.source.wait_secs_max, _WAIT_SECS_MAX, *dues))
 
     def _wait(self, secs: float) -> None:
         """Wait until another thread posts something, or the time is over."""
@@ -254,12 +258,6 @@ class Intake:
         """Let the owner look at the inbox; return the seconds until its next turn."""
         self._is_urgent = False
         return self._turn([self._inbox.popleft() for _ in range(len(self._inbox))])
-
-    def _settle(self) -> float:
-        """Settle what has ended; return the seconds until the owner's next turn."""
-        due_secs = self._turn_owner()
-        self.settlement.flush()
-        return due_secs
 
     # ---- called by the source, on the I/O thread --------------------------------------------------------------------
 
@@ -310,7 +308,7 @@ class Intake:
 
     def _fail(self, fault: BaseException) -> None:
         self.error = self.error or fault
-        self._is_stopping = self.settlement.is_stopping = True
+        self._is_stopping = self._is_failed = self.settlement.is_stopping = True
         if isinstance(fault, SourceError):
             self._logger.error("%s: %s", self.source.name, fault)
         else:
@@ -320,8 +318,9 @@ class Intake:
         """Give back what is left, and close everything."""
         try:
             self.settlement.stop_writing()
-            if self.error is None:
-                self._settle()
+            if not self._is_failed:
+                self._turn_owner()
+                self.settlement.flush()
                 self.settlement.release_rest()
         except ConnectionLostError as lost:
             self._logger.warning("%s: no connection at the end: %s", self.source.name, lost)

@@ -107,6 +107,8 @@ class MessageTrees:
             if outcome == Outcome.TIMED_OUT:
                 timed_out += 1
                 reason = Reason(ReasonKind.TIMED_OUT, attempt=attempt.number)
+            elif tree and tree.goes_back:
+                reason = Reason(ReasonKind.SHUTDOWN, attempt=attempt.number)
             else:
                 reason = Reason(ReasonKind.FAILED, exception=tree.reason if tree else None, attempt=attempt.number)
                 if tree and tree.lost is not None:
