@@ -21,7 +21,7 @@ def connect(url: str) -> tuple[Source, Publisher]:
     if url.startswith("amqp"):
         from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
 
-        return RabbitMQ(url, queue="orders", declare={"durable": True}), RabbitMQPublisher(url, routing_key="orders")
+        return RabbitMQ(url, queue="orders", declare="quorum"), RabbitMQPublisher(url, routing_key="orders")
     from acker.connectors.redis_streams import RedisStreams, RedisStreamsPublisher
 
     return RedisStreams(url, stream="orders", group="packers"), RedisStreamsPublisher(url, stream="orders")

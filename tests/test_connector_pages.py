@@ -107,7 +107,7 @@ def test_a_program_consumes_from_a_real_server_until_it_is_told_to_stop(rabbitmq
     parameters = pika.URLParameters(rabbitmq.url)
     with pika.BlockingConnection(parameters) as connection:
         channel = connection.channel()
-        channel.queue_declare(queue, durable=True)
+        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
         for order in [*ORDERS, b"no JSON"]:
             channel.basic_publish("", queue, order)
     with subprocess.Popen(

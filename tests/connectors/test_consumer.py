@@ -427,10 +427,10 @@ def deliver_to_processes_that_died(broker, times):
 def test_a_message_that_killed_earlier_processes_becomes_a_dead_letter(broker):
     broker.publish([b"bad"])
     letters = MemoryPublisher()
-    deliver_to_processes_that_died(broker, 20)
+    deliver_to_processes_that_died(broker, 12)
     consumer = consume(broker, lambda _: pytest.fail("it was handed out"), attempts_max=2, dead_letters=letters)
     reason = letters.published[0].headers["acker-reason"]
-    assert "this is its delivery 21 by the broker, and deliveries_max is 20" in reason
+    assert "this is its delivery 13 by the broker, and deliveries_max is 12" in reason
     assert spout(consumer).dead_letters == 1
 
 

@@ -1,6 +1,7 @@
 """The I/O thread: sources that fail at any call, outcomes that no lost connection may swallow, and its end."""
 
 import logging
+import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,9 @@ from acker import SourceError
 from acker.connectors import Consumer
 from acker.connectors.attempts import AttemptTable
 from acker.connectors.intake import Intake
+from acker.connectors.options import IntakeOptions
 from acker.connectors.source import Delivery
+from acker.connectors.suspects import Suspects
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 
 QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
@@ -252,6 +255,73 @@ def test_a_message_that_the_broker_delivers_too_often_is_handed_to_nobody():
         consumer = Consumer(MemorySource(broker), attempts_max=1, deliveries_max=1, dead_letters=letters, **QUICK)
         consume_all(consumer, broker, lambda _: pytest.fail("it was handed out"))
         assert len(letters.published) == 1
+
+
+@pytest.mark.parametrize("place", [0, 20, 39])
+@pytest.mark.parametrize("deliveries_max", [3, 10])
+def test_what_ends_its_process_takes_no_other_message_with_it(place, deliveries_max, caplog):
+    """To the broker, a lost connection is as the end of a process: it counts a delivery of all that was sent."""
+    broker = MemoryBroker()
+    values = [b"%d" % number for number in range(40)]
+    broker.publish(values)
+    letters = MemoryPublisher()
+    ended = 0
+
+    def work(message):
+        nonlocal ended
+        if message.value == values[place]:
+            ended += 1
+            broker.cut()
+            wait_until(lambda: not message.alive)
+
+    options = {"attempts_max": 5, "deliveries_max": deliveries_max, "dead_letters": letters, **QUICK}
+    consume_all(Consumer(MemorySource(broker), **options), broker, work)
+    assert [letter.value for letter in letters.published] == [values[place]]
+    assert ended == deliveries_max and sorted(broker.acked) == sorted(values)
+    assert "which may end its process" in caplog.text
+
+
+def test_suspects_are_handed_out_alone():
+    broker = MemoryBroker()
+    broker.publish(b"%d" % number for number in range(30))
+    working, most = set(), 0
+
+    def work(message):
+        nonlocal most
+        working.add(message.value)
+        most = max(most, len(working))
+        working.discard(message.value)
+
+    for _ in range(3):  # processes that ended
+        source = MemorySource(broker)
+        source.open(None, 30)
+        assert len(source.poll(30, 0.0)) == 30
+        source.close()
+    broker.publish([b"last"])
+    consumer = Consumer(MemorySource(broker), deliveries_max=5, dead_letters=MemoryPublisher())
+    with ThreadPoolExecutor(4) as pool:
+        consume_all(consumer, broker, lambda message: message.submit(pool, work, message))
+    assert most == 1 and broker.left() == 0 and broker.acked[-1] == b"last"
+
+
+def test_the_suspect_that_was_delivered_least_often_is_next():
+    table = AttemptTable()
+    options = IntakeOptions(deliveries_max=6, dead_letters=MemoryPublisher())
+    suspects = Suspects("memory", table, options, logging.getLogger("acker.connectors"))
+    for number in (5, 4):
+        suspects.add(Delivery(str(number), b"", {}, number, None, None), number)
+    suspects.hand_out()
+    first = table.take(0)
+    assert first.delivery.key == "4" and suspects
+    suspects.hand_out()
+    with pytest.raises(queue.Empty):
+        table.take(0)
+    (left,) = table.of({"suspect"})
+    table.end(left)
+    suspects.hand_out()
+    assert suspects  # somebody still works on the first one
+    table.end(first)
+    assert not suspects
 
 
 def test_an_attempt_that_was_drawn_and_not_handed_out_is_offered_again():

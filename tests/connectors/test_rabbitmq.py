@@ -599,6 +599,7 @@ def test_a_consumer_timeout_is_a_lost_connection(rabbitmq, channel, queue, opene
 
 def test_a_deleted_queue_ends_the_source(rabbitmq, channel, queue, opened):
     source = opened(rabbitmq.url, queue)
+    source.poll(1, 0.0)
     channel.queue_delete(queue)
     assert queue in str(lost(source))
     source.close()
@@ -629,7 +630,7 @@ def test_a_user_without_permissions(rabbitmq, channel, queue, opened):
             opened(url, queue)
         order(rabbitmq, "set_permissions", "stranger", "", "", "")
         with pytest.raises(errors.SourceError, match=f"access to queue '{queue}' .* refused for user 'stranger'"):
-            opened(url, queue)
+            opened(url, queue).poll(1, 0.0)
     finally:
         order(rabbitmq, "delete_user", "stranger")
 

@@ -27,7 +27,7 @@ def queues(rabbitmq):
     with pika.BlockingConnection(pika.URLParameters(rabbitmq.url)) as connection:
         channel = connection.channel()
         for name in names.values():
-            channel.queue_declare(name, durable=True)
+            channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
         yield channel, names
         for name in names.values():
             channel.queue_delete(name)

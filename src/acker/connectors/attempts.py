@@ -36,7 +36,8 @@ class Attempt:
     since_ns : int
         When it was delivered, or was handed out, on the monotonic clock.
     state : str
-        "ready": not handed out yet. "withheld": the same, while a rebalance may take it away. "open": handed out.
+        "ready": not handed out yet. "withheld": the same, while a rebalance may take it away. "suspect": the same,
+        until nobody works on anything else. "open": handed out.
         "failed": its source is not told yet. "waiting": for a retry. "dead": its dead letter is not confirmed yet.
         "done": its ack is on the way. "ended".
     reason : Reason or None
@@ -179,6 +180,12 @@ class AttemptTable:
             attempt.state = "ready"
             self._ready.put(attempt)
         return bool(found)
+
+    def hand_out(self, attempt: Attempt) -> None:
+        """Let an attempt be handed out that was added in another state."""
+        attempt.state = "ready"
+        self._ready.put(attempt)
+        self.notify()
 
     def get(self, message_id: int) -> Attempt | None:
         """Return an attempt that was handed out and has not ended."""

@@ -25,8 +25,6 @@ from acker.errors import ConnectionLostError, RuntimeStateError, SourceError, ex
 from acker.topology.backoff import backoff
 from acker.topology.reasons import Reason
 
-# The most deliveries of one poll, so that acks never wait for long.
-_POLL_MAX: Final = 500
 # While plenty of messages wait to be handed out, turns are at least so far apart.
 _GATHER_SECS: Final = 0.001
 _RECONNECT_SECS: Final = 0.5
@@ -214,11 +212,12 @@ class Intake:
         if now >= self._rescue_at:
             self._rescue_at = now + _RESCUE_SECS
             self.attempts.rescue()
-        room = 0 if self._is_stopping else max(0, min(self.options.open_max - len(self.attempts), _POLL_MAX))
+        room = 0 if self._is_stopping else self.settlement.room
         wait_secs = self._wait_secs(now, due_secs)
         if room == 0:
             self.counts.polls += 1
             self._accept(self.source.poll(0, 0.0))
+            self.settlement.suspects.hand_out()  # not before the acks of what was done are sent
             self._wait(wait_secs if len(self.attempts) else 0.0)  # none: a stop is over, and nobody wakes this
             return
         self._is_idle = True
@@ -303,7 +302,7 @@ class Intake:
             self.settlement.is_stopping = True
             self._drain_until = time.monotonic() + self.options.drain_secs
             self.attempts.close()
-        self.settlement.release(self.attempts.of({"ready", "withheld", "waiting"}))
+        self.settlement.release(self.attempts.of({"ready", "withheld", "suspect", "waiting"}))
         return not self.attempts.of({"open", "dead", "done"}) or time.monotonic() >= self._drain_until
 
     def _fail(self, fault: BaseException) -> None:

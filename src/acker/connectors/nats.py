@@ -103,6 +103,7 @@ class JetStream(Source):
         self._inbox = ""
         self._requested = 0  # messages that the server may still send for the pull request
         self._request_end = 0.0
+        self._has_sent = False  # acks that the server may not have read yet
         # The loop's thread appends, the I/O thread takes.
         self._arrived: deque[Msg] = deque()
         self._news = threading.Event()
@@ -203,6 +204,9 @@ class JetStream(Source):
     def poll(self, limit: int, wait_secs: float) -> Sequence[Delivery]:
         """Return messages that came for a pull request; make one if there is none."""
         self._link.check()
+        if limit <= 0 and self._has_sent:
+            self._link.run(self._link.flush(_ANSWER_SECS))
+            self._has_sent = False
         self._take_arrived()
         if limit > len(self._buffer):
             self._request(limit - len(self._buffer))
@@ -273,6 +277,7 @@ class JetStream(Source):
         replies = [delivery.receipt.reply for delivery in deliveries]
         if replies:
             self._link.run(self._publish_all(word, replies))
+            self._has_sent = True
 
     async def _publish_all(self, word: bytes, replies: Sequence[str]) -> None:
         for reply in replies:

@@ -11,8 +11,8 @@ from acker.errors import ArgumentTypeError, ArgumentValueError
 
 # The value of dead_letters= that leaves dead letters to the broker.
 BROKER: Final = "broker"
-# By default. Restarts and lost connections count as deliveries of all messages that a consumer has.
-_DELIVERIES_AN_ATTEMPT: Final = 10
+# By default. Restarts and lost connections count as deliveries. RabbitMQ 4 drops a message after 20 of them.
+_MORE_DELIVERIES: Final = 10
 _PLENTY_SHARE: Final = 8
 _PLENTY_MIN: Final = 16
 
@@ -64,7 +64,12 @@ class IntakeOptions:
         """The most deliveries of a message by the broker."""
         if self.deliveries_max is not None or self.attempts_max is None:
             return self.deliveries_max
-        return _DELIVERIES_AN_ATTEMPT * self.attempts_max
+        return self.attempts_max + _MORE_DELIVERIES
+
+    @property
+    def suspect_from(self) -> float:
+        """From which delivery on a message may be what ended its processes: above half of the most, not the first."""
+        return math.inf if self.delivered_max is None else max(2, self.delivered_max // 2 + 1)
 
     @property
     def plenty(self) -> float:

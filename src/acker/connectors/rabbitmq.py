@@ -59,6 +59,15 @@ class Received:
         return f"Received({self.method}, {self.properties})"
 
 
+def _queue_options(declare: Mapping[str, Any] | str | None) -> dict[str, Any] | None:
+    """Return the options of ``queue_declare``."""
+    if isinstance(declare, str):
+        if declare != "quorum":
+            raise ArgumentValueError(f"declare: expected 'quorum' or the options of a queue, got {declare!r}")
+        return {"durable": True, "arguments": {"x-queue-type": declare}}
+    return None if declare is None else dict(declare)
+
+
 class RabbitMQ(Source):
     """A queue of RabbitMQ, classic or quorum.
 
@@ -75,9 +84,9 @@ class RabbitMQ(Source):
         It must exist, unless `declare` is set.
     prefetch : int, optional
         The most unacked messages, those included that wait for a retry. By default ``open_max`` of the consumer.
-    declare : mapping, optional
-        Declares the queue with these options of pika's ``queue_declare``, such as
-        ``{"durable": True, "arguments": {"x-queue-type": "quorum"}}``. They must be those of a queue that exists.
+    declare : "quorum" or a mapping, optional
+        Declares the queue: a quorum queue, or one with these options of pika's ``queue_declare``. They must be those of
+        a queue that exists.
     arguments : mapping, optional
         Arguments of the subscription, such as ``{"x-priority": 10}``.
     dead_letter_exchange : bool
@@ -102,7 +111,7 @@ class RabbitMQ(Source):
         queue: str,
         *,
         prefetch: int | None = None,
-        declare: Mapping[str, Any] | None = None,
+        declare: Mapping[str, Any] | str | None = None,
         arguments: Mapping[str, Any] | None = None,
         dead_letter_exchange: bool = False,
     ) -> None:
@@ -114,14 +123,15 @@ class RabbitMQ(Source):
         self._parameters = parse_parameters(parameters)
         self._queue = queue
         self._prefetch = prefetch
-        self._declare = None if declare is None else dict(declare)
+        self._declare = _queue_options(declare)
         self._arguments = dict(arguments or {})
-        declared = (declare or {}).get("arguments") or {}
+        declared = (self._declare or {}).get("arguments") or {}
         self._gives_up = dead_letter_exchange or "x-dead-letter-exchange" in declared
         self._link: Link | None = None
         self._channel: Any = None
         self._consumer_tag = ""
-        self._waiting_acks_max = 1
+        self._waiting_acks_max = self._most_unacked = 1
+        self._subscribed = 0  # how many unacked messages the broker may send now
         self._cancelled: AckerError | None = None
         self._buffer: deque[Delivery] = deque()
         # The tags of this channel that are not settled, in the order of the broker: ascending.
@@ -138,8 +148,8 @@ class RabbitMQ(Source):
     def open(self, events: SourceEvents, limit: int) -> None:  # noqa: ARG002 - a queue is never revoked
         """Connect and subscribe; see `Source.open`."""
         self.close()
-        prefetch = min(self._prefetch or limit, _PREFETCH_MAX)
-        self._waiting_acks_max = max(1, prefetch // _WAITING_ACKS)
+        self._most_unacked = min(self._prefetch or limit, _PREFETCH_MAX)
+        self._waiting_acks_max = max(1, self._most_unacked // _WAITING_ACKS)
         link = Link(self._parameters, self.name)
         self._link = link  # so that `wake` finds it
         try:
@@ -149,17 +159,34 @@ class RabbitMQ(Source):
                 link.call(channel.queue_declare, self._queue, passive=True)
             else:
                 link.call(channel.queue_declare, self._queue, **self._declare)
-            link.call(channel.basic_qos, prefetch_count=prefetch)
             channel.add_on_cancel_callback(self._on_cancel)
             self._channel = channel
             link.take_deliveries(self._on_delivery)
-            self._consumer_tag = f"acker-{secrets.token_hex(8)}"
-            options = {"arguments": self._arguments, "consumer_tag": self._consumer_tag}
-            link.call(channel.basic_consume, self._queue, self._on_message, **options)
             link.is_opening = False
         except BaseException:
             self.close()
             raise
+
+    def _subscribe(self, link: Link, prefetch: int) -> None:
+        """Let the broker send so many unacked messages.
+
+        A `poll` for the only message gets no others into this process: when it ends, a quorum queue counts a delivery
+        of each that was sent here. A later `poll` for more subscribes again.
+        """
+        before, self._consumer_tag = self._consumer_tag, f"acker-{secrets.token_hex(8)}"
+        try:
+            # The message of the first subscription may be open for long.
+            link.call(self._channel.basic_qos, prefetch_count=prefetch - bool(before))
+            options = {"arguments": self._arguments, "consumer_tag": self._consumer_tag}
+            link.is_opening = True  # what the broker refuses here is a mistake
+            link.call(self._channel.basic_consume, self._queue, self._on_message, **options)
+            link.is_opening = False
+        except AckerError:
+            self._forget()
+            raise
+        self._subscribed = prefetch
+        if before:
+            self._channel.basic_cancel(before)
 
     def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         """Take a message that pika has assembled."""
@@ -198,6 +225,9 @@ class RabbitMQ(Source):
         """Return deliveries; see `Source.poll`."""
         link = self._linked()
         self._step(link, 0.0)
+        wanted = self._most_unacked if limit > 1 or self._unsettled else 1
+        if limit and wanted > self._subscribed:
+            self._subscribe(link, wanted)
         if not (limit and self._buffer):
             deadline = time.monotonic() + wait_secs
             # Nothing comes that these acks could wait for.
@@ -230,6 +260,8 @@ class RabbitMQ(Source):
         """Drop what belongs to a channel that is gone; from now on `holds` says so."""
         self._channel = None
         self._cancelled = None
+        self._consumer_tag = ""
+        self._subscribed = 0
         self._buffer.clear()
         self._unsettled.clear()
         self._done.clear()
@@ -334,8 +366,8 @@ class RabbitMQPublisher(Publisher):
     properties : mapping, optional
         Of ``pika.BasicProperties``, such as ``{"content_type": "application/json"}``. Messages are persistent unless
         they say ``{"delivery_mode": 1}``. The publisher sets ``message_id`` and ``headers`` itself.
-    declare : mapping, optional
-        Declares the queue `routing_key` with these options of pika's ``queue_declare``, for the default exchange.
+    declare : "quorum" or a mapping, optional
+        Declares the queue `routing_key`, for the default exchange; as for `RabbitMQ`.
 
     Notes
     -----
@@ -353,7 +385,7 @@ class RabbitMQPublisher(Publisher):
         routing_key: str = "",
         timeout_secs: float = 30.0,
         properties: Mapping[str, Any] | None = None,
-        declare: Mapping[str, Any] | None = None,
+        declare: Mapping[str, Any] | str | None = None,
     ) -> None:
         if timeout_secs <= 0:
             raise ArgumentValueError(f"timeout_secs must be positive, not {timeout_secs}")
@@ -368,7 +400,7 @@ class RabbitMQPublisher(Publisher):
         self._timeout_secs = timeout_secs
         self._properties = {"delivery_mode": 2, **(properties or {})}
         pika.BasicProperties(**self._properties)  # raises TypeError for a name that it does not have
-        self._declare = None if declare is None else dict(declare)
+        self._declare = _queue_options(declare)
         self._link: Link | None = None
         # Of this channel: the number of messages, and the batch whose confirms are awaited, by number.
         self._prefix = ""

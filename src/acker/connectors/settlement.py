@@ -13,6 +13,7 @@ from acker.connectors.attempts import Attempt, AttemptTable, IntakeCounts
 from acker.connectors.dead_letters import DeadLetterWriter
 from acker.connectors.options import BROKER, IntakeOptions
 from acker.connectors.source import Delivery, Source
+from acker.connectors.suspects import Suspects
 from acker.errors import ArgumentValueError
 from acker.local.observe.failures import FailureLog
 from acker.local.observe.metrics import LatencyRecorder
@@ -20,6 +21,8 @@ from acker.topology.backoff import backoff
 from acker.topology.reasons import Reason, ReasonKind
 
 # Failures that are not the message's fault: it goes back to the broker, and its owner stops.
+# The most deliveries of one poll, so that acks never wait for long.
+_POLL_MAX: Final = 500
 _NOT_COUNTED: Final = frozenset({ReasonKind.RESTART, ReasonKind.SHUTDOWN})
 # How often leases are renewed within their time.
 _RENEWALS: Final = 3
@@ -46,6 +49,7 @@ class Settlement:
         From handing out to the end of the tree.
     is_open : bool
         Whether the source is connected.
+    suspects : Suspects
     is_stopping : bool
         Whether attempts that fail go back to the broker.
     confirmed : deque of Attempt
@@ -70,6 +74,7 @@ class Settlement:
                 " DeadLetterFile('dead-letters.jsonl')"
             )
         self.attempts = AttemptTable()
+        self.suspects = Suspects(source.name, self.attempts, options, logger)
         self.counts = IntakeCounts()
         self.latency = LatencyRecorder()
         self.is_open = False
@@ -103,13 +108,20 @@ class Settlement:
         tries = delivery.attempt if self._redelivers else 1
         most = self._options.delivered_max
         if most is None or delivery.attempt <= most:
-            self.attempts.add(delivery, delivery.attempt, tries)
+            self.suspects.add(delivery, tries)
             return
         # The broker counts attempts that died with their process. So nobody may take this one.
         attempt = self.attempts.add(delivery, delivery.attempt, tries, "failed")
         text = f"this is its delivery {delivery.attempt} by the broker, and deliveries_max is {most}"
         attempt.reason = Reason(ReasonKind.FAILED, exception=text, attempt=delivery.attempt)
         self._give_up(attempt)
+
+    @property
+    def room(self) -> int:
+        """How many further deliveries the source may return."""
+        if self.suspects:
+            return 0
+        return min(1 if self.suspects.is_careful else _POLL_MAX, max(0, self._options.open_max - len(self.attempts)))
 
     def end(self, message_id: int, reason: Reason | None, *, is_final: bool = False) -> bool:
         """Settle one attempt, on the I/O thread only; return whether it was open. The next `flush` tells the source.
@@ -261,6 +273,7 @@ class Settlement:
     def reopened(self) -> None:
         """Forget what belonged to an earlier connection, and renew leases at once."""
         self.is_open = True
+        self.suspects.reopened()
         self._renew_at = 0.0
         self.revoked(lambda delivery: not self._source.holds(delivery))
 

@@ -105,7 +105,8 @@ class Source(abc.ABC):
         """Return at most `limit` deliveries; wait for the first one for at most `wait_secs`.
 
         It is called again and again, also with a `limit` of 0 while too many messages are open. So heartbeats,
-        rebalances and commits belong here.
+        rebalances and commits belong here. With a limit of 0 it sends the acks that wait: the message that is handed
+        out next may end the process.
 
         Raises
         ------
