@@ -150,11 +150,23 @@ class Before:
             if not left:
                 break
             time.sleep(pause)
-        return [*left, *self.told.said]
+        return [*map(with_ports, left), *self.told.said]
 
 
 def new(look: Look, before: Any) -> list[str]:
     return [text for key, text in look().items() if key not in before]
+
+
+def with_ports(text: str) -> str:
+    """Add the ports of a TCP connection, from which it can be told whose it is."""
+    inode = text.rpartition("socket:[")[2].rstrip("]")
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:] if LINUX else ():
+            words = line.split()
+            if words[9] == inode:
+                own, other = (int(words[column].rpartition(":")[2], 16) for column in (1, 2))
+                return f"{text}, port {own} to {other}"
+    return text
 
 
 def pauses() -> Iterator[float]:

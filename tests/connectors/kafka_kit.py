@@ -60,6 +60,10 @@ class Cluster:
         limits = {"linger.ms": 0, "message.max.bytes": 2_000_000}
         self.producer = Producer({"bootstrap.servers": url, "logger": Quiet()} | limits)
 
+    def close(self):
+        """Let go of the clients, which ends their connections: one that is made again would be a later test's."""
+        del self.admin, self.producer
+
     def topic(self, partitions=1, name=None, **config):
         """Make a topic."""
         name = name or f"topic-{uuid.uuid4().hex[:8]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import uuid
@@ -24,9 +25,10 @@ PROTOCOLS = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(kafka):
-    return Cluster(kafka.url)
+    with contextlib.closing(Cluster(kafka.url)) as cluster:
+        yield cluster
 
 
 @pytest.fixture

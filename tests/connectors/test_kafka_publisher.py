@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 
@@ -16,9 +17,10 @@ SECRET = "s3cret/#word"
 RIGHT = {"bootstrap.servers": "127.0.0.1:1"}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(kafka):
-    return Cluster(kafka.url)
+    with contextlib.closing(Cluster(kafka.url)) as cluster:
+        yield cluster
 
 
 def make_publisher(cluster, topic, **config):
