@@ -483,3 +483,57 @@ def test_a_stop_does_not_wait_once_everything_is_done(monkeypatch):
                     consumer.stop()
         assert broker.left() == 0
     assert 0 not in waits
+
+
+# ---- an end that something holds up ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["poll", "ack", "release"])
+def test_a_stop_ends_although_the_broker_answers_nothing(method, monkeypatch, caplog):
+    monkeypatch.setattr("acker.connectors.stopping._FAREWELL_SECS", 0.1)
+    broker = MemoryBroker()
+    broker.publish([b"a", b"b"])
+    source = MemorySource(broker)
+    consumer = Consumer(source, drain_secs=0.1)
+    messages = iter(consumer)
+    first, _ = next(messages), next(messages)
+    answer = source.stall(method)
+    first.ack()
+    consumer.close()
+    assert "the broker has not answered for 0.1 s after the time to drain" in caplog.text
+    consumer.close()
+    assert caplog.text.count("has not answered") == 1 and consumer.stats().state == "draining"
+    answer.set()
+    wait_until(lambda: consumer.stats().state == "stopped")
+
+
+def test_an_end_says_for_what_it_waits(monkeypatch, caplog):
+    monkeypatch.setattr("acker.connectors.stopping._SILENCE_SECS", 0.0)
+    broker = MemoryBroker()
+    broker.publish([b"a"])
+    with Consumer(MemorySource(broker)) as consumer:
+        message = next(iter(consumer))
+        consumer.stop()
+        wait_until(lambda: "stopping, and 1 messages, such as memory/0, are not done" in caplog.text)
+        message.ack()
+    assert broker.acked == [b"a"] and caplog.text.count("stopping, and") == 1
+
+
+def test_an_end_names_the_threads_that_hold_the_program_up(caplog):
+    broker = MemoryBroker()
+    broker.publish([b"a", b"b"])
+    begun, ending = threading.Semaphore(0), threading.Event()
+
+    def hang():
+        begun.release()
+        ending.wait()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="packer") as pool:
+        with Consumer(MemorySource(broker), drain_secs=0.0) as consumer:
+            messages = iter(consumer)
+            for _ in range(2):
+                next(messages).submit(pool, hang)  # the second one waits in the pool's queue, and never begins
+            begun.acquire()
+        ending.set()
+    (line,) = [record.getMessage() for record in caplog.records if "were not done" in record.getMessage()]
+    assert "Still at work" in line and line.count("packer_0 for memory/0, in ") == 1 and "memory/1" not in line

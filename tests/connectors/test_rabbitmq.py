@@ -149,7 +149,7 @@ def test_a_message_is_delivered_and_acked_once(rabbitmq, channel, queue, opened)
     put(channel, queue, [b"one"])
     source = opened(rabbitmq.url, queue)
     (delivery,) = polled(source, 1)
-    assert (delivery.value, delivery.attempt, delivery.headers, delivery.key) == (b"one", 1, {}, f"{queue}#1")
+    assert (delivery.value, delivery.attempt, delivery.headers, delivery.key) == (b"one", 1, {}, f"{queue}#1-7a6c86f1")
     assert delivery.raw.method.routing_key == queue and delivery.raw.properties.content_type is None
     assert source.holds(delivery)
     source.ack([delivery])

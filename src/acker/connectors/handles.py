@@ -17,6 +17,7 @@ from typing import Any, Final, Never, Protocol, Self, TypeVar
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
+from acker.connectors.working import unless_over
 from acker.errors import ArgumentTypeError, ForkedError, TupleStateError, exception_text
 
 _OK, _FAIL, _TRACK, _RESET_TIMEOUT = int(Kind.OK), int(Kind.FAIL), int(Kind.TRACK), int(Kind.RESET_TIMEOUT)
@@ -226,7 +227,7 @@ class Handle:
         part = self._part(sys._getframe(1))
         try:
             if isinstance(executor, ThreadPoolExecutor):
-                future = executor.submit(_unless_over, part._tree.attempt, work, args, kwargs)
+                future = executor.submit(unless_over, part._tree.attempt, work, args, kwargs)
             else:
                 future = executor.submit(work, *args, **kwargs)
         except BaseException as fault:
@@ -484,13 +485,6 @@ class ConsumedMessage(Handle):
     def raw(self) -> Any:
         """The client's own object."""
         return self._tree.attempt.delivery.raw
-
-
-def _unless_over(attempt: Attempt, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-    """Do the work unless nobody waits for it any more, as after a stop, when a pool still has a queue."""
-    if attempt.state != "open":
-        raise CancelledError(f"{attempt.delivery.key}: the message is over")
-    return work(*args, **kwargs)
 
 
 def _unrun(result: object) -> ArgumentTypeError | None:

@@ -21,6 +21,7 @@ from acker.connectors.attempts import Attempt
 from acker.connectors.options import IntakeOptions
 from acker.connectors.settlement import Settlement
 from acker.connectors.source import Delivery, Source
+from acker.connectors.stopping import Stopping
 from acker.errors import ConnectionLostError, RuntimeStateError, SourceError, exception_text
 from acker.topology.backoff import backoff
 from acker.topology.reasons import Reason
@@ -82,12 +83,11 @@ class Intake:
         # Each is set before the other one is looked at, so no item waits while this thread does. Without the GIL, a
         # thread may see them in another order: then an item waits for at most `_WAIT_SECS_MAX`.
         self._is_idle = self._is_urgent = False
-        self._is_stopping = self._is_failed = False
+        self._stopping = Stopping(source.name, options.drain_secs, logger)
         self._thread: threading.Thread | None = None
         # Below this line: of the I/O thread alone.
-        self._is_finishing = False
+        self._is_finishing = self._is_failed = False
         self._rescue_at = 0.0
-        self._drain_until: float | None = None
 
     # ---- any thread -------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,8 @@ class Intake:
 
         Messages that are not handed out go back to the broker. Open ones may end until the time to drain is over.
         """
-        self._is_stopping = self.attempts.is_closed = True
+        self._stopping.ask()
+        self.attempts.is_closed = True
         self._signal.put(None)
         # A handler runs on the main thread, maybe while this thread is inside `wake`.
         if threading.current_thread() is not threading.main_thread():
@@ -155,17 +156,16 @@ class Intake:
 
     def break_off(self, fault: BaseException) -> None:
         """Stop for a fault that `take` shall raise, unless this stops already."""
-        if not self._is_stopping:
+        if not self.is_stopping:
             self.error = fault
             self._logger.error("%s: this ends, and what is open goes back: %s", self.source.name, exception_text(fault))
             self.stop()
 
     def join(self) -> None:
-        """Wait for the end of the I/O thread, which comes after `stop`."""
+        """Wait for the end of the I/O thread after `stop`; no longer than `Stopping` lets it take."""
         self.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
-            while self._thread.is_alive():
-                self._thread.join(_WAIT_SECS_MAX)  # with an end, so that signal handlers run
+            self._stopping.wait_for(self._thread)
 
     @property
     def is_alive(self) -> bool:
@@ -175,7 +175,7 @@ class Intake:
     @property
     def is_stopping(self) -> bool:
         """Whether `stop` was called, or the source failed."""
-        return self._is_stopping
+        return self._stopping.is_asked
 
     # ---- the I/O thread ---------------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Intake:
         if now >= self._rescue_at:
             self._rescue_at = now + _RESCUE_SECS
             self.attempts.rescue()
-        room = 0 if self._is_stopping else self.settlement.room
+        room = 0 if self.is_stopping else self.settlement.room
         wait_secs = self._wait_secs(now, due_secs)
         if room == 0:
             self.counts.polls += 1
@@ -296,18 +296,19 @@ class Intake:
 
     def _is_drained(self) -> bool:
         """Return whether the work is over: after `stop`, if nothing is open or the time to drain is up."""
-        if not self._is_stopping:
+        if not self.is_stopping:
             return False
-        if self._drain_until is None:
+        if not self.settlement.is_stopping:
             self.settlement.is_stopping = True
-            self._drain_until = time.monotonic() + self.options.drain_secs
             self.attempts.close()
         self.settlement.release(self.attempts.of({"ready", "withheld", "suspect", "waiting"}))
-        return not self.attempts.of({"open", "dead", "done"}) or time.monotonic() >= self._drain_until
+        left = self.attempts.of({"open", "dead", "done"})
+        return not left or self._stopping.is_over(left)
 
     def _fail(self, fault: BaseException) -> None:
         self.error = self.error or fault
-        self._is_stopping = self._is_failed = self.settlement.is_stopping = True
+        self._stopping.ask()
+        self._is_failed = self.settlement.is_stopping = True
         if isinstance(fault, SourceError):
             self._logger.error("%s: %s", self.source.name, fault)
         else:
@@ -335,5 +336,5 @@ class Intake:
         except BaseException as fault:  # noqa: BLE001 - as above
             self._fail(fault)
         finally:
-            self._is_stopping = True
+            self._stopping.ask()
             self.attempts.close()

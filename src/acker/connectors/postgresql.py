@@ -266,6 +266,7 @@ class PostgreSQL(Source):
         for delivery in filter(self.holds, deliveries):
             del self._held[delivery.receipt.row_id]
         if count < len(deliveries):
+            self.late_acks += len(deliveries) - count
             _log.warning(
                 "%s: %d of %d messages are settled too late: their leases were over, or their rows are gone",
                 self.name,

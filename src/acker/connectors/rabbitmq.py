@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import struct
 import time
+import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -203,7 +204,8 @@ class RabbitMQ(Source):
         if self._channel is None:
             return  # it came while the connection was closed
         headers: Mapping[str, Any] = {}
-        key = f"{self._queue}#{tag}"
+        # The tag is another one in each delivery; the checksum of the body finds the message again in a log.
+        key = f"{self._queue}#{tag}-{zlib.crc32(body):08x}"
         attempt = 2 if is_redelivered else 1
         if has_names:
             properties = received.properties

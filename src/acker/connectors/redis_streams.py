@@ -360,6 +360,11 @@ class RedisStreams(Source):
 
     # ---- settling ---------------------------------------------------------------------------------------------------
 
+    @property
+    def late_acks(self) -> int:  # type: ignore[override]
+        """How many acks came too late; see `Source`."""
+        return self._leases.late
+
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         """Keep the acks for the next `poll`, which sends them along with its own command, or send many at once."""
         if not self._link.is_open:
@@ -385,6 +390,7 @@ class _EntryLeases:
 
     def __init__(self, link: _RedisLink, group: str, consumer: str, lease_secs: float) -> None:
         self._link, self._name, self._who, self._lease_secs = link, link.name, (group, consumer), lease_secs
+        self.late = 0  # acks that came too late
         self._held: dict[tuple[str, bytes], Delivery] = {}
         self._acked: dict[Delivery, None] = {}  # in their order
 
@@ -449,6 +455,7 @@ class _EntryLeases:
         self._forget(self._acked)
         self._acked.clear()
         if late > 0:
+            self.late += late
             _log.warning("%s: %d acks came too late: others have the entries and do the work again", self._name, late)
 
     def renew_all(self) -> None:

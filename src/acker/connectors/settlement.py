@@ -14,6 +14,7 @@ from acker.connectors.dead_letters import DeadLetterWriter
 from acker.connectors.options import BROKER, IntakeOptions
 from acker.connectors.source import Delivery, Source
 from acker.connectors.suspects import Suspects
+from acker.connectors.working import threads_at_work
 from acker.errors import ArgumentValueError
 from acker.local.observe.failures import FailureLog
 from acker.local.observe.metrics import LatencyRecorder
@@ -302,12 +303,14 @@ class Settlement:
         left = [attempt for attempt in self.attempts.of(None) if attempt.state != "done"]
         if not left:
             return
+        working = threads_at_work(left)
         self._logger.warning(
-            "%s: %d messages, such as %s, were not done within %g s, and go back to the broker",
+            "%s: %d messages, such as %s, were not done within %g s, and go back to the broker%s",
             self._source.name,
             len(left),
             left[0].delivery.key,
             self._options.drain_secs,
+            f". Still at work, in pools for which the program waits: {'; '.join(working)}" if working else "",
         )
         self.release(left)
         self.flush()

@@ -75,12 +75,15 @@ class Source(abc.ABC):
         the consumer counts attempts, and the broker's count tells only whether a message kills its consumers.
     wait_secs_max : float
         The longest wait that `poll` can be asked for. Short where `wake` cannot end a wait.
+    late_acks : int
+        How many acks came too late so far: the broker had given the messages to others. They count as revoked.
     """
 
     name: str
     lease_secs: float | None = None
     redelivers: bool = False
     wait_secs_max: float = 0.05
+    late_acks: int = 0
 
     @abc.abstractmethod
     def open(self, events: SourceEvents, limit: int) -> None:

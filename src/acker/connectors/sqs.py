@@ -178,6 +178,7 @@ class SQS(Source):
     def _send_acks(self) -> None:
         late = [delivery for delivery in self._acked.values() if not self.holds(delivery)]
         if late:
+            self.late_acks += len(late)
             _log.warning("%s: %d acks came too late: their leases were over", self.name, len(late))
         for delivery in late:
             del self._acked[delivery.receipt.message_id]

@@ -157,6 +157,7 @@ def task_stats(intake: Intake, user: dict[str, int]) -> TaskStats:
     """Return the figures of an intake as those of a spout task."""
     counts = intake.counts
     oldest = intake.attempts.oldest(1)
+    revoked = counts.revoked + intake.source.late_acks
     names = ("delivered", "retried", "revoked", "released", "reconnects")
     return TaskStats(
         component=intake.source.name,
@@ -172,5 +173,5 @@ def task_stats(intake: Intake, user: dict[str, int]) -> TaskStats:
         pending=len(intake.attempts),
         oldest_age_ms=(time.monotonic_ns() - oldest[0].since_ns) // 1_000_000 if oldest else None,
         complete_latency=intake.settlement.latency.snapshot(),
-        user={**{name: getattr(counts, name) for name in names}, **user},
+        user={**{name: getattr(counts, name) for name in names}, **user} | {"revoked": revoked},
     )

@@ -61,6 +61,11 @@ class WatchedSource(Source):
         return self.inner.redelivers
 
     @property
+    def late_acks(self) -> int:  # type: ignore[override]
+        """As the source's."""
+        return self.inner.late_acks
+
+    @property
     def can_give_up(self) -> bool:
         """Whether the source has a place for dead letters."""
         return self.inner.can_give_up
