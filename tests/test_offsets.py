@@ -617,3 +617,20 @@ def test_a_long_log_with_holes_acked_in_any_order(seed):
             tracker.failed(0, done)
         assert tracker.committable(0) == min(is_open, default=offset + 1)
     assert tracker.stats().duplicates == tracker.stats().acked
+
+
+def test_what_is_done_above_the_lowest_open_message_comes_in_runs():
+    tracker = OffsetTracker()
+    assert list(tracker.done_above(0)) == []
+    tracker.assign(0, 5)
+    assert list(tracker.done_above(0)) == []
+    for offset in (5, 6, 7, 8, 10, 11):  # the log has no message 9
+        tracker.emitted(0, offset)
+    for offset in (6, 8, 11):
+        tracker.acked(0, offset)
+    assert list(tracker.done_above(0)) == [(6, 7), (8, 10), (11, 12)]
+    tracker.acked(0, 5)
+    assert list(tracker.done_above(0)) == [(8, 10), (11, 12)]  # 7 is the lowest one
+    tracker.acked(0, 7)
+    tracker.acked(0, 10)
+    assert list(tracker.done_above(0)) == [] and tracker.committable(0) == 12

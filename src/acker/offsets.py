@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import Any, Final, TypeVar, overload
@@ -340,10 +340,11 @@ class _Partitions:
         self.stats.failed += failed
 
     def to_json(self) -> dict[str, Any]:
-        """Return the part of a snapshot that is about partitions."""
+        """Return what a snapshot holds."""
         return {
             "partitions": {str(partition): log.to_json() for partition, log in sorted(self.logs.items())},
             "revoked": {str(partition): offset for partition, offset in sorted(self.revoked.items())},
+            "stats": asdict(self.stats),
         }
 
     @classmethod
@@ -355,6 +356,8 @@ class _Partitions:
         for partition, offset in snapshot["revoked"].items():
             end = check_integer("revoked", offset, 0, OFFSET_MAX + 1)
             made.revoked[check_integer("partition", int(partition), 0, PARTITION_MAX)] = end
+        names = [each.name for each in fields(OffsetStats)]
+        made.stats = OffsetStats(**{name: check_integer(name, snapshot["stats"][name], 0, 2**63) for name in names})
         return made
 
 
@@ -366,8 +369,7 @@ class OffsetTracker:
        want the last message that is done.
 
     A message is done when it was acked or dead-lettered. A failed one stays open: it will be replayed under the same
-    offset. Offsets that were never emitted and lie between two emitted ones are holes of the log, as compaction and
-    transaction markers leave them; nothing waits for them.
+    offset. Offsets between two emitted ones that never were are holes of the log; nothing waits for them.
 
     Memory is proportional to the open messages and to the holes above the lowest of them. A million done messages
     that wait for one below them cost nothing.
@@ -608,6 +610,12 @@ class OffsetTracker:
             return sum(len(log.open) for log in self._partitions.logs.values())
         return len(self._partitions.open(partition))
 
+    def done_above(self, partition: int) -> Iterator[tuple[int, int]]:
+        """Yield the runs of done messages and holes above the lowest open one: each is its first offset and its end."""
+        log = self._partitions.logs.get(partition)
+        edges = [] if log is None or log.next is None else [*log.open, log.next]
+        yield from ((low + 1, high) for low, high in pairwise(edges) if low + 1 < high)
+
     def __len__(self) -> int:
         return self.open()
 
@@ -618,9 +626,7 @@ class OffsetTracker:
     def lag(self, partition: int) -> int:
         """Return how many offsets, holes included, a restart would read again."""
         log = self._partitions.logs.get(partition)
-        if log is None or log.next is None or log.committable is None:
-            return 0
-        return log.next - log.committable
+        return 0 if log is None else (log.next or 0) - (log.committable or 0)
 
     def stats(self) -> OffsetStats:
         """Return the counts of now."""
@@ -634,7 +640,7 @@ class OffsetTracker:
         A tracker that is restored from it knows the messages that were done above the committed offset: when they are
         read again, `emitted` says that they need not be processed.
         """
-        return {"version": _SNAPSHOT_VERSION, **self._partitions.to_json(), "stats": asdict(self._partitions.stats)}
+        return {"version": _SNAPSHOT_VERSION, **self._partitions.to_json()}
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> OffsetTracker:
@@ -650,9 +656,6 @@ class OffsetTracker:
                 raise SnapshotError(f"version {snapshot['version']!r} of an offset snapshot; this release reads 1")
             tracker = cls()
             tracker._partitions = _Partitions.from_json(snapshot)
-            names = [each.name for each in fields(OffsetStats)]
-            counts = {name: check_integer(name, snapshot["stats"][name], 0, 2**63) for name in names}
-            tracker._partitions.stats = OffsetStats(**counts)
         except SnapshotError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as fault:

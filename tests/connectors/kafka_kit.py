@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable
@@ -101,12 +102,22 @@ class Cluster:
 
     def committed(self, group, topic, partition=0):
         """Return what the group has committed, or -1001."""
-        looker = self.look(group)
-        try:
+        return self._commit_of(group, topic, partition).offset
+
+    def metadata(self, group, topic, partition=0):
+        """Return the metadata of what the group has committed."""
+        return self._commit_of(group, topic, partition).metadata or ""
+
+    def _commit_of(self, group, topic, partition):
+        with contextlib.closing(self.look(group)) as looker:
             place = TopicPartition(topic, partition)
-            return answer_of(lambda: looker.committed([place], timeout=LONG)[0].offset)
-        finally:
-            looker.close()
+            return answer_of(lambda: looker.committed([place], timeout=LONG)[0])
+
+    def commit(self, group, topic, offset, metadata):
+        """Commit for a group that has no member."""
+        with contextlib.closing(self.look(group)) as looker:
+            place = TopicPartition(topic, 0, offset, metadata=metadata)
+            answer_of(lambda: looker.commit(offsets=[place], asynchronous=False))
 
     def ends(self, topic, partition=0):
         """Return the first offset of a partition, and its end."""

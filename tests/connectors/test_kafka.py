@@ -14,6 +14,7 @@ from confluent_kafka.admin import NewPartitions
 from acker.connectors import kafka_assignments
 from acker.connectors import kafka_membership as membership
 from acker.connectors.kafka import Kafka
+from acker.connectors.kafka_done import DoneAbove, metadata_of
 from acker.errors import ArgumentTypeError, ArgumentValueError, ConnectionLostError, SourceError
 from tests.connectors.kafka_kit import LONG, Cluster, Reader, make_source, wait_for
 
@@ -223,8 +224,8 @@ def test_what_is_open_at_the_end_is_read_again(cluster, group):
     assert not any(map(reader.source.holds, before.values()))
     reader.open.clear()
     with reader:  # the same source again
-        reader.read(6)
-        assert list(reader.open) == keys(topic, range(4, 10))
+        reader.read(2)
+        assert list(reader.open) == keys(topic, [4, 7])
         assert not any(map(reader.source.holds, before.values()))
         reader.source.ack(list(before.values()))  # of the connection before: they mean nothing now
         reader.ack_all(but=keys(topic, [4]))
@@ -527,8 +528,8 @@ def test_a_rebalance_in_the_middle_of_open_messages(cluster, group, protocol):
     settings = PROTOCOLS[protocol] | {"commit_secs": LONG, "rebalance_secs": 5.0}
 
     def ack_some(reader, concerned):
-        """End all messages of the revoked partitions but number 6."""
-        reader.ack(*[key for key in concerned if not key.endswith("@6")])
+        """End all messages of the revoked partitions but numbers 6 and 8."""
+        reader.ack(*[key for key in concerned if not key.endswith(("@6", "@8"))])
 
     first = Reader(make_source(cluster, topic, group, **settings), at_finish=ack_some)
     with first:
@@ -544,23 +545,24 @@ def test_a_rebalance_in_the_middle_of_open_messages(cluster, group, protocol):
             # One commit, of what ended in time; what had not is gone here, and read again where the partition is.
             assert [cluster.committed(group, topic, each) for each in sorted(revoked)] == [6] * len(revoked)
             assert sorted(each.key for each in first.gone) == sorted(
-                key for each in revoked for key in keys(topic, [6], each)
+                key for each in revoked for key in keys(topic, [6, 8], each)
             )
             assert not any(map(first.source.holds, first.gone))
             first.source.ack(first.gone)  # a late outcome
-            second.read(8, first)
-            assert set(second.open) == {key for each in taken for key in keys(topic, range(6, 10), each)}
+            # What was done above the commits is passed over.
+            second.read(4, first)
+            assert set(second.open) == {key for each in taken for key in keys(topic, [6, 8], each)}
             if protocol == "eager":
-                wait_for(lambda: len(first.open) == 8, first.poll)
+                wait_for(lambda: len(first.open) == 4, first.poll)
             else:
                 assert set(first.open) == {key for each in kept for key in keys(topic, range(10), each)}
-            second.ack(*[key for key in second.open if key.endswith(("@6", "@8"))])
+            second.ack(*[key for key in second.open if key.endswith("@6")])
         # The other one has left, with a commit; what it had open comes here.
-        assert [cluster.committed(group, topic, each) for each in sorted(taken)] == [7, 7]
+        assert [cluster.committed(group, topic, each) for each in sorted(taken)] == [8, 8]
         wait_for(lambda: first.partitions() == {0, 1, 2, 3}, first.poll)
-        rest = {key for each in taken for key in keys(topic, range(7, 10), each)}
+        rest = {key for each in taken for key in keys(topic, [8], each)}
         if protocol == "eager":  # it has read anew what it kept, too
-            rest |= {key for each in kept for key in keys(topic, range(6, 10), each)}
+            rest |= {key for each in kept for key in keys(topic, [6, 8], each)}
         wait_for(lambda: rest <= set(first.open), first.poll)
         assert not any(map(first.source.holds, first.gone)), "they belong to an assignment before"
         first.source.ack(first.gone)
@@ -692,7 +694,7 @@ def test_a_commit_that_nobody_answers_is_tried_again(cluster, group, caplog, mon
         reader.read(5)
         reader.ack_all()
         [assignment] = reader.source._member.assignments
-        reader.source._member._commits._in_flight = {assignment: 4}
+        reader.source._member._commits._in_flight = {assignment: assignment.at(4)}
         wait_for(lambda: reader.source.stats().commits, reader.poll)
         assert f"the commit of {topic}/0@4 failed: no answer" in caplog.text
         assert cluster.committed(group, topic) == 5
@@ -809,3 +811,91 @@ def test_callbacks_of_the_configuration_are_called(cluster, group, caplog):
 def test_a_place_of_an_offset_is_read_by_people():
     assert str(kafka_assignments.Assignment("t", 3, None)) == "t/3"
     assert kafka_assignments.Assignment("t", 3, None).at(7) == TopicPartition("t", 3, 7)
+
+
+# ---- what is done above an open message ------------------------------------------------------------------------------
+
+
+def read_some(reader, count):
+    """Read until so many deliveries came; return their offsets."""
+    wait_for(lambda: len(reader.keys) >= count, reader.poll, f"{count} deliveries")
+    return [int(key.rpartition("@")[2]) for key in reader.keys]
+
+
+def ack_but(reader, left_open):
+    """Ack everything but some offsets."""
+    done = [delivery for delivery in reader.open.values() if delivery.receipt[1] not in left_open]
+    reader.source.ack(done)
+
+
+def test_what_is_done_above_an_open_message_is_not_done_again(cluster, group):
+    topic = cluster.topic()
+    cluster.write(topic, values(10))
+    with Reader(make_source(cluster, topic, group)) as reader:
+        read_some(reader, 10)
+        ack_but(reader, {3, 7})
+    cluster.write(topic, values(2, 10))
+    for _ in range(2):  # who reads again and finishes nothing keeps what is done
+        with Reader(make_source(cluster, topic, group)) as reader:
+            assert read_some(reader, 4) == [3, 7, 10, 11]
+            assert reader.source.stats().skipped == 5  # 4 to 6, 8 and 9
+    with Reader(make_source(cluster, topic, group)) as reader:
+        read_some(reader, 4)
+        ack_but(reader, ())
+    assert cluster.committed(group, topic) == 12 and cluster.metadata(group, topic) == ""
+
+
+def test_it_is_committed_while_the_open_message_holds_the_offset(cluster, group):
+    topic = cluster.topic()
+    cluster.write(topic, values(10))
+    with Reader(make_source(cluster, topic, group)) as reader:
+        read_some(reader, 10)
+        for done in ({1}, {1, 2, 3}):
+            ack_but(reader, set(range(10)) - done)
+            wait_for(lambda: noted(cluster, group, topic) == done, reader.poll, "the commit")  # noqa: B023
+            assert cluster.committed(group, topic) == 0
+
+
+def noted(cluster, group, topic):
+    """Return the offsets that the commit of a group names as done."""
+    done = DoneAbove(cluster.metadata(group, topic), cluster.committed(group, topic))
+    return {offset for first, end in done.runs for offset in range(first, end)}
+
+
+def test_a_member_that_takes_a_partition_over_does_not_do_it_again(cluster, group):
+    topic = cluster.topic(2)
+    for partition in range(2):
+        cluster.write(topic, values(10), partition)
+    settings = {"rebalance_secs": 0.0}
+    with Reader(make_source(cluster, topic, group, **settings)) as first:
+        read_some(first, 20)
+        ack_but(first, {3})
+        with Reader(make_source(cluster, topic, group, **settings)) as second:
+            wait_for(lambda: second.keys, lambda: (first.poll(), second.poll()), "a rebalance")
+            assert [key.rpartition("@")[2] for key in second.keys] == ["3"]
+
+
+def test_new_messages_with_old_offsets_are_not_taken_for_done(cluster, group):
+    """After a loss of data. The commit is of an owner that has read no message as young as these."""
+    topic = cluster.topic()
+    text, _ = metadata_of(3, [(4, 10)], 1000, 4096)
+    cluster.commit(group, topic, 3, text)
+    cluster.write(topic, values(10))
+    with Reader(make_source(cluster, topic, group)) as reader:
+        assert read_some(reader, 7) == list(range(3, 10)) and reader.source.stats().skipped == 0
+
+
+def test_a_broker_that_takes_less_metadata_gets_less(cluster, group, monkeypatch, caplog):
+    monkeypatch.setattr("acker.connectors.kafka_assignments._METADATA_BYTES_MAX", 100_000)
+    topic = cluster.topic()
+    cluster.write(topic, values(30_000))
+    with Reader(make_source(cluster, topic, group)) as reader:
+        read_some(reader, 30_000)
+        ack_but(reader, range(0, 30_000, 2))
+        wait_for(lambda: reader.source.stats().cut, reader.poll, "a commit that is cut short")
+        wait_for(lambda: reader.source.stats().commits, reader.poll, "a commit")
+    assert "OFFSET_METADATA_TOO_LARGE" in caplog.text
+    with Reader(make_source(cluster, topic, group)) as reader:
+        found = read_some(reader, 15_000)
+        assert set(range(0, 30_000, 2)) < set(found) | set(range(found[-1], 30_000)) and found[0] == 0
+        assert reader.source.stats().skipped > 9_000

@@ -10,10 +10,13 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from acker.connectors.kafka_client import LOGGER, KafkaFaults
+from acker.connectors.kafka_done import DoneAbove, joined, metadata_of
 from acker.offsets import OffsetTracker
 
 # The client answers for each commit, but may try for long before it does; another attempt does no harm.
 _ANSWER_SECS: Final = 30.0
+# Kafka's own limit for the metadata of a commit (``offset.metadata.max.bytes``).
+_METADATA_BYTES_MAX: Final = 4096
 
 
 class Assignment:
@@ -23,13 +26,24 @@ class Assignment:
     ----------
     next : int
         One more than the highest offset that was read.
+    done : DoneAbove
+        What was done above the commit when the assignment began, as far as it has not been read again.
+    latest_ms : int
+        The latest timestamp of the messages that were read, in this assignment or before it.
+    noted : str
+        The metadata of the last commit.
     is_held : bool
         False from the end of the assignment on: its outcomes no longer count, even if the partition comes back.
     """
 
-    __slots__ = ("is_held", "next", "partition", "topic", "tracker")
+    __slots__ = ("done", "is_held", "latest_ms", "next", "noted", "partition", "topic", "tracker")
 
-    def __init__(self, topic: str, partition: int, tracker: OffsetTracker) -> None:
+    def __init__(
+        self, topic: str, partition: int, tracker: OffsetTracker, commit: TopicPartition | None = None
+    ) -> None:
+        self.noted = (commit.metadata or "") if commit is not None else ""
+        self.done = DoneAbove(self.noted, commit.offset if commit is not None else 0)
+        self.latest_ms = self.done.latest_ms
         self.topic = topic
         self.partition = partition
         self.tracker = tracker
@@ -39,6 +53,21 @@ class Assignment:
     def at(self, offset: int) -> TopicPartition:
         """Return the place of an offset, as the client wants it."""
         return TopicPartition(self.topic, self.partition, offset)
+
+    def is_done(self, offset: int, timestamp_ms: int) -> bool:
+        """Note that a message was read; return whether it was done before this assignment."""
+        self.latest_ms = max(self.latest_ms, timestamp_ms)
+        return bool(self.done) and self.done.has(offset, timestamp_ms)
+
+    def commit(self, size_max: int) -> tuple[TopicPartition | None, bool]:
+        """Return what to commit now, if it is known, and whether it names all messages that are done."""
+        offset = self.tracker.committable(self.partition)
+        if offset is None:
+            return None, True
+        unread = ((max(first, self.next), end) for first, end in self.done.runs if end > self.next)
+        runs = joined([*self.tracker.done_above(self.partition), *unread])
+        text, is_whole = metadata_of(offset, runs, self.latest_ms, size_max)
+        return TopicPartition(self.topic, self.partition, offset, metadata=text), is_whole
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
@@ -74,14 +103,15 @@ class Assignments:
         found = (self.by_place.get((each.topic, each.partition)) for each in partitions)
         return {each for each in found if each is not None}
 
-    def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Begin with partitions, whose first offset the first message tells."""
+    def begin(self, partitions: Iterable[TopicPartition], commits: Iterable[TopicPartition] = ()) -> None:
+        """Begin with partitions, whose first offset the first message tells; `commits` are those of the group."""
+        known = {(each.topic, each.partition): each for each in commits if each.error is None and each.offset >= 0}
         for topic, partition in ((each.topic, each.partition) for each in partitions):
             tracker = self._trackers.setdefault(topic, OffsetTracker())
             tracker.assign(partition)
             if (before := self.by_place.get((topic, partition))) is not None:
                 before.is_held = False
-            self.by_place[topic, partition] = Assignment(topic, partition, tracker)
+            self.by_place[topic, partition] = Assignment(topic, partition, tracker, known.get((topic, partition)))
 
     def end(self, ended: Iterable[Assignment]) -> None:
         """Forget assignments."""
@@ -101,18 +131,24 @@ class Assignments:
                 assignment = self.by_place[place.topic, place.partition]
                 assignment.tracker.read_up_to(place.partition, place.offset)
 
-    def moved(self, among: Iterable[Assignment] | None = None) -> dict[Assignment, int]:
-        """Return the offsets to commit, of those partitions where it is another one than the last one committed."""
+    def moved(self, size_max: int, among: Iterable[Assignment] | None = None) -> tuple[Places, int]:
+        """Return the commits of those partitions where it is another one than the last, and how many are cut short."""
         offers = {topic: tracker.committable() for topic, tracker in self._trackers.items()}
-        found = {}
+        found, cut = {}, 0
         for each in self if among is None else among:
-            if each.is_held and (offset := offers[each.topic].get(each.partition)) is not None:
-                found[each] = offset
-        return found
+            place, is_whole = each.commit(size_max) if each.is_held else (None, True)
+            if place is not None and (each.partition in offers[each.topic] or place.metadata != each.noted):
+                found[each] = place
+                cut += not is_whole
+        return found, cut
 
     def open(self, assignments: Iterable[Assignment]) -> int:
         """Return how many messages of these assignments are open."""
         return sum(each.tracker.open(each.partition) for each in assignments if each.is_held)
+
+
+# The commits of assignments.
+Places = dict[Assignment, TopicPartition]
 
 
 @dataclass
@@ -127,6 +163,11 @@ class KafkaStats:
         Partitions that a rebalance took in good order, or that went without notice because this consumer was away.
     left_open : int
         Messages of them that were not done. They are delivered again, maybe to another consumer.
+    skipped : int
+        Messages that were read again and not handed out, since an earlier commit names them as done.
+    cut : int
+        Commits whose metadata had no place for all messages that are done above the offset; those left out may be
+        delivered again.
     errors : int
         What the client reported, such as a broker that does not answer.
     """
@@ -136,6 +177,8 @@ class KafkaStats:
     revoked: int = 0
     lost: int = 0
     left_open: int = 0
+    skipped: int = 0
+    cut: int = 0
     errors: int = 0
 
 
@@ -160,7 +203,8 @@ class Commits:
         self._stats = stats
         self._secs = secs
         self._on_commit = on_commit
-        self._in_flight: dict[Assignment, int] = {}
+        self._size_max = _METADATA_BYTES_MAX
+        self._in_flight: Places = {}
         self._due = time.monotonic() + secs
         self._answer_by = 0.0
 
@@ -170,7 +214,7 @@ class Commits:
         if now < self._due:
             return
         self._due = now + self._secs
-        self._in_flight = {each: offset for each, offset in self._in_flight.items() if each.is_held}
+        self._in_flight = {each: place for each, place in self._in_flight.items() if each.is_held}
         if self._in_flight:
             if now < self._answer_by:
                 return
@@ -182,12 +226,17 @@ class Commits:
     def _send(self, consumer: Consumer, assignments: Assignments) -> None:
         try:
             assignments.follow(consumer)
-            offsets = assignments.moved()
-            if offsets:
-                consumer.commit(offsets=[each.at(offset) for each, offset in offsets.items()], asynchronous=True)
-                self._in_flight |= offsets
+            places = self._moved(assignments)
+            if places:
+                consumer.commit(offsets=list(places.values()), asynchronous=True)
+                self._in_flight |= places
         except KafkaException as fault:
-            self._fail(assignments.moved(), self._faults.error_of(fault))
+            self._fail(self._moved(assignments), self._faults.error_of(fault))
+
+    def _moved(self, assignments: Assignments, among: Iterable[Assignment] | None = None) -> Places:
+        places, cut = assignments.moved(self._size_max, among)
+        self._stats.cut += cut
+        return places
 
     def send_last(self, consumer: Consumer, assignments: Assignments, secs: float) -> None:
         """Send what is done, and wait for the answer for a while; a broker that does not answer would hold up `close`.
@@ -203,20 +252,19 @@ class Commits:
 
     def send_now(self, consumer: Consumer, assignments: Assignments, among: set[Assignment]) -> None:
         """Commit what is done of some partitions, and wait for the answer."""
-        offsets = assignments.moved(among)
-        if not offsets:
+        places = self._moved(assignments, among)
+        if not places:
             return
-        places = [each.at(offset) for each, offset in offsets.items()]
         try:
-            answers = consumer.commit(offsets=places, asynchronous=False)
+            answers = consumer.commit(offsets=list(places.values()), asynchronous=False)
         except KafkaException as fault:
-            self._fail(offsets, self._faults.error_of(fault))
+            self._fail(places, self._faults.error_of(fault))
         else:
-            self._settle(offsets, None, answers)
+            self._settle(places, None, answers)
 
     def on_commit(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
         """Take the answer to a commit. The client passes those of synchronous ones, too; they are known already."""
-        asked = {(each.topic, each.partition, offset): each for each, offset in self._in_flight.items()}
+        asked = {(each.topic, each.partition, place.offset): each for each, place in self._in_flight.items()}
         answered = {}
         for place in places:
             if (each := asked.get((place.topic, place.partition, place.offset))) is not None:
@@ -226,20 +274,23 @@ class Commits:
             self._faults.call(self._on_commit, error, places)
 
     def _settle(
-        self, offsets: Mapping[Assignment, int], error: KafkaError | None, places: Iterable[TopicPartition]
+        self, asked: Mapping[Assignment, TopicPartition], error: KafkaError | None, places: Iterable[TopicPartition]
     ) -> None:
         errors = {(place.topic, place.partition): place.error or error for place in places}
-        for each, offset in offsets.items():
+        for each, place in asked.items():
             if (failed := errors.get((each.topic, each.partition), error)) is not None:
-                self._fail({each: offset}, failed)
+                self._fail({each: place}, failed)
                 continue
             self._stats.commits += 1
+            each.noted = place.metadata or ""
             if each.is_held:
-                each.tracker.committed({each.partition: offset})
+                each.tracker.committed({each.partition: place.offset})
 
-    def _fail(self, offsets: Mapping[Assignment, int], error: KafkaError | None) -> None:
+    def _fail(self, places: Mapping[Assignment, TopicPartition], error: KafkaError | None) -> None:
         why = "no answer" if error is None else self._faults.text(error)
-        for each, offset in offsets.items():
+        if error is not None and error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE:
+            self._size_max //= 2  # the brokers' offset.metadata.max.bytes is smaller than Kafka's own
+        for each, offset in ((each, place.offset) for each, place in places.items()):
             self._stats.commits_failed += 1
             then = "it is tried again" if each.is_held else "messages from there on may be delivered again"
             LOGGER.warning("%s: the commit of %s@%d failed: %s; %s", self._faults.name, each, offset, why, then)

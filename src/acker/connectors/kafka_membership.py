@@ -201,6 +201,10 @@ class Membership:
                 self._refuse_older(assignment, offset)
             assignment.tracker.emitted(partition, offset)
             assignment.next = offset + 1
+            if assignment.is_done(offset, message.timestamp()[1]):
+                assignment.tracker.acked(partition, offset)
+                self._stats.skipped += 1
+                continue
             headers = message.headers()
             deliveries.append(
                 Delivery(
@@ -285,7 +289,20 @@ class Membership:
             self._client.assign(list(partitions))
         if self.is_paused and partitions:
             self._client.pause(list(partitions))
-        self.assignments.begin(partitions)
+        self.assignments.begin(partitions, self._commits_of(partitions))
+
+    def _commits_of(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Return the commits of the group, which say what is done above them; none if no broker tells."""
+        try:
+            return (
+                list(self._client.committed(list(partitions), timeout=self._options.connect_secs)) if partitions else []
+            )
+        except KafkaException as fault:
+            text = self._faults.text(self._faults.error_of(fault))
+            LOGGER.warning(
+                "%s: what is done above the commits is not known, and is done again: %s", self._faults.name, text
+            )
+            return []
 
     def _revoke(self, partitions: Sequence[TopicPartition]) -> None:
         ended = self.assignments.find(partitions)

@@ -1,0 +1,64 @@
+"""The text in the metadata of a Kafka commit that names what is done above it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acker.connectors.kafka_done import DoneAbove, joined, metadata_of
+
+
+def offsets_of(runs):
+    return [offset for first, end in runs for offset in range(first, end)]
+
+
+def runs_of(offsets):
+    return list(joined((offset, offset + 1) for offset in sorted(offsets)))
+
+
+SETS = st.sets(st.integers(0, 300), max_size=200)
+
+
+@given(SETS, st.integers(0, 2**48))
+def test_what_was_written_is_read(offsets, base):
+    runs = runs_of(base + offset for offset in offsets)
+    text, is_whole = metadata_of(base, runs, 17, 4096)
+    done = DoneAbove(text, base)
+    assert is_whole and list(done.runs) == runs and len(text) <= 4096 and (done.latest_ms == 17 or not runs)
+    assert [offset for offset in range(base, base + 302) if done.has(offset, 17)] == offsets_of(runs)
+
+
+@given(SETS, st.integers(40, 200))
+def test_what_has_no_place_is_left_out_from_the_end(offsets, size_max):
+    runs = runs_of(offsets)
+    text, is_whole = metadata_of(0, runs, 17, size_max)
+    found = offsets_of(DoneAbove(text, 0).runs)
+    assert len(text) <= size_max and found == offsets_of(runs)[: len(found)] and is_whole == (found == offsets_of(runs))
+
+
+@pytest.mark.parametrize("runs", [[(1, 2_000_000)], [(each, each + 1) for each in range(1, 20_000, 2)]])
+def test_a_million_done_messages_or_ten_thousand_gaps_have_a_place(runs):
+    text, is_whole = metadata_of(0, runs, 10**12, 4096)
+    assert is_whole and list(DoneAbove(text, 0).runs) == runs
+
+
+def test_a_message_that_is_younger_than_all_that_were_read_is_another_one():
+    text, _ = metadata_of(5, [(7, 9)], 1000, 4096)
+    done = DoneAbove(text, 5)
+    assert not done.has(6, 10) and not done.has(7, 1001) and done.has(8, 1000) and not done.has(9, 10)
+
+
+@given(st.text(max_size=30) | st.just("acker1 r 5 00000000:AQ==") | st.just("acker1 r x 0:!"))
+def test_what_acker_has_not_written_says_nothing(text):
+    assert not DoneAbove(text, 0) and not DoneAbove(None, 0)
+
+
+@given(SETS.filter(bool), st.data())
+def test_a_damaged_text_says_nothing(offsets, data):
+    text, _ = metadata_of(0, runs_of(offsets), 17, 4096)
+    body = text.index(":") + 1
+    place = data.draw(st.integers(body, len(text) - 1))
+    other = data.draw(st.sampled_from("ABCDEFGH+/9!"))
+    damaged = text[:place] + other + text[place + 1 :]
+    assert damaged == text or not DoneAbove(damaged, 0) or list(DoneAbove(damaged, 0).runs) == runs_of(offsets)
