@@ -25,12 +25,18 @@ def native(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, check=False, cwd=ROOT, text=True, timeout=500)
 
 
+def count_tests(program: str) -> int:
+    """Return how many tests the sources of a program have: its own file, or those of `headers/` which it includes."""
+    folder = HEADERS / "tests"
+    sources = [folder / f"{program}.cpp", *(folder.glob("headers/*.cpp") if program == "test_headers" else [])]
+    return sum(len(re.findall(r"^TEST\(", source.read_text(), re.MULTILINE)) for source in sources)
+
+
 def assert_ran(output: str, seeds: int) -> None:
     """Fail unless unit tests and fuzz body have done what was asked: a run of nothing would pass as well."""
     for program in ("test_headers", "test_sharded"):
         tests = re.search(rf"^{program}\w*: tests=(\d+)", output, re.MULTILINE)
-        source = (HEADERS / f"tests/{program}.cpp").read_text()
-        assert tests is not None and int(tests[1]) == len(re.findall(r"^TEST\(", source, re.MULTILINE))
+        assert tests is not None and int(tests[1]) == count_tests(program)
     done = OPERATIONS.search(output)
     assert done is not None and int(done[2]) == seeds
     assert int(done[1]) > 50_000 * seeds
