@@ -10,6 +10,7 @@ from pathlib import Path
 
 import acker.local
 import acker.spark
+from acker.testing import Scheduler
 from acker.topology import ReliableSpout, Spout
 
 # The option with the folder of the notes: the bolts run in this process or in Spark's workers.
@@ -107,6 +108,14 @@ def run_local(topology, folder, conf=None, **options):
     """Run a topology in this process."""
     folder.mkdir(parents=True)
     report = acker.local.run(topology, {FOLDER: str(folder), **(conf or {})}, until="drained", **options)
+    return End(report, read_notes(folder))
+
+
+def run_scheduled(topology, folder, conf=None):
+    """Run a topology in this process on a clock that is turned only when nothing is left to do."""
+    folder.mkdir(parents=True)
+    with Scheduler.of(topology, {FOLDER: str(folder), **(conf or {})}) as scheduler:
+        report = scheduler.drain()
     return End(report, read_notes(folder))
 
 

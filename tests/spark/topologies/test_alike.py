@@ -22,7 +22,7 @@ from acker.topology import (
     reliable_spout,
     unreliable_spout,
 )
-from tests.spark.topologies.both import Numbers, ReliableNumbers, note, run_both, run_spark
+from tests.spark.topologies.both import Both, Numbers, ReliableNumbers, note, run_both, run_scheduled, run_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quiet")]
 
@@ -315,13 +315,13 @@ class Forgetful(Bolt):
 class Held(Topology):
     """A bolt that leaves tuples open."""
 
-    config = {"topology.message.timeout.secs": 0.2}
     numbers = ReliableNumbers.spec()
     forgetful = Forgetful.spec(inputs=[numbers], par=2)
 
 
 def test_a_tuple_that_nobody_acks_times_out(spark, tmp_path):
-    both = run_both(Held, spark, tmp_path)
+    # On a clock of its own, so that no tuple times out here that is only slow.
+    both = Both(run_scheduled(Held, tmp_path / "local"), run_spark(Held, spark, tmp_path / "spark"))
 
     ours, theirs = (
         # The texts differ: one says how long the timeout is.
