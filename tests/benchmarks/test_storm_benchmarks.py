@@ -1,5 +1,7 @@
 """The benchmark against Storm at a tiny size, with a real Storm: both sides do the same work, and it is checked."""
 
+import time
+
 import pytest
 
 from benchmarks.suite import storm
@@ -29,7 +31,9 @@ def session(storm_here):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [FAST, SLOW, UNTRACKED], ids=["fast", "slow", "untracked"])
 def test_both_sides_do_the_same_work(session, mode):
+    begin_ns = time.perf_counter_ns()
     taken = session.rounds(mode)
+    passed_ns = time.perf_counter_ns() - begin_ns
     assert set(taken) == {"acker", "Storm"}
     for turns in taken.values():
         assert len(turns) == 2
@@ -37,8 +41,10 @@ def test_both_sides_do_the_same_work(session, mode):
             assert turn.processed > 0 and turn.seconds >= 0.3 and turn.cpu_seconds > 0
             acked = turn.end.acked - turn.begin.acked
             assert (acked > 0) == (turn.quantile_ms(0.5) > 0) == mode.tracked
-            if mode.interval_ns:
-                assert turn.end.emitted - turn.begin.emitted <= turn.seconds * 1e9 / mode.interval_ns * 1.5 + 128
+        if mode.interval_ns:
+            # Not turn by turn: a spout that was kept from emitting catches up, also on what it missed before the turn.
+            lines = sum(turn.end.emitted - turn.begin.emitted for turn in turns)
+            assert lines <= passed_ns / mode.interval_ns + len(turns)
 
 
 @pytest.mark.slow

@@ -152,11 +152,26 @@ def test_a_failing_step_shows_its_last_lines_and_its_log(wheel, monkeypatch, tmp
     monkeypatch.setattr(wheel, "WORK", tmp_path / "build/wheel")
     monkeypatch.setattr(wheel, "ROOT", tmp_path)
     assert wheel.run("Fine: step", [sys.executable, "-c", "print(5)"], cwd=tmp_path) == "5\n"
-    wheel.run("slow", [sys.executable, "-c", ""], cwd=tmp_path, show_every_s=0.001)
-    assert re.search(r"^ +0 s", capsys.readouterr().out, re.MULTILINE)
     with pytest.raises(wheel.WheelError, match=r"Bad: exit code 3, see build/wheel/logs/bad\.log"):
         wheel.run("Bad", [sys.executable, "-c", "print('why'); raise SystemExit(3)"], cwd=tmp_path)
     assert "why" in capsys.readouterr().out
+
+
+def test_a_slow_step_says_now_and_then_how_far_it_is(wheel, monkeypatch, tmp_path, capsys):
+    import follow
+
+    monkeypatch.setattr(wheel, "WORK", tmp_path / "build/wheel")
+    shown = tmp_path / "shown"
+
+    def look(log):
+        shown.touch()
+        return f"at {log.name}"
+
+    monkeypatch.setattr(follow, "last_lines", look)
+    # Ends only once something was said of it.
+    code = f"import pathlib, time\nwhile not pathlib.Path({str(shown)!r}).exists(): time.sleep(0.01)"
+    wheel.run("slow", [sys.executable, "-c", code], cwd=tmp_path, show_every_s=0.01)
+    assert re.search(r"^ +\d+ s  at slow\.log$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_nothing_of_the_checkout_reaches_the_clean_environment(wheel, monkeypatch):
