@@ -24,10 +24,11 @@ from pathlib import Path
 
 from brokers import BY_NAME
 from brokers.errors import NotBroughtError, StartError, UnavailableError
-from brokers.server import Server
+from brokers.server import Server, is_free
 
 UNAVAILABLE = 3
 NOT_BROUGHT = 4
+STARTS_MAX = 3
 
 
 def obey(server: Server, order: str) -> dict[str, object]:
@@ -71,16 +72,23 @@ def main() -> int:
     except UnavailableError as why:
         print(why, file=sys.stderr)
         return NOT_BROUGHT if isinstance(why, NotBroughtError) else UNAVAILABLE
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix=f"acker-{options.broker}-", ignore_cleanup_errors=True) as folder,
-            contextlib.closing(kind(root, Path(folder), options.port)) as server,
-            contextlib.suppress(KeyboardInterrupt),
-        ):
-            serve(server)
-    except StartError as why:
-        print(why, file=sys.stderr)
-        return 1
+    for starts_left in reversed(range(STARTS_MAX)):
+        ports: list[int] = []
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix=f"acker-{options.broker}-", ignore_cleanup_errors=True) as folder,
+                contextlib.closing(kind(root, Path(folder), options.port)) as server,
+                contextlib.suppress(KeyboardInterrupt),
+            ):
+                ports = server.ports
+                serve(server)
+            break
+        except StartError as why:
+            # It has ended, so a port that is in use was taken by another program before the server listened on it.
+            if starts_left and options.port is None and not all(map(is_free, ports)):
+                continue
+            print(why, file=sys.stderr)
+            return 1
     return 0
 
 

@@ -15,6 +15,14 @@ _RESET = struct.pack("ii", 1, 0)
 _LOOK_SECS = 0.05
 
 
+@contextlib.contextmanager
+def port_without_server() -> Iterator[int]:
+    """Give a port of 127.0.0.1 that refuses connections, and that no program can take meanwhile."""
+    with socket.socket() as bound:  # which does not listen
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
 class Proxy:
     """Forwards connections to a server, until it is told otherwise.
 

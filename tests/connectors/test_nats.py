@@ -18,6 +18,7 @@ from acker.connectors import Outgoing
 from acker.connectors import nats as nats_module
 from acker.connectors.nats import JetStream, JetStreamPublisher
 from acker.errors import ArgumentValueError, ConnectionLostError, PublishError, SourceError
+from tests.connectors.proxy import port_without_server
 
 # No wait below is for a time; one that comes to this is a failure.
 LONG = 60.0
@@ -359,15 +360,14 @@ def test_wrong_credentials_are_a_mistake_and_stay_secret(guarded, caplog):
 
 
 def test_a_server_that_is_not_there_is_a_lost_connection():
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    source = JetStream(f"nats://user:{SECRET}@127.0.0.1:{port}", stream="jobs", durable="workers")
-    with pytest.raises(ConnectionLostError) as caught:
-        source.open(Seen(), 1)
-    assert SECRET not in str(caught.value)
-    with pytest.raises(ConnectionLostError):
-        source.poll(1, 0.0)
-    source.close()
+    with port_without_server() as port:
+        source = JetStream(f"nats://user:{SECRET}@127.0.0.1:{port}", stream="jobs", durable="workers")
+        with pytest.raises(ConnectionLostError) as caught:
+            source.open(Seen(), 1)
+        assert SECRET not in str(caught.value)
+        with pytest.raises(ConnectionLostError):
+            source.poll(1, 0.0)
+        source.close()
 
 
 def test_a_lease_is_positive():

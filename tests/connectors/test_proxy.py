@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.connectors.proxy import Proxy
+from tests.connectors.proxy import Proxy, port_without_server
 
 LONG = 20.0
 
@@ -112,7 +112,5 @@ def test_a_client_that_leaves_is_noticed(echo):
 
 
 def test_a_server_that_is_gone_ends_the_connection():
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    with Proxy(port) as proxy:
+    with port_without_server() as port, Proxy(port) as proxy:
         assert is_refused(proxy)

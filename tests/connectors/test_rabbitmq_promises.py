@@ -19,10 +19,14 @@ from tests.connectors.proxy import Proxy
 LONG = 60.0
 SECRET = "never-to-be-seen"
 # Answers to the name of a queue how many messages it holds, unacked ones included, which AMQP does not tell. It runs
-# within the server: `rabbitmqctl list_queues` takes seconds, and counts quorum queues every five seconds only.
+# within the server: `rabbitmqctl list_queues` takes seconds, and counts quorum queues every five seconds only. What
+# starts it prints the port where it answers.
 COUNTER = """
+Asks = self(),
 spawn(fun() ->
-    {ok, Listener} = gen_tcp:listen(PORT, [binary, {packet, line}, {active, false}, {ip, {127, 0, 0, 1}}]),
+    {ok, Listener} = gen_tcp:listen(0, [binary, {packet, line}, {active, false}, {ip, {127, 0, 0, 1}}]),
+    {ok, Own} = inet:port(Listener),
+    Asks ! {counts_at, Own},
     Count = fun(Name) ->
         {ok, Queue} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, Name)),
         case amqqueue:get_type(Queue) of
@@ -44,7 +48,8 @@ spawn(fun() ->
         Next()
     end,
     Serve()
-end), ok.
+end),
+receive {counts_at, Port} -> Port after 30000 -> none end.
 """
 numbers = itertools.count()
 
@@ -61,7 +66,7 @@ class Broker:
 
     def order(self, *words):
         command = [self.server.commands / "rabbitmqctl", "--quiet", *words]
-        subprocess.run(command, check=True, timeout=LONG, capture_output=True)
+        return subprocess.run(command, check=True, timeout=LONG, capture_output=True).stdout
 
     def count(self, queue):
         """Return how many messages a queue holds."""
@@ -80,9 +85,7 @@ class Broker:
         """Start the counter, which a restart of the server ends."""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.count_port)):
             return
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.count_port = free.getsockname()[1]
-        self.order("eval", COUNTER.replace("PORT", str(self.count_port)))
+        self.count_port = int(self.order("eval", COUNTER))
 
 
 @pytest.fixture(scope="module")
