@@ -8,7 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+# Before the modules below, which import it too.
+try:
+    from confluent_kafka import KafkaError, KafkaException, Producer
+except ImportError as missing:
+    raise ImportError("acker.connectors.kafka needs confluent-kafka: pip install 'acker[kafka]'") from missing
 
 from acker.connectors.kafka_assignments import KafkaStats
 from acker.connectors.kafka_client import LOGGER, KafkaFaults, check_config, is_true, names_of

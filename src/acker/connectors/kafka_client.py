@@ -9,12 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, ConnectionLostError, SourceError
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-try:
-    from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-except ImportError as error:
-    raise ImportError("acker.connectors.kafka needs confluent-kafka: pip install 'acker[kafka]'") from error
+from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, ConnectionLostError, SourceError
 
 LOGGER: Final = logging.getLogger("acker.connectors")
 
