@@ -19,23 +19,9 @@ from acker.connectors import nats as nats_module
 from acker.connectors.nats import JetStream, JetStreamPublisher
 from acker.errors import ArgumentValueError, ConnectionLostError, PublishError, SourceError
 from tests.connectors.proxy import port_without_server
+from tests.connectors.sources import LONG, Seen, closed_at_the_end, opens
 
-# No wait below is for a time; one that comes to this is a failure.
-LONG = 60.0
 SECRET = "s3cret"
-
-
-class Seen:
-    """The events that a source tells."""
-
-    def __init__(self):
-        self.gone = []
-
-    def finish(self, concerned, secs):
-        raise AssertionError("nothing is rebalanced here")
-
-    def revoked(self, concerned):
-        self.gone.append(concerned)
 
 
 @pytest.fixture
@@ -66,18 +52,13 @@ def stream(do):
 
 @pytest.fixture
 def opened(nats, stream):
-    """Return an open source for the stream of this test, closed at its end."""
-    made = []
+    """Return open sources for the stream of this test, closed at its end."""
 
-    def opened(**settings):
-        source = JetStream(nats.url, **{"stream": stream, "durable": "workers", **settings})
-        made.append(source)
-        source.open(Seen(), 100)
-        return source
+    def new(**settings):
+        return JetStream(nats.url, **{"stream": stream, "durable": "workers", **settings})
 
-    yield opened
-    for source in made:
-        source.close()
+    with closed_at_the_end(new) as make:
+        yield opens(make)
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -19,22 +17,7 @@ from psycopg.rows import dict_row
 from acker.connectors import Outgoing
 from acker.connectors.postgresql import PostgreSQL, PostgreSQLPublisher, table_sql
 from acker.errors import ArgumentValueError, ConnectionLostError, PublishError, SourceError
-
-# No wait below is for a time; one that comes to this is a failure.
-LONG = 60.0
-
-
-class Seen:
-    """The events that a source tells."""
-
-    def __init__(self):
-        self.gone = []
-
-    def finish(self, concerned, secs):
-        raise AssertionError("nothing is rebalanced here")
-
-    def revoked(self, concerned):
-        self.gone.append(concerned)
+from tests.connectors.sources import LONG, OwnerContract, Seen, closed_at_the_end, opens, take, texts_of, values
 
 
 @pytest.fixture
@@ -59,26 +42,17 @@ def table(database):
 @pytest.fixture
 def make(postgresql, table):
     """Return sources for the table of this test, closed at its end."""
-    made = []
 
-    def make(**settings):
-        settings = {"table": table, "poll_secs": 0.01} | settings
-        made.append(PostgreSQL(settings.pop("conninfo", postgresql.url), **settings))
-        return made[-1]
+    def new(conninfo=postgresql.url, **settings):
+        return PostgreSQL(conninfo, **{"table": table, "poll_secs": 0.01, **settings})
 
-    yield make
-    for source in made:
-        source.close()
+    with closed_at_the_end(new) as make:
+        yield make
 
 
 @pytest.fixture
 def opened(make):
-    def opened(**settings):
-        source = make(**settings)
-        source.open(Seen(), 100)
-        return source
-
-    return opened
+    return opens(make)
 
 
 @pytest.fixture
@@ -110,17 +84,6 @@ def end_leases(database, table):
     return end_leases
 
 
-def take(source, count, limit=100):
-    """Poll until so many deliveries have come."""
-    found, end = [], time.monotonic() + LONG
-    while len(found) < count and time.monotonic() < end:
-        got = source.poll(limit, 0.05)
-        assert len(got) <= limit
-        found += got
-    assert len(found) == count
-    return found
-
-
 def look(source):
     """The next poll looks at the table."""
     source._look_at = 0.0
@@ -129,10 +92,6 @@ def look(source):
 def polls_nothing(source):
     look(source)
     return not source.poll(100, 0.0)
-
-
-def values(deliveries):
-    return [int(delivery.value) for delivery in deliveries]
 
 
 def test_rows_come_once_in_their_order_and_are_gone_when_acked(opened, add, rows):
@@ -196,65 +155,42 @@ def test_two_consumers_share_a_table(opened, add):
     assert sorted(found) == list(range(1000))
 
 
-@pytest.mark.parametrize("limit", [0, 10])
-def test_a_poll_that_waits_is_woken(opened, limit):
+def test_a_poll_that_waits_is_woken(opened):
     source = opened(poll_secs=LONG)
     source.poll(10, 0.0)
     threading.Timer(0.05, source.wake).start()
     begin = time.monotonic()
-    assert not source.poll(limit, LONG)
+    assert not source.poll(10, LONG)
     assert time.monotonic() - begin < LONG
 
 
 # ---- leases ---------------------------------------------------------------------------------------------------------
 
 
-def test_rows_of_a_dead_consumer_are_taken_over(opened, add, end_leases, rows):
-    add(10)
-    dead, other = opened(), opened()
-    found = take(dead, 10)
-    assert polls_nothing(other), "their leases are not over"
-    end_leases(found[:7])
-    look(other)
-    taken = take(other, 7, limit=3)
-    assert sorted(values(taken)) == list(range(7))
-    assert {delivery.attempt for delivery in taken} == {2}
-    lost = dead.extend(found)
-    assert values(lost) == list(range(7))
-    assert [dead.holds(delivery) for delivery in found] == [False] * 7 + [True] * 3
-    assert not other.extend(taken)
-    dead.ack(found[7:])
-    assert [int(row["value"]) for row in rows()] == list(range(7))
+class TestLeases(OwnerContract):
+    attempt_of_released = 1  # a stop is no attempt
 
+    def look(self, source):
+        look(source)
 
-def test_a_killed_process_loses_nothing(postgresql, table, opened, add):
-    add(5)
-    code = f"""
-import os, signal
+    def stand_still(self, source):
+        source._polled_at -= 10 * source.lease_secs
+        look(source)
+
+    @pytest.fixture
+    def end_all_leases(self, database, table):
+        return lambda: database(f"UPDATE {table} SET due_at = now()")
+
+    @pytest.fixture
+    def source_code(self, postgresql, table):
+        return f"""
 from acker.connectors.postgresql import PostgreSQL
-source = PostgreSQL({postgresql.url!r}, table={table!r}, lease_secs=0.5)
-source.open(None, 10)
-found = source.poll(10, 0.05)
-source.ack(found[:2])
-print(len(found), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
+source = PostgreSQL({postgresql.url!r}, table={table!r})
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
-    assert done.stdout == "5\n", done.stderr
-    found = take(opened(), 3)
-    assert values(found) == [2, 3, 4]
-    assert {delivery.attempt for delivery in found} == {2}
 
-
-def test_extended_leases_are_left_alone(opened, add):
-    add(3)
-    holder, other = opened(lease_secs=1.0), opened()
-    found, taken = take(holder, 3), []
-    end = time.monotonic() + LONG
-    while not taken and time.monotonic() < end:
-        assert not holder.extend(found[:2])
-        taken += other.poll(10, 0.02)
-    assert values(taken) == [2]
+    @pytest.fixture
+    def left(self, rows):
+        return lambda: len(rows())
 
 
 def test_an_ack_after_the_lease_leaves_the_row_to_its_new_owner(opened, add, end_leases, rows, caplog):
@@ -269,46 +205,6 @@ def test_an_ack_after_the_lease_leaves_the_row_to_its_new_owner(opened, add, end
     assert left["id"] == taken.receipt.row_id
     assert "1 of 2 messages are settled too late" in caplog.text and slow.late_acks == 1
     assert not any(map(slow.holds, found))
-
-
-def test_a_lease_that_this_process_forgot_is_a_new_delivery(opened, add, end_leases, rows):
-    add(2)
-    source = opened()
-    found = take(source, 2)
-    end_leases(found[:1])
-    look(source)
-    (again,) = take(source, 1)
-    assert again.attempt == 2
-    assert [source.holds(delivery) for delivery in (*found, again)] == [False, True, True]
-    (concerned,) = source._events.gone
-    assert [concerned(delivery) for delivery in (*found, again)] == [True, False, False]
-    source.ack(found[:1])
-    assert source.holds(again)
-    assert len(rows()) == 2
-
-
-def test_a_process_that_stood_still_renews_its_own_leases_first(opened, add, end_leases):
-    add(2)
-    source = opened()
-    found = take(source, 2)
-    end_leases(found)
-    source._polled_at -= 10 * source.lease_secs
-    assert polls_nothing(source)
-    assert not source.extend(found)
-    assert polls_nothing(source)
-
-
-def test_what_is_released_is_due_at_once(opened, add):
-    add(4)
-    source, other = opened(), opened()
-    found = take(source, 4)
-    source.release(found[1:])
-    source.ack(found[:1])
-    source.close()
-    look(other)
-    taken = take(other, 3)
-    assert values(taken) == [1, 2, 3]
-    assert {delivery.attempt for delivery in taken} == {1}  # a stop is no attempt
 
 
 def test_a_failed_message_is_due_after_its_delay(opened, add, database, table):
@@ -385,15 +281,6 @@ def test_outcomes_without_a_connection_wait_for_the_next_one(opened, add, databa
     assert [row["reason"] for row in rows()] == [None, "too often", None]
 
 
-def test_another_consumer_on_the_same_object_holds_nothing_of_the_first(opened, add):
-    add(1)
-    source = opened()
-    found = take(source, 1)
-    source.close()
-    source.open(Seen(), 100)
-    assert not source.holds(found[0])
-
-
 def test_a_killed_server(postgresql, opened, add):
     add(5)
     source = opened()
@@ -422,25 +309,6 @@ def test_a_server_that_hangs_is_a_lost_connection(postgresql, opened, add):
     postgresql.resume()
     source.open(source._events, 100)
     assert values(take(source, 1)) == [0]
-
-
-def test_close_may_come_at_any_time(make, add):
-    source = make()
-    source.close()
-    source.close()
-    with pytest.raises(ConnectionLostError):
-        source.poll(1, 0.0)
-    source.open(Seen(), 10)
-    add(1)
-    look(source)
-    found = take(source, 1)
-    source.close()
-    source.wake()
-    with pytest.raises(ConnectionLostError):
-        source.ack(found)
-    with pytest.raises(ConnectionLostError):
-        source.release(found)
-    source.close()
 
 
 # ---- mistakes -------------------------------------------------------------------------------------------------------
@@ -485,29 +353,24 @@ def test_credentials_are_told_to_nobody(postgresql, table, caplog, make):
     caplog.set_level(logging.DEBUG)
     texts = []
 
-    def told(error):
-        while error is not None:
-            texts.append(f"{error} {error!r}")
-            error = error.__cause__ or error.__context__
-
     for changed in ({"password": "s3cret"}, {"dbname": "nowhere"}, {"user": "nobody", "password": "s3cret"}):
         wrong = make(conninfo=make_conninfo(postgresql.url, **changed))
         with pytest.raises(SourceError) as caught:
             wrong.open(Seen(), 10)
-        told(caught.value)
+        texts += texts_of(caught.value)
         publisher = PostgreSQLPublisher(make_conninfo(postgresql.url, **changed), table=table)
         (error,) = publisher.publish([Outgoing(b"")])
         assert isinstance(error, PublishError)
-        told(error)
+        texts += texts_of(error)
         texts += [repr(publisher), publisher.name]
     for broken in ("postgresql://u:s3cret%zz@h/d", "password='s3cret", "postgresql://u:s3cret@h:port:5/x?y"):
         with pytest.raises(ArgumentValueError, match="%2F") as caught:
             make(conninfo=broken).open(Seen(), 10)
-        told(caught.value)
+        texts += texts_of(caught.value)
     nobody = make(conninfo="postgresql://u:s3cret@127.0.0.1:1/d")
     with pytest.raises(ConnectionLostError) as caught:
         nobody.open(Seen(), 10)
-    told(caught.value)
+    texts += texts_of(caught.value)
     texts += [repr(wrong), wrong.name, caplog.text]
     for text in texts:
         assert "s3cret" not in text
@@ -576,12 +439,6 @@ def test_a_publisher_without_its_table(postgresql, table):
         PostgreSQLPublisher(postgresql.url, table=f"{table}_none").open()
     with PostgreSQLPublisher(postgresql.url, table=f"{table}_none", create=True) as publisher:
         assert publisher.publish([Outgoing(b"")]) == [None]
-
-
-def test_a_missing_client_names_the_extra():
-    code = "import sys; sys.modules['psycopg'] = None; import acker.connectors.postgresql"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
-    assert "pip install 'acker[postgresql]'" in done.stderr
 
 
 def test_headers_that_jsonb_does_not_take_become_texts(postgresql, table, rows):

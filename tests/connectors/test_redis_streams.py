@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
-import sys
-import threading
-import time
 import uuid
 
 import pytest
@@ -17,24 +13,10 @@ import redis as redis_py
 from acker.connectors import Outgoing, redis_streams
 from acker.connectors.redis_streams import RedisStreams, RedisStreamsPublisher
 from acker.errors import ArgumentValueError, ConnectionLostError, PublishError, SourceError
+from tests.connectors.sources import OwnerContract, Seen, closed_at_the_end, opens, take, texts_of, values
 
 GROUP = "workers"
-# No wait below is for a time; one that comes to this is a failure.
-LONG = 60.0
 SECRET = "s3cret/#word"
-
-
-class Seen:
-    """The events that a source tells."""
-
-    def __init__(self):
-        self.gone = []
-
-    def finish(self, concerned, secs):
-        raise AssertionError("nothing is rebalanced here")
-
-    def revoked(self, concerned):
-        self.gone.append(concerned)
 
 
 @pytest.fixture
@@ -51,60 +33,40 @@ def stream():
 @pytest.fixture
 def make(redis, stream):
     """Return sources for the stream of this test, closed at its end."""
-    made = []
 
-    def make(**settings):
-        settings = {"stream": stream, "group": GROUP} | settings
-        made.append(RedisStreams(settings.pop("server", redis.url), **settings))
-        return made[-1]
+    def new(server=redis.url, **settings):
+        return RedisStreams(server, **{"stream": stream, "group": GROUP, **settings})
 
-    yield make
-    for source in made:
-        source.close()
+    with closed_at_the_end(new) as make:
+        yield make
 
 
 @pytest.fixture
 def opened(make):
-    def opened(**settings):
-        source = make(**settings)
-        source.open(Seen(), 100)
-        return source
-
-    return opened
+    return opens(make)
 
 
 def add(client, stream, count, first=0):
     return [client.xadd(stream, {"value": str(first + number)}) for number in range(count)]
 
 
-def take(source, count, limit=100):
-    """Poll until so many deliveries have come."""
-    found, end = [], time.monotonic() + LONG
-    while len(found) < count and time.monotonic() < end:
-        got = source.poll(limit, 0.05)
-        assert len(got) <= limit
-        found += got
-    assert len(found) == count
-    return found
-
-
 def polls_nothing(source, rounds=5):
     return all(not source.poll(100, 0.0) for _ in range(rounds))
-
-
-def values(deliveries):
-    return [int(delivery.value) for delivery in deliveries]
 
 
 def pending(client, stream):
     return {row["message_id"]: row for row in client.xpending_range(stream, GROUP, "-", "+", 1000)}
 
 
-def end_leases(client, stream, deliveries):
+def end_leases_of(client, stream, ids):
     """Let entries look as if nobody had cared for them since 1970."""
     for id_, row in pending(client, stream).items():
-        if id_ in {delivery.receipt.entry_id for delivery in deliveries}:
+        if id_ in ids:
             client.xclaim(stream, GROUP, row["consumer"], 0, [id_], time=1, justid=True)
+
+
+def end_leases(client, stream, deliveries):
+    end_leases_of(client, stream, {delivery.receipt.entry_id for delivery in deliveries})
 
 
 def look_for_idle(source):
@@ -201,69 +163,45 @@ def test_several_streams_are_read_within_the_limit(client, stream, opened):
     assert [client.xpending(each, GROUP)["pending"] for each in streams] == [0, 0, 0]
 
 
-def test_a_poll_with_no_limit_waits_until_it_is_woken(opened):
-    source = opened()
-    threading.Timer(0.05, source.wake).start()
-    begin = time.monotonic()
-    assert source.poll(0, LONG) == ()
-    assert time.monotonic() - begin < LONG
-
-
 # ---- leases ---------------------------------------------------------------------------------------------------------
 
 
-def test_entries_of_a_dead_consumer_are_taken_over(client, stream, opened):
-    add(client, stream, 10)
-    dead, other = opened(), opened()
-    found = take(dead, 10)
-    look_for_idle(other)
-    assert polls_nothing(other), "their leases are not over"
-    end_leases(client, stream, found[:7])
-    look_for_idle(other)
-    taken = take(other, 7, limit=3)
-    assert values(taken) == list(range(7))
-    assert {delivery.attempt for delivery in taken} == {2}
-    # The first one is not dead after all.
-    lost = dead.extend(found)
-    assert values(lost) == list(range(7))
-    assert [dead.holds(delivery) for delivery in found] == [False] * 7 + [True] * 3
-    assert not other.extend(taken), "nothing was stolen back"
-    dead.ack(found[7:])
-    dead.close()
-    assert set(pending(client, stream)) == {delivery.receipt.entry_id for delivery in taken}
+class TestLeases(OwnerContract):
+    def look(self, source):
+        look_for_idle(source)
 
+    def stand_still(self, source):
+        source._claim_due -= 10 * source.lease_secs
 
-def test_a_killed_process_loses_nothing(client, redis, stream, opened):
-    add(client, stream, 5)
-    code = f"""
-import os, signal
+    @pytest.fixture
+    def add(self, client, stream):
+        return lambda count: add(client, stream, count)
+
+    @pytest.fixture
+    def end_leases(self, client, stream):
+        return lambda deliveries: end_leases(client, stream, deliveries)
+
+    @pytest.fixture
+    def end_all_leases(self, client, stream):
+        return lambda: end_leases_of(client, stream, pending(client, stream))
+
+    @pytest.fixture
+    def source_code(self, redis, stream):
+        return f"""
 from acker.connectors.redis_streams import RedisStreams
-source = RedisStreams({redis.url!r}, stream={stream!r}, group={GROUP!r}, lease_secs=0.5)
-source.open(None, 10)
-found = source.poll(10, 0.05)
-source.ack(found[:2])
-source.poll(0, 0.0)
-print(len(found), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
+source = RedisStreams({redis.url!r}, stream={stream!r}, group={GROUP!r})
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
-    assert done.stdout == "5\n", done.stderr
-    found = take(opened(lease_secs=0.5), 3)
-    assert values(found) == [2, 3, 4]
-    assert {delivery.attempt for delivery in found} == {2}
+
+    @pytest.fixture
+    def left(self, client, stream):
+        return lambda: len(pending(client, stream))
 
 
-def test_extended_leases_are_left_alone(client, stream, opened):
+def test_an_extended_lease_is_no_delivery(client, stream, opened):
     add(client, stream, 3)
-    holder, other = opened(lease_secs=0.5), opened(lease_secs=0.5)
-    found, taken = take(holder, 3), []
-    end = time.monotonic() + 1.5
-    while time.monotonic() < end:  # three leases long
-        assert not holder.extend(found[:2])
-        taken += other.poll(1, 0.02)
-        assert not other.extend(taken)
-    assert values(taken) == [2]
-    assert [row["times_delivered"] for row in pending(client, stream).values()] == [1, 1, 2]
+    source = opened()
+    assert not source.extend(take(source, 3)[:2])
+    assert [row["times_delivered"] for row in pending(client, stream).values()] == [1, 1, 1]
 
 
 def test_an_ack_after_the_lease_leaves_the_entry_to_its_new_owner(client, stream, opened, caplog):
@@ -279,45 +217,6 @@ def test_an_ack_after_the_lease_leaves_the_entry_to_its_new_owner(client, stream
     slow.poll(0, 0.0)
     assert set(pending(client, stream)) == {taken.receipt.entry_id}
     assert "1 acks came too late" in caplog.text and slow.late_acks == 1
-
-
-def test_what_is_released_is_delivered_to_others_at_once(client, stream, opened):
-    add(client, stream, 4)
-    source, other = opened(), opened()
-    found = take(source, 4)
-    source.release(found[1:])
-    source.ack(found[:1])
-    source.close()
-    look_for_idle(other)
-    taken = take(other, 3)
-    assert values(taken) == [1, 2, 3]
-    assert {delivery.attempt for delivery in taken} == {2}
-
-
-def test_a_lease_that_this_process_forgot_is_a_new_delivery(client, stream, opened):
-    add(client, stream, 2)
-    source = opened()
-    found = take(source, 2)
-    end_leases(client, stream, found[:1])
-    look_for_idle(source)
-    (again,) = take(source, 1)
-    assert again.value == found[0].value
-    assert again.attempt == 2
-    assert [source.holds(delivery) for delivery in (*found, again)] == [False, True, True]
-    (concerned,) = source._events.gone
-    assert [concerned(delivery) for delivery in (*found, again)] == [True, False, False]
-
-
-def test_a_process_that_stood_still_renews_its_own_leases_first(client, stream, opened):
-    add(client, stream, 2)
-    source = opened()
-    found = take(source, 2)
-    end_leases(client, stream, found)
-    source._claim_due -= 10 * source.lease_secs
-    assert polls_nothing(source)
-    assert not source.extend(found)
-    look_for_idle(source)
-    assert polls_nothing(source)
 
 
 def test_entries_that_are_done_are_acked_before_idle_ones_are_looked_for(client, stream, opened):
@@ -589,22 +488,6 @@ def test_a_group_that_was_destroyed_delivers_again(client, stream, opened):
     assert values(take(source, 2)) == [0, 1]
 
 
-def test_close_may_come_at_any_time(client, stream, make):
-    source = make()
-    source.close()
-    source.close()
-    with pytest.raises(ConnectionLostError):
-        source.poll(1, 0.0)
-    source.open(Seen(), 10)
-    add(client, stream, 1)
-    found = take(source, 1)
-    source.close()
-    source.wake()
-    with pytest.raises(ConnectionLostError):
-        source.ack(found)
-    source.close()
-
-
 # ---- mistakes -------------------------------------------------------------------------------------------------------
 
 
@@ -642,32 +525,27 @@ def test_credentials_are_told_to_nobody(redis, account, stream, caplog, make):
     right = f"redis://{account}:s3cret%2F%23word@{host}"
     texts = []
 
-    def told(error):
-        while error is not None:
-            texts.append(f"{error} {error!r}")
-            error = error.__cause__ or error.__context__
-
     wrong = make(server=right.replace("word@", "wordwrong@"))
     with pytest.raises(SourceError, match="credentials") as caught:
         wrong.open(Seen(), 10)
-    told(caught.value)
+    texts += texts_of(caught.value)
     with pytest.raises(ArgumentValueError, match="%2F") as caught:
         make(server=f"redis://{account}:{SECRET}@{host}")
-    told(caught.value)
+    texts += texts_of(caught.value)
     source = make(server=right)
     source.open(Seen(), 10)
     with RedisStreamsPublisher(right, stream=stream) as publisher:
         (error,) = publisher.publish([Outgoing(b"x")])
-        told(error)
+        texts += texts_of(error)
         texts += [repr(publisher), publisher.name]
     assert "NOPERM" in str(error) or "permissions" in str(error)
     with pytest.raises(SourceError, match="permissions") as caught:
         make(server=right, stream="forbidden").open(Seen(), 10)
-    told(caught.value)
+    texts += texts_of(caught.value)
     nobody = make(server=right.replace(host, "127.0.0.1:1"))
     with pytest.raises(ConnectionLostError) as caught:
         nobody.open(Seen(), 10)
-    told(caught.value)
+    texts += texts_of(caught.value)
     texts += [repr(source), source.name, wrong.name, repr(vars(source)), caplog.text]
     for text in texts:
         assert "s3cret" not in text
@@ -754,9 +632,3 @@ def test_a_stream_keeps_about_so_many_entries(redis, client, stream):
     with RedisStreamsPublisher(redis.url, stream=stream, maxlen=100) as publisher:
         assert publisher.publish([Outgoing(b"x")] * 1000) == [None] * 1000
     assert 100 <= client.xlen(stream) < 400
-
-
-def test_a_missing_client_names_the_extra():
-    code = "import sys; sys.modules['redis'] = None; import acker.connectors.redis_streams"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
-    assert "pip install 'acker[redis]'" in done.stderr

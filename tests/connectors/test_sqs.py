@@ -5,9 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import subprocess
-import sys
-import threading
 import time
 import uuid
 
@@ -17,23 +14,9 @@ import pytest
 from acker.connectors import Outgoing
 from acker.connectors.sqs import SQS, SQSPublisher
 from acker.errors import ArgumentValueError, ConnectionLostError, PublishError, SourceError
+from tests.connectors.sources import LONG, LeaseContract, Seen, closed_at_the_end, opens, take, texts_of, values
 
-# No wait below is for a time; one that comes to this is a failure.
-LONG = 60.0
 SECRET = "s3cret/access+key"
-
-
-class Seen:
-    """The events that a source tells."""
-
-    def __init__(self):
-        self.gone = []
-
-    def finish(self, concerned, secs):
-        raise AssertionError("nothing is rebalanced here")
-
-    def revoked(self, concerned):
-        self.gone.append(concerned)
 
 
 @pytest.fixture
@@ -66,25 +49,13 @@ def fifo_url(client):
 @pytest.fixture
 def make(options, queue_url):
     """Return sources for the queue of this test, closed at its end."""
-    made = []
-
-    def make(url=queue_url, **settings):
-        made.append(SQS(url, **{**options, **settings}))
-        return made[-1]
-
-    yield make
-    for source in made:
-        source.close()
+    with closed_at_the_end(lambda url=queue_url, **settings: SQS(url, **{**options, **settings})) as make:
+        yield make
 
 
 @pytest.fixture
 def opened(make):
-    def opened(*url, **settings):
-        source = make(*url, **settings)
-        source.open(Seen(), 100)
-        return source
-
-    return opened
+    return opens(make)
 
 
 @pytest.fixture
@@ -120,30 +91,15 @@ def end_leases(client, queue_url):
     return end_leases
 
 
-def take(source, count, limit=100):
-    """Poll until so many deliveries have come."""
-    found, end = [], time.monotonic() + LONG
-    while len(found) < count and time.monotonic() < end:
-        got = source.poll(limit, 1.0)
-        assert len(got) <= limit
-        found += got
-    assert len(found) == count
-    return found
-
-
 def polls_nothing(source):
     return not any(source.poll(10, 0.0) for _ in range(3))
-
-
-def values(deliveries):
-    return sorted(int(delivery.value) for delivery in deliveries)
 
 
 def test_messages_come_once_and_are_gone_when_acked(opened, add, counts):
     add(25)
     source = opened()
     found = take(source, 25, limit=7)
-    assert values(found) == list(range(25))
+    assert sorted(values(found)) == list(range(25))
     assert {delivery.attempt for delivery in found} == {1}
     assert polls_nothing(source)
     assert counts() == (0, 25)
@@ -183,47 +139,41 @@ def test_an_attribute_of_someone_else_is_a_header(opened, client, queue_url):
     assert delivery.headers == {"Content-Transfer-Encoding": "base64"}
 
 
-def test_a_poll_with_no_limit_waits_until_it_is_woken(opened):
-    source = opened()
-    threading.Timer(0.05, source.wake).start()
-    begin = time.monotonic()
-    assert source.poll(0, LONG) == ()
-    assert time.monotonic() - begin < LONG
-
-
 # ---- leases ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_process_loses_nothing(opened, add, queue_url, options):
-    add(5)
-    code = f"""
-import os, signal
+# How long a machine may stand still, where the broker's clock alone ends a lease.
+SHORT_LEASE_SECS = 5
+
+
+class TestLeases(LeaseContract):
+    in_order = False
+
+    def test_extended_leases_are_left_alone(self, opened, add):
+        add(12)
+        holder, other = opened(lease_secs=SHORT_LEASE_SECS), opened()
+        found, taken = take(holder, 12), []
+        end = time.monotonic() + LONG
+        while not taken and time.monotonic() < end:
+            assert not holder.extend(found[:11])
+            taken += other.poll(10, 0.0)
+        assert values(taken) == values(found[11:])
+        assert holder.extend(found) == found[11:]
+
+    @pytest.fixture
+    def end_all_leases(self):
+        return lambda: None  # only who has a handle could: they end by themselves
+
+    @pytest.fixture
+    def source_code(self, queue_url, options):
+        return f"""
 from acker.connectors.sqs import SQS
-source = SQS({queue_url!r}, lease_secs=2, **{options!r})
-source.open(None, 10)
-found = source.poll(10, 1.0)
-source.ack([one for one in found if int(one.value) < 2])
-source.poll(0, 0.0)
-print(len(found), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
+source = SQS({queue_url!r}, lease_secs={SHORT_LEASE_SECS}, **{options!r})
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
-    assert done.stdout == "5\n", done.stderr
-    found = take(opened(), 3)
-    assert values(found) == [2, 3, 4]
-    assert {delivery.attempt for delivery in found} == {2}
 
-
-def test_extended_leases_are_left_alone(opened, add):
-    add(12)
-    holder, other = opened(lease_secs=1), opened()
-    found, taken = take(holder, 12), []
-    end = time.monotonic() + LONG
-    while not taken and time.monotonic() < end:
-        assert not holder.extend(found[:11])
-        taken += other.poll(10, 0.0)
-    assert values(taken) == values(found[11:])
-    assert holder.extend(found) == found[11:]
+    @pytest.fixture
+    def left(self, counts):
+        return lambda: sum(counts())
 
 
 def test_a_lease_that_is_over_is_lost_and_never_acked(opened, add, counts, caplog):
@@ -239,19 +189,6 @@ def test_a_lease_that_is_over_is_lost_and_never_acked(opened, add, counts, caplo
     assert source.extend([first]) == [first]
 
 
-def test_a_message_that_came_again_replaces_its_delivery(opened, add, end_leases):
-    add(1)
-    source = opened()
-    (first,) = take(source, 1)
-    end_leases([first])
-    (again,) = take(source, 1)
-    assert again.attempt == 2
-    assert [source.holds(first), source.holds(again)] == [False, True]
-    (concerned,) = source._events.gone
-    assert [concerned(first), concerned(again)] == [True, False]
-    assert source.extend([first, again]) == [first]
-
-
 def test_a_message_whose_lease_sqs_does_not_extend_is_lost(opened, add, client, queue_url):
     add(2)
     source = opened()
@@ -264,11 +201,8 @@ def test_a_message_whose_lease_sqs_does_not_extend_is_lost(opened, add, client, 
 def test_what_is_released_is_visible_at_once(opened, add, counts):
     add(14)
     source = opened()
-    found = take(source, 14)
-    source.release(found[2:])
+    source.release(take(source, 14)[2:])
     assert counts() == (12, 2)
-    assert [source.holds(delivery) for delivery in found[1:3]] == [True, False]
-    assert len(take(opened(), 12)) == 12
 
 
 def test_a_failed_message_is_visible_after_its_delay(opened, add, counts):
@@ -361,31 +295,6 @@ def test_a_queue_that_cannot_be_reached(opened, make, add, monkeypatch, options)
     assert list(map(source.holds, found)) == [False, True, True], "the ack that waited is sent"
 
 
-def test_another_consumer_on_the_same_object_holds_nothing_of_the_first(opened, add):
-    add(1)
-    source = opened()
-    found = take(source, 1)
-    source.close()
-    source.open(Seen(), 100)
-    assert not source.holds(found[0])
-
-
-def test_close_may_come_at_any_time(make, add):
-    source = make()
-    source.close()
-    source.close()
-    with pytest.raises(ConnectionLostError):
-        source.poll(1, 0.0)
-    add(1)
-    source.open(Seen(), 10)
-    found = take(source, 1)
-    source.close()
-    source.wake()
-    with pytest.raises(ConnectionLostError):
-        source.ack(found)
-    source.close()
-
-
 # ---- mistakes -------------------------------------------------------------------------------------------------------
 
 
@@ -428,10 +337,7 @@ def test_credentials_are_told_to_nobody(make, opened, queue_url, options, caplog
     for wrong in (make(f"{queue_url}-not"), make(endpoint_url="http://127.0.0.1:1")):
         with pytest.raises((SourceError, ConnectionLostError)) as caught:
             wrong.open(Seen(), 10)
-        error = caught.value
-        while error is not None:
-            texts.append(f"{error} {error!r}")
-            error = error.__cause__ or error.__context__
+        texts += texts_of(caught.value)
     publisher = SQSPublisher(f"{queue_url}-not", **options)
     texts += [repr(publisher), publisher.name, str(publisher.publish([Outgoing(b"x")])), caplog.text]
     for text in texts:
@@ -541,9 +447,3 @@ def test_a_fifo_queue_keeps_the_order_of_a_key(fifo_url, options, opened, counts
 
 def test_leases_are_whole_seconds(make):
     assert math.isclose(make(lease_secs=2.9).lease_secs, 2.0)
-
-
-def test_a_missing_client_names_the_extra():
-    code = "import sys; sys.modules['boto3'] = None; import acker.connectors.sqs"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
-    assert "pip install 'acker[sqs]'" in done.stderr
