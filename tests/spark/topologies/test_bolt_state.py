@@ -14,7 +14,8 @@ import pytest
 
 from acker.errors import CheckpointError, TopologyError
 from acker.spark.topologies import bolt_state
-from acker.spark.topologies.bolt_state import StateChain, StateCleaner, StateFiles, read_files
+from acker.spark.topologies.bolt_state import KeptStates, StateChain, StateCleaner, StateFiles, read_files
+from acker.topology.state import KeyValueState
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def forget():
     """Forget what this worker knows, as another worker does not know it."""
 
     def forget():
-        bolt_state._Kept.states.clear()
+        KeptStates.clear()
 
     forget()
     yield forget
@@ -117,13 +118,13 @@ def test_a_worker_reads_only_the_files_that_it_does_not_know(batches, monkeypatc
         return Reading(filesystem), base
 
     batches.run(lambda state: state.update(a=1))
-    known = dict(bolt_state._Kept.states)
+    known = batches.chains[3]
     others = []
     for number in range(3):  # another worker has these micro-batches
         batches.run(lambda state, number=number: state.update({number: "other"}))
         others.append(batches.chains[3].files[-1].rpartition("/")[2])
-    bolt_state._Kept.states.clear()
-    bolt_state._Kept.states.update({key: (chain, type(state)({"a": 1})) for key, (chain, state) in known.items()})
+    KeptStates.clear()
+    KeptStates.keep(batches.folder, 3, known, KeyValueState({"a": 1}))
     # write() has gone by the name of another module's filesystem, so only reads are seen.
     monkeypatch.setattr(bolt_state, "locate", locate_reading)
     state = batches.files().new_state(3)
@@ -257,3 +258,14 @@ def test_a_file_that_is_missing_is_an_error(batches, forget, tmp_path):
 
 def test_a_new_chain_is_empty():
     assert StateChain() == StateChain(())
+
+
+def test_a_worker_drops_the_states_of_runs_that_have_ended(forget):
+    state = KeyValueState({"a": 1})
+    KeptStates.keep("ended", 1, StateChain(("1/0-a",)), state, now=1000.0)
+    KeptStates.keep("other", 1, StateChain(), KeyValueState(), now=1300.0)
+    assert KeptStates.roots() == {"ended", "other"}
+    KeptStates.keep("other", 2, StateChain(), KeyValueState(), now=1300.1)
+    assert KeptStates.roots() == {"other"}
+    KeptStates.keep("other", 2, StateChain(), KeyValueState(), now=9000.0)
+    assert KeptStates.take("other", 1)[0] == StateChain() and KeptStates.roots() == {"other"}  # a run's own are kept

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import reprlib
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from acker.topology.state import KeyValueState
 
 # A chain of so many files is replaced by one.
 _CHAIN_MAX: Final = 10
+# For how long a state is kept that no micro-batch uses, since its run has ended or another worker does its task.
+_KEPT_SECS: Final = 300.0
 _OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3"})
 # What unpickling raises if the end is missing.
 CUT_SHORT: Final = (EOFError, pickle.UnpicklingError)
@@ -42,10 +45,39 @@ class StateChain:
     files: tuple[str, ...] = ()
 
 
-class _Kept:
-    """The state that this worker read or wrote last, by task: workers live for many micro-batches."""
+class KeptStates:
+    """The states that this worker read or wrote last, by place and task: workers live for many micro-batches.
 
-    states: ClassVar[dict[tuple[str, int], tuple[StateChain, KeyValueState]]] = {}
+    Workers outlive runs, too. So what a run leaves here goes when a micro-batch of another one ends some minutes later;
+    Spark ends workers that nobody uses.
+    """
+
+    _states: ClassVar[dict[tuple[str, int], tuple[StateChain, KeyValueState, float]]] = {}
+
+    @classmethod
+    def take(cls, root: str, task: int) -> tuple[StateChain, KeyValueState]:
+        """Return what was kept for a task, or an empty state; it is not kept any more."""
+        chain, state, _ = cls._states.pop((root, task), (StateChain(), KeyValueState(), 0.0))
+        return chain, state
+
+    @classmethod
+    def keep(cls, root: str, task: int, chain: StateChain, state: KeyValueState, now: float | None = None) -> None:
+        """Keep a state; drop those of other places that nobody has used for five minutes."""
+        now = time.monotonic() if now is None else now
+        idle = [key for key, (_, _, used) in cls._states.items() if key[0] != root and now - used > _KEPT_SECS]
+        for key in idle:
+            del cls._states[key]
+        cls._states[root, task] = chain, state, now
+
+    @classmethod
+    def clear(cls) -> None:
+        """Drop all of them."""
+        cls._states.clear()
+
+    @classmethod
+    def roots(cls) -> set[str]:
+        """Return the places of the states that are kept."""
+        return {root for root, _ in cls._states}
 
 
 def read_files(root: str, names: Iterable[str], values: dict[Any, Any]) -> None:
@@ -100,7 +132,7 @@ class StateFiles:
 
     def _read(self, task: int, chain: StateChain) -> KeyValueState:
         """Return the state; of a chain that this worker knows, only the files that are new are read."""
-        known, state = _Kept.states.pop((self._root, task), (StateChain(), KeyValueState()))
+        known, state = KeptStates.take(self._root, task)
         if known == chain:
             return state
         begin = len(known.files)
@@ -127,7 +159,7 @@ class StateFiles:
                 name = _write(self._root, task, self._batch, content)
                 written[task] = StateChain((name,) if whole else (*chain.files, name))
             # If the micro-batch is computed again, its chain is another one, and this is not used.
-            _Kept.states[self._root, task] = written.get(task, chain), state
+            KeptStates.keep(self._root, task, written.get(task, chain), state)
         return written
 
     def _pickle(self, task: int, changed: Mapping[Any, Any], removed: Collection[Any]) -> bytes:
