@@ -318,6 +318,55 @@ def test_what_initialize_raises_names_the_component():
     assert raised.value.__notes__ == ["topology T, component 'bolt': raised by initialize() of task 2"]
 
 
+@pytest.mark.parametrize("method", ["activate", "process_tick", "deactivate"])
+def test_what_a_call_without_a_tuple_raises_names_the_component(method):
+    def breaks(self, *arguments):
+        raise OSError("no such device")
+
+    broken = topology(bolt=type("Breaks", (Sink,), {method: breaks}), **{"topology.tick.tuple.freq.secs": 1})
+
+    def runs():
+        with Scheduler.of(broken, no_restart=True) as scheduler:
+            scheduler.advance(2)
+            scheduler.drain()
+
+    with pytest.raises(OSError, match="no such device") as raised:
+        runs()
+    assert f"topology T, component 'bolt': raised by {method}() of task 2" in raised.value.__notes__
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_activate_of_a_spout_raises_names_the_component(is_async):
+    class Breaks(Once):
+        def activate(self):
+            raise OSError("no such device")
+
+        if is_async:
+
+            async def fail(self, tup_id):
+                pass
+
+    with pytest.raises(OSError, match="no such device") as raised:
+        run(topology(spout=Breaks), until="drained", no_restart=True)
+    assert raised.value.__notes__ == ["topology T, component 'it': raised by activate() of task 1"]
+
+
+def test_an_exception_that_is_raised_again_and_again_names_the_component_once():
+    fault = OSError("no such device")
+
+    class Breaks(Sink):
+        def process_tick(self, tup):
+            raise fault
+
+    broken = topology(bolt=Breaks, **{"topology.tick.tuple.freq.secs": 1})
+    with pytest.raises(OSError, match="no such device"), Scheduler.of(broken, max_restarts=1) as scheduler:
+        scheduler.run()
+    assert scheduler.runtime.lifecycle.restarts == 1
+    assert [note for note in fault.__notes__ if "raised by" in note] == [
+        "topology T, component 'bolt': raised by process_tick() of task 2"
+    ]
+
+
 @pytest.mark.parametrize("conf", ["drained", "30s", 100])
 def test_a_conf_that_is_meant_for_until_says_so(conf):
     text = f"conf: expected a dict of options such as .*, got {conf!r}; write until={conf!r}"

@@ -20,6 +20,7 @@ from acker.local.executors.asynchronous import AsyncBoltExecutor, AsyncBoltTask,
 from acker.local.executors.bolt import BoltExecutor, BoltTask, sample_interval
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
 from acker.local.executors.state_gate import StateGate
+from acker.local.executors.task import name_origin
 from acker.local.observe.failures import FailureLog
 from acker.local.observe.hooks import Hook
 from acker.local.observe.sampling import Sampler
@@ -274,7 +275,7 @@ class ExecutorSet:
             try:
                 returned = getattr(component, method)(*arguments)
             except Exception as error:
-                error.add_note(f"{self._where(node)}: raised by {method}() of task {collector.task}")
+                name_origin(error, self._parts.graph.name, node.name, method, collector.task)
                 raise
             if returned is not None:
                 collector._refuse_unrun(method, returned)

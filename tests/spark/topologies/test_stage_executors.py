@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.errors import PythonException
 
 from acker.topology import Bolt, Grouping, Topology
 from tests.spark.topologies.both import Numbers, note, run_both, run_spark
@@ -70,3 +71,26 @@ def test_a_bolt_is_activated_first_and_what_it_emits_when_deactivated_arrives(sp
 def test_an_instance_of_a_bolt_lives_for_a_micro_batch(spark, tmp_path):
     lives = run_spark(Lives, spark, tmp_path / "spark", {"topology.max.spout.pending": 15}).of("living", tasks=False)
     assert lives["initialize",] == lives["activate",] == lives["deactivate",] == lives["close",] >= 2 * 2
+
+
+class Broken(Bolt):
+    """Raises when it is deactivated."""
+
+    def process(self, tup):
+        pass
+
+    def deactivate(self):
+        raise OSError("no such device")
+
+
+class Breaks(Topology):
+    """A bolt that ends its run."""
+
+    numbers = Numbers.spec()
+    broken = Broken.spec(inputs=[numbers])
+
+
+def test_what_deactivate_raises_names_the_component(spark, tmp_path, quiet):
+    text = r"topology Breaks, component 'broken': raised by deactivate\(\) of task \d"
+    with pytest.raises(PythonException, match=text):
+        run_spark(Breaks, spark, tmp_path / "spark")

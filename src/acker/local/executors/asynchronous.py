@@ -444,7 +444,7 @@ class AsyncSpoutTask(SpoutTask):
     def _ack_method(self) -> Callable[[Any], Any]:
         return functools.partial(self._call, "ack")
 
-    def _call(self, method: str, *arguments: object) -> None:
+    def _invoke(self, method: str, *arguments: object) -> None:
         returned = getattr(self.spout, method)(*arguments)
         if method in MAY_BE_ASYNC and inspect.isawaitable(returned):
             self._finish(method, asyncio.ensure_future(returned, loop=self.loop))

@@ -60,6 +60,21 @@ class ComponentTask:
         self._call("close")
 
     def _call(self, method: str, *arguments: object) -> None:
+        """Call a method of the component; an exception says which component raised it."""
+        try:
+            self._invoke(method, *arguments)
+        except Exception as error:
+            name_origin(error, self._component.topology_name, self.collector.component, method, self.collector.task)
+            raise
+
+    def _invoke(self, method: str, *arguments: object) -> None:
         returned = getattr(self._component, method)(*arguments)
         if returned is not None:
             self.collector._refuse_unrun(method, returned)
+
+
+def name_origin(error: BaseException, topology: str, component: str, method: str, task: int) -> None:
+    """Add to an exception which method of which component raised it; once, however often it is raised."""
+    note = f"topology {topology}, component {component!r}: raised by {method}() of task {task}"
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
