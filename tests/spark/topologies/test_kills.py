@@ -6,7 +6,10 @@ import pytest
 
 from acker.errors import CheckpointError, RuntimeStateError
 from acker.spark.topologies.journal import BatchCommit, BatchPlan, Journal
+from acker.spark.topologies.microbatch_job import why_died
+from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.run import run
+from acker.spark.topologies.stage_plan import plan_stages
 from acker.topology import Bolt, Spout, Topology
 from tests.torture.kills import CLUSTER, LOCAL
 from tests.torture.topology_kills import Program
@@ -103,12 +106,40 @@ def topology_of(spout, bolt):
     return type("Counted", (Topology,), {"numbers": numbers, "bolt": bolt.spec(inputs=[numbers])})
 
 
-def test_a_tuple_that_kills_each_worker_is_told_and_waits_in_the_journal(spark, tmp_path):
+def test_a_tuple_that_kills_each_worker_is_told_and_waits_in_the_journal(spark, tmp_path, monkeypatch):
     options = {"spark": spark, "checkpoint": str(tmp_path), "until": "drained", "trigger": "0 seconds"}
     with pytest.raises(RuntimeStateError, match=r"a Python worker died in every attempt .* one of the bolts bolt: "):
+        run(topology_of(Numbers, Poisoned), **options)
+    monkeypatch.setattr(spark.sparkContext, "master", "local[2]")
+    with pytest.raises(RuntimeStateError, match=r"use local\[2,4\] \(2 cores, 4 attempts\)"):
         run(topology_of(Numbers, Poisoned), **options)
     with pytest.raises(CheckpointError, match="an id stands for one tuple in all runs"):
         run(topology_of(Same, Fine), **options)
     report = run(topology_of(Numbers, Fine), **options)
     (numbers,) = (task for task in report.stats.tasks if task.component == "numbers")
     assert numbers.acked == 3
+
+
+@pytest.mark.parametrize(
+    ("master", "advice"),
+    [
+        ("local", "use local[1,4] (1 core, 4 attempts)"),
+        ("local[1]", "use local[1,4] (1 core, 4 attempts)"),
+        ("local[3]", "use local[3,4] (3 cores, 4 attempts)"),
+        ("local[*]", "use local[*,4] (all cores, 4 attempts)"),
+        ("local[2, 1]", "use local[2,4] (2 cores, 4 attempts)"),
+        ("local[2,4]", None),
+        ("local[*, 2]", None),
+        ("local-cluster[2,1,1024]", None),
+        ("spark://host:7077", None),
+    ],
+)
+def test_a_master_that_tries_no_task_again_is_named_with_one_that_does(master, advice):
+    graph = topology_of(Numbers, Fine).graph()
+    plan = MicroBatchPlan(graph, {}, plan_stages(graph), places=1, shards=1, seed=b"")
+    text = why_died(plan, master)
+    if advice is None:
+        assert "a Python worker died in every attempt that Spark made, while it ran one of the bolts bolt" in text
+        assert "use local" not in text
+    else:
+        assert f"with the master {master!r} Spark tries no task again: {advice}. The worker crashed" in text

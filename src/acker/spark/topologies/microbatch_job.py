@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 # What Spark says when a worker ended without an exception, and the option by which it leaves its stack.
 _WORKER_DIED: Final = "Python worker exited unexpectedly"
+# The masters with which Spark fails a job at the first failure of a task, and the attempts that clusters make.
+_SINGLE_ATTEMPT: Final = re.compile(r"local(?:\[(?P<cores>\d+|\*)(?:\s*,\s*1)?\])?")
+_ATTEMPTS: Final = 4
 _FAULTHANDLER: Final = "spark.sql.execution.pyspark.udf.faulthandler.enabled"
 
 _OPEN: Final = Reason(ReasonKind.TIMED_OUT, exception="open at the end of its micro-batch, after which nothing ends it")
@@ -162,7 +166,7 @@ class MicroBatchJob:
         except Exception as fault:
             if _WORKER_DIED not in str(fault):
                 raise
-            raise RuntimeStateError(_why_died(plan)) from fault
+            raise RuntimeStateError(why_died(plan, str(self._spark.sparkContext.master))) from fault
         return _read_result(batches if is_distributed else run(iter(batches)))
 
     def _read_failed(self) -> frozenset[int]:
@@ -177,14 +181,23 @@ class MicroBatchJob:
             self._kept.unpersist()
 
 
-def _why_died(plan: MicroBatchPlan) -> str:
+def why_died(plan: MicroBatchPlan, master: str) -> str:
+    """Return why a micro-batch ended in which a Python worker died, and what to do."""
     bolts = ", ".join(node.name for node in plan.graph.bolts)
+    death = f"died in every attempt that Spark made, while it ran one of the bolts {bolts}: it"
+    single = _SINGLE_ATTEMPT.fullmatch(master)
+    if single is not None:
+        cores = single["cores"] or "1"
+        count = {"*": "all cores", "1": "1 core"}.get(cores, f"{cores} cores")
+        death = (
+            f"died while it ran one of the bolts {bolts}, and with the master {master!r} Spark tries no task again: use"
+            f" local[{cores},{_ATTEMPTS}] ({count}, {_ATTEMPTS} attempts). The worker"
+        )
     return (
-        f"micro-batch {plan.batch}: a Python worker died in every attempt that Spark made, while it ran one of the"
-        f" bolts {bolts}: it crashed in native code, called os._exit, or had too little memory. Nothing of the"
-        " micro-batch counts; with checkpoint= the next start runs the same tuples again. The log of the executor has"
-        f" the worker's last words, and with {_FAULTHANDLER}=true its stack; let process() refuse such a tuple by an"
-        " exception, and start again"
+        f"micro-batch {plan.batch}: a Python worker {death} crashed in native code, called os._exit, was killed, or had"
+        " too little memory. Nothing of the micro-batch counts; with checkpoint= the next start runs the same tuples"
+        f" again. The log of the executor has the worker's last words, and with {_FAULTHANDLER}=true its stack; let"
+        " process() refuse such a tuple by an exception, and start again"
     )
 
 
