@@ -184,8 +184,9 @@ def start(folder):
         process.stdout.close()
 
 
-def test_runs_until_drained_and_shows_the_figures(invoke) -> None:
-    answer = invoke("run", "jobs:Fine", "--until", "drained")
+@pytest.mark.parametrize("until", [(), ("--until", "drained")], ids=len)
+def test_runs_until_drained_and_shows_the_figures(invoke, until) -> None:
+    answer = invoke("run", "jobs:Fine", *until)
     assert answer.exit_code == 0, answer.output
     lines = answer.output.splitlines()
     assert lines[0] == ("Fine runs: 2 components, 3 tasks; Ctrl-C drains it and stops, a second one stops it at once")

@@ -8,7 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from acker.local import LocalRuntime, run
 from acker.local.run import stop_on_signals
+from acker.testing import Scheduler
+from acker.topology import Bolt, Spout, Topology
 
 
 class FakeLifecycle:
@@ -38,6 +41,53 @@ def test_a_signal_may_come_while_the_main_thread_holds_any_lock(number) -> None:
             signal.raise_signal(number)
         assert lifecycle.aborted.wait(60)
     assert signal.getsignal(number) is before
+
+
+def finite():
+    """Return a topology whose spout has three numbers."""
+
+    class Numbers(Spout):
+        outputs = ("n",)
+
+        def initialize(self, conf, context):
+            self.left = [1, 2, 3]
+
+        def next_tuple(self):
+            if not self.left:
+                self.finish()
+                return
+            self.emit([self.left[-1]], tup_id=self.left.pop())
+
+    class Take(Bolt):
+        def process(self, tup):
+            pass
+
+    return type("T", (Topology,), {"numbers": Numbers.spec(), "take": Take.spec(inputs=["numbers"])})
+
+
+def test_by_default_a_run_ends_when_all_is_drained() -> None:
+    assert run(finite()).outcome == "drained"
+    with LocalRuntime(finite()) as runtime:
+        assert runtime.run_until() == "drained"
+    runtime = LocalRuntime(finite())
+    assert runtime.run() == "drained"
+    runtime.stop()
+
+
+@pytest.mark.parametrize("until", [None, "stopped"])
+def test_without_a_condition_a_run_goes_on_when_all_is_drained(until) -> None:
+    with Scheduler.of(finite()) as scheduler:
+        runtime = scheduler.runtime
+        runtime.watch_for(until)
+        scheduler.advance(600)
+        assert runtime.lifecycle.acked_count() == 3 and all(
+            task.finished for task in runtime.lifecycle.executors.spout_tasks()
+        )
+        assert runtime.state == "running" and not runtime.lifecycle.reached.is_set()
+        runtime.watch_for("drained")
+        scheduler.settle()
+        assert runtime.lifecycle.reached.is_set()
+    assert runtime.report().outcome == "stopped"
 
 
 def test_elsewhere_than_on_the_main_thread_signals_are_left_alone() -> None:

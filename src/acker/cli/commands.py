@@ -98,7 +98,7 @@ def cli() -> None:
     """Run and draw topologies, and check and inspect acker on Spark."""
 
 
-def _until(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+def _until(_context: click.Context, _option: click.Parameter, value: str) -> str:
     from acker.errors import ArgumentValueError
     from acker.local.until import parse_until
 
@@ -131,8 +131,11 @@ _environment_option = click.option(
 @click.option(
     "--until",
     callback=_until,
+    default="drained",
+    show_default=True,
     metavar="WHEN",
-    help='Stop when all work is done ("drained"), after a time ("30s"), or after a number of acked trees ("1000").',
+    help='Stop when all work is done ("drained"), after a time ("30s") or a number of acked trees ("1000"), or only by '
+    'Ctrl-C ("stopped").',
 )
 @click.option(
     "--report",
@@ -181,7 +184,7 @@ _environment_option = click.option(
     "--checkpoint",
     metavar="DIR",
     help="Run as a stream on Spark, and continue where the last run with this directory has stopped; all workers have "
-    "to see it.  [default: a batch job, until drained]",
+    "to see it.  [default: a batch job]",
 )
 @click.option(
     "--trigger",

@@ -82,7 +82,7 @@ class OnSpark(NamedTuple):
                 runtime = SparkRuntime(graph, options, spark, checkpoint=self.checkpoint, state=state, ui=ui)
             yield runtime
 
-    def run_until(self, runtime: Any) -> Callable[[str | None], None]:
+    def run_until(self, runtime: Any) -> Callable[[str], None]:
         """Return the function that starts a runtime and waits until a condition holds."""
         from acker.spark.topologies.run import run_until
 

@@ -42,7 +42,7 @@ def main(
     name: str,
     *,
     conf: Mapping[str, Any],
-    until: str | None,
+    until: str,
     reports: tuple[Path, ...],
     trace: int | None,
     prometheus: int | None,

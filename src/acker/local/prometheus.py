@@ -2,7 +2,7 @@
 
 >>> from acker.local import LocalRuntime                                    # doctest: +SKIP
 >>> with LocalRuntime(WordCount) as runtime, serve(runtime, 9464):          # doctest: +SKIP
-...     runtime.run_until(None)
+...     runtime.run_until()
 """
 
 from __future__ import annotations

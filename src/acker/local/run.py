@@ -28,7 +28,7 @@ def run(
     topology: type[Topology] | Graph,
     conf: Mapping[str, Any] | None = None,
     *,
-    until: str | int | None = None,
+    until: str | int | None = "drained",
     clock: Clock | None = None,
     hooks: Sequence[Hook] = (),
     seed: int | None = None,
@@ -46,8 +46,9 @@ def run(
     conf : mapping, optional
         Options that override the topology's.
     until : str, int or None
-        "drained": every spout has called `finish`, and nothing is pending. A time from this call, such as "30s",
-        `initialize` of the components included. A number of acked trees. None: until stopped.
+        "drained": every spout has called `finish`, and nothing is pending; with a spout that never does, the run goes
+        on until it is stopped. A time from this call, such as "30s", `initialize` of the components included. A number
+        of acked trees, or earlier when all is drained. None or "stopped": until stopped, also when all is drained.
     clock, hooks, seed, max_restarts, no_restart, environment, state, ui
         As for `LocalRuntime`.
 

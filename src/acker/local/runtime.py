@@ -176,7 +176,7 @@ class LocalRuntime(StateSnapshots, HasPage):
                 pass
         return self
 
-    def run(self, until: str | int | None = None) -> str:
+    def run(self, until: str | int | None = "drained") -> str:
         """Start, and wait until a condition holds; the topology runs on.
 
         As `start` and `run_until`, except that a time counts from this call, `initialize` of the components included.
@@ -185,14 +185,14 @@ class LocalRuntime(StateSnapshots, HasPage):
         self.start()
         return self._wait_until(parsed)
 
-    def run_until(self, until: str | int | None = None) -> str:
+    def run_until(self, until: str | int | None = "drained") -> str:
         """Wait until a condition holds; the topology runs on.
 
         Parameters
         ----------
         until : str, int or None
             "drained": every spout has called `finish`, and nothing is pending. A time from the start, such as "30s". A
-            number of trees acked since the start, or earlier when all is drained. None: until stopped.
+            number of trees acked since the start, or earlier when all is drained. None or "stopped": until stopped.
 
         Returns
         -------

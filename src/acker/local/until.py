@@ -9,7 +9,9 @@ from typing import Final
 from acker.errors import ArgumentValueError
 
 _UNITS_NS: Final = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
-_EXPECTED: Final = 'expected "drained", a time such as "30s", "500ms", "2m" or "1h", or a number of acked trees'
+_EXPECTED: Final = (
+    'expected "drained", a time such as "30s", "500ms", "2m" or "1h", a number of acked trees, or None or "stopped"'
+)
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,14 @@ def parse_until(until: str | int | None) -> Until:
     ----------
     until : str, int or None
         "drained"; a number and a unit of time (ms, s, m, h); a number of acked trees, as int or text, or earlier when
-        all is drained; None: until stopped.
+        all is drained; None or "stopped": until stopped, also when nothing is left to do.
 
     Raises
     ------
     ArgumentValueError
         Anything else.
     """
-    if until is None:
+    if until is None or until == "stopped":
         return Until()
     if until == "drained":
         return Until(drained=True)

@@ -6,13 +6,19 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from acker.errors import ArgumentValueError
+from acker.local import Hook
+from acker.local.until import parse_until
 from acker.spark import run
+from acker.spark.topologies.run import run_until
+from acker.spark.topologies.spark_runtime import SparkRuntime
 from acker.topology import Bolt, Topology
-from tests.spark.topologies.both import Numbers
+from tests.spark.topologies.both import FOLDER, Numbers
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -37,6 +43,29 @@ def test_a_trigger_that_is_no_duration_is_refused(spark, tmp_path):
         run(Taken, spark=spark, checkpoint=str(tmp_path), trigger="5 secs please")
     with pytest.raises(ArgumentValueError, match="is for a stream, which needs checkpoint="):
         run(Taken, spark=spark, trigger="5 seconds")
+
+
+class Told(Hook):
+    """Waits for the first ack."""
+
+    def __init__(self):
+        self.acked = threading.Event()
+
+    def spout_ack(self, component, task, tup_id, complete_ms):
+        self.acked.set()
+
+
+@pytest.mark.spark
+def test_without_a_condition_a_batch_job_goes_on_when_all_is_drained(spark, tmp_path):
+    told = Told()
+    runtime = SparkRuntime(Taken, {FOLDER: str(tmp_path)}, spark, hooks=[told])
+    with ThreadPoolExecutor() as pool:
+        ends = pool.submit(run_until, runtime, None, None, None)
+        assert told.acked.wait(300)
+        assert runtime.lifecycle.until == parse_until(None)
+        runtime.stop()
+        ends.result()
+    assert runtime.report().outcome == "stopped"
 
 
 PROGRAM = textwrap.dedent("""

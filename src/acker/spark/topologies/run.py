@@ -38,7 +38,7 @@ def run(
     conf: Mapping[str, Any] | None = None,
     *,
     spark: SparkSession | None = None,
-    until: str | int | None = None,
+    until: str | int | None = "drained",
     checkpoint: str | None = None,
     trigger: str | None = None,
     hooks: Sequence[Hook] = (),
@@ -56,7 +56,7 @@ def run(
     spark : SparkSession, optional
         By default the active session, or a new one.
     until : str, int or None
-        As for `acker.local.run`. A batch job runs until "drained" by default, a stream until it is stopped.
+        As for `acker.local.run`, for batch jobs and streams alike.
     checkpoint : str, optional
         A directory, on storage that all workers see. The topology then runs as Structured Streaming, and continues
         where the last run with this directory has stopped. Without it the topology is a batch job.
@@ -108,7 +108,6 @@ def run_until(runtime: SparkRuntime, until: str | int | None, checkpoint: str | 
         _check_trigger(runtime.spark, trigger)
         _run_stream(runtime, checkpoint, trigger, until)
         return
-    until = "drained" if until is None else until
     runtime.watch_for(until)
     runtime.start()
     runtime.start_batches()
