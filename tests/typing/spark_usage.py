@@ -64,7 +64,8 @@ def streams(spark: SparkSession, messages: DataFrame, query: StreamingQuery) -> 
     assert_type(listener.metrics(), dict[str, list[tuple[dict[str, str], float]]])
     report = aspark.batch_report(query.lastProgress)
     if report is not None:
-        assert_type(report.pending, int)
+        assert_type(report.acked, int)
+        assert_type(report.pending, int | None)
 
     aspark.for_each_completion(1)  # type: ignore[arg-type]
     aspark.for_each_completion(lambda done: None)  # type: ignore[arg-type,misc]

@@ -94,7 +94,7 @@ def test_a_real_query_tells_listeners_and_last_progress_the_same(watched, caplog
     ]
     query = watched.run(first)
     assert shard_reports(query.lastProgress) == {"acker": first}
-    assert batch_report(query.lastProgress) == sum_reports(first)
+    assert batch_report(query.lastProgress) == sum_reports(first)._replace(**dict.fromkeys(HELD))
     assert batch_report(query.lastProgress, "other") is None
     (line,) = [record.getMessage() for record in caplog.records if record.name == "acker.spark"]
     assert line.startswith(
@@ -109,6 +109,9 @@ def test_a_real_query_tells_listeners_and_last_progress_the_same(watched, caplog
     query = watched.run([report(0, 1, acked=4, pending=1)])
     assert batch_report(query.lastProgress).acked == 4
     assert points(watched.listener, "acker.messages.acked") == [7]
+
+
+HELD = ("pending", "open", "oldest_age_ms", "state_bytes", "chunks", "table_bytes")
 
 
 class Progress(dict):
@@ -201,6 +204,16 @@ def test_a_micro_batch_that_was_observed_twice_counts_once():
     progress = Progress([report(1, acked=2), report(0, acked=1), report(1, acked=2)])
     assert batch_report(progress).acked == 3
     assert [each.shard for each in shard_reports(progress)["acker"]] == [0, 1]
+
+
+def test_what_all_shards_hold_is_unknown_if_one_of_them_got_nothing():
+    held = dict.fromkeys(HELD, 5)
+    reports = [report(shard, acked=2, **held) for shard in range(4)]
+    whole = batch_report(Progress(reports))
+    assert whole == sum_reports(reports) and (whole.acked, whole.pending, whole.oldest_age_ms) == (8, 20, 5)
+    partial = batch_report(Progress(reports[:3]))
+    assert [getattr(partial, name) for name in HELD] == [None] * len(HELD)
+    assert partial == sum_reports(reports[:3])._replace(**dict.fromkeys(HELD)) and partial.acked == 6
 
 
 def test_totals_are_sums_but_for_ages_and_clocks():

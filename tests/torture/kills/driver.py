@@ -137,7 +137,7 @@ def _await_nothing_held(spark: SparkSession, query: StreamingQuery, files: int) 
 
 def _is_done(progress: StreamingQueryProgress | None, files: int) -> bool:
     report = aspark.batch_report(progress)
-    if progress is None or report is None or report.pending:
+    if progress is None or report is None or report.pending != 0:
         return False
     # Offsets of a folder count its micro-batches.
     (source,) = (source for source in progress["sources"] if source["description"].startswith("FileStreamSource"))

@@ -33,6 +33,8 @@ _log: Final = logging.getLogger("acker.spark")
 
 # Fields that are no counts, and so are not summed.
 _ALIKE: Final = ("batch_id", "shard", "shards")
+# Fields that say what a shard holds, also one to which nothing came.
+_HELD: Final = ("pending", "open", "oldest_age_ms", "state_bytes", "chunks", "table_bytes")
 _GREATEST: Final = ("oldest_age_ms",)
 _LEAST: Final = ("time_ms",)
 
@@ -50,7 +52,8 @@ def batch_report(progress: StreamingQueryProgress | None, name: str = DEFAULT_NA
     Returns
     -------
     MicroBatchReport or None
-        See `sum_reports`. None if the progress is of no micro-batch, or of no such acker.
+        See `sum_reports`; what is held by all shards together is None if one of them got nothing, and so has not said
+        what it holds. None instead of a report if the progress is of no micro-batch, or of no such acker.
 
     Examples
     --------
@@ -59,7 +62,11 @@ def batch_report(progress: StreamingQueryProgress | None, name: str = DEFAULT_NA
     1200
     """
     reports = shard_reports(progress).get(name)
-    return sum_reports(reports) if reports else None
+    if not reports:
+        return None
+    whole = sum_reports(reports)
+    unknown: dict[str, Any] = dict.fromkeys(() if len(reports) == whole.shards else _HELD)
+    return whole._replace(**unknown)
 
 
 def shard_reports(progress: StreamingQueryProgress | None) -> dict[str, list[MicroBatchReport]]:
@@ -126,8 +133,8 @@ def sum_reports(reports: list[MicroBatchReport]) -> MicroBatchReport:
     Returns
     -------
     MicroBatchReport
-        Sums of all fields, except: the greatest `oldest_age_ms`, the least `time_ms`, the `batch_id` and `shards` of
-        the latest report, and -1 as `shard`.
+        Sums of all fields over these reports, except: the greatest `oldest_age_ms`, the least `time_ms`, the `batch_id`
+        and `shards` of the latest report, and -1 as `shard`.
 
     Raises
     ------

@@ -14,6 +14,10 @@ SKIPPED: Final = "skipped"
 class MicroBatchReport(NamedTuple):
     """The work of an acker in one micro-batch, of one shard or of all together. Counts are of this micro-batch only.
 
+    A shard to which nothing came sends no report, and holds what it held before. So what all shards hold together is
+    None in a `batch_report` that lacks a shard: `pending`, `open`, `oldest_age_ms`, `state_bytes`, `chunks` and
+    `table_bytes`. An `AckerListener` remembers the last report of each shard.
+
     Attributes
     ----------
     batch_id, shard, shards : int
@@ -55,15 +59,15 @@ class MicroBatchReport(NamedTuple):
     dropped: int
     resets: int
     empty: int
-    pending: int
-    open: int
-    oldest_age_ms: int
-    state_bytes: int
-    chunks: int
+    pending: int | None
+    open: int | None
+    oldest_age_ms: int | None
+    state_bytes: int | None
+    chunks: int | None
     bytes_written: int
     chunks_cleaned: int
     cached: int
     rebuilt: int
     native_ns: int
-    table_bytes: int
+    table_bytes: int | None
     time_ms: int

@@ -121,7 +121,7 @@ class StreamsView:
         """Return what the page shows now."""
         figures = self.stats()
         held = [report for _, _, report in figures.shards]
-        oldest_ms = max((report.oldest_age_ms for report in held if report.pending), default=None)
+        oldest_ms = max((report.oldest_age_ms or 0 for report in held if report.pending), default=None)
         gauges = {name: sum(getattr(report, name) for report in held) for name in ("pending", "open", "state_bytes")}
         totals = {**{name: figures.sums[name] for name in _TOTALS}, **gauges, "oldest_age_ms": oldest_ms}
         return {
