@@ -160,6 +160,43 @@ def test_damage_and_another_version_are_refused_by_name(tmp_path):
         open_ledger(tmp_path).state()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: None} for name in ("version", "counts", "previous", "query", "id", "failed")),
+        *({"counts": counts} for counts in ({}, 5, {"messages": 1}, dict.fromkeys(ReplayCounts._fields, "1"))),
+        {"previous": "-1"},
+        {"query": 7},
+    ],
+    ids=str,
+)
+def test_a_note_that_is_damaged_is_refused_by_the_name_of_the_file(tmp_path, change):
+    run(open_ledger(tmp_path), 0, completions((1, Outcome.FAILED)))
+    run(open_ledger(tmp_path), 1, completions((2, Outcome.FAILED)))
+    path = tmp_path / "batch-000000001.parquet"
+    table = pq.read_table(path)
+    note = json.loads(table.schema.metadata[b"acker.replays"]) | change
+    left = {name: value for name, value in note.items() if value is not None}
+    path.write_bytes(pq_bytes(table.replace_schema_metadata({"acker.replays": json.dumps(left)})))
+    with pytest.raises(CheckpointError, match=r"batch-000000001.parquet is damaged \(.*\); begin with a new"):
+        open_ledger(tmp_path).state()
+
+
+def test_a_flipped_byte_is_no_other_error_than_a_damaged_file(tmp_path):
+    run(open_ledger(tmp_path), 0, completions((1, Outcome.FAILED)))
+    path = tmp_path / "batch-000000000.parquet"
+    whole, told = path.read_bytes(), set()
+    for place in range(0, len(whole), 7):
+        flipped = bytearray(whole)
+        flipped[place] ^= 4
+        path.write_bytes(flipped)
+        try:
+            open_ledger(tmp_path).state()
+        except CheckpointError as fault:
+            told.add(str(fault))
+    assert told and all(f"{tmp_path}/{path.name}" in text for text in told)
+
+
 def pq_bytes(table):
     target = pa.BufferOutputStream()
     pq.write_table(table, target)

@@ -129,6 +129,16 @@ class LedgerState(NamedTuple):
     id: str = ""
 
 
+class _Note(NamedTuple):
+    """What a file says beside its rows."""
+
+    counts: ReplayCounts
+    previous: int
+    query: str
+    id: str
+    failed: str
+
+
 class Decisions(NamedTuple):
     """What one micro-batch decided.
 
@@ -205,7 +215,7 @@ class ReplayLedger:
         name = _batch_name(batch_id)
         if name in state.files:
             rows, note = self._read_file(name)
-            if not query and note["failed"] != failed:
+            if not query and note.failed != failed:
                 raise CheckpointError(
                     f"replays: {self._folder.path} has decided micro-batch {batch_id} of a run in which other messages"
                     " failed. A job that runs once more needs a new folder, or numbers that go on: from"
@@ -274,30 +284,31 @@ class ReplayLedger:
         if full is not None:
             table, note = self._read_file(_state_name(full))
             parts.append(table)
-            last, query, id_, counts = full, note["query"], note["id"], ReplayCounts(**note["counts"])
+            last, query, id_, counts = full, note.query, note.id, note.counts
         for number in sorted(number for name, number in numbers.items() if name.startswith("batch")):
             if full is not None and number <= full:  # A crash came before its removal.
                 continue
             table, note = self._read_file(_batch_name(number))
-            if note["previous"] != last:
+            if note.previous != last:
                 raise CheckpointError(
-                    f"replays: {self._folder.path}: the file of micro-batch {note['previous']} is missing, which was"
-                    f" before {number}; put it back, or begin with a new checkpoint and a new folder of replays"
+                    f"replays: {self._folder.path}/{_batch_name(number)}: the file of micro-batch {note.previous} is"
+                    f" missing, which was before {number}; put it back, or begin with a new checkpoint and a new folder"
+                    " of replays"
                 )
             parts.append(table)
-            last, query, id_, counts = number, note["query"], note["id"], ReplayCounts(**note["counts"])
+            last, query, id_, counts = number, note.query, note.id, note.counts
         return LedgerState(fold(parts), counts, last, query, files, sum(part.num_rows for part in parts), id_)
 
-    def _read_file(self, name: str) -> tuple[pa.Table, dict[str, Any]]:
+    def _read_file(self, name: str) -> tuple[pa.Table, _Note]:
         data = self._folder.read(name)
         try:
             table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
-            note = json.loads((table.schema.metadata or {})[_KEY])
-            version = note["version"]
+            fields = json.loads((table.schema.metadata or {})[_KEY])
+            version = fields["version"]
             if version == _VERSION:
-                table = table.replace_schema_metadata(None).cast(LEDGER_SCHEMA)
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            why = " ".join(str(error).split())
+                table, note = table.replace_schema_metadata(None).cast(LEDGER_SCHEMA), _note_of(fields)
+        except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
+            why = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
             raise CheckpointError(
                 f"replays: {self._folder.path}/{name} is damaged ({why}); begin with a new checkpoint and a new folder"
                 " of replays"
@@ -333,6 +344,21 @@ def number_keys(task_id: npt.NDArray[Any], message_id: npt.NDArray[Any]) -> npt.
     task_id, message_id = task_id[order], message_id[order]
     group[order[1:]] = np.cumsum((task_id[1:] != task_id[:-1]) | (message_id[1:] != message_id[:-1]))
     return group
+
+
+def _note_of(fields: Mapping[str, Any]) -> _Note:
+    """Return the note of a file; raise a KeyError, TypeError or ValueError if it is damaged."""
+    note = _Note(
+        ReplayCounts(**{name: fields["counts"][name] for name in ReplayCounts._fields}),
+        fields["previous"],
+        fields["query"],
+        fields["id"],
+        "" if fields["previous"] == _NONE and "failed" not in fields else fields["failed"],
+    )
+    numbers, texts = (*note.counts, note.previous), (note.query, note.id, note.failed)
+    if not all(type(number) is int for number in numbers) or not all(type(text) is str for text in texts):
+        raise ValueError(f"its note has values of other kinds: {dict(fields)}")
+    return note
 
 
 def _files_of(names: frozenset[str]) -> frozenset[str]:
