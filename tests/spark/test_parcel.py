@@ -47,6 +47,6 @@ def test_a_worker_without_a_module_of_the_users_is_told_what_to_do(tmp_path, mon
     packed = cloudpickle.dumps(pack_function(importlib.import_module("only_on_the_driver").look))
     monkeypatch.undo()
     monkeypatch.delitem(sys.modules, "only_on_the_driver")
-    text = r"No module named 'only_on_the_driver': .* has not: call spark\.sparkContext\.addPyFile\(path\) with"
+    text = r"No module named 'only_on_the_driver': .* has not: call spark\.addArtifacts\(path, pyfile=True\) with"
     with pytest.raises(ModuleNotFoundError, match=text):
         pickle.loads(packed)

@@ -106,7 +106,7 @@ def blocks_of_files(
             for task in batch.column(0).to_numpy():
                 yield from combine_units(work[task], split)
 
-    return spark.range(0, len(work), 1, len(work)).mapInArrow(pack_function(run), BLOCKS_DDL), split
+    return spark.range(0, len(work), 1, len(work)).mapInArrow(pack_function(run, "read"), BLOCKS_DDL), split
 
 
 def inspect_file(filesystem: fs.FileSystem, path: str, event_time: str | None = None) -> list[Unit]:

@@ -30,7 +30,7 @@ OTHER: Final = (
 # Error of a worker that lacks a module of the user's.
 ABSENT: Final = (
     "{fault}: the driver has this module, and the worker at {python} on {host} has not: call"
-    " spark.sparkContext.addPyFile(path) with its file, or a zip of its package, before the job"
+    " spark.addArtifacts(path, pyfile=True) with its file, or a zip of its package, before the job"
 )
 
 
@@ -58,13 +58,21 @@ class Parcel:
         return _make_opener(), (content, acker.__version__, missing, OTHER, ABSENT)
 
 
-def pack_function(function: ArrowFunction) -> ArrowFunction:
-    """Return a function for `mapInArrow` that travels in a parcel."""
+def pack_function(function: ArrowFunction, name: str | None = None) -> ArrowFunction:
+    """Return a function for `mapInArrow` that travels in a parcel.
+
+    Parameters
+    ----------
+    function : callable
+    name : str, optional
+        What Spark's plans and its UI show; by default the function's own name.
+    """
     parcel: Any = Parcel(function)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return parcel(batches)  # type: ignore[no-any-return]
 
+    run.__name__ = run.__qualname__ = str(name or getattr(function, "__name__", type(function).__name__))
     return run
 
 

@@ -85,7 +85,7 @@ def settle_rows(rows: DataFrame, shards: int | None, *, include_pending: bool, u
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return settle_blocks(batches, shards, include_pending, unique_ids=unique_ids)
 
-    return by_shard.mapInArrow(pack_function(run), COMPLETIONS_DDL)
+    return by_shard.mapInArrow(pack_function(run, "settle"), COMPLETIONS_DDL)
 
 
 def settle_blocks(

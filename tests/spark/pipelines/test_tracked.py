@@ -259,6 +259,25 @@ def test_branches_are_awaited_all(lines) -> None:
     assert left.union(right).counters().components["split"].executed == len(TEXTS)
 
 
+def test_plans_show_the_components(lines, capsys) -> None:
+    words = words_of(lines).grouped("word").bolt(keep, schema="word string", component="count", sink=True)
+    words.dataframe.explain()
+    words.completions(include_pending=True).explain()
+    words.data(without=[1]).explain()
+    plans = capsys.readouterr().out
+    for name in ("lines > split", "count", "settle", "data"):
+        assert f"MapInArrow {name}(" in plans, name
+    assert "MapInArrow run(" not in plans
+
+
+def test_a_pipeline_is_shown_by_its_components_and_columns(lines) -> None:
+    words = words_of(lines)
+    assert repr(words) == (
+        f"<Tracked components: lines, split; columns: word string; shards: {words.plan.shards}; "
+        "DataFrames: data(), completions(), failures()>"
+    )
+
+
 def test_messages_are_not_counted_twice(lines) -> None:
     words = words_of(lines)
     one = words.bolt(keep, schema="word string", component="one", sink=True)

@@ -15,9 +15,14 @@ from acker.errors import ArgumentValueError
 from acker.local import Hook
 from acker.local.until import parse_until
 from acker.spark import run
+from acker.spark.topologies.mailbox import Letter
+from acker.spark.topologies.microbatch_job import MicroBatchJob, _frame_of, _run_stages
+from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.run import run_until
 from acker.spark.topologies.spark_runtime import SparkRuntime
-from acker.topology import Bolt, Topology
+from acker.spark.topologies.stage_plan import plan_stages
+from acker.spark.topologies.tuple_blocks import encode_tuples
+from acker.topology import Bolt, Grouping, Topology
 from tests.spark.topologies.both import FOLDER, Numbers
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -28,6 +33,15 @@ class Take(Bolt):
 
     def process(self, tup):
         pass
+
+
+class Relay(Bolt):
+    """Passes numbers on."""
+
+    outputs = ("n",)
+
+    def process(self, tup):
+        self.emit([tup.n])
 
 
 class Taken(Topology):
@@ -43,6 +57,22 @@ def test_a_trigger_that_is_no_duration_is_refused(spark, tmp_path):
         run(Taken, spark=spark, checkpoint=str(tmp_path), trigger="5 secs please")
     with pytest.raises(ArgumentValueError, match="is for a stream, which needs checkpoint="):
         run(Taken, spark=spark, trigger="5 seconds")
+
+
+@pytest.mark.spark
+def test_plans_show_the_bolts_of_each_stage(spark, capsys):
+    numbers = Numbers.spec()
+    first = Relay.spec(inputs=[numbers])
+    beside = Relay.spec(inputs=[first])
+    behind = Take.spec(inputs={beside: Grouping.fields("n")})
+    parts = {"numbers": numbers, "first": first, "beside": beside, "behind": behind}
+    graph = type("Staged", (Topology,), parts).graph()
+    plan = MicroBatchPlan(graph, {}, plan_stages(graph), places=2, shards=2, seed=b"seed")
+    letters = [Letter(0, 0, -1, 0, encode_tuples([]))]
+    MicroBatchJob(spark, plan, letters, {}, {}, frozenset())._kept.explain()
+    assert "MapInArrow first > beside(" in capsys.readouterr().out
+    _run_stages(_frame_of(spark, letters), plan, 1, 1).explain()
+    assert "MapInArrow behind(" in capsys.readouterr().out
 
 
 class Told(Hook):

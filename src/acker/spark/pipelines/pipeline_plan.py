@@ -76,6 +76,11 @@ class PipelinePlan:
         """The DataFrame with hidden columns: data rows and carriers."""
         return self._evaluate(None)
 
+    def __str__(self) -> str:
+        """Return the components and the columns; asks Spark for nothing."""
+        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self.schema)
+        return f"components: {', '.join(self.components)}; columns: {columns}; shards: {self.shards}"
+
     @property
     def is_streaming(self) -> bool:
         """Whether the DataFrame is a streaming one."""
@@ -99,7 +104,7 @@ class PipelinePlan:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return stage.run(batches, None if failed is None else failed.add)
 
-        return map_batches(frame, run, with_hidden_columns(self.schema))
+        return map_batches(frame, run, with_hidden_columns(self.schema), stage.name)
 
     def blocks(self, event_time: str | None = None) -> DataFrame:
         """Return the packed messages: shard int, block binary; with event times also event_ms, the latest in each."""
@@ -176,16 +181,16 @@ def _select_blocks(frame: DataFrame) -> DataFrame:
     return carriers.select(F.col(SHARD).alias("shard"), F.col(BLOCK).alias("block"))
 
 
-def map_batches(frame: DataFrame, run: ArrowFunction, schema: StructType) -> DataFrame:
-    """Map a function over the Arrow batches of a DataFrame, whose columns may have any names."""
+def map_batches(frame: DataFrame, run: ArrowFunction, schema: StructType, name: str) -> DataFrame:
+    """Map a function over the Arrow batches of a DataFrame, whose columns may have any names; plans show its name."""
     names = frame.columns
     if not any(mark in name for name in names for mark in "`."):
-        return frame.mapInArrow(pack_function(run), schema)
+        return frame.mapInArrow(pack_function(run, name), schema)
 
     def run_with_names(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run(batch.rename_columns(names) for batch in batches)
 
     # PySpark looks columns up by name, and a dot in a name would select a field of a struct.
     return frame.toDF(*(f"column{place}" for place in range(len(names)))).mapInArrow(
-        pack_function(run_with_names), schema
+        pack_function(run_with_names, name), schema
     )

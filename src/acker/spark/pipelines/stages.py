@@ -51,6 +51,11 @@ class Stage:
     tracked: bool = True
     timed: bool = False
 
+    @property
+    def name(self) -> str:
+        """The components, for Spark's plans."""
+        return " > ".join(each.component for each in self.transforms if hasattr(each, "component")) or "select"
+
     def run(
         self,
         batches: Iterator[pa.RecordBatch],

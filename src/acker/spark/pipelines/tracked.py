@@ -164,6 +164,9 @@ class Tracked:
     def __init__(self, plan: PipelinePlan) -> None:
         self.plan = plan  # For acker itself.
 
+    def __repr__(self) -> str:
+        return f"<Tracked {self.plan}; DataFrames: data(), completions(), failures()>"
+
     @property
     def columns(self) -> list[str]:
         """Names of the user's columns."""
@@ -381,7 +384,7 @@ class Tracked:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return without_trees(excluded, columns, batches)
 
-        return map_batches(self.dataframe, run, self.plan.schema)
+        return map_batches(self.dataframe, run, self.plan.schema, "data")
 
     def acked(self) -> DataFrame:
         """Return the data rows all of whose trees ended ACKED; unanchored rows too.

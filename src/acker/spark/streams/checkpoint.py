@@ -230,7 +230,7 @@ def _read_logs(log: DataFrame, heads: Mapping[int, Head]) -> DataFrame:
         yield pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=_LOG_SCHEMA)
 
     columns = ("key.place", "user_map_key.chunk", "user_map_value.bytes")
-    return log.select(*columns).mapInArrow(pack_function(run), _LOG_DDL)
+    return log.select(*columns).mapInArrow(pack_function(run, "summarize"), _LOG_DDL)
 
 
 class _LogSummary(NamedTuple):

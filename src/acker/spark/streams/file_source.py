@@ -80,7 +80,7 @@ def blocks_of_directory(
         if skipped:
             yield _rows_of_skipped(skipped, timed=event_time is not None)
 
-    blocks = slices.mapInArrow(pack_function(run), BLOCKS_DDL if event_time is None else TIMED_BLOCKS_DDL)
+    blocks = slices.mapInArrow(pack_function(run, "read"), BLOCKS_DDL if event_time is None else TIMED_BLOCKS_DDL)
     return _observe_skipped(blocks, options.observation) if source.skip_foreign_files else blocks
 
 

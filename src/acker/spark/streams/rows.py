@@ -61,7 +61,8 @@ def blocks_of_rows(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return combine_batches(batches, shards, cohorts)
 
-    return messages.select(*columns).mapInArrow(pack_function(run), TIMED_BLOCKS_DDL if event_time else BLOCKS_DDL)
+    ddl = TIMED_BLOCKS_DDL if event_time else BLOCKS_DDL
+    return messages.select(*columns).mapInArrow(pack_function(run, "combine"), ddl)
 
 
 def _pack_kind_and_task(kind: Column, task: Column) -> Column:

@@ -160,7 +160,7 @@ class MicroBatchJob:
         rows = _run_stages(self._kept, plan, self._first, plan.plan.last)
         run = functools.partial(settle, named=self._named, tracks=self._tracks, excluded=excluded)
         if is_distributed:
-            rows = rows.repartition(plan.shards, "place").mapInArrow(pack_function(run), mailbox_type())
+            rows = rows.repartition(plan.shards, "place").mapInArrow(pack_function(run, "settle"), mailbox_type())
         try:
             batches = rows.toArrow().to_batches()
         except Exception as fault:
@@ -208,11 +208,13 @@ def _read_spouts(
     parts: list[DataFrame] = []
     for component, rows in frames.items():
         emit = functools.partial(emit_rows, plan, component, rows.message_id)
-        parts.append(rows.frame.mapInArrow(pack_function(emit), mailbox_type()))
+        name = " > ".join([component, *_bolts_of(plan, 0)])
+        parts.append(rows.frame.mapInArrow(pack_function(emit, name), mailbox_type()))
     first = [letter for letter in letters if letter.stage == 0]
     if first:
         run = functools.partial(run_stage, plan, 0)
-        parts.append(_frame_of(spark, first).mapInArrow(pack_function(run), mailbox_type()))
+        name = " > ".join(_bolts_of(plan, 0))
+        parts.append(_frame_of(spark, first).mapInArrow(pack_function(run, name), mailbox_type()))
     later = [letter for letter in letters if letter.stage != 0]
     if later or not parts:
         parts.append(_frame_of(spark, later))
@@ -224,8 +226,12 @@ def _run_stages(frame: DataFrame, plan: MicroBatchPlan, first: int, last: int) -
     for stage in range(first, last + 1):
         run = functools.partial(run_stage, plan, stage)
         shuffled = frame.repartition(plan.places, "place").sortWithinPartitions("source", "seq")
-        frame = shuffled.mapInArrow(pack_function(run), mailbox_type())
+        frame = shuffled.mapInArrow(pack_function(run, " > ".join(_bolts_of(plan, stage))), mailbox_type())
     return frame
+
+
+def _bolts_of(plan: MicroBatchPlan, stage: int) -> list[str]:
+    return [name for name in plan.plan.components(stage) if plan.graph.nodes[name].kind == "bolt"]
 
 
 def _frame_of(spark: SparkSession, letters: Sequence[Letter]) -> DataFrame:
