@@ -160,6 +160,8 @@ INERT_PREFIXES: Final = (
     *("scheduler.", "storm.", "supervisor.", "task.", "transactional.", "ui.", "worker.", "zmq."),
 )
 OWN_PREFIX: Final = "user."
+# What the likeness to the first words of an option counts, beside that to the whole of another one.
+_OF_BEGIN: Final = 0.96
 _EXAMPLE: Final = '{"topology.message.timeout.secs": 10}'
 
 
@@ -195,10 +197,18 @@ def check(conf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unknown(name: object) -> ConfError:
-    near = difflib.get_close_matches(str(name), [*OPTIONS, *ALIASES, *sorted(INERT)], 1, cutoff=0.0)
-    return ConfError(
-        f"option {name!r} is unknown; the nearest is {near[0]!r}. Your own options begin with {OWN_PREFIX!r}"
-    )
+    near = max([*OPTIONS, *ALIASES, *sorted(INERT)], key=lambda known: _likeness(str(name), known))
+    return ConfError(f"option {name!r} is unknown; the nearest is {near!r}. Your own options begin with {OWN_PREFIX!r}")
+
+
+def _likeness(name: str, known: str) -> tuple[float, float]:
+    """Return how much a name is like an option, or like the first words of one, and how much like all of it."""
+    whole = difflib.SequenceMatcher(None, known, name).ratio()
+    words = name.count(".") + 1
+    begin = ".".join(known.split(".")[:words])
+    # One word begins all options. Of two options that begin alike, the one that is more alike as a whole.
+    alike = difflib.SequenceMatcher(None, begin, name).ratio() if words > 1 else 0.0
+    return max(whole, _OF_BEGIN * alike), whole
 
 
 def resolve(*mappings: Mapping[str, Any] | None) -> dict[str, Any]:
