@@ -89,7 +89,21 @@ def test_packages_and_graphs_are_found(folder) -> None:
     ("name", "text"),
     [
         (":Printing", "':Printing' names no topology: write MODULE:TOPOLOGY, such as wordcount:WordCount"),
-        ("acker_test_good:", "'acker_test_good:' names no topology: write MODULE:TOPOLOGY"),
+        (
+            "acker_test_good:",
+            "'acker_test_good:' names no topology: write MODULE:TOPOLOGY; those of acker_test_good are acker_test_",
+        ),
+        (
+            "acker_test_package/inner.py",
+            "'acker_test_package/inner.py' names no topology: write MODULE:TOPOLOGY; those of acker_test_package.inner",
+        ),
+        (
+            "acker_test_empty",
+            "'acker_test_empty' names no topology: write MODULE:TOPOLOGY; acker_test_empty defines none",
+        ),
+        ("acker_test_god", "'acker_test_god' names no topology: write MODULE:TOPOLOGY, such as wordcount:WordCount"),
+        ("acker_test_needs", "acker_test_needs imports acker_test_absent, which is not installed"),
+        ("acker_test_raises", "acker_test_raises cannot be imported: ValueError: no luck"),
         (
             "acker_test_god:Printing",
             "there is no module acker_test_god in {folder} or on PYTHONPATH: run acker in the ",

@@ -271,7 +271,9 @@ def test_an_error_ends_with_1_and_is_shown(invoke) -> None:
         (["run", "jobs:Fine", "--conf", "topology.max.spout.pending=many"], "got 'many'"),
         (["run", "jobs:Nothing"], "jobs has no Nothing: "),
         (["run", "nojobs:Fine"], "there is no module nojobs in "),
-        (["run", "jobs"], "'jobs' names no topology: write MODULE:TOPOLOGY, such as wordcount:WordCount"),
+        (["run", "jobs"], "'jobs' names no topology: write MODULE:TOPOLOGY; those of jobs are jobs:Fa"),
+        (["graph", "jobs.py"], "'jobs.py' names no topology: write MODULE:TOPOLOGY; those of jobs are jobs:Fails, "),
+        (["run", "Fine"], "'Fine' names no topology: write MODULE:TOPOLOGY, such as wordcount:WordCount"),
         (["graph", "jobs:Works"], "jobs:Works is the class Works and no subclass of acker.topology.Topology: "),
         (["graph", "jobs:Fine", "--output", "fine.png"], "--output fine.png: name it *.dot, *.html or *.mmd, or say"),
     ],
@@ -311,6 +313,9 @@ def test_a_live_page_needs_an_address_that_is_free(invoke) -> None:
     assert answer.output.endswith("in use: take another port, or 0 for a free one\n")
     answer = invoke("run", "--ui", "jobs:Fine", "jobs:Fine")
     assert answer.exit_code == 2 and "--ui: expected HOST:PORT, HOST or PORT, got 'jobs:Fine'" in answer.output
+    for address in ("99999", "127.0.0.1:99999"):
+        answer = invoke("run", "jobs:Fine", "--ui", address)
+        assert (answer.exit_code, answer.output) == (2, "acker: --ui: expected port 0 to 65535, got 99999\n")
     answer = invoke("run", "jobs:Fine", "--ui-values")
     assert answer.exit_code == 2 and "add --ui" in answer.output
 

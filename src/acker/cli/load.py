@@ -23,6 +23,10 @@ class UsageError(AckerError):
     """The command line is wrong. The text is one sentence that says how to fix it."""
 
 
+class _NoModuleError(UsageError):
+    """There is no such module."""
+
+
 def load(name: str) -> type[Topology] | Graph:
     """Import a module, and return a topology in it.
 
@@ -43,7 +47,7 @@ def load(name: str) -> type[Topology] | Graph:
     """
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
-        raise UsageError(f"{name!r} names no topology: write MODULE:TOPOLOGY, such as wordcount:WordCount")
+        raise UsageError(f"{name!r} names no topology: write MODULE:TOPOLOGY{_those_of(module_name)}")
     module_name = _module_of(module_name, attribute)
     module = _import(module_name)
     found: object = module
@@ -86,7 +90,7 @@ def _import(name: str) -> ModuleType:
         missing = fault.name or ""
         if name != missing and not name.startswith(f"{missing}."):
             raise UsageError(f"{name} imports {missing}, which is not installed") from fault
-        raise UsageError(
+        raise _NoModuleError(
             f"there is no module {missing} in {here} or on PYTHONPATH: run acker in the folder that holds it"
         ) from fault
     except Exception as fault:
@@ -110,16 +114,32 @@ def _module_of(name: str, attribute: str) -> str:
         fix = f"run acker in its folder and write {path.stem or 'MODULE'}:{attribute}"
         raise UsageError(f"{name!r} is no module of this folder: {fix}")
     if not path.with_suffix(".py").is_file():
-        raise UsageError(
+        raise _NoModuleError(
             f"there is no file {path.with_suffix('.py')} in {Path.cwd()}: run acker in the folder that holds it"
         )
     return ".".join(parts)
 
 
+def _those_of(name: str) -> str:
+    """Return the topologies of a module that was named without one; an example if there is no such module."""
+    try:
+        module = _import(_module_of(name, "TOPOLOGY")) if name else None
+    except _NoModuleError:
+        module = None
+    if module is None:
+        return ", such as wordcount:WordCount"
+    names = ", ".join(f"{module.__name__}:{each}" for each in _topologies_of(module))
+    return f"; those of {module.__name__} are {names}" if names else f"; {module.__name__} defines none"
+
+
+def _topologies_of(module: ModuleType) -> list[str]:
+    return sorted(name for name, value in vars(module).items() if _is_topology(value))
+
+
 def _instead(module: ModuleType, attribute: str) -> str:
     """Return a suggestion: a topology of a similar name, or the names of all."""
-    names = [name for name, value in vars(module).items() if _is_topology(value)]
+    names = _topologies_of(module)
     if not names:
         return "it defines no topology"
     near = difflib.get_close_matches(attribute, names, 1)
-    return f"did you mean {module.__name__}:{near[0]}?" if near else f"its topologies are {', '.join(sorted(names))}"
+    return f"did you mean {module.__name__}:{near[0]}?" if near else f"its topologies are {', '.join(names)}"

@@ -120,7 +120,9 @@ def _page_of(ui: str | None, *, values: bool) -> LivePage | None:
     try:
         page = live_page_of(ui)
     except ArgumentValueError as fault:
-        raise UsageError(f"--{fault}: put the option behind the topology") from fault
+        # A port that is too large is an address; what is none may be the topology.
+        hint = "" if ui.rpartition(":")[2].isdecimal() else ": put the option behind the topology"
+        raise UsageError(f"--{fault}{hint}") from fault
     return None if page is None else dataclasses.replace(page, values=values)
 
 

@@ -43,7 +43,7 @@ class LivePage:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
-            raise ArgumentValueError(f"ui: port: expected an int from 0 to 65535, got {self.port!r}")
+            raise ArgumentValueError(f"ui: expected port 0 to 65535, got {self.port!r}")
         if not self.host:
             raise ArgumentValueError("ui: host: expected an address such as 127.0.0.1, got ''")
         if not self.interval_secs > 0:
