@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from acker.cli import state
+
 
 @pytest.mark.parametrize(
     ("command", "codes"),
@@ -54,3 +56,54 @@ def test_the_command_line_loads_nothing_optional() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("checkpoint", ["none", "{folder}/none", "file:{folder}/none", "file://{folder}/none", "file"])
+def test_a_checkpoint_that_is_not_there_is_refused_before_spark_starts(
+    invoke, tmp_path, monkeypatch, checkpoint
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(state, "spark_session", None)
+    for name in state._SETTINGS_IN:
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))  # without settings
+    path = checkpoint.format(folder=tmp_path)
+    answer = invoke("state", "inspect", path)
+    text = f"acker: {path}: expected the checkpointLocation of a query with state, found no folder there\n"
+    assert (answer.exit_code, answer.output) == (2, text)
+
+
+class AskedError(Exception):
+    """Spark was to be started."""
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "options", "elsewhere"),
+    [
+        ("there", (), ""),
+        ("file:{folder}/there", (), ""),
+        ("file://{folder}/wi%20th", (), ""),
+        ("hdfs://none", (), ""),
+        ("s3a://bucket/none", (), ""),
+        ("none", ("--master", "yarn"), ""),
+        ("none", (), "HADOOP_CONF_DIR"),
+        ("none", (), "SPARK_HOME"),
+    ],
+)
+def test_what_may_be_elsewhere_is_left_to_spark(invoke, tmp_path, monkeypatch, checkpoint, options, elsewhere) -> None:
+    def start(*_arguments, **_options):
+        raise AskedError
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(state, "spark_session", start)
+    for name in state._SETTINGS_IN:
+        monkeypatch.delenv(name, raising=False)
+    if elsewhere:
+        monkeypatch.setenv(elsewhere, str(tmp_path))
+    for name in ("there", "wi th", "conf"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "core-site.xml").touch()
+    (tmp_path / "conf" / "spark-defaults.conf").touch()
+    answer = invoke("state", "inspect", checkpoint.format(folder=tmp_path), *options)
+    assert isinstance(answer.exception, AskedError)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import click
 
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
     from acker.spark.streams.checkpoint import AckerState, ShardState
 
+# Settings of Hadoop and Spark, with which a path without a scheme may be on another file system.
+_SETTINGS = ("core-site.xml", "spark-defaults.conf")
+_SETTINGS_IN = {"HADOOP_CONF_DIR": "", "SPARK_CONF_DIR": "", "SPARK_HOME": "conf"}
+
 # The bounds of `acker.spark.streams.checkpoint.AGE_BOUNDS_MS`, as people say them.
 _BOUNDS = ("1 s", "10 s", "1 min", "10 min", "1 h", "1 d")
 _HEADINGS = ("shard", "pending", "open", "oldest", "log", "chunks", "acked", "failed", "timed out", "rejected", "clock")
@@ -30,6 +36,7 @@ def inspect(checkpoint: str, *, operator: int | None, as_json: bool, master: str
     """Show the ackers of a checkpoint, and return the exit code: 1 if the state of a shard is damaged."""
     if not as_json:
         require("rich", extra="cli")
+    _check_folder(checkpoint, master)
     announce(f"starting Spark at {master}")
     with (
         tempfile.TemporaryDirectory(prefix="acker-state-") as scratch,
@@ -57,6 +64,24 @@ def inspect(checkpoint: str, *, operator: int | None, as_json: bool, master: str
         shard = f", shard {state.shard}" if state.shard >= 0 else ""
         click.echo(f"acker: {where}{shard}: {state.fault}", err=True)
     return 1 if faults else 0
+
+
+def _check_folder(checkpoint: str, master: str) -> None:
+    """Refuse a folder that this machine does not have, before Spark is started to look for it."""
+    scheme, colon, rest = checkpoint.partition(":")
+    if colon and scheme == "file":
+        path = Path("/", unquote(rest).lstrip("/"))
+    elif (colon and rest.startswith("/")) or not master.startswith("local") or _has_settings():
+        return
+    else:
+        path = Path(checkpoint)
+    if not path.is_dir():
+        raise UsageError(f"{checkpoint}: expected the checkpointLocation of a query with state, found no folder there")
+
+
+def _has_settings() -> bool:
+    folders = [Path(os.environ[name], below) for name, below in _SETTINGS_IN.items() if os.environ.get(name)]
+    return any((folder / name).is_file() for folder in folders for name in _SETTINGS)
 
 
 def to_json(acker: AckerState) -> dict[str, Any]:

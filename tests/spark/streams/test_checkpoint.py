@@ -140,7 +140,7 @@ def test_what_has_no_acker_is_refused(rocks, command, made, tmp_path):
     counted = rocks.readStream.schema("key long").parquet(str(tmp_path / "in")).groupBy("key").count()
     other, _ = run(counted, tmp_path, "complete")
     for arguments, text in (
-        ([str(tmp_path / "none")], "expected the checkpointLocation of a query with state, found no state there"),
+        ([str(tmp_path / "none")], "expected the checkpointLocation of a query with state, found no folder there"),
         ([str(tmp_path)], "expected the checkpointLocation of a query with state, found no state there"),
         ([other], "there is no acker in this checkpoint, but 0: stateStoreSave"),
         (
