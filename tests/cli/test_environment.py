@@ -8,9 +8,9 @@ from acker.cli import environment
 
 
 @pytest.mark.spark
-def test_without_a_jdk_one_sentence_says_what_to_do(machine, invoke) -> None:
+def test_without_a_jdk_one_sentence_says_what_to_do(machine, invoke, tmp_path) -> None:
     machine()
-    answer = invoke("state", "inspect", "checkpoint")
+    answer = invoke("state", "inspect", str(tmp_path))
     sentence = (
         "acker: Spark needs a JDK 17 or newer, and there is none: install one (such as openjdk-17-jre-headless) or set "
         "JAVA_HOME"
