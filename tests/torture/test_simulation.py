@@ -13,6 +13,7 @@ from acker.local import routing, wiring
 from acker.local.collectors import LocalBoltCollector, LocalSpoutCollector
 from acker.local.executors import acker as ackers
 from acker.local.executors.acker import AckerExecutor
+from acker.local.executors.base import ComponentExecutor
 from acker.local.executors.spout import SpoutTask
 from acker.local.queues import Queue
 from acker.topology import Tuple
@@ -56,7 +57,7 @@ def test_seeds_cover_what_can_happen():
     assert {one.grouping for plan in plans for bolt in plan.bolts for one in bolt.inputs} >= {"fields", "all", "direct"}
     assert {plan.end for plan in plans} == {"drained", "stop", "abort"}
     assert {len(plan.spouts) for plan in plans} == {1, 2, 3} and max(len(plan.bolts) for plan in plans) == 6
-    for fault in ("slow", "freeze", "reorder", "delay", "restore", "jump", "crashes"):
+    for fault in ("slow", "freeze", "reorder", "delay", "restore", "jump", "crashes", "takes_ms"):
         assert 20 < sum(getattr(plan.faults, fault) > 0 for plan in plans) < 400, fault
     missing = {"ACKED", "FAILED", "TIMED_OUT", "REJECTED", "RESTART", "SHUTDOWN"}
     for seed in sorted(range(300), key=lambda seed: not plans[seed].risks.rejects):  # the rarest first
@@ -232,7 +233,12 @@ def leaves_one_task_of_all_out():
     return routing, "AllGrouping", lambda outlets: AllGrouping(list(outlets)[:-1] if len(outlets) > 2 else outlets)
 
 
+def sends_at_the_end_of_a_step_only():
+    return ComponentExecutor, "flush_early", lambda self: False
+
+
 BUGS = {
+    sends_at_the_end_of_a_step_only: "what was done a millisecond before has not left",
     forgets_some_oks: "TIMED_OUT: but all derived work was done",
     forgets_fails: "one failed.* ended as TIMED_OUT: but it had been failed",
     forgets_resets: "but the timeout is",

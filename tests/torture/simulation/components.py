@@ -49,6 +49,8 @@ class World:
         Whether the topology drains or has stopped.
     wrap : callable
         Changes a component's class before it is used.
+    pass_ms : callable
+        Lets a millisecond of the clock pass.
     """
 
     plan: Plan
@@ -63,6 +65,13 @@ class World:
     say: Callable[[str], None] | None = None
     is_ending: Callable[[], bool] = lambda: False
     wrap: Callable[[type[Any]], type[Any]] = lambda component: component
+    pass_ms: Callable[[], object] = lambda: None
+
+    def take_time(self) -> None:
+        """Let a call take some time, if the plan says so."""
+        most = self.plan.faults.takes_ms
+        for _ in range(self.rng.randint(0, most) if most else 0):
+            self.pass_ms()
 
     def chance(self, share: float) -> bool:
         """Return True that often."""
@@ -146,6 +155,7 @@ class SimulatedSpout(Spout):
                 stream = "default"  # a direct stream that nobody reads has no task to send to
             values = [0, world.rng.randrange(KEYS), world.rng.randint(0, HOPS_MAX)]
             self.emit(values, tup_id=(self.task_id, number) if tracked else None, stream=stream, direct_task=target)
+            world.take_time()
         world.crash(plan.raises)
 
     def ack(self, tup_id: Hashable) -> None:
@@ -216,6 +226,7 @@ class _RecordingBolt(Bolt):
     def receive(self, tup: Tuple) -> None:
         self.world.tell(f"{self.plan.name}[{self.task_id}] processes #{tup['serial']}")
         self.world.record.add_receive(tup["serial"], self.task_id)
+        self.world.take_time()
 
     def pass_on(self, tup: Tuple, anchors: Sequence[Tuple], explicit: Sequence[Tuple] | None) -> None:
         """Emit none, one or two tuples that derive from these anchors; `explicit` is the argument `anchors` of emit."""
@@ -242,6 +253,7 @@ class _RecordingBolt(Bolt):
             world.record.add_bolt_emit(self.task_id, serial, parents, tasks)
             world.record.check_route(plan.name, stream, key, target, tasks)
             world.tell(f"{plan.name}[{self.task_id}] emits #{serial} anchored to {parents} to {tasks}")
+            world.take_time()
 
     def fail_by_chance(self, tups: Iterable[Tuple]) -> None:
         """Raise what fails the tuples, as often as planned."""

@@ -109,6 +109,8 @@ class Faults:
         That the clock jumps on.
     crashes : int
         How many exceptions may escape from components.
+    takes_ms : int
+        How many milliseconds of the clock a call of a component takes at most. Meanwhile what was done has to leave.
     """
 
     slow: float = 0.0
@@ -118,6 +120,7 @@ class Faults:
     restore: float = 0.0
     jump: float = 0.0
     crashes: int = 0
+    takes_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class Plan:
     def risks(self) -> Risks:
         """What the faults excuse."""
         faults = self.faults
-        late = faults.slow or faults.freeze or faults.delay or faults.restore or faults.jump
+        late = faults.slow or faults.freeze or faults.delay or faults.restore or faults.jump or faults.takes_ms
         # Above its high-water mark an acker rejects trees, and drops messages of those that it has not heard of.
         crowded = self.conf["topology.acker.high_water"] is not None
         return Risks(
@@ -195,6 +198,8 @@ def plan_of(seed: int) -> Plan:
         spouts = (replace(spouts[0], par=1, executors=1, kind="untracked", tuples=200, eager=True), *spouts[1:])
     bolts = _bolts(rng, spouts, faults, calm=calm)
     end = rng.choices(("drained", "stop", "abort"), (8, 2, 1))[0]
+    if seed % 4 == 3:
+        faults = replace(faults, takes_ms=rng.choice((1, 3, 40)))
     return Plan(seed, spouts, bolts, conf, faults, end, rng.randrange(400))
 
 

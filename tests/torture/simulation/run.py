@@ -159,6 +159,7 @@ class Simulation:
             say(str(plan))
         self.graph = graph_of(plan, self.world)
         self.runtime = LocalRuntime(self.graph, clock=self.clock, seed=plan.seed, threads=threads)
+        self.world.pass_ms = self._pass_ms
         self.world.is_ending = lambda: self.runtime.state in {"draining", "stopped"}
         self.scheduler = Scheduler(self.runtime, self.clock, plan.seed)
         self.injector = Injector(self.world, self.runtime, self.scheduler, self.clock)
@@ -206,6 +207,16 @@ class Simulation:
                 loop = getattr(executor, "loop", None)
                 if loop is not None and not loop.is_closed():
                     executor._shut_loop()
+
+    def _pass_ms(self) -> None:
+        """Let a millisecond pass in the middle of a call, in which the flusher looks; check that it leaves nothing."""
+        self.clock.advance(0.001)
+        self.runtime.flusher.look()
+        self.record.violations.extend(
+            f"{executor.name}: what was done a millisecond before has not left"
+            for executor in self.runtime.lifecycle.executors or ()
+            if not (executor.abandoned or executor.outbox.closed) and executor.has_unsent()
+        )
 
     def _broken(self) -> SimulationError:
         seed = self.plan.seed
