@@ -161,3 +161,26 @@ def test_options_are_json_or_text() -> None:
     for pair in ("topology.debug", "=1"):
         with pytest.raises(UsageError, match=f"--conf {pair}: write NAME=VALUE"):
             parse_conf((pair,))
+
+
+def test_a_project_of_streamparse_is_run_as_it_lies(folder) -> None:
+    for name, text in {
+        "topologies/acker_test_words.py": "from bolts.acker_test_count import Printing",
+        "src/bolts/acker_test_count.py": GOOD,
+        "src/bolts/__init__.py": "",
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    try:
+        assert load("topologies/acker_test_words.py:Printing").graph().name == "Printing"
+    finally:
+        for name in [name for name in sys.modules if name.startswith(("topologies", "bolts"))]:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(("name", "instead"), [("JavaSpout", "SourceSpout"), ("JavaBolt", "PublishBolt")])
+def test_components_in_java_say_what_stands_for_them(folder, name, instead) -> None:
+    (folder / "acker_test_java.py").write_text(f"from acker.topology import {name}")
+    with pytest.raises(UsageError, match=f"acker runs no Java, so it has no {name}.*{instead}"):
+        load("acker_test_java:T")

@@ -80,8 +80,7 @@ def _is_topology(value: object) -> TypeGuard[type[Topology] | Graph]:
 
 def _import(name: str) -> ModuleType:
     here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    sys.path[:0] = [folder for folder in (here, *_folders_of_streamparse()) if folder not in sys.path]
     try:
         return importlib.import_module(name)
     except TopologyError:
@@ -100,6 +99,12 @@ def _import(name: str) -> ModuleType:
         raise UsageError(
             f"{name} cannot be imported: {type(fault).__name__}: {text} ({file}, line {line}): fix it there"
         ) from fault
+
+
+def _folders_of_streamparse() -> list[str]:
+    """Return the folder that streamparse's own commands import from, if this is a project of that layout."""
+    source = Path.cwd() / "src"
+    return [str(source)] if any((source / name).is_dir() for name in ("bolts", "spouts")) else []
 
 
 def _module_of(name: str, attribute: str) -> str:

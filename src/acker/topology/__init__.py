@@ -69,3 +69,15 @@ __all__ = [
     "storm",
     "unreliable_spout",
 ]
+
+_OF_THE_JVM = {"JavaBolt": "Bolt", "JavaSpout": "Spout"}
+
+
+def __getattr__(name: str) -> object:
+    """Say what stands for a name of streamparse that does not exist here."""
+    if name in _OF_THE_JVM:
+        raise ImportError(
+            f"acker runs no Java, so it has no {name}: write the component as a {_OF_THE_JVM[name]}; SourceSpout of"
+            " acker.connectors reads queues and logs, and PublishBolt writes them"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from acker.local.observe.figures import HEADINGS, Row, duration, line, rate, rows
-from acker.local.observe.metrics import RuntimeStats
+from acker.local.observe.metrics import RuntimeStats, TaskStats
 from tests.figures import Runtime
 
 
@@ -53,6 +53,10 @@ def test_one_line_names_what_went_wrong_only_where_it_did(stats) -> None:
     spout = replace(stats.tasks[0], timed_out=0, restarted=1, shut_down=128, dead_letters=1)
     ended = replace(stats, restarts=2, tasks=(spout, *stats.tasks[1:]))
     assert line(ended).endswith("1 failed, 1 ended by a restart, 128 shut down, 1 dead letter, 2 restarts")
+    spout = TaskStats(component="s", kind="spout", task=1, emitted={"default": 3_000})
+    untracked = RuntimeStats(topology="t", state="running", uptime_secs=1.0, tasks=(spout,))
+    assert line(untracked).endswith(": 3,000 emitted by spouts, none with a tup_id, so none tracked, 0 executed")
+    assert "1 acked" in line(replace(untracked, tasks=(replace(spout, acked=1),)))
     fine = RuntimeStats(topology="t", state="running", uptime_secs=1.0)
     assert line(fine) == "1.0 s, running: 0 acked (0 a second), 0 pending"
     assert rate(replace(stats, uptime_secs=4.0), stats) == 0 and rate(fine, fine) == 0

@@ -100,9 +100,13 @@ def rate(stats: RuntimeStats, before: RuntimeStats | None = None) -> float:
 
 def line(stats: RuntimeStats, before: RuntimeStats | None = None) -> str:
     """Return the figures of a topology as one line."""
-    totals = stats.totals
-    parts = [f"{totals.acked:,} acked ({rate(stats, before):,.0f} a second)", f"{totals.pending:,} pending"]
-    parts += losses(totals)
+    totals, lost = stats.totals, losses(stats.totals)
+    begun = sum(task.emitted_total for task in stats.tasks if task.kind == "spout")
+    if begun and not (totals.acked or totals.pending or lost):
+        parts = [f"{begun:,} emitted by spouts, none with a tup_id, so none tracked", f"{totals.executed:,} executed"]
+    else:
+        parts = [f"{totals.acked:,} acked ({rate(stats, before):,.0f} a second)", f"{totals.pending:,} pending"]
+    parts += lost
     if stats.restarts:
         parts.append(quantity(stats.restarts, "restart"))
     return f"{stats.uptime_secs:.1f} s, {stats.state}: {', '.join(parts)}"
