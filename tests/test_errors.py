@@ -14,6 +14,7 @@ NOT_EXPORTED = {
     "ActionError": "the live page turns it into an answer",
     "SetupError": "the command line turns it into one sentence and exit code 4",
     "UsageError": "the command line turns it into one sentence and exit code 2",
+    "_NoModuleError": "a UsageError",
 }
 
 

@@ -51,7 +51,7 @@ def test_an_alias_beside_its_option_is_refused():
         ("topology.ackers", "topology.acker"),
         ("max.spout.pending", "topology.max.spout.pending"),
         ("topology.mesage", "'topology.message.timeout.secs'"),
-        ("topology.message.timout", "'topology.message.timeout.secs'"),
+        ("topology.message.timeou", "'topology.message.timeout.secs'"),
         ("topology.max.spot", "'topology.max.spout.pending'"),
         ("topology.tick", "'topology.tick.tuple.freq.secs'"),
         ("topology.nam", "'topology.name'"),
