@@ -80,7 +80,7 @@ class RedisHarness(ServerHarness):
     def source(self, **settings):
         from acker.connectors.redis_streams import RedisStreams
 
-        settings = {"stream": self.name, "group": "kit", "lease_secs": 3.0, **settings}
+        settings = {"stream": self.name, "group": "kit", "lease_secs": self.lease_secs, **settings}
         return RedisStreams(settings.pop("server", self.url), **settings)
 
     def publish(self, values, headers=None):
@@ -153,7 +153,7 @@ class PostgreSQLHarness(ServerHarness):
     def source(self, **settings):
         from acker.connectors.postgresql import PostgreSQL
 
-        settings = {"table": self.table, "lease_secs": 3.0, "poll_secs": 0.05, **settings}
+        settings = {"table": self.table, "lease_secs": self.lease_secs, "poll_secs": 0.05, **settings}
         return PostgreSQL(settings.pop("conninfo", self.url), **settings)
 
     def publish(self, values, headers=None):
@@ -219,7 +219,7 @@ class SQSHarness(ServerHarness):
     def source(self, queue_url=None):
         from acker.connectors.sqs import SQS
 
-        source = SQS(queue_url or self.queue_url, lease_secs=3.0, **self._options(self.url))
+        source = SQS(queue_url or self.queue_url, lease_secs=self.lease_secs, **self._options(self.url))
         source.wait_secs_max = 0.05  # A second for each poll would add up.
         return source
 
@@ -286,7 +286,9 @@ class JetStreamHarness(ServerHarness):
     def source(self, **settings):
         from acker.connectors.nats import JetStream
 
-        return JetStream(self.url, **{"stream": self.stream, "durable": "kit", "lease_secs": 3.0, **settings})
+        return JetStream(
+            self.url, **{"stream": self.stream, "durable": "kit", "lease_secs": self.lease_secs, **settings}
+        )
 
     def publish(self, values, headers=None):
         async def publish(context):

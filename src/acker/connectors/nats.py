@@ -29,7 +29,7 @@ except ImportError as missing:  # pragma: no cover - the tests have it
 
 _URL: Final = "nats://127.0.0.1:4222"
 _ANSWER_SECS: Final = 5.0
-_PULL_SECS: Final = 10.0  # how long a pull request stays with the server
+_PULL_SECS: Final = 1.0  # how long a pull request stays with the server, and so a stop with what it gives back
 _PULL_AGAIN_SECS: Final = 0.1  # after the server has refused one
 _LOOK_SECS: Final = 0.1  # between looks whether the connection lives, while an answer is awaited
 _BATCH: Final = 500
@@ -110,6 +110,9 @@ class JetStream(Source):
         # What came and was not delivered, and what was delivered and is not settled; by number in the stream.
         self._buffer: deque[Delivery] = deque()
         self._held: dict[int, Delivery] = {}
+        # What is to be given back, once no pull request is open, and whether the end has begun.
+        self._back: list[Delivery] = []
+        self._is_ending = False
 
     # ---- connection --------------------------------------------------------------------------------------------------
 
@@ -121,6 +124,8 @@ class JetStream(Source):
         self._events = events
         self._arrived.clear()
         self._buffer.clear()
+        self._back.clear()
+        self._is_ending = False
         self._requested, self._request_end = 0, 0.0
         self._link.open(on_change=self._news.set)
         try:
@@ -183,12 +188,13 @@ class JetStream(Source):
         try:
             if self._link.is_open:
                 self._take_arrived()
-                self._send(b"-NAK", self._buffer)
+                self._give_back(2 * _PULL_SECS)
                 self._link.run(self._link.flush(_ANSWER_SECS))
         except AckerError as error:
             _log.warning("%s: closed without a farewell: %s", self.name, error)
         finally:
             self._buffer.clear()
+            self._back.clear()
             self._link.close()
 
     def wake(self) -> None:
@@ -208,7 +214,9 @@ class JetStream(Source):
             self._link.run(self._link.flush(_ANSWER_SECS))
             self._has_sent = False
         self._take_arrived()
-        if limit > len(self._buffer):
+        if self._is_ending:
+            self._give_back(0.0)
+        elif limit > len(self._buffer):
             self._request(limit - len(self._buffer))
         if not (self._buffer and limit):
             self._news.wait(wait_secs)
@@ -302,8 +310,30 @@ class JetStream(Source):
         return True
 
     def release(self, deliveries: Sequence[Delivery]) -> None:
-        """Let the server deliver the messages again at once."""
-        self._settle(b"-NAK", deliveries)
+        """Let the server deliver the messages again, within a second; this takes no more."""
+        self._is_ending = True
+        self._back += [delivery for delivery in deliveries if self.holds(delivery)]
+        self._forget(deliveries)
+
+    def _give_back(self, wait_secs: float) -> None:
+        """Give back what was released or not delivered, once no pull request is open; wait for that so long.
+
+        The server would answer an open request with the very same messages, also when its inbox is gone: they would
+        come again when their leases are over.
+        """
+        deadline = time.monotonic() + wait_secs
+        while not self._is_request_over() and (self._back or self._buffer) and time.monotonic() < deadline:
+            self._news.wait(_LOOK_SECS)
+            self._news.clear()
+            self._link.check()
+            self._take_arrived()
+        if self._is_request_over():
+            self._send(b"-NAK", [*self._back, *self._buffer])
+            self._back.clear()
+            self._buffer.clear()
+
+    def _is_request_over(self) -> bool:
+        return self._requested <= 0 or time.monotonic() > self._request_end + _PULL_SECS / 2
 
     def extend(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Send in-progress acks, also for what waits here."""

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable
 
 from acker.testing.connectors.harness import SourceHarness
-from acker.testing.connectors.scenarios import SCENARIOS, Scenario
+from acker.testing.connectors.scenarios import LONG_LEASE_SECS, SCENARIOS, WITHOUT_LEASES, Scenario
 
 
 class SourceContract(abc.ABC):
@@ -46,6 +46,8 @@ def method_for(scenario: Scenario) -> Callable[[SourceContract], None]:
 
     def method(self: SourceContract) -> None:
         harness = self.harness()
+        if scenario in WITHOUT_LEASES:
+            harness.lease_secs = LONG_LEASE_SECS
         try:
             scenario(harness)
         finally:

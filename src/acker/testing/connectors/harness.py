@@ -45,6 +45,9 @@ class SourceHarness(abc.ABC):
         their business.
     many : int
         Number of messages in scenarios with many of them.
+    lease_secs : float
+        For how long leases last, where there are any. The kit makes them long for scenarios in which none has to end: a
+        machine that stands still for seconds would lose them.
     takes_over_secs : float or None
         After how many seconds another consumer gets the messages of one that stands still but stays connected. None:
         never.
@@ -77,10 +80,11 @@ class SourceHarness(abc.ABC):
     is_stateless: ClassVar[bool] = False
     many: ClassVar[int] = 500
     takes_over_secs: ClassVar[float | None] = None
+    lease_secs: float = 3.0
 
     @abc.abstractmethod
     def source(self) -> Source:
-        """Return a new source of this harness's queue. Let leases, where there are any, last for three seconds."""
+        """Return a new source of this harness's queue. Let leases, where there are any, last for `lease_secs`."""
 
     @abc.abstractmethod
     def publish(self, values: Sequence[bytes], headers: Mapping[str, Any] | None = None) -> None:

@@ -11,4 +11,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     *publishers.SCENARIOS,
 )
 
-__all__ = ["SCENARIOS", "Scenario"]
+# Those in which no lease has to end.
+WITHOUT_LEASES: frozenset[Scenario] = frozenset((*acks.SCENARIOS, *failures.SCENARIOS, *publishers.SCENARIOS))
+LONG_LEASE_SECS = 600.0  # longer than any wait of a scenario
+
+__all__ = ["LONG_LEASE_SECS", "SCENARIOS", "WITHOUT_LEASES", "Scenario"]
