@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.suite import (
+    by_hand,
     calls,
     connectors,
     free_threaded,
@@ -40,6 +41,7 @@ CASES: Final[list[Case]] = [
     *rotate.CASES,
     *snapshot.CASES,
     *calls.CASES,
+    *by_hand.CASES,
     *memory.CASES,
     *topology.CASES,
     *live_page.CASES,

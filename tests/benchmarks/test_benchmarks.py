@@ -36,7 +36,18 @@ def result_of(measured, name):
 
 def test_every_question_has_a_case():
     questions = {case.name.split("/")[0] for case in CASES}
-    expected = {"ingest", "reference", "rotate", "snapshot", "calls", "memory", "sharded", "topology", "spark"}
+    expected = {
+        "ingest",
+        "reference",
+        "rotate",
+        "snapshot",
+        "calls",
+        "memory",
+        "sharded",
+        "topology",
+        "spark",
+        "offsets",
+    }
     assert expected <= questions
     assert len({case.name for case in CASES}) == len(CASES)
 

@@ -4,6 +4,7 @@ import itertools
 import random
 import warnings
 
+import numpy as np
 import pytest
 
 import acker
@@ -398,6 +399,50 @@ def test_what_is_no_text_is_refused(protocol, wrong):
             with pytest.raises(ArgumentTypeError, match="tuple_ids: expected a sequence of encoded ids, got"):
                 call(wrong)
     assert (sent, len(tree)) == ([], 0)
+
+
+# --- ids and acknowledgements of other types --------------------------------------------------------------------------
+
+
+class Whole(int):
+    """An integer that is no plain int."""
+
+
+@every_protocol
+@pytest.mark.parametrize("kind", [int, Whole, np.int64])
+def test_integers_of_every_kind_are_taken(protocol, kind):
+    sent = []
+    ids = map(kind, itertools.count(100, 100))
+    tree = TupleTree(sent.append, protocol=protocol, next_id=ids.__next__)
+    with tree.track(kind(3), kind(42)) as mk_ids:
+        assert mk_ids() == ["100:200"]
+    with tree.anchor(["100:200"]) as mk_ids:
+        assert mk_ids() == ["100:300"]
+    assert sent[0][-2:] == (3, 42)
+    assert [type(each) for each in sent[0][-2:]] == [int, int]
+    assert all(type(message) is Message for message in sent)
+
+
+@pytest.mark.parametrize("ackers", [1, 2])
+@pytest.mark.parametrize(
+    ("wrong", "error"), [(2**63, ArgumentValueError), (True, ArgumentTypeError), (1.5, ArgumentTypeError)]
+)
+def test_a_root_id_that_is_no_int64_never_leaves(ackers, wrong, error):
+    sent = []
+    tree = TupleTree([sent.append] * ackers, next_id=lambda: wrong)
+    with pytest.raises(error, match="root_id: expected an integer from"):
+        tree.track(0, 1).close()
+    assert sent == []
+
+
+@pytest.mark.parametrize("wrong", [True, np.True_, 1.0, np.float64(1), "1"])
+def test_what_is_no_integer_is_no_id_of_a_message(wrong):
+    tree, sent = make()
+    with pytest.raises(ArgumentTypeError, match="task_id: expected an integer from 0"):
+        tree.track(wrong, 42)
+    with pytest.raises(ArgumentTypeError, match="message_id: expected an integer from"):
+        tree.track(0, wrong)
+    assert sent == []
 
 
 # --- what waits -------------------------------------------------------------------------------------------------------

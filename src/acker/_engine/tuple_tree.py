@@ -71,6 +71,11 @@ _LONG_MS: Final = 600_000
 
 # A tuple as an encoded id names it: root id, tuple id.
 _Id = tuple[int, int]
+# Makes a message of a tuple of all its fields; the constructor of a NamedTuple takes twice as long.
+_new = tuple.__new__
+_weak = weakref.ref
+_TRACK: Final = Kind.TRACK
+_OK: Final = Kind.OK
 
 
 class Message(NamedTuple):
@@ -127,6 +132,9 @@ class TupleTree:
         if not self._ackers or not all(map(callable, self._ackers)):
             raise ArgumentTypeError("ackers: expected a callable or a sequence of at least one callable")
         self._one_by_one = protocol == "fsshelter"
+        # With one acker nothing is chosen. Root ids were checked when they were parsed or drawn.
+        self._deliver = self._ackers[0] if len(self._ackers) == 1 else self._choose_and_send
+        self._draws = next_id is None  # so that every id is known to be an int64
         self._next_id = IdGenerator().next if next_id is None else next_id
         self._now_ms = _monotonic_ms if now_ms is None else now_ms
         # An input, from anchor to ack -> xor of the tuple ids emitted under it, for its OK to carry; and since when.
@@ -155,9 +163,11 @@ class TupleTree:
             the last delivery, best by using it as a context manager: with the storm protocols the TRACK, which carries
             the xor of the first tuple ids, leaves then.
         """
-        task = check_integer("task_id", task_id, 0, INT32_MAX)
-        message = None if message_id is None else check_integer("message_id", message_id, INT64_MIN, INT64_MAX)
-        return Tracking(self, task, message)
+        if type(task_id) is not int or not 0 <= task_id <= INT32_MAX:
+            task_id = check_integer("task_id", task_id, 0, INT32_MAX)
+        if message_id is not None and (type(message_id) is not int or not INT64_MIN <= message_id <= INT64_MAX):
+            message_id = check_integer("message_id", message_id, INT64_MIN, INT64_MAX)
+        return Tracking(self, task_id, message_id)
 
     def anchor(self, tuple_ids: Sequence[str]) -> Anchoring:
         """Prepare to emit tuples that belong to the trees of the input, on the bolt's side.
@@ -213,22 +223,26 @@ class TupleTree:
         self._acknowledge(Kind.FAIL, tuple_id)
 
     def _acknowledge(self, kind: Kind, tuple_id: str) -> None:
-        parsed = _parse_id("tuple_id", tuple_id)
+        parsed = _parse_id(tuple_id)
         if parsed is None:
             return
-        if parsed in self._acknowledged:
+        acknowledged, order = self._acknowledged, self._order
+        if parsed in acknowledged:
             raise TupleStateError(
                 f"the input {tuple_id!r} was acknowledged already: each one is acked or failed once, since a second OK"
                 " takes the first one back"
             )
         root, value = parsed
-        emitted = self._emitted.pop(parsed, 0)
-        self._since_ms.pop(parsed, None)
-        self._acknowledged.add(parsed)
-        self._order.append(parsed)
-        if len(self._order) > _ACKNOWLEDGED_KEPT:
-            self._acknowledged.discard(self._order.popleft())
-        self._send(Message(kind, root, value ^ emitted if kind == Kind.OK else value))
+        if self._emitted:
+            emitted = self._emitted.pop(parsed, 0)
+            self._since_ms.pop(parsed, None)
+            if kind is _OK:
+                value ^= emitted
+        acknowledged.add(parsed)
+        order.append(parsed)
+        if len(order) > _ACKNOWLEDGED_KEPT:
+            acknowledged.discard(order.popleft())
+        self._deliver(_new(Message, (kind, root, value, 0, 0)))
 
     def reset_timeout(self, tuple_ids: Sequence[str]) -> None:
         """Ask for more time for the trees of an input tuple: RESET_TIMEOUT, once for each.
@@ -239,7 +253,7 @@ class TupleTree:
             One of them is no encoded id; nothing is sent.
         """
         for root in dict.fromkeys(root for root, _ in _parse_ids(tuple_ids)):
-            self._send(Message(Kind.RESET_TIMEOUT, root, 0))
+            self._deliver(Message(Kind.RESET_TIMEOUT, root, 0))
 
     def oldest(self, n: SupportsIndex = 10) -> list[PendingTree]:
         """Return the `n` oldest trees and inputs that wait on this side, for a log line when something hangs.
@@ -311,20 +325,34 @@ class TupleTree:
         return len(self._emitted)
 
     def _send(self, message: Message) -> None:
+        """Send a message whose root id may come from a caller's `next_id`, which is checked here."""
+        if len(self._ackers) == 1 and (self._draws or _is_int64(message.root_id)):
+            self._deliver(message)
+        else:
+            self._choose_and_send(message)
+
+    def _choose_and_send(self, message: Message) -> None:
         self._ackers[acker_of(message.root_id, len(self._ackers))](message)
 
 
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+def _monotonic_ms(clock_ns: Callable[[], int] = time.monotonic_ns) -> int:
+    return clock_ns() // 1_000_000
 
 
-def _parse_id(name: str, tuple_id: object) -> _Id | None:
+def _is_int64(number: object) -> bool:
+    """Return whether this is surely an int64; False is no answer."""
+    return type(number) is int and INT64_MIN <= number <= INT64_MAX
+
+
+def _parse_id(tuple_id: object, place: int | None = None) -> _Id | None:
     """Return root id and tuple id of an encoded id, None for an unanchored one; refuse what no `TupleTree` makes."""
     if not isinstance(tuple_id, str):
+        name = "tuple_id" if place is None else f"tuple_ids[{place}]"
         hint = ": call it once for each of the ids that a tuple carries" if isinstance(tuple_id, (list, tuple)) else ""
         raise ArgumentTypeError(f"{name}: expected one encoded id, a str, got {type(tuple_id).__name__}{hint}")
     parsed = parse_tuple_id(tuple_id)
     if parsed is None and parse_tuple_id("0:" + tuple_id) is None:
+        name = "tuple_id" if place is None else f"tuple_ids[{place}]"
         raise ArgumentValueError(
             f"{name}: expected an encoded id as mk_ids() returns it, 'root_id:tuple_id' in decimal or 'tuple_id' alone"
             f" where nothing is tracked, got {tuple_id!r}"
@@ -342,8 +370,8 @@ def _parse_ids(tuple_ids: object) -> list[_Id]:
     """Return root ids and tuple ids of encoded ids, without the unanchored ones."""
     if isinstance(tuple_ids, (str, bytes)) or not isinstance(tuple_ids, Iterable):
         raise ArgumentTypeError(f"tuple_ids: expected a sequence of encoded ids, got {type(tuple_ids).__name__}")
-    named = [_parse_id(f"tuple_ids[{place}]", tuple_id) for place, tuple_id in enumerate(tuple_ids)]
-    return [each for each in named if each is not None]
+    parsed = [_parse_id(tuple_id, place) for place, tuple_id in enumerate(tuple_ids)]
+    return [each for each in parsed if each is not None]
 
 
 class Tracking:
@@ -352,24 +380,38 @@ class Tracking:
     If the ``with`` block raises, the tree is failed: some deliveries may have been sent, and the spout must know.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_closed",
+        "_deliveries",
+        "_emitted",
+        "_message_id",
+        "_root_id",
+        "_since_ms",
+        "_task_id",
+        "_tree",
+    )
+
     def __init__(self, tree: TupleTree, task_id: int, message_id: int | None) -> None:
         self._tree = tree
         self._task_id = task_id
         self._message_id = message_id
-        self._root_id = tree._next_id()
+        self._root_id = root = tree._next_id()
         self._emitted = 0
         self._deliveries = 0
-        self._closed = message_id is None
         if message_id is None:
+            self._closed = True
             return
+        self._closed = False
         self._since_ms = tree._now_ms()
-        tree._trackings[self._root_id] = weakref.ref(self)
+        tree._trackings[root] = _weak(self)
         if tree._one_by_one:
-            tree._send(Message(Kind.TRACK, self._root_id, 0, task_id, message_id))
+            tree._send(Message(Kind.TRACK, root, 0, task_id, message_id))
 
     def __call__(self) -> list[str]:
         """Return the encoded ids of one more delivery."""
-        tree, tuple_id = self._tree, self._tree._next_id()
+        tree = self._tree
+        tuple_id = tree._next_id()
         if self._message_id is None:
             return [str(tuple_id)]
         if self._closed:
@@ -378,6 +420,8 @@ class Tracking:
         self._deliveries += 1
         if tree._one_by_one:
             tree._send(Message(Kind.ANCHOR, self._root_id, tuple_id))
+        if tree._draws:
+            return [f"{self._root_id}:{tuple_id}"]
         return [encode_tuple_id(self._root_id, tuple_id)]
 
     def close(self) -> None:
@@ -385,13 +429,17 @@ class Tracking:
         if self._closed or self._message_id is None:
             return
         self._closed = True
-        self._tree._trackings.pop(self._root_id, None)
-        if not self._tree._one_by_one:
-            track = Message(Kind.TRACK, self._root_id, self._emitted, self._task_id, self._message_id)
-            self._tree._send(track)
+        tree, root = self._tree, self._root_id
+        tree._trackings.pop(root, None)
+        if not tree._one_by_one:
+            track = _new(Message, (_TRACK, root, self._emitted, self._task_id, self._message_id))
+            if tree._draws:
+                tree._deliver(track)
+            else:
+                tree._send(track)
         elif self._deliveries == 0:
             # No bolt reads the stream. A TRACK alone never finishes a tree here, and OK does if the ack val is 0.
-            self._tree._send(Message(Kind.OK, self._root_id, 0))
+            tree._send(Message(Kind.OK, root, 0))
 
     def _fail(self) -> None:
         if self._closed:
@@ -429,33 +477,39 @@ class Tracking:
 class Anchoring:
     """The trees that a bolt's outputs belong to; see `TupleTree.anchor`. Calling it returns the ids of one delivery."""
 
+    __slots__ = ("_anchors", "_inputs", "_tree")
+
     def __init__(self, tree: TupleTree, tuple_ids: Sequence[str]) -> None:
         self._tree = tree
         self._inputs = _parse_ids(tuple_ids)
-        for each in self._inputs:
-            if each in tree._acknowledged:
-                raise _settled_error(each)
+        acknowledged = tree._acknowledged
         # Root id -> the input whose OK carries the emitted ids. One is enough if several inputs share a root: the acker
         # sees the xor of all.
         self._anchors: dict[int, _Id] = {}
         for each in self._inputs:
+            if each in acknowledged:
+                raise _settled_error(each)
             self._anchors.setdefault(each[0], each)
         tree._begin(self._inputs)
 
     def __call__(self) -> list[str]:
         """Return the encoded ids of one more delivery."""
-        tree, tuple_id = self._tree, self._tree._next_id()
-        for anchor in self._anchors.values():
-            if anchor not in tree._emitted:
+        tree = self._tree
+        tuple_id = tree._next_id()
+        emitted, anchors = tree._emitted, self._anchors
+        for anchor in anchors.values():
+            if anchor not in emitted:
                 raise _settled_error(anchor)
-        if not self._anchors:
+        if not anchors:
             return [str(tuple_id)]
-        for root, anchor in self._anchors.items():
+        for root, anchor in anchors.items():
             if tree._one_by_one:
                 tree._send(Message(Kind.ANCHOR, root, tuple_id))
             else:
-                tree._emitted[anchor] ^= tuple_id
-        return [encode_tuple_id(root, tuple_id) for root in self._anchors]
+                emitted[anchor] ^= tuple_id
+        if tree._draws:
+            return [f"{root}:{tuple_id}" for root in anchors]
+        return [encode_tuple_id(root, tuple_id) for root in anchors]
 
     def __enter__(self) -> Self:
         return self
@@ -463,7 +517,8 @@ class Anchoring:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        acknowledge = self._tree.mk_ack(Kind.OK if kind is None else Kind.FAIL)
+        tree = self._tree
+        acknowledge = tree.mk_ack(Kind.OK if kind is None else Kind.FAIL)
         for each in self._inputs:
-            if each in self._tree._emitted:  # Else it was acknowledged inside the block.
+            if each in tree._emitted:  # Else it was acknowledged inside the block.
                 acknowledge(encode_tuple_id(*each))
