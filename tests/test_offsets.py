@@ -1,7 +1,9 @@
 """The offset that may be committed: never past an open message, never held up by a hole of the log."""
 
+import itertools
 import json
 import random
+import sys
 import tracemalloc
 from collections import Counter
 
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from acker import Acker, Kind, Outcome
+from acker import Acker, Kind, Outcome, offsets
 from acker._engine.completions import Completions
 from acker.errors import ArgumentTypeError, ArgumentValueError, SnapshotError
 from acker.offsets import OFFSET_MAX, PARTITION_MAX, OffsetTracker, pack, unpack
@@ -634,3 +636,67 @@ def test_what_is_done_above_the_lowest_open_message_comes_in_runs():
     tracker.acked(0, 7)
     tracker.acked(0, 10)
     assert list(tracker.done_above(0)) == [] and tracker.committable(0) == 12
+
+
+def test_an_offset_grows_its_run_whatever_was_asked_between():
+    tracker = OffsetTracker()
+    asks = [
+        tracker.snapshot,
+        lambda: tracker.oldest(0),
+        lambda: tracker.acked(0, 10),
+        lambda: tracker.acked(0, 10),
+        lambda: tracker.read_up_to(0, 20),
+        lambda: tracker.emitted(0, 11),
+        lambda: tracker.committable(0),
+    ]
+    for offset, ask in zip([10, 11, 12, 13, 14, 20, 21], asks, strict=True):
+        assert tracker.emitted(0, offset)
+        ask()
+    assert tracker.snapshot()["partitions"]["0"]["runs"] == [[10, 15], [20, 22]]
+    for offset in (12, 11, 13, 20, 14, 21):
+        tracker.acked(0, offset)
+        assert tracker.committable(0) == min([*tracker.snapshot()["partitions"]["0"]["open"], 22])
+    with pytest.raises(ArgumentValueError, match="offset 22: it was never emitted"):
+        tracker.acked(0, 22)
+
+
+def test_what_an_interrupted_apply_left_is_applied_by_the_next():
+    outcomes = [Outcome.ACKED, Outcome.FAILED, Outcome.ACKED, Outcome.ACKED, Outcome.TIMED_OUT, Outcome.ACKED]
+    places = [(partition, offset) for offset in (5, 6, 8) for partition in (0, 1)]
+    completions = completions_of(*[(*place, outcome) for place, outcome in zip(places, outcomes, strict=True)])
+
+    def interrupted_at(line):
+        """Return the offsets to commit after an apply that the line of this number interrupts, and whether it did."""
+        tracker, passed = OffsetTracker(), itertools.count(1)
+        for place in places:
+            tracker.emitted(*place)
+
+        def trace(frame, event, _):
+            if frame.f_code.co_filename != offsets.__file__:
+                return None
+            if event == "line" and next(passed) == line:
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            tracker.apply(completions)
+        except KeyboardInterrupt:
+            is_interrupted = True
+        else:
+            is_interrupted = False
+        finally:
+            sys.settrace(before)
+        tracker.apply(completions)
+        stats = tracker.stats()
+        assert stats.emitted == stats.acked + stats.dead_lettered + stats.revoked + len(tracker)
+        assert (stats.emitted, stats.acked, len(tracker)) == (6, 4, 2)
+        return tracker.committable(), is_interrupted
+
+    expected, _ = interrupted_at(0)
+    line = 1
+    while (found := interrupted_at(line))[1]:
+        assert found[0] == expected
+        line += 1
+    assert line > 40

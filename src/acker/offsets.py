@@ -7,9 +7,8 @@ in any order, so the number must not pass a message that is still open: nobody w
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Final, TypeVar, overload
 
@@ -141,25 +140,46 @@ class _Log:
     behind a hole of the log. Done messages need no memory: they are those that were emitted and are not open.
     """
 
-    __slots__ = ("committed", "ends", "next", "open", "prune_at", "start", "starts")
+    __slots__ = ("committed", "ends", "grows_at", "low", "next", "open", "prune_at", "start", "starts")
 
     def __init__(self, position: int | None) -> None:
         self.start = position  # where this assignment began to read; None: not known yet
         self.next = position  # one more than the highest offset that was emitted
         self.committed = position  # the offset of the last commit
-        # A plain dict would walk over every removed key in front to find the oldest.
-        self.open: OrderedDict[int, None] = OrderedDict()
+        self.open: dict[int, None] = {}
+        self.low = 0  # no open offset is below
         self.starts: list[int] = []
-        self.ends: list[int] = []  # exclusive
+        self.ends: list[int] = []  # exclusive; the last one lags behind while `grows_at` is not -1, see `end_run`
+        self.grows_at = -1  # the offset that the last run grows by, which is `next`; -1: it is written down
         self.prune_at = _RUNS_KEPT_LEAST
 
     @property
     def committable(self) -> int | None:
         """The lowest open offset, or the next one to read."""
-        return next(iter(self.open), self.next)
+        return self.lowest() if self.open else self.next
+
+    def lowest(self) -> int | None:
+        """Return the lowest open offset, None if there is none.
+
+        It is the first key of the dict, but a dict walks over every removed key in front to find that one. So the
+        search goes on where the last one ended, through the runs: it passes each offset once.
+        """
+        low, is_open = self.low, self.open
+        if low in is_open:
+            return low
+        if not is_open:
+            return None
+        self.end_run()
+        for run in range(max(bisect_right(self.starts, low) - 1, 0), len(self.starts)):
+            for offset in range(max(low, self.starts[run]), self.ends[run]):
+                if offset in is_open:
+                    self.low = offset
+                    return offset
+        return next(iter(is_open))  # an exception came between opening the offset and its run
 
     def append(self, offset: int) -> None:
         """Open an offset above all others."""
+        self.end_run()
         if self.next is None:
             self.start = self.next = self.committed = offset
         if self.ends and self.ends[-1] == offset:
@@ -170,10 +190,17 @@ class _Log:
             self.starts.append(offset)
             self.ends.append(offset + 1)
         self.open[offset] = None
-        self.next = offset + 1
+        self.next = self.grows_at = offset + 1
+
+    def end_run(self) -> None:
+        """Write down where the last run ends by now."""
+        if self.grows_at >= 0:
+            self.ends[-1] = self.grows_at
+            self.grows_at = -1
 
     def prune(self) -> None:
         """Drop the runs below every open offset: below it, holes count as emitted."""
+        self.end_run()
         floor = self.committable
         if floor is not None:
             below = bisect_right(self.ends, floor)
@@ -190,6 +217,7 @@ class _Log:
         return self._is_in_a_run(offset)
 
     def _is_in_a_run(self, offset: int) -> bool:
+        self.end_run()
         run = bisect_right(self.starts, offset) - 1
         return run >= 0 and offset < self.ends[run]
 
@@ -233,13 +261,26 @@ class _Log:
 class _Partitions:
     """The logs of the assigned partitions, how far the revoked ones had come, and what was counted of all."""
 
-    __slots__ = ("logs", "revoked", "stats")
+    __slots__ = ("acked_more", "logs", "revoked", "stats")
 
     def __init__(self) -> None:
+        # `acked` stays 0 here: an acked message is one that is no longer open for no other reason. So the two can not
+        # contradict each other, wherever an exception of a signal handler comes in between.
         self.stats = OffsetStats()
+        self.acked_more = 0  # what a snapshot counted beyond that
         self.logs: dict[int, _Log] = {}
         # The offset below which messages were emitted before the partition was revoked: outcomes of them may be late.
         self.revoked: dict[int, int] = {}
+
+    def acked(self) -> int:
+        """Return how many messages were acked."""
+        stats = self.stats
+        still_open = sum(len(log.open) for log in self.logs.values())
+        return stats.emitted - stats.dead_lettered - stats.revoked - still_open + self.acked_more
+
+    def stats_now(self) -> OffsetStats:
+        """Return a copy of the counts."""
+        return replace(self.stats, acked=self.acked())
 
     def revoke(self, partition: int) -> _Log | None:
         """Remove a partition and return its log, if it is assigned."""
@@ -255,6 +296,43 @@ class _Partitions:
         partition = check_integer("partition", partition, 0, PARTITION_MAX)
         log = self.logs[partition] = _Log(None)
         return log
+
+    def emit(self, log: _Log, partition: int, offset: int) -> bool:
+        """Open a message that enters; see `OffsetTracker.emitted`."""
+        if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
+            offset = check_integer("offset", offset, 0, OFFSET_MAX)
+        if log.next is None or offset >= log.next:
+            log.append(offset)
+            self.stats.emitted += 1
+            return True
+        is_open = offset in log.open
+        if not (is_open or log.is_done(offset)):
+            below = (
+                f"the lowest one is {log.start}" if offset < (log.start or 0) else f"{log.next - 1} was emitted already"
+            )
+            raise ArgumentValueError(
+                f"partition {partition}, offset {offset}: offsets of a partition are emitted in ascending order, and "
+                f"{below}; after a seek to an older offset, assign the partition anew"
+            )
+        self.stats.reread += 1
+        return is_open
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Note what was committed; see `OffsetTracker.committed`."""
+        logs = self.logs
+        commits = [
+            (partition, logs[partition], check_integer("offset", offset, 0, OFFSET_MAX + 1))
+            for partition, offset in offsets.items()
+            if partition in logs
+        ]
+        for partition, log, offset in commits:
+            if log.committable is not None and offset > log.committable:
+                raise ArgumentValueError(
+                    f"partition {partition}, offset {offset}: only {log.committable} may be committed, "
+                    "the next one to read"
+                )
+        for _, log, offset in commits:
+            log.committed = offset
 
     def open(self, partition: int) -> Mapping[int, None]:
         """Return the open offsets of a partition; none where it is not assigned."""
@@ -320,23 +398,21 @@ class _Partitions:
         is_acked = completions.outcome[row] == Outcome.ACKED
         places = {value: np.flatnonzero(partition == value) for value in np.unique(partition).tolist()}
         self._check_rows(places, offset, row)
-        before = self.stats.acked
+        before = self.acked()
         for value, of_partition in places.items():
             self._apply(value, offset[of_partition].tolist(), is_acked[of_partition].tolist())
-        return self.stats.acked - before
+        return self.acked() - before
 
     def _apply(self, partition: int, offsets: list[int], is_acked: list[bool]) -> None:
-        acked = failed = 0
+        failed = 0
         log = self.logs.get(partition)
         for offset, ok in zip(offsets, is_acked, strict=True):
             if log is None or offset not in log.open:
                 self.ignore(partition, offset)
             elif ok:
                 del log.open[offset]
-                acked += 1
             else:
                 failed += 1
-        self.stats.acked += acked
         self.stats.failed += failed
 
     def to_json(self) -> dict[str, Any]:
@@ -344,7 +420,7 @@ class _Partitions:
         return {
             "partitions": {str(partition): log.to_json() for partition, log in sorted(self.logs.items())},
             "revoked": {str(partition): offset for partition, offset in sorted(self.revoked.items())},
-            "stats": asdict(self.stats),
+            "stats": asdict(self.stats_now()),
         }
 
     @classmethod
@@ -358,6 +434,8 @@ class _Partitions:
             made.revoked[check_integer("partition", int(partition), 0, PARTITION_MAX)] = end
         names = [each.name for each in fields(OffsetStats)]
         made.stats = OffsetStats(**{name: check_integer(name, snapshot["stats"][name], 0, 2**63) for name in names})
+        counted, made.stats.acked = made.stats.acked, 0
+        made.acked_more = counted - made.acked()
         return made
 
 
@@ -396,7 +474,11 @@ class OffsetTracker:
     """
 
     def __init__(self) -> None:
-        self._partitions = _Partitions()
+        self._use(_Partitions())
+
+    def _use(self, partitions: _Partitions) -> None:
+        self._partitions = partitions
+        self._logs, self._stats = partitions.logs, partitions.stats  # what each message needs, close at hand
 
     # Calls of the source.
 
@@ -456,26 +538,14 @@ class OffsetTracker:
         ArgumentTypeError
             No integers.
         """
-        log = self._partitions.logs.get(partition)
-        if log is None:
-            log = self._partitions.begin(partition)
-        if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
-            offset = check_integer("offset", offset, 0, OFFSET_MAX)
-        if log.next is None or offset >= log.next:
-            log.append(offset)
-            self._partitions.stats.emitted += 1
+        log = self._logs.get(partition)
+        if log is not None and type(offset) is int and offset == log.grows_at and offset <= OFFSET_MAX:
+            # The next one of the last run, as nearly all are: what `append` does, without a call.
+            log.open[offset] = None
+            log.next = log.grows_at = offset + 1
+            self._stats.emitted += 1
             return True
-        is_open = offset in log.open
-        if not (is_open or log.is_done(offset)):
-            below = (
-                f"the lowest one is {log.start}" if offset < (log.start or 0) else f"{log.next - 1} was emitted already"
-            )
-            raise ArgumentValueError(
-                f"partition {partition}, offset {offset}: offsets of a partition are emitted in ascending order, and "
-                f"{below}; after a seek to an older offset, assign the partition anew"
-            )
-        self._partitions.stats.reread += 1
-        return is_open
+        return self._partitions.emit(self._partitions.begin(partition) if log is None else log, partition, offset)
 
     def read_up_to(self, partition: int, offset: int) -> None:
         """Note that nothing but markers of transactions and compacted messages lies below this offset.
@@ -486,6 +556,7 @@ class OffsetTracker:
         offset = check_integer("offset", offset, 0, OFFSET_MAX + 1)
         log = self._partitions.logs.get(partition)
         if log is not None and offset > (log.next or -1):
+            log.end_run()
             log.start = offset if log.next is None else log.start
             log.next = offset
 
@@ -502,20 +573,7 @@ class OffsetTracker:
         ArgumentValueError
             More than may be committed: messages would be lost. Nothing was noted.
         """
-        logs = self._partitions.logs
-        commits = [
-            (partition, logs[partition], check_integer("offset", offset, 0, OFFSET_MAX + 1))
-            for partition, offset in offsets.items()
-            if partition in logs
-        ]
-        for partition, log, offset in commits:
-            if log.committable is not None and offset > log.committable:
-                raise ArgumentValueError(
-                    f"partition {partition}, offset {offset}: only {log.committable} may be committed, "
-                    "the next one to read"
-                )
-        for _, log, offset in commits:
-            log.committed = offset
+        self._partitions.commit(offsets)
 
     # Outcomes of the messages.
 
@@ -527,8 +585,13 @@ class OffsetTracker:
         ArgumentValueError
             It was never emitted; the text names partition and offset.
         """
-        if self._partitions.settle(partition, offset):
-            self._partitions.stats.acked += 1
+        try:
+            del self._logs[partition].open[offset]
+        except KeyError:
+            pass
+        else:
+            return
+        self._partitions.ignore(partition, offset)
 
     def dead_lettered(self, partition: int, offset: int) -> None:
         """Count a message that was given up as done; raises as `acked`."""
@@ -621,7 +684,8 @@ class OffsetTracker:
 
     def oldest(self, partition: int) -> int | None:
         """Return the lowest open offset, the one that holds the others up; None when none is open."""
-        return next(iter(self._partitions.open(partition)), None)
+        log = self._logs.get(partition)
+        return None if log is None else log.lowest()
 
     def lag(self, partition: int) -> int:
         """Return how many offsets, holes included, a restart would read again."""
@@ -630,7 +694,7 @@ class OffsetTracker:
 
     def stats(self) -> OffsetStats:
         """Return the counts of now."""
-        return OffsetStats(**asdict(self._partitions.stats))
+        return self._partitions.stats_now()
 
     # Snapshots.
 
@@ -655,7 +719,7 @@ class OffsetTracker:
             if snapshot["version"] != _SNAPSHOT_VERSION:
                 raise SnapshotError(f"version {snapshot['version']!r} of an offset snapshot; this release reads 1")
             tracker = cls()
-            tracker._partitions = _Partitions.from_json(snapshot)
+            tracker._use(_Partitions.from_json(snapshot))
         except SnapshotError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as fault:
