@@ -24,6 +24,9 @@ _FORMAT: Final = 1
 _OWNER: Final = "owner"
 _NAME: Final = re.compile(r"(\d+)(?:\.(\d+))?")
 
+# Of a bolt with state: source and stream -> grouping; and its windows, in words.
+Shape = tuple[Mapping[tuple[str, str], str], str | None]
+
 # A spout task and a tuple id.
 TupleKey = tuple[int, Hashable]
 
@@ -120,12 +123,15 @@ class BatchCommit:
         Task and id of the tuples that were acked, and whose spout may not know yet.
     tasks : mapping of str to tuple of int
         Component -> its tasks.
+    shapes : mapping of str to Shape
+        Bolt with state -> what its state was made by.
     """
 
     chains: Mapping[int, StateChain] = field(default_factory=dict)
     entries: Sequence[JournalEntry] = ()
     acked: Sequence[TupleKey] = ()
     tasks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
 
 
 class _Version(NamedTuple):

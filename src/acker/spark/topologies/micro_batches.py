@@ -15,7 +15,7 @@ from acker.spark.placement import placements
 from acker.spark.topologies.bolt_state import StateCleaner
 from acker.spark.topologies.checkpoint_layout import check_plans, layout_of, move_commit
 from acker.spark.topologies.frames import FrameRows, find_rows
-from acker.spark.topologies.journal import BatchCommit, BatchPlan, Journal, JournalEntry, MemoryJournal
+from acker.spark.topologies.journal import BatchPlan, Journal, JournalEntry, MemoryJournal
 from acker.spark.topologies.mailbox import Letter
 from acker.spark.topologies.microbatch_job import FailedTree, MicroBatchJob, MicroBatchResult
 from acker.spark.topologies.microbatch_plan import MicroBatchPlan
@@ -288,11 +288,11 @@ class MicroBatches:
             if (entry := planned.entries.get(root)) is not None
         ]
         entries = self._tuples.after_batch(planned.entries.values(), ended, [*told, *again])
-        self._commit = BatchCommit(
-            {**self._commit.chains, **result.chains},
-            entries,
-            self._tuples.acked_after_batch(ended),
-            self._commit.tasks,
+        self._commit = replace(
+            self._commit,
+            chains={**self._commit.chains, **result.chains},
+            entries=entries,
+            acked=self._tuples.acked_after_batch(ended),
         )
         self._journal.commit(batch, self._commit)
         self.last = batch

@@ -11,7 +11,7 @@ from acker.topology.graph import Graph, Node
 from acker.topology.stateful import StatefulBolt
 
 # Groupings that leave the choice of the task to the runtime.
-_LOCAL_KINDS: Final = frozenset({"shuffle", "none", "local_or_shuffle"})
+LOCAL_KINDS: Final = frozenset({"shuffle", "none", "local_or_shuffle"})
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _may_run_beside(node: Node) -> bool:
     # Which tuples meet in a batch, or in one task's state, must not depend on how Spark cut its partitions.
     if is_stateful(node) or issubclass(node.component, BatchingBolt):
         return False
-    return all(subscription.grouping.kind in _LOCAL_KINDS for subscription in node.inputs)
+    return all(subscription.grouping.kind in LOCAL_KINDS for subscription in node.inputs)
 
 
 def _refuse_loops(graph: Graph) -> None:
