@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 import re
 import uuid
@@ -51,6 +52,8 @@ class JournalEntry:
         Why this attempt failed, if it did and the spout may not know yet.
     due : float or None
         When the next attempt is due, in seconds since the epoch.
+    wait_secs : float
+        How long that was when the entry was written. The clock may be set back later, so that `due` is far away.
     """
 
     task: int
@@ -61,6 +64,7 @@ class JournalEntry:
     attempt: int = 1
     reason: Reason | None = None
     due: float | None = None
+    wait_secs: float = math.inf
 
     @property
     def key(self) -> TupleKey:

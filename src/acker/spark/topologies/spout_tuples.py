@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -68,8 +69,7 @@ class SpoutTuples:
             self._feed(entry).expect(entry.tup_id, entry.values, is_awaited=False)
             spout._replays.record(entry.tup_id, entry.values, entry.stream, entry.direct_task)
             spout._replays.entries[entry.tup_id].attempt = entry.attempt
-            wait_ms = 0 if entry.due is None else max(0, round((entry.due - time.time()) * 1000))
-            due_ms = self._tasks[entry.task].collector.now_ms() + wait_ms
+            due_ms = self._tasks[entry.task].collector.now_ms() + _wait_ms(entry)
             spout._replays.schedule(entry.tup_id, due_ms, counted=entry.due is not None)
 
     def _feed(self, entry: JournalEntry) -> OutcomeFeed:
@@ -164,8 +164,17 @@ class SpoutTuples:
                 continue
             now, now_ms = time.time(), task.collector.now_ms()
             for tup_id, replay in task.spout._replays.entries.copy().items():
-                due = None if replay.due_ms is None else now + (replay.due_ms - now_ms) / 1000
                 where = replay.stream, replay.direct_task
-                waiting = JournalEntry(number, tup_id, tuple(replay.values), *where, replay.attempt, None, due)
+                waiting = JournalEntry(number, tup_id, tuple(replay.values), *where, replay.attempt)
+                if replay.due_ms is not None:
+                    wait_secs = (replay.due_ms - now_ms) / 1000
+                    waiting = dataclasses.replace(waiting, due=now + wait_secs, wait_secs=wait_secs)
                 entries.setdefault(waiting.key, waiting)
         return [entry for key, entry in entries.items() if key in self._journaled and key not in known]
+
+
+def _wait_ms(entry: JournalEntry) -> int:
+    """Return how long a tuple still waits, wherever the clock was set: no longer than it did when that was written."""
+    if entry.due is None:
+        return 0
+    return round(max(0.0, min(entry.due - time.time(), entry.wait_secs)) * 1000)

@@ -1,0 +1,54 @@
+"""The tuples of the spouts on the driver, from one run to the next."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from acker.spark.topologies.journal import BatchCommit, JournalEntry
+from acker.spark.topologies.spout_tuples import SpoutTuples
+from acker.topology import ReliableSpout
+
+NOW = 1_800_000_000.0
+HOUR = 3600
+
+
+class Feed:
+    """The feed of a spout that emits nothing."""
+
+    def expect(self, tup_id, values, *, is_awaited):
+        self.expected = tup_id
+
+    def failures(self):
+        return []
+
+
+def tuples_of(spout):
+    """Return the tuples of a spout with task 1, whose runtime's clock is at one second."""
+    collector = SimpleNamespace(task=1, component="spout", now_ms=lambda: 1_000, pending={})
+    executors = SimpleNamespace(spout_tasks=lambda: [SimpleNamespace(spout=spout, collector=collector)], feeds={})
+    feed = executors.feeds[1] = Feed()
+    executors.feed = lambda number: feed
+    return SpoutTuples(executors)
+
+
+@pytest.mark.parametrize(("passed", "wait"), [(-HOUR, 20), (0, 20), (5, 15), (20, 0), (HOUR, 0)])
+def test_a_replay_waits_no_longer_than_it_had_to_when_the_clock_was_set_back(monkeypatch, passed, wait):
+    monkeypatch.setattr("time.time", lambda: NOW)
+    before = ReliableSpout()
+    before._replays.record("a", ("x",), None, None)
+    before._replays.schedule("a", 21_000, counted=True)
+    kept = tuples_of(before).after_batch([JournalEntry(1, "a", ("x",))], (), ())
+    assert [(entry.due, entry.wait_secs) for entry in kept] == [(NOW + 20, 20)]
+
+    monkeypatch.setattr("time.time", lambda: NOW + passed)
+    after = ReliableSpout()
+    tuples_of(after).restore(BatchCommit(entries=kept), (), ())
+    assert after._replays.entries["a"].due_ms == 1_000 + 1_000 * wait
+
+
+def test_what_was_open_is_emitted_at_once():
+    before, after = ReliableSpout(), ReliableSpout()
+    before._replays.record("a", ("x",), None, None)
+    kept = tuples_of(before).after_batch([JournalEntry(1, "a", ("x",))], (), ())
+    tuples_of(after).restore(BatchCommit(entries=kept), (), ())
+    assert after._replays.entries["a"].due_ms == 1_000
