@@ -84,7 +84,7 @@ class Shutdown:
         stack = "" if frame is None else "".join(traceback.format_stack(frame))
         for task in executor.tasks:
             self._run.abandoned.append(Abandoned(task.collector.component, task.collector.task, stack))
-        logger.error("%s is still inside user code and is abandoned:\n%s", executor.name, stack)
+        logger.error("%s is still inside %s and is abandoned:\n%s", executor.name, executor.inside, stack)
 
     def fail_open_trees(self, kind: ReasonKind) -> Steps:
         """Fail what is open through the ackers, and tell the spouts; all executors are halted."""

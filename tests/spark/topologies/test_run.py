@@ -124,9 +124,9 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
-def run_program(folder, settings):
+def run_program(folder, settings, program=PROGRAM):
     """Run the program in a folder with these environment variables."""
-    command = [sys.executable, "-c", PROGRAM]
+    command = [sys.executable, "-c", program]
     options = {"capture_output": True, "text": True, "timeout": 300}
     return subprocess.run(command, check=False, cwd=folder, env=settings, **options)
 
@@ -150,3 +150,55 @@ def test_without_java_the_error_says_what_to_install(tmp_path):
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("acker.errors.SessionError: spark: Spark did not start"), ended.stderr
     assert "JAVA_HOME" in last
+
+
+# Its bolt stops the run, and then does not end.
+ENDLESS = """
+import logging
+import os
+import signal
+import threading
+
+from acker.spark import run
+from acker.topology import Bolt, Spout, Topology
+
+
+class One(Spout):
+    outputs = ("number",)
+
+    def next_tuple(self):
+        self.emit((1,), tup_id=1)
+        self.finish()
+
+
+class Endless(Bolt):
+    def initialize(self, conf, context):
+        self.driver = conf["user.driver"]
+
+    def process(self, tup):
+        os.kill(self.driver, signal.SIGTERM)
+        threading.Event().wait()
+
+
+class Stuck(Topology):
+    one = One.spec()
+    endless = Endless.spec(inputs=[one])
+
+
+logging.basicConfig()
+conf = {"topology.drain.secs": 0.5, "user.driver": os.getpid()}
+report = run(Stuck, conf, checkpoint=CHECKPOINT)
+print(report.outcome, report.stats.totals.shut_down)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("checkpoint", [None, "checkpoint"], ids=["batch job", "stream"])
+def test_a_program_ends_in_order_when_a_stop_leaves_a_micro_batch_behind(tmp_path, checkpoint):
+    path = None if checkpoint is None else str(tmp_path / checkpoint)
+    ended = run_program(tmp_path, dict(os.environ), ENDLESS.replace("CHECKPOINT", repr(path)))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["stopped", "1"]
+    assert "user code" not in ended.stderr
+    if checkpoint is None:
+        assert "spark is still inside a micro-batch, whose Spark job is cancelled now, and is abandoned" in ended.stderr

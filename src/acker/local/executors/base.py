@@ -10,7 +10,7 @@ import enum
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from acker._flow import AckBatch, AckSender
 from acker.local.clock import Clock, Flag, Signal
@@ -52,6 +52,8 @@ class Executor(ABC):
         The exception that escaped from a step and halted the executor.
     spawned, abandoned : bool
         Whether a thread or a scheduler runs it, and whether it was left behind inside user code.
+    inside : str
+        What it is inside of while a step does not end, for messages.
     blocked : bool
         Whether the last step found a full queue in its way.
     steps : int
@@ -61,6 +63,8 @@ class Executor(ABC):
     step_since_ns : int or None
         The start of the step that runs now.
     """
+
+    inside: ClassVar[str] = "user code"
 
     def __init__(self, name: str, clock: Clock, lifecycle_signal: Signal) -> None:
         self.name = name

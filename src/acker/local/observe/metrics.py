@@ -341,6 +341,8 @@ class RuntimeStats:
 class Abandoned:
     """A task that was still inside user code at the end of the time to drain; its thread was left behind.
 
+    On Spark these are also the tasks of all bolts whose micro-batch was not done then; its job is cancelled.
+
     Attributes
     ----------
     component : str

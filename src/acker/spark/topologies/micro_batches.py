@@ -23,6 +23,7 @@ from acker.spark.topologies.spark_executor import DriverExecutors
 from acker.spark.topologies.spout_tuples import SpoutTuples
 from acker.spark.topologies.tuple_blocks import Chunk, encode_tuples, tuples_by_root
 from acker.spark.topologies.whereabouts import RunningBatch
+from acker.topology.graph import Graph
 from acker.topology.reasons import Reason
 from acker.topology.spout import ReliableSpout, Spout
 from acker.topology.tuples import Tuple
@@ -39,6 +40,9 @@ _EVALUATIONS_MAX: Final = 5
 _FEW_TREES: Final = 10_000
 # unless a task of it has more than so many.
 _TREES_MAX: Final = 100_000
+# How long a micro-batch whose jobs are cancelled may take to end, and how often they are cancelled.
+_CANCEL_SECS: Final = 30
+_LOOK_SECS: Final = 0.1
 
 logger = logging.getLogger("acker.spark")
 
@@ -168,10 +172,20 @@ class MicroBatches:
             self.running = None
             self._spark.sparkContext.removeJobTag(self._tag)
 
-    def cancel(self) -> None:
-        """Cancel the Spark job of the micro-batch that runs, if any."""
-        if self.tuples is not None and self._executors.spark.is_running:
+    def cancel(self) -> bool:
+        """Cancel the Spark jobs of the micro-batch that runs, if any, and wait for its end; return whether it came.
+
+        A thread that is inside native code when the interpreter ends would abort the process.
+        """
+        deadline = time.monotonic() + _CANCEL_SECS
+        # Again and again, since the micro-batch may be between two jobs.
+        while not self._lock.acquire(timeout=_LOOK_SECS):
             self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            if time.monotonic() > deadline:
+                logger.error("the micro-batch that runs has not ended %d s after its job was cancelled", _CANCEL_SECS)
+                return False
+        self._lock.release()
+        return True
 
     def save(self) -> None:
         """Forget in the journal what the spouts know or have given up since the last micro-batch; call it at the end.
@@ -280,7 +294,7 @@ class MicroBatches:
         roots = list(planned.tracks)
         failed = {root_id: tree.reason for root_id, tree in trees.items() if tree.task == _DRIVER}
         acked = [roots[place] for place in result.acked_ids.pop(_DRIVER, [])]
-        again = self._failed_rows([tree for tree in trees.values() if tree.task != _DRIVER])
+        again = _failed_rows([tree for tree in trees.values() if tree.task != _DRIVER], self._frames, self._plan.graph)
         ended = [entry for root in acked if (entry := planned.entries.get(root)) is not None]
         told = [
             replace(entry, reason=reason)
@@ -302,19 +316,6 @@ class MicroBatches:
         self._executors.count(result.counters)
         _warn_of_changes(result.changed, self._warned)
         self._tell(planned, by_root, acked, failed, again, result)
-
-    def _failed_rows(self, trees: Sequence[FailedTree]) -> list[JournalEntry]:
-        by_task: dict[int, dict[int, Reason]] = {}
-        for tree in trees:
-            by_task.setdefault(tree.task, {})[tree.message_id] = tree.reason
-        entries = []
-        for task, reasons in by_task.items():
-            found = find_rows(self._frames[self._plan.graph.component_of(task)], frozenset(reasons))
-            entries += [
-                JournalEntry(task, tup_id, values, reason=reasons[message_id])
-                for message_id, (tup_id, values) in found.items()
-            ]
-        return entries
 
     def _tell(
         self,
@@ -342,6 +343,21 @@ class MicroBatches:
             if task_id != _DRIVER and task_id not in result.acked_ids:
                 tasks[task_id].collector.acked += count
         spark.settling.ack_sender.send()
+
+
+def _failed_rows(trees: Sequence[FailedTree], frames: Mapping[str, FrameRows], graph: Graph) -> list[JournalEntry]:
+    """Return the rows of DataFrames whose trees have failed."""
+    by_task: dict[int, dict[int, Reason]] = {}
+    for tree in trees:
+        by_task.setdefault(tree.task, {})[tree.message_id] = tree.reason
+    entries = []
+    for task, reasons in by_task.items():
+        found = find_rows(frames[graph.component_of(task)], frozenset(reasons))
+        entries += [
+            JournalEntry(task, tup_id, values, reason=reasons[message_id])
+            for message_id, (tup_id, values) in found.items()
+        ]
+    return entries
 
 
 def _warn_of_changes(changed: Mapping[str, Sequence[str]], warned: set[str]) -> None:

@@ -80,6 +80,7 @@ class SparkExecutor(BoltExecutor):
         Returns whether the run ends once no micro-batch runs.
     """
 
+    inside = "a micro-batch, whose Spark job is cancelled now,"
     tasks: list[BoltFigures]  # type: ignore[assignment]
     settling: LocalBoltCollector
 

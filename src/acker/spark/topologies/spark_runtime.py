@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 # A micro-batch of the 128 tuples that suit one process would spend its time in Spark's scheduler.
 _PENDING_MAX: Final = 100_000
 _SHARDS_MAX: Final = 64
+# What the thread of a micro-batch may still do when that has ended.
+_JOIN_SECS: Final = 10
 
 logger = logging.getLogger("acker.spark")
 
@@ -211,8 +213,15 @@ class SparkRuntime(LocalRuntime):
         return self.batches.run(batch, frames)
 
     def cancel_jobs(self) -> None:
-        """Cancel the job of a micro-batch that still runs: a stop at once does not wait for it."""
-        self.batches.cancel()
+        """Cancel the job of a micro-batch that still runs after a stop, and wait until its thread has ended.
+
+        What the stop left behind may not run on when the program ends; see `MicroBatches.cancel`.
+        """
+        has_ended = self.batches.cancel()
+        if has_ended and self.has_ended and self.lifecycle.executors is not None:
+            thread = self.executors.spark.thread
+            if thread is not None:
+                thread.join(_JOIN_SECS)
 
     def end_frames(self) -> None:
         """Declare that the DataFrames have no further rows."""
