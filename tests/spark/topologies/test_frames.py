@@ -61,6 +61,7 @@ def test_a_spout_with_ack_and_fail_of_its_own_hears_of_each_row(spark, tmp_path)
     ]
     figures = end.report.stats.components()["rows"]
     assert (figures.acked, figures.failed, figures.emitted) == (28, 2, {"default": 30})
+    assert figures.complete_latency.total == 28
 
 
 class ReliableRows(ReliableSpout):
@@ -86,6 +87,8 @@ def test_rows_that_fail_are_emitted_again_and_given_up(spark, tmp_path):
     assert end.of("picky", tasks=False) == {(n, f"w{n}"): {5: 3, 6: 2}.get(n, 1) for n in range(30)}
     figures = end.report.stats.components()["rows"]
     assert (figures.acked, figures.failed, figures.dead_letters) == (29, 4, 1)
+    # Of the rows, and of the replay of one, which the driver has emitted.
+    assert figures.complete_latency.total == 29
 
 
 class UntrackedRows(Rows):

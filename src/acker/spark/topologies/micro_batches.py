@@ -328,6 +328,9 @@ class MicroBatches:
     ) -> None:
         spark = self._executors.spark
         tasks = {task.collector.task: task for task in self._executors.spout_tasks()}
+        assert self.running is not None
+        rows = {task_id: count for task_id, count in result.acked.items() if task_id != _DRIVER}
+        self._executors.count_rows(rows, spark.clock.now_ns() - self.running.since_ns)
         for root_id, reason in [*((root, None) for root in acked), *failed.items()]:
             if root_id in by_root:
                 spark.settle(by_root[root_id], reason)
@@ -339,8 +342,8 @@ class MicroBatches:
             component = self._plan.graph.component_of(task_id)
             for tup_id, values in find_rows(self._frames[component], frozenset(ids)).values():
                 self._tuples.tell_later(JournalEntry(task_id, tup_id, values), None)
-        for task_id, count in result.acked.items():
-            if task_id != _DRIVER and task_id not in result.acked_ids:
+        for task_id, count in rows.items():
+            if task_id not in result.acked_ids:
                 tasks[task_id].collector.acked += count
         spark.settling.ack_sender.send()
 

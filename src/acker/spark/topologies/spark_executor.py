@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -12,7 +13,7 @@ from acker.local.collectors import ExecutorParts, LocalBoltCollector
 from acker.local.executors.base import Mode
 from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
-from acker.local.observe.metrics import LatencyRecorder
+from acker.local.observe.metrics import LATENCY_BOUNDS_NS, LatencyRecorder
 from acker.local.queues import TupleQueue
 from acker.local.wiring import ExecutorSet, RuntimeParts
 from acker.spark.topologies.outcome_feed import OutcomeFeed
@@ -45,12 +46,17 @@ class BoltFigures(BoltTask):
 
 
 class SummedLatencies(LatencyRecorder):
-    """Adds up what the workers have recorded."""
+    """Adds up what the workers have recorded, and what is recorded here."""
 
     def __init__(self) -> None:
         super().__init__()
         counts, self._sum_ns = super().totals()
         self._counts = list(counts)
+
+    def add_many(self, ns: int, count: int) -> None:
+        """Add the same latency several times."""
+        self._counts[bisect.bisect_left(LATENCY_BOUNDS_NS, ns)] += count
+        self._sum_ns += ns * count
 
     def add_totals(self, counts: Sequence[int], sum_ns: int) -> None:
         """Add the totals of one task."""
@@ -59,7 +65,8 @@ class SummedLatencies(LatencyRecorder):
 
     def totals(self) -> tuple[tuple[int, ...], int]:
         """Return the counts of the buckets, and the sum of the latencies in ns."""
-        return tuple(self._counts), self._sum_ns
+        counts, sum_ns = super().totals()
+        return tuple(one + other for one, other in zip(self._counts, counts, strict=True)), self._sum_ns + sum_ns
 
 
 class SparkExecutor(BoltExecutor):
@@ -183,6 +190,7 @@ class DriverExecutors(ExecutorSet):
         self._spouts = {task.collector.task: (executor, task) for executor in self.spouts for task in executor.tasks}
         for number, (_, task) in self._spouts.items():
             if has_frame(type(task.spout)):
+                task.collector.latency = SummedLatencies()
                 self.feed(number)
 
     def feed(self, number: int) -> OutcomeFeed:
@@ -216,8 +224,18 @@ class DriverExecutors(ExecutorSet):
                 outlet.sent += sent
             for name, count in counters["user"].items():
                 collector.count(name, count)
-            if isinstance(collector.latency, SummedLatencies):
+            if isinstance(task, BoltFigures):
                 collector.latency.add_totals(*counters["latency"])
+
+    def count_rows(self, acked: Mapping[int, int], elapsed_ns: int) -> None:
+        """Count the latency of the rows of DataFrames that were acked, by spout task.
+
+        No row has a time of its own: workers read them all in the micro-batch, which lasted this long.
+        """
+        for number, count in acked.items():
+            latency = self._spouts[number][1].collector.latency
+            assert isinstance(latency, SummedLatencies)
+            latency.add_many(elapsed_ns, count)
 
     def _make_executors(self, node: Node, options: Mapping[str, Any]) -> None:
         if node.kind == "spout":
