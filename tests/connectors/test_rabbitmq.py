@@ -239,6 +239,21 @@ def test_what_was_delivered_beyond_the_limit_comes_with_later_polls(rabbitmq, ch
     assert bodies(found) == [b"%d" % number for number in range(20)]
 
 
+def test_a_poll_for_the_only_message_gets_no_others_into_the_process(rabbitmq, channel, queue, opened):
+    """Also where it comes between two polls; a poll for more gets them."""
+    source = opened(rabbitmq.url, queue)
+    assert source.poll(1, 0.0) == []
+    put(channel, queue, [b"x"] * 3)
+    deadline = time.monotonic() + LONG
+    while not source._buffer:
+        assert time.monotonic() < deadline
+        source.poll(0, 0.05)
+    assert len(source.poll(1, 0.0)) == 1
+    source.poll(0, 0.3)
+    assert channel.queue_declare(queue, passive=True).method.message_count == 2
+    polled(source, 2)
+
+
 @pytest.mark.parametrize(("prefetch", "limit", "count"), [(None, 7, 7), (3, 7, 3), (9, 7, 9), (None, 10**6, 20)])
 def test_the_prefetch_bounds_what_is_unacked(rabbitmq, channel, queue, opened, prefetch, limit, count):
     put(channel, queue, [b"x"] * 20)

@@ -227,7 +227,8 @@ class RabbitMQ(Source):
         """Return deliveries; see `Source.poll`."""
         link = self._linked()
         self._step(link, 0.0)
-        wanted = self._most_unacked if limit > 1 or self._unsettled else 1
+        is_held = len(self._unsettled) > len(self._buffer)  # a message that was returned before
+        wanted = self._most_unacked if limit > 1 or is_held else 1
         if limit and wanted > self._subscribed:
             self._subscribe(link, wanted)
         if not (limit and self._buffer):
