@@ -74,17 +74,6 @@ def _steps(offsets: int) -> list[tuple[int, int]]:
     return list(zip(emitted, [-1] * _WINDOW + acked, strict=True))
 
 
-def _tracker(steps: list[tuple[int, int]]) -> int | None:
-    tracker = OffsetTracker()
-    emit, ack = tracker.emitted, tracker.acked
-    for emitted, acked in steps:
-        if emitted >= 0:
-            emit(0, emitted)
-        if acked >= 0:
-            ack(0, acked)
-    return tracker.committable(0)
-
-
 class _HeapAndSet:
     """The open offsets as a heap; those that were done out of turn wait in a set."""
 
@@ -103,16 +92,19 @@ class _HeapAndSet:
             self.next = heapq.heappop(heap)
             done.remove(self.next)
 
+    def committable(self, _partition: int) -> int:
+        return self.next + 1
 
-def _heap_and_set(steps: list[tuple[int, int]]) -> int:
-    tracker = _HeapAndSet()
+
+def _committable(tracker: OffsetTracker | _HeapAndSet, steps: list[tuple[int, int]]) -> int | None:
+    """Return what a tracker may commit after some steps."""
     emit, ack = tracker.emitted, tracker.acked
     for emitted, acked in steps:
         if emitted >= 0:
             emit(0, emitted)
         if acked >= 0:
             ack(0, acked)
-    return tracker.next + 1
+    return tracker.committable(0)
 
 
 def offsets(scale: Scale) -> Result:
@@ -127,7 +119,10 @@ def offsets(scale: Scale) -> Result:
     def check(side: str, _: list[tuple[int, int]], committable: int | None) -> None:
         expect(f"what {side} may commit", committable, count)
 
-    sides = {"OffsetTracker": _tracker, "heap and set": _heap_and_set}
+    sides = {
+        "OffsetTracker": lambda steps: _committable(OffsetTracker(), steps),
+        "heap and set": lambda steps: _committable(_HeapAndSet(), steps),
+    }
     samples = Alternation(sides, check).run(loads())
     return Result(
         "ns/offset",
