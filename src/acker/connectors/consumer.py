@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from acker._engine.ids import IdGenerator
 from acker.connectors.attempts import Attempt
@@ -30,12 +30,6 @@ from acker.ui.options import LivePage, PageChoice, live_page_of
 
 if TYPE_CHECKING:
     from acker.ui.server import LiveServer
-
-# A tree times out after 1 to 1 + 1 / (buckets - 1) times the timeout.
-_BUCKETS: Final = 5
-_LOOKS: Final = 4  # of the watchdog, in a timeout
-_SPOUT_TASK: Final = 1
-_ACKER_TASK: Final = 2
 
 
 class Consumer:
