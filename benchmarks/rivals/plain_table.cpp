@@ -99,18 +99,18 @@ struct Acker {
 
 extern "C" {
 
-Acker* plain_new(size_t buckets) { return new Acker{std::deque<Table>(buckets)}; }
+Acker* rival_new(size_t buckets) { return new Acker{std::deque<Table>(buckets)}; }
 
-void plain_delete(Acker* acker) { delete acker; }
+void rival_delete(Acker* acker) { delete acker; }
 
-size_t plain_bytes(const Acker* acker) {
+size_t rival_bytes(const Acker* acker) {
     size_t sum = 0;
     for (const Table& table : acker->buckets) sum += table.entries.size() * sizeof(Entry);
     return sum;
 }
 
 // Returns how many trees expired.
-size_t plain_rotate(Acker* acker) {
+size_t rival_rotate(Acker* acker) {
     size_t expired = 0;
     for (const Entry& entry : acker->buckets.back().entries) expired += entry.used & entry.tracked;
     acker->buckets.pop_back();
@@ -119,7 +119,7 @@ size_t plain_rotate(Acker* acker) {
 }
 
 // Writes the finished trees and returns their number.
-size_t plain_ingest(Acker* acker, size_t rows, const int8_t* kind, const uint64_t* root_id, const uint64_t* value,
+size_t rival_ingest(Acker* acker, size_t rows, const int8_t* kind, const uint64_t* root_id, const uint64_t* value,
                     const int32_t* task_id, const int64_t* message_id, uint64_t* done_root, int64_t* done_message,
                     int32_t* done_task) {
     size_t done = 0;
