@@ -21,6 +21,7 @@ PACKAGE = ROOT / "src/acker"
 LAYERS = (
     ("_engine", "errors"),
     ("offsets",),
+    ("observe",),
     ("topology",),
     ("ui",),
     ("local",),

@@ -21,7 +21,7 @@ from acker.connectors.handles import describe
 from acker.connectors.options import IntakeOptions
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.errors import AckerError, PublishError, SourceError
-from acker.topology.backoff import backoff
+from acker.observe.backoff import backoff
 
 logger: Final = logging.getLogger("acker.connectors")
 

@@ -18,7 +18,7 @@ from acker.connectors.working import threads_at_work
 from acker.errors import ArgumentValueError
 from acker.local.observe.failures import FailureLog
 from acker.local.observe.metrics import LatencyRecorder
-from acker.topology.backoff import backoff
+from acker.observe.backoff import backoff
 from acker.topology.reasons import Reason, ReasonKind
 
 # Failures that are not the message's fault: it goes back to the broker, and its owner stops.

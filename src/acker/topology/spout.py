@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from acker._flow import emit_of_spout
 from acker.errors import AckerError
-from acker.topology.backoff import backoff
+from acker.observe.backoff import backoff
 from acker.topology.component import Component
 from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.replays import ReplayTable

@@ -8,9 +8,9 @@ import pytest
 
 from acker import Completions, Outcome
 from acker.errors import ArgumentValueError
+from acker.observe.backoff import backoff
 from acker.spark.streams.replay_ledger import LEDGER_SCHEMA, LedgerState, ReplayCounts, ReplayStep
 from acker.spark.streams.replay_rules import REASON_CHARS_MAX, ReplayRules, decide
-from acker.topology.backoff import backoff
 
 EMPTY = LedgerState(LEDGER_SCHEMA.empty_table(), ReplayCounts(), -1, "", frozenset(), 0)
 RULES = ReplayRules(attempts_max=3, backoff_secs=1.0, backoff_secs_max=60.0)

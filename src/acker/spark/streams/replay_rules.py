@@ -17,6 +17,7 @@ from acker._engine.completions import Completions
 from acker._engine.protocol import Outcome
 from acker._engine.schemas import COMPLETION_DTYPES
 from acker.errors import ArgumentValueError
+from acker.observe.backoff import backoff
 from acker.spark.streams.replay_ledger import (
     LEDGER_SCHEMA,
     Decisions,
@@ -26,7 +27,6 @@ from acker.spark.streams.replay_ledger import (
     fold,
     number_keys,
 )
-from acker.topology.backoff import backoff
 
 if TYPE_CHECKING:
     import numpy.typing as npt
