@@ -16,8 +16,8 @@ from acker import PublishError, SourceError
 from acker.connectors import DeadLetterFile, Delivery, Outgoing
 from acker.connectors.attempts import Attempt
 from acker.connectors.dead_letters import DeadLetterWriter, dead_letter_of
+from acker.observe.reasons import Reason, ReasonKind
 from acker.testing.connectors import MemoryPublisher
-from acker.topology.reasons import Reason, ReasonKind
 
 
 def lines(path):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from acker.connectors.source import Delivery
-from acker.topology.reasons import Reason
+from acker.observe.reasons import Reason
 
 # The longest wait of a thread that wants a message. If another thread receives a signal, as after SIGSTOP and SIGCONT,
 # nothing interrupts the wait of the main thread, and the handler runs only when the wait ends. And an exception of a

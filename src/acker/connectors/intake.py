@@ -24,7 +24,7 @@ from acker.connectors.source import Delivery, Source
 from acker.connectors.stopping import Stopping
 from acker.errors import ConnectionLostError, RuntimeStateError, SourceError, exception_text
 from acker.observe.backoff import backoff
-from acker.topology.reasons import Reason
+from acker.observe.reasons import Reason
 
 # While plenty of messages wait to be handed out, turns are at least so far apart.
 _GATHER_SECS: Final = 0.001

@@ -15,7 +15,7 @@ from acker.connectors.options import BROKER, IntakeOptions
 from acker.connectors.source import Delivery
 from acker.connectors.spout import SourceSpout
 from acker.errors import TopologyError
-from acker.topology.reasons import Reason
+from acker.observe.reasons import Reason
 from acker.topology.spout import ReliableSpout
 
 

@@ -19,7 +19,7 @@ from acker.errors import ArgumentValueError
 from acker.local.observe.failures import FailureLog
 from acker.local.observe.metrics import LatencyRecorder
 from acker.observe.backoff import backoff
-from acker.topology.reasons import Reason, ReasonKind
+from acker.observe.reasons import Reason, ReasonKind
 
 # Failures that are not the message's fault: it goes back to the broker, and its owner stops.
 # The most deliveries of one poll, so that acks never wait for long.

@@ -14,8 +14,8 @@ from acker.connectors.options import IntakeOptions
 from acker.connectors.publisher import Publisher
 from acker.connectors.source import Delivery, Source
 from acker.errors import TopologyError
+from acker.observe.reasons import Reason, ReasonKind
 from acker.topology.component import Outputs
-from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.specs import ComponentSpec
 from acker.topology.spout import Spout
 

@@ -17,7 +17,7 @@ from acker.connectors.open_messages import describe_open
 from acker.connectors.waiting import TimeoutAdvice
 from acker.local.observe.metrics import RuntimeStats, TaskStats
 from acker.local.observe.watchdog import StallWatchdog
-from acker.topology.reasons import Reason, ReasonKind
+from acker.observe.reasons import Reason, ReasonKind
 
 # A tree times out after 1 to 1 + 1 / (buckets - 1) times the timeout.
 _BUCKETS: Final = 5

@@ -26,8 +26,8 @@ from acker.local.observe.hooks import Hook, check_hook
 from acker.local.observe.metrics import LatencyRecorder
 from acker.local.observe.sampling import Sampler
 from acker.local.queues import Outbox
+from acker.observe.reasons import Reason, ReasonKind
 from acker.topology.methods import refuse_unrun
-from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.tuples import Tuple, row_of
 
 # More tuples than a task will emit between two restarts.

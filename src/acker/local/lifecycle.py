@@ -19,7 +19,7 @@ from acker.local.opening import Opening
 from acker.local.shutdown import Shutdown
 from acker.local.topology_run import NS_PER_SEC, Steps, TopologyRun, Wait
 from acker.local.wiring import ExecutorSet
-from acker.topology.reasons import ReasonKind
+from acker.observe.reasons import ReasonKind
 
 # Back-off before the first restart, doubled for each in a row, and the longest (FsShelter, *Message flow*, scenario F).
 _BACK_OFF_SECS, _BACK_OFF_SECS_MAX = 2, 30

@@ -13,7 +13,7 @@ from acker.local.executors.base import ComponentExecutor, Mode
 from acker.local.executors.spout import SpoutExecutor
 from acker.local.observe.metrics import Abandoned
 from acker.local.topology_run import Steps, TopologyRun, Wait
-from acker.topology.reasons import ReasonKind
+from acker.observe.reasons import ReasonKind
 
 logger = logging.getLogger("acker.local")
 

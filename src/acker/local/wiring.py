@@ -26,12 +26,12 @@ from acker.local.observe.hooks import Hook
 from acker.local.observe.sampling import Sampler
 from acker.local.queues import Outbox, TupleQueue
 from acker.local.routing import make_route
+from acker.observe.reasons import ReasonKind
 from acker.topology.bolt import Bolt
 from acker.topology.component import Component
 from acker.topology.conf import resolve
 from acker.topology.graph import Graph, Node, Subscription
 from acker.topology.methods import has_async, missing_super_init
-from acker.topology.reasons import ReasonKind
 from acker.topology.spout import ReliableSpout, Spout
 from acker.topology.state import KeyValueState
 from acker.topology.stateful import StatefulBolt

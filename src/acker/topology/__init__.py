@@ -7,6 +7,7 @@ if NAME == "python":
     raise compiled_only("acker.topology")
 
 # bolt, component, spout, dsl and storm: streamparse's and pystorm's names, for projects that come from there.
+from acker.observe.reasons import Reason, ReasonKind
 from acker.topology import bolt, component, drawing, dsl, spout, storm
 from acker.topology.bolt import BatchingBolt, Bolt, TicklessBatchingBolt
 from acker.topology.component import Component
@@ -18,7 +19,6 @@ from acker.topology.dispatch import auto_ack_bolt, auto_nack_bolt, reliable_spou
 from acker.topology.graph import Graph, Node, Subscription
 from acker.topology.groupings import Grouping
 from acker.topology.hashing import stable_hash
-from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.specs import ComponentSpec, StreamId
 from acker.topology.spout import ReliableSpout, Spout
 from acker.topology.state import KeyValueState, StateChanges

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 from acker._flow import emit_of_bolt
 from acker.errors import TopologyError, TupleStateError
+from acker.observe.reasons import Reason
 from acker.topology import tuples
 from acker.topology.collector import BoltCollector
 from acker.topology.component import Component
 from acker.topology.methods import refuse_unrun
-from acker.topology.reasons import Reason
 from acker.topology.specs import ComponentSpec
 from acker.topology.tuples import Tuple
 

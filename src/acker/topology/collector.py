@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from acker.topology.reasons import Reason
+from acker.observe.reasons import Reason
 from acker.topology.tuples import Tuple
 
 

@@ -30,10 +30,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from acker.errors import TopologyError
+from acker.observe.reasons import Reason
 from acker.topology.bolt import Bolt
 from acker.topology.component import Component, Outputs
 from acker.topology.methods import refuse_unrun
-from acker.topology.reasons import Reason
 from acker.topology.spout import Spout
 from acker.topology.tuples import ACTIVATE_STREAM, DEACTIVATE_STREAM, SYSTEM_COMPONENT, Tuple, TupleSource
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Final
 from acker._flow import emit_of_spout
 from acker.errors import AckerError
 from acker.observe.backoff import backoff
+from acker.observe.reasons import Reason, ReasonKind
 from acker.topology.component import Component
-from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.replays import ReplayTable
 from acker.topology.specs import ComponentSpec
 from acker.topology.tuples import row_of

@@ -16,7 +16,7 @@ from acker._flow import AckBatch, columns_of
 from acker.local.clock import Clock, Signal
 from acker.local.executors.base import Executor, Mode
 from acker.local.queues import Queue
-from acker.topology.reasons import Reason
+from acker.observe.reasons import Reason
 
 # The outcome of a tree, on its way to a spout task: message id, outcome, reason of a failure.
 TreeOutcome = tuple[int, int, Reason | None]

@@ -14,7 +14,7 @@ from acker.local.executors.acker import OutcomeQueue, TreeOutcome
 from acker.local.executors.base import ComponentExecutor, Mode
 from acker.local.executors.task import ComponentTask
 from acker.local.queues import Queue
-from acker.topology.reasons import Reason
+from acker.observe.reasons import Reason
 from acker.topology.spout import ReliableSpout, Spout
 
 _NS_PER_MS = 1_000_000

@@ -17,8 +17,8 @@ from acker.local.observe.holders import Holder
 from acker.local.observe.metrics import RuntimeStats
 from acker.local.observe.open_trees import find_trees
 from acker.local.wiring import ExecutorSet
+from acker.observe.reasons import Reason, ReasonKind
 from acker.topology.graph import Graph
-from acker.topology.reasons import Reason, ReasonKind
 from acker.topology.spout import ReliableSpout
 from acker.ui.source import Action, ActionError
 

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from acker.topology.reasons import Reason
+from acker.observe.reasons import Reason
 from acker.topology.replays import ReplayEntry
 
 # How many of each are kept: the last ones.

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from acker.errors import ArgumentTypeError
-from acker.topology.reasons import Reason
+from acker.observe.reasons import Reason
 from acker.topology.tuples import Tuple
 
 

@@ -19,7 +19,7 @@ from acker.local.observe.metrics import RuntimeStats, milliseconds
 from acker.local.observe.open_trees import UnfinishedTree, count_older, find_trees, is_named, oldest_trees
 from acker.local.observe.sampling import Sampler
 from acker.local.wiring import ExecutorSet
-from acker.topology.reasons import Reason, ReasonKind
+from acker.observe.reasons import Reason, ReasonKind
 from acker.ui.source import Action
 
 _NS_PER_MS: Final = 1_000_000

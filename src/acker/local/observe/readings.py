@@ -10,7 +10,7 @@ from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
 from acker.local.observe.metrics import TaskStats
 from acker.local.wiring import ExecutorSet
-from acker.topology.reasons import ReasonKind
+from acker.observe.reasons import ReasonKind
 
 _NS_PER_MS: Final = 1_000_000
 

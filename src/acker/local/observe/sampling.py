@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 
 from acker.local.clock import Clock
 from acker.local.observe.tracing import EdgeTraces
-from acker.topology.reasons import Reason, ReasonKind
+from acker.observe.reasons import Reason, ReasonKind
 
 # Number of warnings that a report keeps: the last ones.
 _TEXTS_MAX = 1000

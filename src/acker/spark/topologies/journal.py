@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 from pyarrow import fs
 
 from acker.errors import CheckpointError, TopologyError
+from acker.observe.reasons import Reason
 from acker.spark.paths import locate
 from acker.spark.topologies.bolt_state import CUT_SHORT, StateChain, make_folder, write_file
 from acker.spark.topologies.mailbox import Letter
-from acker.topology.reasons import Reason
 
 # So many micro-batches are kept. The last one is needed; the others help to see what happened.
 _KEPT: Final = 3

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from acker.errors import CheckpointError
+from acker.observe.reasons import Reason
 from acker.spark.placement import placements
 from acker.spark.topologies.bolt_state import StateCleaner
 from acker.spark.topologies.checkpoint_layout import check_plans, layout_of, move_commit
@@ -24,7 +25,6 @@ from acker.spark.topologies.spout_tuples import SpoutTuples
 from acker.spark.topologies.tuple_blocks import Chunk, encode_tuples, tuples_by_root
 from acker.spark.topologies.whereabouts import RunningBatch
 from acker.topology.graph import Graph
-from acker.topology.reasons import Reason
 from acker.topology.spout import ReliableSpout, Spout
 from acker.topology.tuples import Tuple
 

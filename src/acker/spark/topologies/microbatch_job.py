@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from acker._engine.combiner import Combiner
 from acker._engine.protocol import Kind, Outcome
 from acker.errors import RuntimeStateError
+from acker.observe.reasons import Reason, ReasonKind
 from acker.spark.blocks import decode_block, encode_blocks
 from acker.spark.parcel import pack_function
 from acker.spark.placement import placements
@@ -40,7 +41,6 @@ from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.stage_plan import is_stateful
 from acker.spark.topologies.stage_worker import run_stage
 from acker.spark.topologies.tuple_blocks import encode_tuples
-from acker.topology.reasons import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,8 +10,8 @@ from typing import Any
 
 from acker.errors import CheckpointError
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
+from acker.observe.reasons import Reason
 from acker.spark.topologies.journal import JournalEntry
-from acker.topology.reasons import Reason
 from acker.topology.spout import ReliableSpout, has_frame
 from acker.topology.tuples import row_of
 

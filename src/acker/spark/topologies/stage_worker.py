@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from acker._engine.combiner import Combiner, shard_of
 from acker._flow import AckBatch, columns_of
+from acker.observe.reasons import Reason
 from acker.spark.blocks import encode_blocks
 from acker.spark.placement import placements
 from acker.spark.topologies.bolt_state import StateFiles
@@ -34,7 +35,6 @@ from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.stage_executors import StageExecutors, StagePlace
 from acker.spark.topologies.stage_plan import is_stateful
 from acker.spark.topologies.tuple_blocks import Chunk, decode_tuples, encode_tuples
-from acker.topology.reasons import Reason
 
 # Tuples for one place are packed into a block when there are so many.
 _BLOCK_TUPLES: Final = 4096
