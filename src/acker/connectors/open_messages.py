@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from acker.connectors.attempts import Attempt
 from acker.connectors.handles import MessageTree
-from acker.local.observe.tracing import format_duration
+from acker.observe.durations import format_duration
 
 
 class OpenMessage(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acker.local.observe.tracing import format_duration
+from acker.observe.durations import format_duration
 
 
 class TimeoutAdvice:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from acker.local.executors.base import Executor, Mode
-from acker.local.observe.tracing import format_duration
 from acker.local.topology_run import GRACE_SECS, NS_PER_SEC, Steps, TopologyRun, Wait
 from acker.local.wiring import ExecutorSet
+from acker.observe.durations import format_duration
 
 # An `initialize` that takes this long is named in a warning, and again each time that has doubled.
 _WARNING_SECS: Final = 10

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from acker.local.observe.headline import Situation, format_latency, headline
+from acker.local.observe.headline import Situation, headline
 from acker.local.observe.holders import Holder
+from acker.observe.durations import format_latency
 
 COUNT = Holder("count", 4, "process", 42_000)
 MAYBE = Holder("count", 4, "maybe")

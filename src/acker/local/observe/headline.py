@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from acker.local.observe.holders import Holder
-from acker.local.observe.tracing import format_duration
+from acker.observe.durations import format_duration, format_latency
 
 
 class Situation(NamedTuple):
@@ -124,8 +124,3 @@ def _whole(ms: int) -> str:
 
 def _count(now: Situation, count: int) -> str:
     return f"1 {now.noun}" if count == 1 else f"{count:,} {now.noun}s"
-
-
-def format_latency(ms: float) -> str:
-    """Return a latency as text, with three significant digits below a second."""
-    return format_duration(ms) if ms >= 1_000 else f"{ms:.3g} ms"

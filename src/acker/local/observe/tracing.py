@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from acker.local.clock import Clock
+from acker.observe.durations import format_duration
 
 # Limits of what is kept of one tree, which may be of any size.
 OPEN_EDGES_MAX: Final = 1_000
@@ -215,12 +216,3 @@ def _describe_holder(edges: list[HeldTuple]) -> str:
 
 def _tuples(count: int, which: str = "") -> str:
     return f"{count:,} {which}tuple{'' if count == 1 else 's'}"
-
-
-def format_duration(ms: float) -> str:
-    """Return a duration as text: 250 ms, 30.2 s, 5 min 3 s."""
-    if ms < 1_000:
-        return f"{ms:.0f} ms"
-    if ms < 120_000:
-        return f"{ms / 1_000:.1f} s"
-    return f"{ms // 60_000:.0f} min {ms % 60_000 // 1_000:.0f} s"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from acker.local.observe.metrics import RuntimeStats, TaskStats
-from acker.local.observe.tracing import format_duration
+from acker.observe.durations import format_duration
 
 # Number of tasks that a warning names for one reason.
 _NAMED_MAX: Final = 3

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from acker.local.observe.actions import set_log_level
 from acker.local.observe.components_view import chart
-from acker.local.observe.tracing import format_duration
+from acker.observe.durations import format_duration
 from acker.spark.streams.reports import MicroBatchReport
 from acker.ui.source import Action
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from acker.local.observe.holders import Holder, find_outcomes
-from acker.local.observe.tracing import format_duration
+from acker.observe.durations import format_duration
 from acker.spark.topologies.spark_executor import DriverExecutors
 
 if TYPE_CHECKING:

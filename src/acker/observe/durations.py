@@ -1,0 +1,17 @@
+"""Durations as text."""
+
+from __future__ import annotations
+
+
+def format_duration(ms: float) -> str:
+    """Return a duration as text: 250 ms, 30.2 s, 5 min 3 s."""
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    if ms < 120_000:
+        return f"{ms / 1_000:.1f} s"
+    return f"{ms // 60_000:.0f} min {ms % 60_000 // 1_000:.0f} s"
+
+
+def format_latency(ms: float) -> str:
+    """Return a latency as text, with three significant digits below a second."""
+    return format_duration(ms) if ms >= 1_000 else f"{ms:.3g} ms"
