@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from acker._engine.protocol import COUNTERS, Stats
-from acker.local.observe.metrics import LatencyRecorder, RuntimeStats, TaskStats
+from acker.observe.stats import LatencyRecorder, RuntimeStats, TaskStats
 
 
 def latency_snapshot(*latencies_ns: int):

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from acker.cli import jdk
 from acker.cli.commands import cli
-from acker.local.observe.metrics import RuntimeStats
+from acker.observe.stats import RuntimeStats
 from tests.figures import Runtime
 
 

@@ -31,7 +31,7 @@ LAYERS = (
     ("cli", "__main__"),
 )
 # Who may import the compiled modules.
-NATIVE = {"_core": {"_engine"}, "_flow": {"topology", "local", "spark"}}
+NATIVE = {"_core": {"_engine"}, "_flow": {"observe", "topology", "local", "spark"}}
 # The clients of brokers, which only their own connectors import.
 CLIENTS = {"pika", "confluent_kafka", "redis", "boto3", "botocore", "nats", "psycopg"}
 # What the live page runs on.

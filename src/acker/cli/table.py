@@ -9,7 +9,7 @@ from acker.local.observe.figures import HEADINGS, Row, rows
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from acker.local.observe.metrics import RuntimeStats
+    from acker.observe.stats import RuntimeStats
 
 # The colours of figures that should be 0.
 _ALARMS: Final = {"failed": "red", "timed_out": "yellow"}

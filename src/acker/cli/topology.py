@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from acker.cli.on_spark import OnSpark
     from acker.local import LocalRuntime
-    from acker.local.observe.metrics import RunReport, RuntimeStats
+    from acker.observe.stats import RunReport, RuntimeStats
     from acker.topology import Graph
 
 # How often the table of a terminal is redrawn, and how often a line is printed elsewhere.

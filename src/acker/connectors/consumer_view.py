@@ -21,8 +21,8 @@ from acker.local.observe.failures import DeadLetter, Failure, FailureLog, shorte
 from acker.local.observe.headline import Situation, headline
 from acker.local.observe.holders import Holder
 from acker.local.observe.live_view import ROWS_MAX, common_reasons, failure_row, letter_row
-from acker.local.observe.metrics import RuntimeStats, TaskStats, milliseconds
 from acker.local.observe.windows import Reading, RecentFigures
+from acker.observe.stats import RuntimeStats, TaskStats, milliseconds
 from acker.ui.source import Action, ActionError
 
 _COUNTS: Final = ("acked", "failed", "timed_out", "dead_letters")

@@ -17,9 +17,9 @@ from acker.connectors.suspects import Suspects
 from acker.connectors.working import threads_at_work
 from acker.errors import ArgumentValueError
 from acker.local.observe.failures import FailureLog
-from acker.local.observe.metrics import LatencyRecorder
 from acker.observe.backoff import backoff
 from acker.observe.reasons import Reason, ReasonKind
+from acker.observe.stats import LatencyRecorder
 
 # Failures that are not the message's fault: it goes back to the broker, and its owner stops.
 # The most deliveries of one poll, so that acks never wait for long.

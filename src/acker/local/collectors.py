@@ -23,10 +23,10 @@ from acker.local.clock import Clock
 from acker.local.inputs import inputs_of, set_inputs
 from acker.local.observe.failures import FailureLog
 from acker.local.observe.hooks import Hook, check_hook
-from acker.local.observe.metrics import LatencyRecorder
 from acker.local.observe.sampling import Sampler
 from acker.local.queues import Outbox
 from acker.observe.reasons import Reason, ReasonKind
+from acker.observe.stats import LatencyRecorder
 from acker.topology.methods import refuse_unrun
 from acker.topology.tuples import Tuple, row_of
 

@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 from acker.local.clock import Clock
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import Executor, Mode
-from acker.local.observe.metrics import RunOutcome, RuntimeState
 from acker.local.opening import Opening
 from acker.local.shutdown import Shutdown
 from acker.local.topology_run import NS_PER_SEC, Steps, TopologyRun, Wait
 from acker.local.wiring import ExecutorSet
 from acker.observe.reasons import ReasonKind
+from acker.observe.stats import RunOutcome, RuntimeState
 
 # Back-off before the first restart, doubled for each in a row, and the longest (FsShelter, *Message flow*, scenario F).
 _BACK_OFF_SECS, _BACK_OFF_SECS_MAX = 2, 30

@@ -11,7 +11,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observa
 
 from acker import __version__
 from acker.local.observe.metric_names import METRICS, HasStats, MetricSpec, Point
-from acker.local.observe.metrics import Histogram, RuntimeStats
+from acker.observe.stats import Histogram, RuntimeStats
 
 # OpenTelemetry has no instrument that takes a whole histogram, so these quantiles are observed instead.
 QUANTILES: Final = (0.5, 0.9, 0.99)

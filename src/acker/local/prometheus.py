@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from acker.local.observe.metric_names import METRICS, HasStats, MetricSpec, Point, prometheus_name
-from acker.local.observe.metrics import Histogram
+from acker.observe.stats import Histogram
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family

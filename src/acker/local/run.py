@@ -14,9 +14,9 @@ from typing import Any
 
 from acker.local.clock import Clock
 from acker.local.observe.hooks import Hook
-from acker.local.observe.metrics import RunReport
 from acker.local.runtime import LocalRuntime
 from acker.local.until import parse_until
+from acker.observe.stats import RunReport
 from acker.topology.definition import Topology
 from acker.topology.graph import Graph
 from acker.ui.options import PageChoice

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import ComponentExecutor, Mode
 from acker.local.executors.spout import SpoutExecutor
-from acker.local.observe.metrics import Abandoned
 from acker.local.topology_run import Steps, TopologyRun, Wait
 from acker.observe.reasons import ReasonKind
+from acker.observe.stats import Abandoned
 
 logger = logging.getLogger("acker.local")
 

@@ -14,9 +14,9 @@ from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import Executor, Mode
 from acker.local.executors.bolt import BoltExecutor
 from acker.local.executors.spout import SpoutExecutor
-from acker.local.observe.metrics import Abandoned, RunOutcome
 from acker.local.until import Until
 from acker.local.wiring import ExecutorSet
+from acker.observe.stats import Abandoned, RunOutcome
 
 NS_PER_SEC: Final = 1_000_000_000
 

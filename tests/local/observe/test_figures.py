@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from acker.local.observe.figures import HEADINGS, Row, duration, line, rate, rows
-from acker.local.observe.metrics import RuntimeStats, TaskStats
+from acker.observe.stats import RuntimeStats, TaskStats
 from tests.figures import Runtime
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from acker._engine.protocol import COUNTERS, Stats
-from acker.local.observe.metrics import (
+from acker.observe.stats import (
     LATENCY_BOUNDS_NS,
     Abandoned,
     Histogram,

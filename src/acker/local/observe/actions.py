@@ -14,10 +14,10 @@ from acker.local.executors.spout import SpoutTask
 from acker.local.lifecycle import Lifecycle
 from acker.local.observe.failures import DeadLetter, FailureLog, shown_id
 from acker.local.observe.holders import Holder
-from acker.local.observe.metrics import RuntimeStats
 from acker.local.observe.open_trees import find_trees
 from acker.local.wiring import ExecutorSet
 from acker.observe.reasons import Reason, ReasonKind
+from acker.observe.stats import RuntimeStats
 from acker.topology.graph import Graph
 from acker.topology.spout import ReliableSpout
 from acker.ui.source import Action, ActionError

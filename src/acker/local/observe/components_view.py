@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from acker.local.observe.metrics import ComponentStats, Histogram, RuntimeStats, TaskStats, milliseconds
 from acker.local.observe.windows import Reading, RecentFigures
 from acker.local.wiring import ExecutorSet
+from acker.observe.stats import ComponentStats, Histogram, RuntimeStats, TaskStats, milliseconds
 from acker.topology.graph import Graph
 
 # The totals that the page shows, which are those of `RuntimeStats.totals`.

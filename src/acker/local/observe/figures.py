@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from acker.local.observe.metrics import ComponentStats, Histogram, RuntimeStats
+from acker.observe.stats import ComponentStats, Histogram, RuntimeStats
 
 
 class Row(NamedTuple):

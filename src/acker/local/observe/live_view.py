@@ -15,11 +15,11 @@ from acker.local.observe.components_view import ComponentsView
 from acker.local.observe.failures import DeadLetter, Failure, FailureLog, shown_id, shown_values
 from acker.local.observe.headline import Situation, headline
 from acker.local.observe.holders import Holder, SeenHolders
-from acker.local.observe.metrics import RuntimeStats, milliseconds
 from acker.local.observe.open_trees import UnfinishedTree, count_older, find_trees, is_named, oldest_trees
 from acker.local.observe.sampling import Sampler
 from acker.local.wiring import ExecutorSet
 from acker.observe.reasons import Reason, ReasonKind
+from acker.observe.stats import RuntimeStats, milliseconds
 from acker.ui.source import Action
 
 _NS_PER_MS: Final = 1_000_000

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from acker._engine.protocol import COUNTERS
-from acker.local.observe.metrics import Histogram, RuntimeStats, TaskStats
+from acker.observe.stats import Histogram, RuntimeStats, TaskStats
 
 Attributes = dict[str, str]
 

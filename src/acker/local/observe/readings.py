@@ -8,9 +8,9 @@ from typing import Any, Final
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
-from acker.local.observe.metrics import TaskStats
 from acker.local.wiring import ExecutorSet
 from acker.observe.reasons import ReasonKind
+from acker.observe.stats import TaskStats
 
 _NS_PER_MS: Final = 1_000_000
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from acker import __version__
 from acker.local.observe.figures import losses, quantity, rate
-from acker.local.observe.metrics import ComponentStats, Histogram, RunReport, milliseconds
+from acker.observe.stats import ComponentStats, Histogram, RunReport, milliseconds
 from acker.topology.graph import Graph, Subscription
 
 OUTCOMES: Final = {

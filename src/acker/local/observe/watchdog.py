@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from acker.local.observe.metrics import RuntimeStats, TaskStats
 from acker.observe.durations import format_duration
+from acker.observe.stats import RuntimeStats, TaskStats
 
 # Number of tasks that a warning names for one reason.
 _NAMED_MAX: Final = 3

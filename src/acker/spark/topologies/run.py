@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from acker.errors import ArgumentValueError, CheckpointError, SessionError
 from acker.local.observe.hooks import Hook
-from acker.local.observe.metrics import RunReport
 from acker.local.run import stop_on_signals
 from acker.local.until import parse_until
+from acker.observe.stats import RunReport
 from acker.spark.session_checks import is_classic
 from acker.spark.topologies.frames import FrameRows
 from acker.spark.topologies.spark_runtime import SparkRuntime
