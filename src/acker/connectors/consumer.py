@@ -23,7 +23,7 @@ from acker.connectors.publisher import Publisher
 from acker.connectors.source import Source
 from acker.connectors.trees import MessageTrees, task_stats
 from acker.errors import ArgumentTypeError, ForkedError
-from acker.local.observe.failures import FailureLog
+from acker.observe.failures import FailureLog
 from acker.observe.stats import RuntimeState, RuntimeStats
 from acker.ui.opening import open_page
 from acker.ui.options import LivePage, PageChoice, live_page_of

@@ -17,11 +17,11 @@ from acker.connectors.options import BROKER
 from acker.errors import exception_text
 from acker.local.observe.actions import set_log_level
 from acker.local.observe.components_view import chart
-from acker.local.observe.failures import DeadLetter, Failure, FailureLog, shortened, shown_values
 from acker.local.observe.headline import Situation, headline
 from acker.local.observe.holders import Holder
 from acker.local.observe.live_view import ROWS_MAX, common_reasons, failure_row, letter_row
 from acker.local.observe.windows import Reading, RecentFigures
+from acker.observe.failures import DeadLetter, Failure, FailureLog, shortened, shown_values
 from acker.observe.stats import RuntimeStats, TaskStats, milliseconds
 from acker.ui.source import Action, ActionError
 
@@ -72,7 +72,7 @@ class ConsumerView:
     def _record_dead_letter(self, attempt: Attempt) -> None:
         source, delivery = self._intake.source.name, attempt.delivery
         assert attempt.reason is not None
-        self._failures.record_dead_letter(source, 1, delivery.key, delivery, attempt.reason)
+        self._failures.record_dead_letter(source, 1, delivery.key, delivery.value, attempt.reason)
 
     def metrics(self) -> bytes:
         """Return the figures in Prometheus's text format."""

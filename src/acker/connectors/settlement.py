@@ -16,8 +16,8 @@ from acker.connectors.source import Delivery, Source
 from acker.connectors.suspects import Suspects
 from acker.connectors.working import threads_at_work
 from acker.errors import ArgumentValueError
-from acker.local.observe.failures import FailureLog
 from acker.observe.backoff import backoff
+from acker.observe.failures import FailureLog
 from acker.observe.reasons import Reason, ReasonKind
 from acker.observe.stats import LatencyRecorder
 

@@ -21,13 +21,14 @@ from acker._flow import AckSender, BoltEmitter, Emitter, Outlet, PendingTuple, R
 from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError, exception_text
 from acker.local.clock import Clock
 from acker.local.inputs import inputs_of, set_inputs
-from acker.local.observe.failures import FailureLog
 from acker.local.observe.hooks import Hook, check_hook
 from acker.local.observe.sampling import Sampler
 from acker.local.queues import Outbox
+from acker.observe.failures import FailureLog
 from acker.observe.reasons import Reason, ReasonKind
 from acker.observe.stats import LatencyRecorder
 from acker.topology.methods import refuse_unrun
+from acker.topology.replays import ReplayEntry
 from acker.topology.tuples import Tuple, row_of
 
 # More tuples than a task will emit between two restarts.
@@ -337,7 +338,10 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         """Forget the attempts of a tuple that became a dead letter, and show it to whoever looks at the topology."""
         self._fails.pop(tup_id, None)
         if self._failures is not None:
-            self._failures.record_dead_letter(self.component, self.task, tup_id, entry, reason)
+            # Its spout can replay what was in its replay table, and not what a broker keeps.
+            replayed = entry if isinstance(entry, ReplayEntry) else None
+            values = entry.value if replayed is None else replayed.values
+            self._failures.record_dead_letter(self.component, self.task, tup_id, values, reason, replayed)
 
     def is_settled(self) -> bool:
         """Return whether the outcome of every tree that `fail_all` failed was delivered."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from acker.local.observe.failures import FailureLog
 from acker.local.observe.sampling import Sampler
+from acker.observe.failures import FailureLog
 from acker.ui.opening import open_page
 from acker.ui.options import PageChoice, live_page_of
 from acker.ui.recorder import Recorder

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from acker._flow import PendingTuple
 from acker.local.executors.spout import SpoutTask
-from acker.local.observe.failures import shown_id
 from acker.local.wiring import ExecutorSet
+from acker.observe.failures import shown_id
 from acker.topology.spout import ReliableSpout
 
 # How many old trees are counted for each task of a spout, and how many trees of one id are found.

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from acker.observe.reasons import Reason
-from acker.topology.replays import ReplayEntry
 
 # How many of each are kept: the last ones.
 FAILURES_MAX: Final = 200
@@ -59,12 +58,14 @@ class DeadLetter:
     component, task : str, int
         The spout.
     tup_id : hashable
-    entry : Any
-        A `ReplayEntry`, with which its spout can emit it again, or the delivery of a broker.
+    values : Any
+        The values of the tuple, or the body of the message.
     reason : Reason
         Of the last failure.
     root_id : int or None
         Of the last attempt.
+    entry : Any
+        With it, its spout can emit the tuple again; None if no spout can.
     """
 
     number: int
@@ -72,19 +73,15 @@ class DeadLetter:
     component: str
     task: int
     tup_id: Hashable
-    entry: Any
+    values: Any
     reason: Reason
     root_id: int | None = None
+    entry: Any = None
 
     @property
     def can_replay(self) -> bool:
         """Whether its spout can emit it again."""
-        return isinstance(self.entry, ReplayEntry)
-
-    @property
-    def values(self) -> Any:
-        """The values of the tuple, or the body of the message."""
-        return self.entry.values if self.can_replay else self.entry.value
+        return self.entry is not None
 
 
 class FailureLog:
@@ -108,13 +105,15 @@ class FailureLog:
         row = Failure(next(self._numbers), _now_ms(), component, task, tup_id, reason, elapsed_ms, root_id)
         self._failures.append(row)
 
-    def record_dead_letter(self, component: str, task: int, tup_id: Hashable, entry: Any, reason: Reason) -> None:
-        """Add a dead letter; `entry` is what its values are read from, and what replays it."""
+    def record_dead_letter(
+        self, component: str, task: int, tup_id: Hashable, values: Any, reason: Reason, entry: Any = None
+    ) -> None:
+        """Add a dead letter; see `DeadLetter`."""
         # Its last failure has just been recorded, by the same thread.
         mine = (each for each in self.failures() if each.tup_id == tup_id and each.task == task)
         last = next(mine, None)
         root_id = None if last is None else last.root_id
-        row = DeadLetter(next(self._numbers), _now_ms(), component, task, tup_id, entry, reason, root_id)
+        row = DeadLetter(next(self._numbers), _now_ms(), component, task, tup_id, values, reason, root_id, entry)
         self._dead_letters.append(row)
 
     def failures(self) -> list[Failure]:
