@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from acker.local.observe.windows import Reading, RecentFigures
 from acker.local.wiring import ExecutorSet
+from acker.observe.rates import Reading, RecentFigures
 from acker.observe.stats import ComponentStats, Histogram, RuntimeStats, TaskStats, milliseconds
 from acker.topology.graph import Graph
 

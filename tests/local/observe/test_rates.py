@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acker.local.observe.windows import Reading, RecentFigures, difference
+from acker.observe.rates import Reading, RecentFigures, difference
 from acker.observe.stats import Histogram, LatencyRecorder
 
 SECOND = 1_000_000_000

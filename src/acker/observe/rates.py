@@ -20,7 +20,7 @@ class Reading(NamedTuple):
 
 
 class RecentFigures:
-    """What grew how much lately.
+    """The growth of counts and latencies in the last seconds.
 
     Parameters
     ----------
