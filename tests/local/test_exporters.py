@@ -172,7 +172,7 @@ def test_opentelemetry_reads_the_same_figures(runtime) -> None:
 
 def test_the_runtime_imports_no_exporter() -> None:
     code = (
-        "import sys, acker.local.observe.metric_names, acker.local.observe.watchdog;"
+        "import sys, acker.local.observe.metric_names, acker.observe.watchdog;"
         "print(sorted({'prometheus_client', 'opentelemetry', 'click', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,9 +15,9 @@ from acker.connectors.handles import MessageTree, Row
 from acker.connectors.intake import Intake
 from acker.connectors.open_messages import describe_open
 from acker.connectors.waiting import TimeoutAdvice
-from acker.local.observe.watchdog import StallWatchdog
 from acker.observe.reasons import Reason, ReasonKind
 from acker.observe.stats import RuntimeStats, TaskStats
+from acker.observe.watchdog import StallWatchdog
 
 # A tree times out after 1 to 1 + 1 / (buckets - 1) times the timeout.
 _BUCKETS: Final = 5

@@ -24,11 +24,11 @@ from acker.local.observe.hooks import Hook, check_hook
 from acker.local.observe.live_page import HasPage, RuntimePage
 from acker.local.observe.readings import busy_ms, read_tasks
 from acker.local.observe.sampling import Sampler
-from acker.local.observe.watchdog import StallWatchdog, suspects
 from acker.local.states import StateKeeper, StateSnapshots
 from acker.local.until import Until, parse_until
 from acker.local.wiring import ExecutorSet, RuntimeParts, make_acker
 from acker.observe.stats import RunReport, RuntimeState, RuntimeStats
+from acker.observe.watchdog import StallWatchdog, suspects
 from acker.topology.checks import check_for_one_process
 from acker.topology.conf import check, inert_options, resolve
 from acker.topology.definition import Topology

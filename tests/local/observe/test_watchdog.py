@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from acker.local.observe.watchdog import StallWatchdog
 from acker.observe.stats import RuntimeStats, TaskStats
+from acker.observe.watchdog import StallWatchdog
 
 
 def stats(acked: int, pending: int, *bolts: TaskStats) -> RuntimeStats:
