@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from acker.local import LocalRuntime
-from acker.local.observe.holders import Holder, SeenHolders
 from acker.local.observe.live_view import ROWS_MAX, RuntimeView
+from acker.observe.holders import Holder, SeenHolders
 from acker.testing import ManualClock, Scheduler
 from acker.topology import Bolt, ReliableSpout, Spout, Topology
 from acker.ui import LivePage

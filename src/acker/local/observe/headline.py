@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from acker.local.observe.holders import Holder
 from acker.observe.durations import format_duration, format_latency
+from acker.observe.holders import Holder
 
 
 class Situation(NamedTuple):

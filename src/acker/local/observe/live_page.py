@@ -13,8 +13,8 @@ from acker.ui.recorder import Recorder
 
 if TYPE_CHECKING:
     from acker.local.observe.actions import Observed
-    from acker.local.observe.holders import Holder
     from acker.local.wiring import ExecutorSet
+    from acker.observe.holders import Holder
     from acker.ui.server import LiveServer
 
 

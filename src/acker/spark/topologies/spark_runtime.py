@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from acker.errors import SessionError, TopologyError
-from acker.local.observe.holders import Holder
 from acker.local.observe.hooks import Hook
 from acker.local.runtime import LocalRuntime
 from acker.local.wiring import ExecutorSet
+from acker.observe.holders import Holder
 from acker.spark.topologies.bolt_state import StateChain, read_files, write_states
 from acker.spark.topologies.frames import FrameRows, read_frame
 from acker.spark.topologies.journal import Journal, MemoryJournal

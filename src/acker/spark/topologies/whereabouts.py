@@ -7,8 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from acker.local.observe.holders import Holder, find_outcomes
+from acker.local.observe.holders import find_outcomes
 from acker.observe.durations import format_duration
+from acker.observe.holders import Holder
 from acker.spark.topologies.spark_executor import DriverExecutors
 
 if TYPE_CHECKING:
