@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from acker.local.observe.headline import Situation, headline
 from acker.observe.durations import format_latency
+from acker.observe.headline import Situation, headline
 from acker.observe.holders import Holder
 
 COUNT = Holder("count", 4, "process", 42_000)
