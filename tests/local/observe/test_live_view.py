@@ -9,8 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from acker.local import LocalRuntime
-from acker.local.observe.live_view import ROWS_MAX, RuntimeView
+from acker.local.observe.live_view import RuntimeView
 from acker.observe.holders import Holder, SeenHolders
+from acker.observe.readings import ROWS_MAX
 from acker.testing import ManualClock, Scheduler
 from acker.topology import Bolt, ReliableSpout, Spout, Topology
 from acker.ui import LivePage

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from acker.local.wiring import ExecutorSet
 from acker.observe.rates import Reading, RecentFigures
+from acker.observe.readings import chart, rounded
 from acker.observe.stats import ComponentStats, Histogram, RuntimeStats, TaskStats, milliseconds
 from acker.topology.graph import Graph
 
@@ -67,7 +68,7 @@ class ComponentsView:
         duplicates = sum(row.duplicates for row in stats.tasks)
         return {
             "totals": {**{name: getattr(totals, name) for name in _TOTALS}, "duplicates": duplicates},
-            "rates": {name: _rounded(self.recent.rate(name)) for name in ("acked", "not acked", "executed")},
+            "rates": {name: rounded(self.recent.rate(name)) for name in ("acked", "not acked", "executed")},
             "complete_latency": _quantiles(self.recent.latency("complete")),
             "graph": {"nodes": nodes, "edges": edges},
             "charts": self._charts(totals),
@@ -115,8 +116,8 @@ class ComponentsView:
             "kind": row.kind,
             "tasks": row.tasks,
             "executors": row.executors,
-            "rate": _rounded(recent.rate(f"{'acked' if row.kind == 'spout' else 'executed'}:{name}")),
-            "emitted_rate": _rounded(recent.rate(f"emitted:{name}")),
+            "rate": rounded(recent.rate(f"{'acked' if row.kind == 'spout' else 'executed'}:{name}")),
+            "emitted_rate": rounded(recent.rate(f"emitted:{name}")),
             "executed": row.executed,
             "emitted": row.emitted_total,
             "acked": row.acked,
@@ -135,7 +136,7 @@ class ComponentsView:
             "from": source,
             "to": consumer,
             "streams": self._streams[source, consumer],
-            "rate": _rounded(self.recent.rate(f"edge:{source}:{consumer}")),
+            "rate": rounded(self.recent.rate(f"edge:{source}:{consumer}")),
         }
 
     def _charts(self, totals: ComponentStats) -> list[dict[str, Any]]:
@@ -148,14 +149,6 @@ class ComponentsView:
             chart("pending", "Pending", "trees", pending=totals.pending),
             chart("not_acked", "Failed, timed out, rejected", "trees/s", trees=recent.rate("not acked", at_once=True)),
         ]
-
-
-def chart(key: str, title: str, unit: str, **values: float | None) -> dict[str, Any]:
-    """Return one chart of a view, with the values of this moment by the names of its lines."""
-    series = [
-        {"key": name, "label": name.replace("_", " "), "value": _rounded(value)} for name, value in values.items()
-    ]
-    return {"key": key, "title": title, "unit": unit, "series": series}
 
 
 def _counts_of(row: TaskStats) -> Iterable[tuple[str, float]]:
@@ -195,7 +188,3 @@ def _quantile(histogram: Histogram, q: float) -> float | None:
 
 def _quantiles(histogram: Histogram) -> dict[str, float | None]:
     return {f"p{round(100 * q)}_ms": _quantile(histogram, q) for q in (0.5, 0.99)}
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}") if abs(value) < 1_000 else round(value)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping
 from typing import Any, Final
 
 from acker.errors import exception_text
@@ -18,20 +17,17 @@ from acker.local.wiring import ExecutorSet
 from acker.observe.failures import DeadLetter, Failure, FailureLog, shown_id, shown_values
 from acker.observe.headline import Situation, headline
 from acker.observe.holders import Holder, SeenHolders
-from acker.observe.reasons import Reason, ReasonKind
+from acker.observe.readings import ROWS_MAX, common_reasons, failure_row, holder_rows, letter_row
+from acker.observe.reasons import ReasonKind
 from acker.observe.stats import RuntimeStats, milliseconds
 from acker.ui.source import Action
 
 _NS_PER_MS: Final = 1_000_000
 
-# How many rows of each list are sent.
-ROWS_MAX: Final = 50
 _EVENTS_MAX: Final = 100
 _EDGES_MAX: Final = 50
-_REASONS_MAX: Final = 5
 # Who holds a younger tree has changed by the time that somebody reads it.
 _LOOK_MS: Final = 1_000
-_DIGITS: Final = re.compile(r"\d+")
 _STATES: Final = {
     "new": "starting",
     "running": "running",
@@ -229,66 +225,3 @@ class RuntimeView:
 
     def _note(self, text: str) -> None:
         self._events.append({"at_ms": time.time_ns() // _NS_PER_MS, "text": text})
-
-
-def failure_row(failure: Failure) -> dict[str, Any]:
-    """Return a failure as values for JSON."""
-    return {
-        "number": failure.number,
-        "at_ms": failure.at_ms,
-        "id": shown_id(failure.tup_id),
-        "spout": failure.component,
-        "elapsed_ms": failure.elapsed_ms,
-        **_reason_row(failure.reason),
-    }
-
-
-def letter_row(letter: DeadLetter) -> dict[str, Any]:
-    """Return a dead letter without its values, as values for JSON."""
-    return {
-        "number": letter.number,
-        "at_ms": letter.at_ms,
-        "id": shown_id(letter.tup_id),
-        "spout": letter.component,
-        "can_replay": letter.can_replay,
-        **_reason_row(letter.reason),
-    }
-
-
-def holder_rows(holders: Iterable[Holder]) -> list[dict[str, Any]]:
-    """Return holders as values for JSON."""
-    return [
-        {
-            "component": each.component,
-            "task": each.task,
-            "how": each.how,
-            "for_ms": each.for_ms,
-            **({} if each.text is None else {"text": each.text}),
-        }
-        for each in holders
-    ]
-
-
-def common_reasons(failures: Sequence[Failure]) -> dict[str, Any]:
-    """Return how many failures are of which kind, the most frequent kind first: `reasons` and `counted`.
-
-    Texts often have ids in them. So of an exception its type alone counts, and numbers do not.
-    """
-
-    def kind_of(reason: Reason) -> tuple[str, str | None, str | None]:
-        why = _DIGITS.sub("\N{HORIZONTAL ELLIPSIS}", (reason.exception or "").split(":")[0])
-        return reason.kind.value, reason.component, why or None
-
-    common = Counter(kind_of(each.reason) for each in failures).most_common(_REASONS_MAX)
-    rows = [{"count": n, "kind": kind, "component": name, "why": why} for (kind, name, why), n in common]
-    return {"counted": len(failures), "reasons": rows}
-
-
-def _reason_row(reason: Reason) -> dict[str, Any]:
-    return {
-        "kind": reason.kind.value,
-        "component": reason.component,
-        "task": reason.task,
-        "why": None if reason.exception is None else " ".join(reason.exception.split())[:500],
-        "attempt": reason.attempt,
-    }

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from acker.local.observe.actions import set_log_level
-from acker.local.observe.components_view import chart
 from acker.observe.durations import format_duration
+from acker.observe.readings import chart
 from acker.spark.streams.reports import MicroBatchReport
 from acker.ui.source import Action
 
