@@ -15,13 +15,13 @@ from acker.connectors.intake import Intake
 from acker.connectors.open_messages import describe_open
 from acker.connectors.options import BROKER
 from acker.errors import exception_text
-from acker.local.observe.actions import set_log_level
 from acker.observe.failures import DeadLetter, Failure, FailureLog, shortened, shown_values
 from acker.observe.headline import Situation, headline
 from acker.observe.holders import Holder
 from acker.observe.rates import Reading, RecentFigures
 from acker.observe.readings import ROWS_MAX, chart, common_reasons, failure_row, letter_row
 from acker.observe.stats import RuntimeStats, TaskStats, milliseconds
+from acker.ui.actions import set_log_level
 from acker.ui.source import Action, ActionError
 
 _COUNTS: Final = ("acked", "failed", "timed_out", "dead_letters")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from acker._flow import AckSender
 from acker.local.clock import Clock
@@ -20,9 +19,8 @@ from acker.observe.reasons import Reason, ReasonKind
 from acker.observe.stats import RuntimeStats
 from acker.topology.graph import Graph
 from acker.topology.spout import ReliableSpout
+from acker.ui.actions import set_log_level
 from acker.ui.source import Action, ActionError
-
-_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 class Observed(Protocol):
@@ -130,12 +128,3 @@ def _revive(task: SpoutTask, letter: DeadLetter) -> None:
     assert isinstance(spout, ReliableSpout)
     if not spout._replays.revive(letter.tup_id, letter.entry, task.collector.now_ms()):
         spout.logger.warning("dead letter %r is not replayed: a tuple of this id is open", letter.tup_id)
-
-
-def set_log_level(arguments: Mapping[str, Any]) -> str:
-    """Set the level of the logger "acker"."""
-    level = arguments.get("level")
-    if level not in _LEVELS:
-        raise ActionError(f'expected {{"level": ...}}, one of {", ".join(_LEVELS)}')
-    logging.getLogger("acker").setLevel(level)
-    return f"set the log level of acker to {level}"

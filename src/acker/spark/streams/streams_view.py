@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from acker.local.observe.actions import set_log_level
 from acker.observe.durations import format_duration
 from acker.observe.readings import chart
 from acker.spark.streams.reports import MicroBatchReport
+from acker.ui.actions import set_log_level
 from acker.ui.source import Action
 
 _TOTALS: Final = ("messages", "acked", "failed", "timed_out", "rejected")
