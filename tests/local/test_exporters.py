@@ -15,9 +15,9 @@ from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Sum
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from acker.local.observe.metric_names import METRICS, metric_points, prometheus_name
 from acker.local.otel import instrument
 from acker.local.prometheus import RuntimeCollector, serve
+from acker.observe.metric_names import METRICS, metric_points, prometheus_name
 from acker.observe.stats import Histogram, RuntimeStats
 
 LINES = {"topology": "WordCount", "component": "lines", "kind": "spout", "task": "1"}
@@ -172,7 +172,7 @@ def test_opentelemetry_reads_the_same_figures(runtime) -> None:
 
 def test_the_runtime_imports_no_exporter() -> None:
     code = (
-        "import sys, acker.local.observe.metric_names, acker.observe.watchdog;"
+        "import sys, acker.observe.metric_names, acker.observe.watchdog;"
         "print(sorted({'prometheus_client', 'opentelemetry', 'click', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from acker.local.observe.metric_names import METRICS as LOCAL_METRICS
+from acker.observe.metric_names import METRICS as LOCAL_METRICS
 from acker.spark import session_checks
 from acker.spark.streams.listener import METRICS
 from blocks import ON_SPARK, ROOT, blocks_of, mode_of, pages, spans_of

@@ -11,11 +11,11 @@ if NAME == "python":
 
 from acker.local.clock import Clock, SystemClock
 from acker.local.observe.hooks import Hook
-from acker.local.observe.metric_names import HasStats, metric_points
 from acker.local.observe.notebook import watch
 from acker.local.run import run
 from acker.local.runtime import LocalRuntime
 from acker.local.states import read_state
+from acker.observe.metric_names import HasStats, metric_points
 from acker.observe.stats import Abandoned, ComponentStats, Histogram, RunReport, RuntimeStats, TaskStats
 
 __all__ = [

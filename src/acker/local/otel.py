@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
 
 from acker import __version__
-from acker.local.observe.metric_names import METRICS, HasStats, MetricSpec, Point
+from acker.observe.metric_names import METRICS, HasStats, MetricSpec, Point
 from acker.observe.stats import Histogram, RuntimeStats
 
 # OpenTelemetry has no instrument that takes a whole histogram, so these quantiles are observed instead.

@@ -1,7 +1,7 @@
 """The figures of a topology: counts, gauges and latencies, by task, by component and in total.
 
 All are values of one moment, except `LatencyRecorder`, which records while tuples flow. The names that exporters give
-to these figures are in `acker.local.observe.metric_names`.
+to these figures are in `acker.observe.metric_names`.
 """
 
 from __future__ import annotations

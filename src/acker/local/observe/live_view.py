@@ -70,7 +70,7 @@ class RuntimeView:
 
     def metrics(self) -> bytes:
         """Return the figures in Prometheus's text format."""
-        from acker.local.prometheus import exposition
+        from acker.observe.prometheus import exposition
 
         return exposition(self._runtime)
 

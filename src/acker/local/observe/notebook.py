@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from acker.errors import RuntimeStateError
-from acker.local.observe.metric_names import HasStats
+from acker.observe.metric_names import HasStats
 
 logger = logging.getLogger("acker.local")
 

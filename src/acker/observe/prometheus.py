@@ -1,0 +1,143 @@
+"""Figures in Prometheus's format, for a scrape and for the live page. Users import `acker.local.prometheus`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from acker.observe.metric_names import METRICS, HasStats, MetricSpec, Point, prometheus_name
+from acker.observe.stats import Histogram
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric as Family
+
+# Every fourth latency bucket is exported; they are an octave apart.
+_BUCKETS_EVERY = 4
+
+
+class RuntimeCollector(Collector):
+    """Collects the figures of a runtime each time Prometheus scrapes.
+
+    Parameters
+    ----------
+    runtime : LocalRuntime
+        Or another object with stats().
+
+    Examples
+    --------
+    To export it together with your own metrics, add it to their registry:
+
+    >>> import prometheus_client
+    >>> prometheus_client.REGISTRY.register(RuntimeCollector(runtime))      # doctest: +SKIP
+    """
+
+    def __init__(self, runtime: HasStats) -> None:
+        self._runtime = runtime
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the metrics that have at least one point."""
+        stats = self._runtime.stats()
+        for metric in METRICS:
+            family = _family(metric)
+            for point in metric.read(stats):
+                _add(family, metric, point)
+            if family.samples:
+                yield family
+
+    def describe(self) -> list[Family]:
+        """Return the names alone, since registration must not read a runtime that has not started."""
+        return [_family(metric) for metric in METRICS]
+
+
+def _family(metric: MetricSpec) -> Any:
+    families: dict[str, Any] = {
+        "counter": CounterMetricFamily,
+        "gauge": GaugeMetricFamily,
+        "histogram": HistogramMetricFamily,
+    }
+    return families[metric.kind](prometheus_name(metric), metric.text, labels=metric.attributes)
+
+
+def _add(family: Any, metric: MetricSpec, point: Point) -> None:
+    labels = [point.attributes[name] for name in metric.attributes]
+    if isinstance(point.value, Histogram):
+        histogram = point.value
+        buckets = [(repr(bound / 1e9), count) for bound, count in histogram.cumulative(_BUCKETS_EVERY)]
+        family.add_metric(labels, [*buckets, ("+Inf", histogram.total)], histogram.sum_ns / 1e9)
+    else:
+        family.add_metric(labels, point.value)
+
+
+class MetricsServer:
+    """An HTTP server for Prometheus; closed by close() or at the end of its `with`.
+
+    Attributes
+    ----------
+    host, port : str, int
+        The address on which it listens.
+    """
+
+    def __init__(self, runtime: HasStats, port: int, host: str) -> None:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(RuntimeCollector(runtime))
+        self._server, self._thread = start_http_server(port, host, registry)
+        self._closing = threading.Lock()
+        self.host, self.port = host, self._server.server_port
+
+    @property
+    def url(self) -> str:
+        """The URL to scrape."""
+        return f"http://{self.host}:{self.port}/metrics"
+
+    def close(self) -> None:
+        """Stop listening, and wait for the thread. May be called again."""
+        with self._closing:
+            if self._thread.is_alive():
+                self._server.shutdown()
+                self._thread.join()
+            self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def exposition(runtime: HasStats) -> bytes:
+    """Return the figures of a runtime in Prometheus's text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(RuntimeCollector(runtime))
+    return generate_latest(registry)
+
+
+def serve(runtime: HasStats, port: int, host: str = "127.0.0.1") -> MetricsServer:
+    """Serve the figures of a runtime to Prometheus over HTTP.
+
+    Parameters
+    ----------
+    runtime : LocalRuntime
+    port : int
+        0: a free one; see the result's `port`.
+    host : str
+        By default only this machine, since the figures name components and there is no login.
+
+    Returns
+    -------
+    MetricsServer
+        Close it when the runtime has ended.
+
+    Raises
+    ------
+    OSError
+        The port is in use, or the host is not an address of this machine.
+    """
+    return MetricsServer(runtime, port, host)
