@@ -99,8 +99,21 @@ def read_source(app: Sphinx, docname: str, source: list[str]) -> None:
         app.env.note_dependency(str(page))
         source[0] = page.read_text(encoding="utf-8")
     source[0] = _links(source[0], page.parent, (DOCS / docname).parent)
+    if docname == "index":
+        source[0] = _first_page(app, source[0])
     if docname in OVERVIEWS:
         source[0] += _contents(source[0])
+
+
+def _first_page(app: Sphinx, lists: str) -> str:
+    """Return README.md up to its own list of pages, and the lists of index.md below it."""
+    readme = ROOT / "README.md"
+    app.env.note_dependency(str(readme))
+    begin, found, _ = readme.read_text(encoding="utf-8").partition("\n## Where to go\n")
+    _, has_lists, rest = lists.partition("\n## ")
+    if not (found and has_lists):
+        raise ValueError("README.md has no '## Where to go', or index.md no list of pages")
+    return f"{_links(begin, ROOT, DOCS)}\n## {rest}"
 
 
 def _links(text: str, written_in: Path, shown_in: Path) -> str:

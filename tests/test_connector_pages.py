@@ -25,7 +25,7 @@ PAGES = [page for page in pages() if mode_of(page) == WITH_MEMORY]
 # Whole programs with a consumer of RabbitMQ.
 PROGRAMS = [
     block
-    for name in ("README.md", "docs/index.md", "docs/connectors.md")
+    for name in ("README.md", "docs/connectors.md")
     for block in blocks_of(ROOT / name)
     if block.note == "run by: tests/test_connector_pages.py"
 ]
@@ -89,7 +89,7 @@ def test_promises_name_scenarios_of_the_kit():
 
 
 def test_pages_have_these_programs():
-    assert [block.page.name for block in PROGRAMS] == ["README.md", "index.md", "connectors.md", "connectors.md"]
+    assert [block.page.name for block in PROGRAMS] == ["README.md", "connectors.md", "connectors.md"]
 
 
 @pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.where)

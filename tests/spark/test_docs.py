@@ -34,6 +34,11 @@ def test_examples_run_and_print_what_the_page_says(spark, tmp_path, monkeypatch,
     assert ran == len(examples) > 0
 
 
+def test_the_first_page_tracks_rows_as_it_says(spark):
+    blocks = [block for block in blocks_of(ROOT / "README.md") if block.note == "run by: tests/spark/test_docs.py"]
+    assert run_blocks(blocks, {"spark": spark, "__name__": "docs"}) == 1
+
+
 def test_the_table_of_metrics_is_the_one_of_the_module():
     found = METRIC.findall((ROOT / "docs/streaming-reference.md").read_text(encoding="utf-8"))
     assert found == [(metric.name, metric.kind, metric.unit, metric.text) for metric in METRICS]
