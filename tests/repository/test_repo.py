@@ -199,23 +199,6 @@ def test_a_class_name_means_one_thing() -> None:
     assert set(SAME_CLASS_NAME) <= set(doubled), "a reason without a doubled name"
 
 
-CLASS_LINES_MAX = 300
-
-
-def test_classes_are_short() -> None:
-    seen, long = 0, []
-    for path in tracked("src/acker/*.py", "src/acker/**/*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                seen += 1
-                assert node.end_lineno is not None
-                lines = node.end_lineno - node.lineno + 1
-                if lines > CLASS_LINES_MAX:
-                    long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
-    assert seen > 100
-    assert_none(long)
-
-
 def test_nothing_below_spark_imports_what_is_optional() -> None:
     seen = set()
     for path in tracked("src/acker/*.py", "src/acker/**/*.py"):
