@@ -6,7 +6,7 @@ import pytest
 
 from acker import TopologyError
 from acker.connectors import Outgoing, PublishBolt, SourceSpout
-from acker.connectors.bolt import to_bytes
+from acker.connectors.topologies.publish_bolt import to_bytes
 from acker.local import LocalRuntime
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.topology import Topology
@@ -91,9 +91,9 @@ def test_whatever_a_publisher_does_the_tuples_are_tried_again(answer, caplog):
 
 
 def test_a_publisher_that_never_answers_does_not_hold_a_stop(monkeypatch, caplog):
-    monkeypatch.setattr("acker.connectors.bolt._CLOSE_SECS", 0.05)
-    monkeypatch.setattr("acker.connectors.bolt._PUT_SECS", 0.05)
-    monkeypatch.setattr("acker.connectors.bolt._WAITING_MAX", 2)
+    monkeypatch.setattr("acker.connectors.topologies.publish_bolt._CLOSE_SECS", 0.05)
+    monkeypatch.setattr("acker.connectors.topologies.publish_bolt._PUT_SECS", 0.05)
+    monkeypatch.setattr("acker.connectors.topologies.publish_bolt._WAITING_MAX", 2)
     broker, publisher = MemoryBroker(), MemoryPublisher()
     broker.publish(b"%d" % number for number in range(20))
     publisher.block()

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,15 @@ LAYERS = (
     ("observe",),
     ("topology",),
     ("ui",),
+    ("connectors",),
     ("local",),
     ("spark",),
-    ("connectors",),
+    ("connectors.topologies",),
     ("testing",),
     ("cli", "__main__"),
 )
+# Parts that may not import some of those before them.
+APART = {"connectors": {"topology"}, "local": {"connectors"}, "spark": {"connectors"}}
 # Who may import the compiled modules.
 NATIVE = {"_core": {"_engine"}, "_flow": {"observe", "topology", "local", "spark"}}
 # The clients of brokers, which only their own connectors import.
@@ -75,8 +78,14 @@ def assert_none(places: Iterable[str]) -> None:
 
 
 def part_of(path: Path) -> str:
-    """Return the part of the package that a file belongs to: the name below acker of its module or folder."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    """Return the part of the package that a file belongs to; see `part_named`."""
+    return part_named(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def part_named(names: Sequence[str]) -> str:
+    """Return the part that holds a module: its name or folder below acker, or a folder in this that has a layer."""
+    inner = ".".join(names[:2])
+    return inner if any(inner in layer for layer in LAYERS) else names[0]
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, int, bool]]:
@@ -125,7 +134,7 @@ def test_modules_import_downwards_only() -> None:
             if names[0] != "acker" or len(names) < 2:
                 continue
             seen += 1
-            target, where = names[1], f"{path.relative_to(ROOT)}:{line} imports {module}"
+            target, where = part_named(names[1:]), f"{path.relative_to(ROOT)}:{line} imports {module}"
             if target in NATIVE:
                 assert part in NATIVE[target], f"{where}: not this module's business"
             elif not any(target in layer for layer in LAYERS):
@@ -133,6 +142,7 @@ def test_modules_import_downwards_only() -> None:
                 assert layer_of(part) >= layer_of("local"), f"{where}: the public door stands above this module"
             else:
                 assert layer_of(target) <= layer_of(part), f"{where}: upwards"
+                assert target not in APART.get(part, ()), f"{where}: {part} knows nothing of {target}"
     assert seen > 20
 
 
@@ -212,8 +222,9 @@ def test_nothing_below_spark_imports_what_is_optional() -> None:
             seen.add(top)
             where = f"{path.relative_to(ROOT)}:{line} imports {top}"
             assert top != "pyspark", where
-            # Its modules that need a server are imported for a page alone: tests/ui/test_server.py.
-            heavy = HEAVY - SERVERS if part == "ui" else HEAVY
+            # Its modules that need a server are imported for a page alone: tests/ui/test_server.py. And each broker has
+            # a module of its own: tests/connectors/test_imports.py.
+            heavy = HEAVY - {"ui": SERVERS, "connectors": CLIENTS}.get(part, set())
             assert not (top in heavy and at_import), f"{where} at import time"
     assert {"numpy", "acker"} <= seen
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import queue
@@ -25,10 +24,9 @@ from acker.connectors.trees import MessageTrees, task_stats
 from acker.errors import ArgumentTypeError, ForkedError
 from acker.observe.failures import FailureLog
 from acker.observe.stats import RuntimeState, RuntimeStats
-from acker.ui.opening import open_page
-from acker.ui.options import LivePage, PageChoice, live_page_of
 
 if TYPE_CHECKING:
+    from acker.ui.options import LivePage, PageChoice
     from acker.ui.server import LiveServer
 
 
@@ -134,7 +132,7 @@ class Consumer:
         self.post_unlocked: Callable[[Row], None] = self._intake.post_unlocked
         self.break_off = self._intake.break_off
         self.page: LiveServer | None = None
-        self._page_options = live_page_of(ui)
+        self._page_options = None if ui is None else _page_options(ui)
         self._timeout_secs = timeout_secs
         self._started: float | None = None
         self._starting = threading.Lock()
@@ -161,6 +159,7 @@ class Consumer:
     def _open_page(self, options: LivePage) -> LiveServer:
         # Without a page nothing of it is imported.
         from acker.connectors.consumer_view import ConsumerView
+        from acker.ui.opening import open_page
 
         failures = self._intake.settlement.failures = FailureLog()
         arguments = (self.name, self._intake, self.stats, self.post, self._timeout_secs, failures)
@@ -213,6 +212,8 @@ class Consumer:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        import asyncio  # as in `aiter`
+
         # On another thread, so that coroutines that work for open messages can finish.
         await asyncio.to_thread(self.close)
 
@@ -237,6 +238,8 @@ class Consumer:
 
     async def aiter(self) -> AsyncIterator[ConsumedMessage]:
         """Yield messages on an event loop until `stop`; as iteration, which also has the errors."""
+        import asyncio  # not before somebody has an event loop: it takes as long to import as the rest of a consumer
+
         self._ensure_started()
         frame = sys._getframe(1)
         place = (frame.f_code, frame.f_lasti)
@@ -331,3 +334,9 @@ class Consumer:
         from html import escape
 
         return f"<p>{escape(repr(self))}</p>{self.oldest()._repr_html_()}"
+
+
+def _page_options(ui: PageChoice) -> LivePage | None:
+    from acker.ui.options import live_page_of
+
+    return live_page_of(ui)

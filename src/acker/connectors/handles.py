@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import contextvars
 import logging
@@ -13,12 +12,15 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from types import CodeType, CoroutineType, FrameType, TracebackType
-from typing import Any, Final, Never, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Never, Protocol, Self, TypeVar
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
 from acker.connectors.working import unless_over
 from acker.errors import ArgumentTypeError, ForkedError, TupleStateError, exception_text
+
+if TYPE_CHECKING:
+    import asyncio
 
 _OK, _FAIL, _TRACK, _RESET_TIMEOUT = int(Kind.OK), int(Kind.FAIL), int(Kind.TRACK), int(Kind.RESET_TIMEOUT)
 _STACK_FRAMES: Final = 16
@@ -249,6 +251,8 @@ class Handle:
         except BaseException:
             work.close()
             raise
+        import asyncio  # not before somebody has a coroutine: it takes as long to import as the rest of a consumer
+
         context = contextvars.copy_context()
         context.run(_current.set, part)
         try:
@@ -259,7 +263,7 @@ class Handle:
             part._end(describe(fault))
             raise
         part._tree.hold(task, loop)
-        task.add_done_callback(part._end_as)
+        task.add_done_callback(part._end_as_task)
         return task
 
     def _part(self, frame: FrameType) -> Handle:
@@ -283,17 +287,19 @@ class Handle:
             raise fault
         return self._child(frame)
 
+    def _end_as_task(self, task: asyncio.Task[Any]) -> None:
+        self._tree.tasks.pop(task, None)
+        self._end_as(task)
+
     def _end_as(self, future: Future[Any] | asyncio.Task[Any]) -> None:
         """End as a call or a coroutine has ended."""
-        if isinstance(future, asyncio.Task):
-            self._tree.tasks.pop(future, None)
         fault: BaseException | None
         try:
             fault = _unrun(future.result())
-        except (CancelledError, asyncio.CancelledError):
-            self._end("cancelled")
-            return
         except BaseException as raised:  # noqa: BLE001 - it fails the message
+            if _is_cancellation(raised):
+                self._end("cancelled")
+                return
             fault = raised
         if fault is None:
             self._end(None)
@@ -493,6 +499,12 @@ def _unrun(result: object) -> ArgumentTypeError | None:
         return None
     result.close()
     return ArgumentTypeError(f"{result.__qualname__} is a coroutine, which no pool runs: use message.spawn")
+
+
+def _is_cancellation(fault: BaseException) -> bool:
+    import asyncio
+
+    return isinstance(fault, CancelledError | asyncio.CancelledError)
 
 
 def track_row(tree: MessageTree, tuple_id: int) -> Row:

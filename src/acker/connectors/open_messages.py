@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from html import escape
 from typing import NamedTuple
 
 from acker.connectors.attempts import Attempt
@@ -37,6 +36,8 @@ class OpenMessages(list[OpenMessage]):
     """A list of open messages that notebooks show as a table."""
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         head = "".join(f"<th>{name}</th>" for name in ("message", "age", "attempt", "open parts", "made in"))
         rows = "".join(
             f"<tr><td>{escape(each.key)}</td><td>{format_duration(1000 * each.age_secs)}</td><td>{each.attempt}</td>"

@@ -7,7 +7,6 @@ to these figures are in `acker.observe.metric_names`.
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -414,7 +413,9 @@ class RunReport:
         told = [f"{self.topology}: {self.outcome}, {self.seconds:,.1f} s"]
         counts = {"restarts": self.restarts, "undelivered": self.undelivered, "abandoned": len(self.abandoned)}
         told += [f"{name}: {count:,}" for name, count in counts.items() if count]
-        error = "" if self.error is None else f"<pre>{html.escape(self.error)}</pre>"
+        from html import escape
+
+        error = "" if self.error is None else f"<pre>{escape(self.error)}</pre>"
         return error + _components_html(self.stats, ", ".join(told))
 
     def to_json(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from acker.connectors.attempts import Attempt
 from acker.connectors.dead_letters import DeadLetterWriter
 from acker.connectors.options import BROKER, IntakeOptions
 from acker.connectors.source import Delivery
-from acker.connectors.spout import SourceSpout
+from acker.connectors.topologies.source_spout import SourceSpout
 from acker.errors import TopologyError
 from acker.observe.reasons import Reason
 from acker.topology.spout import ReliableSpout
