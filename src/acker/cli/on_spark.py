@@ -80,6 +80,7 @@ class OnSpark(NamedTuple):
             stack.enter_context(pickled_by_value(Path.cwd()))
             with blame_state():
                 runtime = SparkRuntime(graph, options, spark, checkpoint=self.checkpoint, state=state, ui=ui)
+            stack.callback(runtime.release)
             yield runtime
 
     def run_until(self, runtime: Any) -> Callable[[str], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from dataclasses import replace
 
@@ -9,8 +10,11 @@ import pytest
 from pyarrow import fs
 
 from acker.errors import CheckpointError, TopologyError
-from acker.spark.topologies.bolt_state import StateChain
+from acker.spark.topologies import journal as journal_module
+from acker.spark.topologies import lease
+from acker.spark.topologies.bolt_state import StateChain, write_file
 from acker.spark.topologies.journal import BatchCommit, BatchPlan, Journal, JournalEntry, MemoryJournal
+from acker.spark.topologies.lease import Lease
 from acker.spark.topologies.mailbox import Letter
 from acker.topology import Reason, ReasonKind
 
@@ -19,11 +23,28 @@ PLAN = BatchPlan([Letter(0, 1, -1, 0, b"block")], {5: 6}, {5: ENTRY}, frozenset(
 COMMIT = BatchCommit({3: StateChain(("3/0-abc",))}, [ENTRY], [(1, "b")], {"bolt": (3, 4)})
 
 
-def claimed(folder):
-    """Return the journal of a run that has the checkpoint."""
-    journal = Journal(str(folder))
-    journal.claim()
-    return journal
+@pytest.fixture
+def claimed():
+    """Claims a journal, for a run that has the checkpoint until the next one claims it."""
+    runs = []
+
+    def claim(folder):
+        if runs:
+            runs[-1].release()
+        runs.append(Journal(str(folder)))
+        runs[-1].claim()
+        return runs[-1]
+
+    yield claim
+    for journal in runs:
+        journal.release()
+
+
+@pytest.fixture
+def stands_still(monkeypatch):
+    """No run renews its lease, and none knows of another whether it still runs."""
+    monkeypatch.setattr(Lease, "keep", lambda lease: None)
+    monkeypatch.setattr(lease, "this_process", lambda: None)
 
 
 def test_a_new_journal_is_empty(tmp_path):
@@ -32,7 +53,7 @@ def test_a_new_journal_is_empty(tmp_path):
     assert journal.plans() == {}
 
 
-def test_the_next_run_reads_what_was_written(tmp_path):
+def test_the_next_run_reads_what_was_written(claimed, tmp_path):
     journal = claimed(tmp_path)
     journal.write_plan(0, PLAN)
     journal.commit(0, COMMIT)
@@ -42,41 +63,41 @@ def test_the_next_run_reads_what_was_written(tmp_path):
     assert again.plans() == {0: PLAN, 1: PLAN}
 
 
-def test_a_commit_leaves_the_last_three_micro_batches(tmp_path):
+def test_a_commit_leaves_the_last_three_micro_batches(claimed, tmp_path):
     journal = claimed(tmp_path)
     for batch in range(12):
         journal.write_plan(batch, PLAN)
         journal.commit(batch, COMMIT)
     for name in ("plans", "commits"):
-        assert sorted(int(path.name) for path in (tmp_path / name).iterdir()) == [9, 10, 11]
+        assert sorted(path.name for path in (tmp_path / name).iterdir()) == ["1-10", "1-11", "1-9"]
     assert Journal(str(tmp_path)).last_commit()[0] == 11
 
 
-def test_numbers_are_compared_as_numbers(tmp_path):
+def test_numbers_are_compared_as_numbers(claimed, tmp_path):
     journal = claimed(tmp_path)
     for batch in (9, 10):
         journal.commit(batch, COMMIT)
     assert journal.last_commit()[0] == 10
 
 
-def test_what_is_being_written_is_not_read(tmp_path):
+def test_what_is_being_written_is_not_read(claimed, tmp_path):
     journal = claimed(tmp_path)
     journal.commit(0, COMMIT)
-    (tmp_path / "commits" / "1.tmp").write_bytes(b"half")
+    (tmp_path / "commits" / "1-1.tmp").write_bytes(b"half")
     assert journal.last_commit()[0] == 0
 
 
 @pytest.mark.parametrize("begin", [0, 1], ids=["first commit", "second commit"])
-def test_a_commit_that_is_cut_short_anywhere_does_not_count(tmp_path, begin, caplog):
+def test_a_commit_that_is_cut_short_anywhere_does_not_count(claimed, tmp_path, begin, caplog):
     journal = claimed(tmp_path)
     other = replace(COMMIT, entries=[])
     for number in range(begin + 1):
         journal.write_plan(number, PLAN)
         journal.commit(number, other)
     journal.commit(begin, COMMIT)
-    (path,) = (tmp_path / "commits").glob(f"{begin}.*")
+    (path,) = (tmp_path / "commits").glob(f"1-{begin}.*")
     whole = path.read_bytes()
-    (tmp_path / "commits" / str(begin)).write_bytes(pickle.dumps((1, other)))
+    (tmp_path / "commits" / f"1-{begin}").write_bytes(pickle.dumps((1, other)))
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         assert journal.last_commit() == (begin, other)
@@ -85,24 +106,24 @@ def test_a_commit_that_is_cut_short_anywhere_does_not_count(tmp_path, begin, cap
     assert journal.last_commit() == (begin, COMMIT)
 
 
-def test_a_first_commit_that_is_cut_short_leaves_its_micro_batch_planned(tmp_path):
+def test_a_first_commit_that_is_cut_short_leaves_its_micro_batch_planned(claimed, tmp_path):
     journal = claimed(tmp_path)
     journal.write_plan(0, PLAN)
     journal.commit(0, COMMIT)
-    path = tmp_path / "commits" / "0"
+    path = tmp_path / "commits" / "1-0"
     path.write_bytes(path.read_bytes()[:-1])
     again = claimed(tmp_path)
     assert again.last_commit() == (-1, BatchCommit()) and again.plans() == {0: PLAN}
     again.commit(0, COMMIT)
     assert again.last_commit() == (0, COMMIT)
-    assert [path.name for path in (tmp_path / "commits").iterdir()] == ["0.1"]
+    assert sorted(path.name for path in (tmp_path / "commits").iterdir()) == ["2--1", "2-0"]
 
 
-def test_a_plan_that_is_cut_short_was_not_begun(tmp_path):
+def test_a_plan_that_is_cut_short_was_not_begun(claimed, tmp_path):
     journal = claimed(tmp_path)
     journal.write_plan(0, PLAN)
     journal.write_plan(1, PLAN)
-    path = tmp_path / "plans" / "1"
+    path = tmp_path / "plans" / "1-1"
     whole = path.read_bytes()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
@@ -111,39 +132,43 @@ def test_a_plan_that_is_cut_short_was_not_begun(tmp_path):
     assert journal.plans() == {0: PLAN, 1: PLAN}
 
 
-def test_a_micro_batch_that_is_committed_again_has_one_file(tmp_path):
+def test_a_micro_batch_that_is_committed_again_has_one_file(claimed, tmp_path):
     journal = claimed(tmp_path)
     for number in range(4):
         journal.commit(7, replace(COMMIT, acked=[(number, "a")]))
-    assert [path.name for path in (tmp_path / "commits").iterdir()] == ["7.3"]
+    assert [path.name for path in (tmp_path / "commits").iterdir()] == ["1-7.3"]
     assert Journal(str(tmp_path)).last_commit() == (7, replace(COMMIT, acked=[(3, "a")]))
 
 
-def test_where_files_are_not_written_at_once_they_are_moved(tmp_path, monkeypatch):
+def test_where_files_are_not_written_at_once_they_are_moved(claimed, tmp_path, monkeypatch):
     class Elsewhere(fs.SubTreeFileSystem):
         """A filesystem that is not local, and no object store."""
 
     elsewhere = Elsewhere(str(tmp_path), fs.LocalFileSystem())
     monkeypatch.setattr("acker.spark.topologies.journal.locate", lambda root: (elsewhere, "checkpoint"))
     journal = claimed("hdfs://checkpoint")
-    journal.claim()
+    journal = claimed("hdfs://checkpoint")
     journal.write_plan(0, PLAN)
-    (tmp_path / "checkpoint" / "commits" / ".0.tmp").write_bytes(b"of a crash")
+    (tmp_path / "checkpoint" / "commits" / ".2-0.tmp").write_bytes(b"of a crash")
     journal.commit(0, COMMIT)
     assert journal.last_commit() == (0, COMMIT) and journal.plans() == {0: PLAN}
     files = [str(path.relative_to(tmp_path / "checkpoint")) for path in tmp_path.rglob("*") if path.is_file()]
-    assert sorted(files) == ["commits/0", "owner", "plans/0"]
+    assert sorted(file for file in files if not file.startswith("leases/2-")) == [
+        "commits/2--1",
+        "commits/2-0",
+        "plans/2-0",
+    ]
 
 
-def test_another_format_is_refused_by_its_file(tmp_path):
+def test_another_format_is_refused_by_its_file(claimed, tmp_path):
     journal = claimed(tmp_path)
     journal.commit(0, COMMIT)
-    (tmp_path / "commits" / "0").write_bytes(pickle.dumps((99, COMMIT)))
-    with pytest.raises(CheckpointError, match="commits/0: expected format 1, got 99; another release wrote it"):
+    (tmp_path / "commits" / "1-0").write_bytes(pickle.dumps((99, COMMIT)))
+    with pytest.raises(CheckpointError, match="commits/1-0: expected format 1, got 99; another release wrote it"):
         journal.last_commit()
 
 
-def test_tuples_that_no_later_run_could_read_are_refused(tmp_path):
+def test_tuples_that_no_later_run_could_read_are_refused(claimed, tmp_path):
     class Local:
         """A class that cannot be imported."""
 
@@ -164,15 +189,79 @@ def test_a_batch_job_keeps_the_last_commit_alone():
     assert journal.plans() == {}
 
 
+@pytest.mark.usefixtures("stands_still")
 def test_a_run_whose_checkpoint_was_taken_over_writes_no_more(tmp_path):
-    first = claimed(tmp_path)
+    first, second = (Journal(str(tmp_path), lease_secs=0.01) for _ in range(2))
+    first.claim()
     first.commit(0, COMMIT)
-    second = claimed(tmp_path)
-    for write in (lambda: first.write_plan(1, PLAN), lambda: first.commit(1, COMMIT)):
-        with pytest.raises(CheckpointError, match="another run has taken this checkpoint over, so this one ends"):
+    second.claim()
+    for write in (lambda: first.write_plan(1, PLAN), lambda: first.commit(1, COMMIT), first.check):
+        with pytest.raises(CheckpointError, match=f"lost the checkpoint to another one.* process {os.getpid()} on "):
             write()
     second.write_plan(1, PLAN)
     assert second.plans() == {1: PLAN}
+    assert second.last_commit() == (0, COMMIT)
+
+
+@pytest.mark.usefixtures("stands_still")
+@pytest.mark.parametrize("name", ["plans", "commits"])
+@pytest.mark.parametrize("begun", [False, True], ids=["before the next commit", "after it"])
+def test_what_a_run_writes_after_it_has_lost_the_checkpoint_does_not_count(tmp_path, monkeypatch, name, begun):
+    """It stands still between its check and the write, or right before it lists what to remove."""
+    first, second = (Journal(str(tmp_path), lease_secs=0.01) for _ in range(2))
+    first.claim()
+    first.commit(0, COMMIT)
+    mine = replace(PLAN, places=7), replace(COMMIT, acked=[(9, "mine")])
+
+    def write(filesystem, path, content):
+        monkeypatch.setattr(journal_module, "write_file", write_file)
+        second.claim()
+        if begun:
+            second.write_plan(1, mine[0])
+            second.commit(1, mine[1])
+        write_file(filesystem, path, content)
+
+    monkeypatch.setattr(journal_module, "write_file", write)
+    with pytest.raises(CheckpointError, match="lost the checkpoint to another one"):
+        first.write_plan(1, PLAN) if name == "plans" else first.commit(1, COMMIT)
+    later = Journal(str(tmp_path))
+    assert (tmp_path / name / "1-1").exists()
+    if begun:
+        assert later.last_commit() == (1, mine[1]) and later.plans() == {1: mine[0]}
+    else:
+        assert later.last_commit() == (0, COMMIT) and later.plans() == {}
+
+
+@pytest.mark.usefixtures("stands_still")
+def test_a_run_that_stood_still_in_its_commit_removes_nothing_of_the_next_one(tmp_path, monkeypatch):
+    first, second = (Journal(str(tmp_path), lease_secs=0.01) for _ in range(2))
+    first.claim()
+    first.write_plan(5, PLAN)
+
+    def check(self):
+        check_lease(self)
+        if self.epoch == 1 and (tmp_path / "commits" / "1-5").exists():  # the check after the write
+            monkeypatch.setattr(Lease, "check", check_lease)
+            second.claim()
+            second.write_plan(5, PLAN)
+            second.write_plan(1, PLAN)
+
+    check_lease = Lease.check
+    monkeypatch.setattr(Lease, "check", check)
+    first.commit(5, COMMIT)
+    assert second.last_commit() == (5, COMMIT)
+    assert second.plans() == {1: PLAN, 5: PLAN}
+
+
+def test_a_checkpoint_from_before_there_were_leases_goes_on(claimed, tmp_path):
+    journal = Journal(str(tmp_path))
+    (tmp_path / "commits" / "3.1").write_bytes(pickle.dumps((1, COMMIT)))
+    (tmp_path / "plans" / "4").write_bytes(pickle.dumps((1, PLAN)))
+    assert journal.last_commit() == (3, COMMIT)
+    journal = claimed(tmp_path)
+    assert journal.last_commit() == (3, COMMIT) and journal.plans() == {4: PLAN}
+    journal.commit(4, COMMIT)
+    assert sorted(path.name for path in (tmp_path / "commits").iterdir()) == ["1-3", "1-4"]
 
 
 def test_an_entry_is_known_by_its_task_and_its_id():

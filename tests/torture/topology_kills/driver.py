@@ -1,12 +1,13 @@
 """The driver process that gets killed: a word count as a stream, until it is drained.
 
-    python -m tests.torture.topology_kills.driver FOLDER MASTER [POINT NUMBER]
+    python -m tests.torture.topology_kills.driver FOLDER MASTER [POINT NUMBER SIGNAL]
 
-At the point named, when it is reached for that time, the process kills itself. Each point is told on stdout.
+At the point named, when it is reached for that time, the process sends itself the signal, and says so on stdout.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from acker.spark.topologies import journal
 from acker.spark.topologies.journal import Journal
 from acker.spark.topologies.micro_batches import MicroBatches
 from acker.spark.topologies.microbatch_job import MicroBatchJob
@@ -25,13 +27,17 @@ from tests.torture.output import say
 from tests.torture.topology_kills.account import CHECKPOINT
 from tests.torture.topology_kills.words import FOLDER, Lines, WordCount
 
+# Short, so that nobody waits long for a driver that stands still.
+LEASE_SECS: Final = 10.0
+
 # Point -> the method, and whether it is reached before or after it.
-POINTS: Final[dict[str, tuple[type[Any], str, bool]]] = {
+POINTS: Final[dict[str, tuple[Any, str, bool]]] = {
     "before the plan": (Journal, "write_plan", True),
     "planned": (Journal, "write_plan", False),
     "evaluated": (MicroBatchJob, "evaluate", False),
     "before the commit": (Journal, "commit", True),
     "committed": (Journal, "commit", False),
+    "before a write": (journal, "write_file", True),
     "told": (MicroBatches, "_tell", False),
     "before an ack is kept": (Lines, "ack", True),
     "after a dead letter was kept": (Lines, "dead_letter", False),
@@ -39,18 +45,19 @@ POINTS: Final[dict[str, tuple[type[Any], str, bool]]] = {
 
 
 class Death:
-    """Kills this process at a point."""
+    """Sends this process a signal at a point: SIGKILL, or SIGSTOP, after which it stands still until SIGCONT."""
 
-    def __init__(self, point: str | None, number: int) -> None:
+    def __init__(self, point: str | None, number: int, name: str) -> None:
         self._at = point, number
+        self._signal = signal.Signals[name]
         self._reached: Counter[str] = Counter()
 
     def reach(self, point: str) -> None:
         """Count a point; perhaps die there."""
         self._reached[point] += 1
         if self._at == (point, self._reached[point]):
-            say(f"killed: {point}")
-            os.kill(os.getpid(), signal.SIGKILL)
+            say(f"{self._signal.name}: {point}")
+            os.kill(os.getpid(), self._signal)
 
     def watch(self) -> None:
         """Put the points into the methods."""
@@ -95,8 +102,11 @@ def main(arguments: list[str]) -> None:
     """Run until all is drained."""
     folder, master = Path(arguments[0]), arguments[1]
     spark = session_of(folder, master)
-    point, number = (arguments[2], int(arguments[3])) if len(arguments) > 2 else (None, 0)
-    Death(point, number).watch()
+    point, number, name = (
+        (arguments[2], int(arguments[3]), arguments[4]) if len(arguments) > 2 else (None, 0, "SIGKILL")
+    )
+    Death(point, number, name).watch()
+    setattr(Journal, "__init__", functools.partialmethod(Journal.__init__, lease_secs=LEASE_SECS))  # noqa: B010
     say("runs")
     conf = {FOLDER: str(folder)}
     report = run(

@@ -33,7 +33,7 @@ class Program:
 
     @contextlib.contextmanager
     def start(self, *death: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Start a driver, which kills itself at a point and a number, if given; at the end nothing of it is left."""
+        """Start a driver, which sends itself a signal at a point and a number, if given; at the end it is gone."""
         command = [sys.executable, "-m", "tests.torture.topology_kills.driver", str(self._folder), self._master, *death]
         with self.log.open("ab") as log:
             driver = subprocess.Popen(
@@ -64,7 +64,7 @@ class Program:
 
     def dies(self, point: str, number: int, *, seconds: float = 300) -> None:
         """Run a driver that dies at a point."""
-        with self.start(point, str(number)) as driver:
+        with self.start(point, str(number), "SIGKILL") as driver:
             code = driver.wait(seconds)
         if code != -signal.SIGKILL:
             raise AccountError(f"it ended with {code}, not at {point!r}\n{self.last_words()}")

@@ -193,7 +193,7 @@ def _write(root: str, task: int, batch: int | str, content: bytes) -> str:
 
 def make_folder(filesystem: fs.FileSystem, path: str) -> None:
     """Make a folder of a checkpoint, if it is missing; see `write_file` for the error."""
-    with _telling(path):
+    with telling(path):
         filesystem.create_dir(path, recursive=True)
 
 
@@ -207,7 +207,7 @@ def write_file(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
     CheckpointError
         It cannot be written.
     """
-    with _telling(path):
+    with telling(path):
         if isinstance(filesystem, fs.LocalFileSystem):
             storage.write(path, [content])
             return
@@ -222,7 +222,7 @@ def write_file(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _telling(path: str) -> Iterator[None]:
+def telling(path: str) -> Iterator[None]:
     """Let an error say what was written: that of a full disk names no file."""
     try:
         yield
@@ -239,17 +239,15 @@ class StateCleaner:
     Parameters
     ----------
     root : str
-        The directory.
-    chains : mapping of int to StateChain
-        What is needed at the start. All other files are of micro-batches that did not end, and are removed.
+        The directory. The files that it has now are known: to be removed unless the first commit that is asked for
+        needs them. Those that another run writes from now on are not.
     """
 
-    def __init__(self, root: str, chains: Mapping[int, StateChain]) -> None:
+    def __init__(self, root: str) -> None:
         self._filesystem, self._base = locate(root)
         selector = fs.FileSelector(self._base, allow_not_found=True, recursive=True)
         found = [info.path for info in self._filesystem.get_file_info(selector) if info.is_file]
         self._known = {"/".join(path.rsplit("/", 2)[1:]) for path in found}
-        self.remove_unused(chains)
 
     def add(self, chains: Mapping[int, StateChain]) -> None:
         """Take note of files that an evaluation has written."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import pickle
 import re
-import uuid
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from pyarrow import fs
 
@@ -17,13 +17,15 @@ from acker.errors import CheckpointError, TopologyError
 from acker.observe.reasons import Reason
 from acker.spark.paths import locate
 from acker.spark.topologies.bolt_state import CUT_SHORT, StateChain, make_folder, write_file
+from acker.spark.topologies.lease import LEASE_SECS, Lease
 from acker.spark.topologies.mailbox import Letter
 
 # So many micro-batches are kept. The last one is needed; the others help to see what happened.
 _KEPT: Final = 3
 _FORMAT: Final = 1
-_OWNER: Final = "owner"
-_NAME: Final = re.compile(r"(\d+)(?:\.(\d+))?")
+_LEASES: Final = "leases"
+# A lease and a micro-batch, of which -1 stands for the time before the first one; and its commits after the first.
+_NAME: Final = re.compile(r"(?:(\d+)-)?(-?\d+)(?:\.(\d+))?")
 
 # Of a bolt with state: source and stream -> grouping; and its windows, in words.
 Shape = tuple[Mapping[tuple[str, str], str], str | None]
@@ -139,22 +141,29 @@ class BatchCommit:
 
 
 class _Version(NamedTuple):
-    """A file of the journal: of a micro-batch, whose commit may have been written again."""
+    """A file of the journal: of a lease and a micro-batch, whose commit may have been written again."""
 
+    epoch: int
     batch: int
     again: int = 0
 
     def __str__(self) -> str:
-        return f"{self.batch}.{self.again}" if self.again else str(self.batch)
+        name = f"{self.epoch}-{self.batch}" if self.epoch else str(self.batch)  # before there were leases
+        return f"{name}.{self.again}" if self.again else name
 
 
 class Journal:
     """Reads and writes the journal below a checkpoint.
 
+    A run begins by copying what it goes on from into files of its own lease, and from then on only those of the last
+    lease count. So it does not matter when the writes of an earlier run arrive.
+
     Parameters
     ----------
     root : str
         A directory, as a path or a URI.
+    lease_secs : float
+        After so long without a renewal another run may take the checkpoint over.
 
     Raises
     ------
@@ -162,46 +171,100 @@ class Journal:
         The directory holds the journal of another release.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, lease_secs: float = LEASE_SECS) -> None:
         self.root = root
         self._filesystem, self._base = locate(root)
         for name in ("plans", "commits"):
             make_folder(self._filesystem, f"{self._base}/{name}")
-        self._token = uuid.uuid4().hex.encode()
+        self._lease = Lease(self._filesystem, f"{self._base}/{_LEASES}", root, secs=lease_secs)
 
     def claim(self) -> None:
-        """Take the journal over: whatever other run has it may write no more."""
-        write_file(self._filesystem, f"{self._base}/{_OWNER}", self._token)
+        """Take the journal for this run, and keep it until it is released.
+
+        Raises
+        ------
+        CheckpointError
+            Another run has it.
+        """
+        self._lease.acquire()
+        try:
+            self._adopt()
+        except BaseException:
+            self.release()
+            raise
+        self._lease.keep()
+
+    def release(self) -> None:
+        """Leave the journal to the next run."""
+        self._lease.release()
+
+    def check(self) -> None:
+        """Check that this run still has the journal.
+
+        Raises
+        ------
+        CheckpointError
+            Another run has taken it over.
+        """
+        self._lease.check()
+
+    @property
+    def lost(self) -> CheckpointError | None:
+        """Why this run has no longer the journal, once it is known; it is looked for every few seconds."""
+        return self._lease.lost
+
+    def _adopt(self) -> None:
+        """Copy the last commit, and before it the plans: what the last lease has is whole if it has a commit."""
+        version, commit = self._last_commit()
+        for plan, content in self._plans().items():
+            self._write("plans", plan._replace(epoch=self._lease.epoch), content)
+        self._write("commits", _Version(self._lease.epoch, version.batch), commit)
 
     def last_commit(self) -> tuple[int, BatchCommit]:
         """Return the number of the last micro-batch that was committed, and how it ended; -1 before the first."""
+        version, commit = self._last_commit()
+        return version.batch, commit
+
+    def _last_commit(self) -> tuple[_Version, BatchCommit]:
         for version in reversed(self._versions("commits")):
             commit = self._read("commits", version)
             if commit is not None:
-                return version.batch, commit
-        return -1, BatchCommit()
+                return version, commit
+        return _Version(0, -1), BatchCommit()
 
     def plans(self) -> dict[int, BatchPlan]:
         """Return what micro-batches process, of the last ones."""
-        plans = {version.batch: self._read("plans", version) for version in self._versions("plans")}
-        return {batch: plan for batch, plan in plans.items() if plan is not None}
+        return {version.batch: plan for version, plan in self._plans().items()}
+
+    def _plans(self) -> dict[_Version, BatchPlan]:
+        epoch = self._last_commit()[0].epoch
+        plans = {}
+        for version in self._versions("plans"):
+            with contextlib.suppress(FileNotFoundError):  # the run before this one may be removing old ones
+                if version.epoch == epoch and (plan := self._read("plans", version)) is not None:
+                    plans[version] = plan
+        return plans
 
     def write_plan(self, batch: int, plan: BatchPlan) -> None:
         """Write and sync what a micro-batch processes."""
-        self._write("plans", _Version(batch), plan)
+        self._write("plans", _Version(self._lease.epoch, batch), plan)
 
     def commit(self, batch: int, commit: BatchCommit) -> None:
         """Write and sync how a micro-batch ended, and remove what nobody needs any more.
 
         A second commit of a micro-batch has a name of its own, so that the first one remains until it is whole.
         """
+        epoch = self._lease.epoch
         before = self._versions("commits")
-        newest = _Version(batch, 1 + max((each.again for each in before if each.batch == batch), default=-1))
+        again = max((each.again for each in before if each[:2] == (epoch, batch)), default=-1)
+        newest = _Version(epoch, batch, 1 + again)
         self._write("commits", newest, commit)
         for name in ("plans", "commits"):
             for version in self._versions(name):
-                if version.batch <= batch - _KEPT or (
-                    name == "commits" and version.batch == batch and version < newest
+                is_replaced = name == "commits" and version[:2] == newest[:2] and version < newest
+                # Not what a later run has written, should this one have stood still since.
+                if version.epoch < epoch or (
+                    version.epoch == epoch and (version.batch <= batch - _KEPT or is_replaced)
                 ):
                     self._filesystem.delete_file(f"{self._base}/{name}/{version}")
 
@@ -209,7 +272,9 @@ class Journal:
         """Return the files, the oldest first."""
         found = self._filesystem.get_file_info(fs.FileSelector(f"{self._base}/{name}"))
         named = (_NAME.fullmatch(each.base_name) for each in found)
-        return sorted(_Version(int(match[1]), int(match[2] or 0)) for match in named if match is not None)
+        return sorted(
+            _Version(int(match[1] or 0), int(match[2]), int(match[3] or 0)) for match in named if match is not None
+        )
 
     def _read(self, name: str, version: _Version) -> Any:
         """Return what a file holds; None if a crash, where files are not written at once, has left a part of it."""
@@ -228,11 +293,7 @@ class Journal:
         return content
 
     def _write(self, name: str, version: _Version, content: Any) -> None:
-        with self._filesystem.open_input_stream(f"{self._base}/{_OWNER}") as stream:
-            if stream.read() != self._token:
-                raise CheckpointError(
-                    f"{self.root}: another run has taken this checkpoint over, so this one ends; let one run use it"
-                )
+        self._lease.check()
         try:
             pickled = pickle.dumps((_FORMAT, content), 5)
         except Exception as fault:
@@ -242,6 +303,8 @@ class Journal:
                 " spout whose source delivers again what was not acked"
             ) from fault
         write_file(self._filesystem, f"{self._base}/{name}/{version}", pickled)
+        # A run that takes the checkpoint over after this has read the file; one that did so before may not have.
+        self._lease.check()
 
 
 class MemoryJournal:
@@ -258,8 +321,16 @@ class MemoryJournal:
         """Return nothing: nothing is left of an earlier run."""
         return {}
 
+    lost: ClassVar[None] = None
+
     def claim(self) -> None:
         """Do nothing: no other run has this journal."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    def check(self) -> None:
+        """Do nothing."""
 
     def write_plan(self, batch: int, plan: BatchPlan) -> None:
         """Do nothing."""

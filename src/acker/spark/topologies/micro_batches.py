@@ -79,15 +79,14 @@ class MicroBatches:
         self._journal = journal
         self._seed = run_seed
         self._tag = f"acker-{run_seed.hex()}"
+        # Before the claim: what a run writes that takes over from this one is not for this one to remove.
+        self._files = StateCleaner(plan.state_root)
         journal.claim()
-        self.last, before = journal.last_commit()
-        self._commit = move_commit(before, plan.graph)
-        # What an earlier run has planned, and did not commit.
-        plans = journal.plans()
-        self._plans = {number: each for number, each in plans.items() if number > self.last}
-        self._plans_before = [each for number, each in plans.items() if number <= self.last]
-        check_plans(self._plans, plan.graph, plan.plan)
-        self._files = StateCleaner(plan.state_root, self._commit.chains)
+        try:
+            self._restore()
+        except BaseException:
+            journal.release()
+            raise
         self._lock = threading.Lock()
         self.tuples: SpoutTuples | None = None
         self._warned: set[str] = set()
@@ -97,6 +96,27 @@ class MicroBatches:
         self.traces = 0
         self.fault: BaseException | None = None
         self.running: RunningBatch | None = None
+
+    def _restore(self) -> None:
+        """Read what earlier runs have left."""
+        plan = self._plan
+        self.last, before = self._journal.last_commit()
+        self._commit = move_commit(before, plan.graph)
+        # What an earlier run has planned, and did not commit.
+        plans = self._journal.plans()
+        self._plans = {number: each for number, each in plans.items() if number > self.last}
+        self._plans_before = [each for number, each in plans.items() if number <= self.last]
+        check_plans(self._plans, plan.graph, plan.plan)
+        self._files.remove_unused(self._commit.chains)
+
+    @property
+    def lost(self) -> CheckpointError | None:
+        """Why another run has the checkpoint now, once it is known."""
+        return self._journal.lost
+
+    def release(self) -> None:
+        """Leave the checkpoint to the next run."""
+        self._journal.release()
 
     def attach(self, executors: DriverExecutors) -> None:
         """Take the executors of a start, and give the spouts what the checkpoint kept for them."""
@@ -137,11 +157,12 @@ class MicroBatches:
         by_root: dict[int, list[Tuple]] = {}
         tuples, began = 0, time.monotonic()
         try:
+            self._journal.check()
             planned = self._plans.get(batch)
             if planned is None:
                 chunks, tuples = spark.take()
                 by_root = tuples_by_root(chunks)
-                planned = self._make_plan(chunks, by_root)
+                planned = _make_plan(self._plan, self._tuples, chunks, by_root)
                 if not planned.letters and not frames and not planned.ticks:
                     self._save()
                     return False
@@ -204,27 +225,6 @@ class MicroBatches:
         if {entry.key for entry in entries} != {entry.key for entry in before.entries} or acked != before.acked:
             self._commit = replace(before, entries=entries, acked=acked)
             self._journal.commit(self.last, self._commit)
-
-    def _make_plan(self, chunks: Sequence[Chunk], by_root: Mapping[int, list[Tuple]]) -> BatchPlan:
-        """Return the tuples as letters, with their trees."""
-        plan, graph = self._plan.plan, self._plan.graph
-        by_place: dict[tuple[int, int], list[Chunk]] = {}
-        for task, tuples in chunks:
-            stage = plan.stage_of[graph.component_of(task)]
-            by_place.setdefault((stage, task % self._plan.places), []).append((task, tuples))
-        tracks: dict[int, int] = dict.fromkeys(by_root, 0)
-        for root_id, of_root in by_root.items():
-            for tup in of_root:
-                tracks[root_id] ^= (tup._ids or {})[root_id]
-        keys = placements(self._plan.places).tolist()
-        letters = [
-            Letter(keys[place], stage, -1, seq, encode_tuples(parts))
-            for seq, ((stage, place), parts) in enumerate(sorted(by_place.items()))
-        ]
-        entries, borrowed = self._tuples.entries(by_root)
-        ticks, layout = self._executors.spark.due_ticks(), layout_of(graph, plan)
-        places, time_ns = self._plan.places, time.time_ns()
-        return BatchPlan(letters, tracks, entries, ticks, borrowed, layout=layout, places=places, time_ns=time_ns)
 
     def _evaluate(
         self, batch: int, planned: BatchPlan, frames: Mapping[str, FrameRows]
@@ -346,6 +346,30 @@ class MicroBatches:
             if task_id not in result.acked_ids:
                 tasks[task_id].collector.acked += count
         spark.settling.ack_sender.send()
+
+
+def _make_plan(
+    shared: MicroBatchPlan, tuples: SpoutTuples, chunks: Sequence[Chunk], by_root: Mapping[int, list[Tuple]]
+) -> BatchPlan:
+    """Return the tuples as letters, with their trees."""
+    plan, graph = shared.plan, shared.graph
+    by_place: dict[tuple[int, int], list[Chunk]] = {}
+    for task, of_task in chunks:
+        stage = plan.stage_of[graph.component_of(task)]
+        by_place.setdefault((stage, task % shared.places), []).append((task, of_task))
+    tracks: dict[int, int] = dict.fromkeys(by_root, 0)
+    for root_id, of_root in by_root.items():
+        for tup in of_root:
+            tracks[root_id] ^= (tup._ids or {})[root_id]
+    keys = placements(shared.places).tolist()
+    letters = [
+        Letter(keys[place], stage, -1, seq, encode_tuples(parts))
+        for seq, ((stage, place), parts) in enumerate(sorted(by_place.items()))
+    ]
+    entries, borrowed = tuples.entries(by_root)
+    ticks, layout = tuples.executors.spark.due_ticks(), layout_of(graph, plan)
+    time_ns = time.time_ns()
+    return BatchPlan(letters, tracks, entries, ticks, borrowed, layout=layout, places=shared.places, time_ns=time_ns)
 
 
 def _failed_rows(trees: Sequence[FailedTree], frames: Mapping[str, FrameRows], graph: Graph) -> list[JournalEntry]:

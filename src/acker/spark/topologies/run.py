@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from acker.errors import ArgumentValueError, CheckpointError, SessionError
@@ -90,12 +91,12 @@ def run(
     session = _session(spark)
     options: dict[str, Any] = {"hooks": hooks, "environment": environment, "state": state, "ui": ui}
     runtime = SparkRuntime(topology, conf, session, checkpoint=checkpoint, **options)
-    with stop_on_signals(runtime):
-        try:
-            run_until(runtime, until, checkpoint, trigger)
-        finally:
-            runtime.stop()
-            runtime.cancel_jobs()
+    with ExitStack() as ends:
+        ends.callback(runtime.release)
+        ends.enter_context(stop_on_signals(runtime))
+        ends.callback(runtime.cancel_jobs)
+        ends.callback(runtime.stop)
+        run_until(runtime, until, checkpoint, trigger)
     if runtime.error is not None:
         raise runtime.error
     return runtime.report()
@@ -170,18 +171,22 @@ def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str
     runtime.raise_error()
     query = _start_query(runtime, checkpoint, trigger)
     lifecycle = runtime.lifecycle
+
+    def goes_on() -> bool:
+        return bool(query.isActive) and runtime.batches.lost is None
+
     try:
-        while query.isActive and not lifecycle.reached.is_set() and not lifecycle.over.is_set():
+        while goes_on() and not lifecycle.reached.is_set() and not lifecycle.over.is_set():
             lifecycle.reached.wait(_LOOK_SECS)
         if lifecycle.reached.is_set():
             lifecycle.outcome = lifecycle.outcome_of(parsed)
         lifecycle.stop()
         # What is open ends by micro-batches, as long as the query makes any.
-        while query.isActive and not lifecycle.over.wait(_LOOK_SECS):
+        while goes_on() and not lifecycle.over.wait(_LOOK_SECS):
             pass
-        if not query.isActive:
+        if not goes_on():
             runtime.abort()
-            fault = runtime.batches.fault or query.exception()
+            fault = runtime.batches.fault or runtime.batches.lost or query.exception()
             if fault is not None:
                 lifecycle.error, lifecycle.outcome = fault, "failed"
                 raise fault

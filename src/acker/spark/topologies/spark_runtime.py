@@ -98,7 +98,11 @@ class SparkRuntime(LocalRuntime):
         journal = MemoryJournal() if checkpoint is None else Journal(checkpoint)
         self.batches = MicroBatches(spark, base, journal, os.urandom(16))
         if self.batches.last < 0:
-            self._begin_with(self._states.restored(), f"{state_root}/state")
+            try:
+                self._begin_with(self._states.restored(), f"{state_root}/state")
+            except BaseException:
+                self.release()
+                raise
         self._states.read_elsewhere = self._read_state
         # What the first micro-batch of a batch job reads.
         self._frames: dict[str, FrameRows] = {}
@@ -222,6 +226,10 @@ class SparkRuntime(LocalRuntime):
             thread = self.executors.spark.thread
             if thread is not None:
                 thread.join(_JOIN_SECS)
+
+    def release(self) -> None:
+        """Leave the checkpoint to the next run; call it at the end of the run."""
+        self.batches.release()
 
     def end_frames(self) -> None:
         """Declare that the DataFrames have no further rows."""
