@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from acker._engine.protocol import COUNTERS, Stats
-from acker.observe.stats import LatencyRecorder, RuntimeStats, TaskStats
+from acker.observe.latencies import LatencyRecorder
+from acker.observe.stats import RuntimeStats, TaskStats
 
 
 def latency_snapshot(*latencies_ns: int):

@@ -17,8 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from acker.local.otel import instrument
 from acker.local.prometheus import RuntimeCollector, serve
+from acker.observe.latencies import Histogram
 from acker.observe.metric_names import METRICS, metric_points, prometheus_name
-from acker.observe.stats import Histogram, RuntimeStats
+from acker.observe.stats import RuntimeStats
 
 LINES = {"topology": "WordCount", "component": "lines", "kind": "spout", "task": "1"}
 SPLIT = {"topology": "WordCount", "component": "split", "kind": "bolt", "task": "2"}

@@ -18,9 +18,10 @@ from acker.errors import exception_text
 from acker.observe.failures import DeadLetter, Failure, FailureLog, shortened, shown_values
 from acker.observe.headline import Situation, headline
 from acker.observe.holders import Holder
+from acker.observe.latencies import milliseconds
 from acker.observe.rates import Reading, RecentFigures
 from acker.observe.readings import ROWS_MAX, chart, common_reasons, failure_row, letter_row
-from acker.observe.stats import RuntimeStats, TaskStats, milliseconds
+from acker.observe.stats import RuntimeStats, TaskStats
 from acker.ui.actions import set_log_level
 from acker.ui.source import Action, ActionError
 

@@ -19,7 +19,7 @@ from acker.errors import ArgumentValueError
 from acker.observe.backoff import backoff
 from acker.observe.failures import FailureLog
 from acker.observe.reasons import Reason, ReasonKind
-from acker.observe.stats import LatencyRecorder
+from acker.observe.latencies import LatencyRecorder
 
 # Failures that are not the message's fault: it goes back to the broker, and its owner stops.
 # The most deliveries of one poll, so that acks never wait for long.

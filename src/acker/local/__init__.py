@@ -15,8 +15,9 @@ from acker.local.observe.notebook import watch
 from acker.local.run import run
 from acker.local.runtime import LocalRuntime
 from acker.local.states import read_state
+from acker.observe.latencies import Histogram
 from acker.observe.metric_names import HasStats, metric_points
-from acker.observe.stats import Abandoned, ComponentStats, Histogram, RunReport, RuntimeStats, TaskStats
+from acker.observe.stats import Abandoned, ComponentStats, RunReport, RuntimeStats, TaskStats
 
 __all__ = [
     "Abandoned",

@@ -25,8 +25,8 @@ from acker.local.observe.hooks import Hook, check_hook
 from acker.local.observe.sampling import Sampler
 from acker.local.queues import Outbox
 from acker.observe.failures import FailureLog
+from acker.observe.latencies import LatencyRecorder
 from acker.observe.reasons import Reason, ReasonKind
-from acker.observe.stats import LatencyRecorder
 from acker.topology.methods import refuse_unrun
 from acker.topology.replays import ReplayEntry
 from acker.topology.tuples import Tuple, row_of

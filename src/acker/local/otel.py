@@ -10,8 +10,9 @@ from typing import Any, Final, Self
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
 
 from acker import __version__
+from acker.observe.latencies import Histogram
 from acker.observe.metric_names import METRICS, HasStats, MetricSpec, Point
-from acker.observe.stats import Histogram, RuntimeStats
+from acker.observe.stats import RuntimeStats
 
 # OpenTelemetry has no instrument that takes a whole histogram, so these quantiles are observed instead.
 QUANTILES: Final = (0.5, 0.9, 0.99)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from acker._engine.protocol import COUNTERS
-from acker.observe.stats import Histogram, RuntimeStats, TaskStats
+from acker.observe.latencies import Histogram
+from acker.observe.stats import RuntimeStats, TaskStats
 
 Attributes = dict[str, str]
 

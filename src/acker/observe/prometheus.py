@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from acker.observe.latencies import Histogram
 from acker.observe.metric_names import METRICS, HasStats, MetricSpec, Point, prometheus_name
-from acker.observe.stats import Histogram
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from acker.observe.stats import Histogram
+from acker.observe.latencies import Histogram
 
 _NS_PER_SEC = 1_000_000_000
 

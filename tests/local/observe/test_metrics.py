@@ -11,15 +11,8 @@ from dataclasses import replace
 import pytest
 
 from acker._engine.protocol import COUNTERS, Stats
-from acker.observe.stats import (
-    LATENCY_BOUNDS_NS,
-    Abandoned,
-    Histogram,
-    LatencyRecorder,
-    RunReport,
-    RuntimeStats,
-    TaskStats,
-)
+from acker.observe.latencies import LATENCY_BOUNDS_NS, Histogram, LatencyRecorder
+from acker.observe.stats import Abandoned, RunReport, RuntimeStats, TaskStats
 
 
 def recorded(*latencies_ns: int) -> Histogram:

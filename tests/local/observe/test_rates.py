@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from acker.observe.latencies import Histogram, LatencyRecorder
 from acker.observe.rates import Reading, RecentFigures, difference
-from acker.observe.stats import Histogram, LatencyRecorder
 
 SECOND = 1_000_000_000
 

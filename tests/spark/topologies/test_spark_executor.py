@@ -1,6 +1,6 @@
 """The figures of a topology on Spark, as the driver adds them up."""
 
-from acker.observe.stats import LATENCY_BOUNDS_NS, LatencyRecorder
+from acker.observe.latencies import LATENCY_BOUNDS_NS, LatencyRecorder
 from acker.spark.topologies.spark_executor import SummedLatencies
 
 

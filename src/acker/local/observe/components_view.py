@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from acker.local.wiring import ExecutorSet
+from acker.observe.latencies import Histogram, milliseconds
 from acker.observe.rates import Reading, RecentFigures
 from acker.observe.readings import chart, rounded
-from acker.observe.stats import ComponentStats, Histogram, RuntimeStats, TaskStats, milliseconds
+from acker.observe.stats import ComponentStats, RuntimeStats, TaskStats
 from acker.topology.graph import Graph
 
 # The totals that the page shows, which are those of `RuntimeStats.totals`.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from acker.observe.stats import ComponentStats, Histogram, RuntimeStats
+from acker.observe.latencies import Histogram
+from acker.observe.stats import ComponentStats, RuntimeStats
 
 
 class Row(NamedTuple):

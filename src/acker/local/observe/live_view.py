@@ -17,9 +17,10 @@ from acker.local.wiring import ExecutorSet
 from acker.observe.failures import DeadLetter, Failure, FailureLog, shown_id, shown_values
 from acker.observe.headline import Situation, headline
 from acker.observe.holders import Holder, SeenHolders
+from acker.observe.latencies import milliseconds
 from acker.observe.readings import ROWS_MAX, common_reasons, failure_row, holder_rows, letter_row
 from acker.observe.reasons import ReasonKind
-from acker.observe.stats import RuntimeStats, milliseconds
+from acker.observe.stats import RuntimeStats
 from acker.ui.source import Action
 
 _NS_PER_MS: Final = 1_000_000

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from acker import __version__
 from acker.local.observe.figures import losses, quantity, rate
-from acker.observe.stats import ComponentStats, Histogram, RunReport, milliseconds
+from acker.observe.latencies import Histogram, milliseconds
+from acker.observe.stats import ComponentStats, RunReport
 from acker.topology.graph import Graph, Subscription
 
 OUTCOMES: Final = {

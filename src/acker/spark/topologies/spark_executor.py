@@ -15,7 +15,7 @@ from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
 from acker.local.queues import TupleQueue
 from acker.local.wiring import ExecutorSet, RuntimeParts
-from acker.observe.stats import LATENCY_BOUNDS_NS, LatencyRecorder
+from acker.observe.latencies import LATENCY_BOUNDS_NS, LatencyRecorder
 from acker.spark.topologies.outcome_feed import OutcomeFeed
 from acker.spark.topologies.tuple_blocks import Chunk
 from acker.topology.graph import Node, Subscription
