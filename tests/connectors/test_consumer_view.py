@@ -118,4 +118,4 @@ def test_without_the_option_nothing_is_recorded(broker) -> None:
     broker.publish([b"one"])
     with consumer_of(broker, ui=None) as consumer:
         next(iter(consumer)).fail("no")
-    assert consumer.page is None and consumer._intake.settlement.failures is None
+    assert consumer.page is None and consumer._store.failures is None

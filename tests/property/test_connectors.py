@@ -157,7 +157,7 @@ class Run:
             for end in ends:
                 end.result(60)
         assert consumer.stats().state == "stopped" and len(consumer) == 0
-        assert consumer._intake._signal.qsize() <= 4
+        assert consumer._io._signal.qsize() <= 4
 
     def check(self):
         assert self.account.early == []
@@ -181,8 +181,8 @@ faults = st.lists(st.tuples(st.sampled_from(METHODS), st.integers(1, 30), st.boo
 @pytest.fixture(autouse=True, scope="module")
 def _soon():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acker.connectors.intake._RECONNECT_SECS", 0.002)
-        patch.setattr("acker.connectors.intake._RECONNECT_SECS_MAX", 0.01)
+        patch.setattr("acker.connectors.io_thread._RECONNECT_SECS", 0.002)
+        patch.setattr("acker.connectors.io_thread._RECONNECT_SECS_MAX", 0.01)
         patch.setattr("acker.connectors.dead_letters._BACKOFF_SECS", 0.002)
         patch.setattr("acker.connectors.dead_letters._BACKOFF_SECS_MAX", 0.01)
         patch.setattr(logging.getLogger("acker.connectors"), "disabled", True)

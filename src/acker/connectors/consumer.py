@@ -10,24 +10,28 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from acker._engine.ids import IdGenerator
 from acker.connectors.attempts import Attempt
 from acker.connectors.handles import ConsumedMessage, MessageTree, Row, describe, track_row
-from acker.connectors.intake import Intake
+from acker.connectors.io_thread import IoThread
+from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessages, describe_open
-from acker.connectors.options import IntakeOptions, check_secs
+from acker.connectors.options import MessageOptions, check_secs
 from acker.connectors.publisher import Publisher
 from acker.connectors.source import Source
-from acker.connectors.trees import MessageTrees, task_stats
+from acker.connectors.trees import MessageTrees
 from acker.errors import ArgumentTypeError, ForkedError
 from acker.observe.failures import FailureLog
-from acker.observe.stats import RuntimeState, RuntimeStats
+from acker.observe.stats import RuntimeState, RuntimeStats, TaskStats
 
 if TYPE_CHECKING:
     from acker.ui.options import LivePage, PageChoice
     from acker.ui.server import LiveServer
+
+_SPOUT_TASK: Final = 1
+_ACKER_TASK: Final = 2
 
 
 class Consumer:
@@ -114,7 +118,7 @@ class Consumer:
         if decode is not None and not callable(decode):
             raise ArgumentTypeError(f"decode: expected a callable, got {decode!r}")
         check_secs("timeout_secs", timeout_secs, above_zero=True)
-        options = IntakeOptions(
+        options = MessageOptions(
             open_max, attempts_max, backoff_secs, backoff_secs_max, dead_letters, drain_secs, deliveries_max
         )
         self.name = source.name if name is None else name
@@ -123,16 +127,26 @@ class Consumer:
         self._decode = decode
         self.process = os.getpid()
         self._ids = IdGenerator()
-        self._trees = MessageTrees(self.name, timeout_secs, self.logger, self.stats)
-        self._intake = self._trees.intake = Intake(source, options, self.logger, self._trees.turn, self._trees.over)
+        self._page_options = None if ui is None else _page_options(ui)
+        self._store = MessageStore(
+            source.name,
+            options,
+            self.logger,
+            redelivers=source.redelivers,
+            on_over=self._end_tree,
+            failures=None if self._page_options is None else FailureLog(),
+        )
+        self._trees = MessageTrees(self.name, timeout_secs, self.logger, self._store)
+        self._io = IoThread(source, self._store, options, self.logger, self._trees.turn)
+        self._source = source
+        self._options = options
         # Callable by every handle without a further look-up.
         self.next_id = self._ids.next
-        self.post: Callable[[Row], None] = self._intake.post
-        self.post_quietly: Callable[[Row], None] = self._intake.post_quietly
-        self.post_unlocked: Callable[[Row], None] = self._intake.post_unlocked
-        self.break_off = self._intake.break_off
+        self.post: Callable[[Row], None] = self._io.post
+        self.post_quietly: Callable[[Row], None] = self._io.post_quietly
+        self.post_unlocked: Callable[[Row], None] = self._io.post_unlocked
+        self.break_off = self._io.break_off
         self.page: LiveServer | None = None
-        self._page_options = None if ui is None else _page_options(ui)
         self._timeout_secs = timeout_secs
         self._started: float | None = None
         self._starting = threading.Lock()
@@ -153,7 +167,7 @@ class Consumer:
     def _start(self) -> None:
         if self._started is None and self._page_options is not None:
             self.page = self._open_page(self._page_options)
-        self._intake.start()
+        self._io.start()
         self._started = time.monotonic()
 
     def _open_page(self, options: LivePage) -> LiveServer:
@@ -161,8 +175,7 @@ class Consumer:
         from acker.connectors.consumer_view import ConsumerView
         from acker.ui.opening import open_page
 
-        failures = self._intake.settlement.failures = FailureLog()
-        arguments = (self.name, self._intake, self.stats, self.post, self._timeout_secs, failures)
+        arguments = (self.name, self._store, self._options, self.stats, self.post, self._timeout_secs)
         return open_page(ConsumerView(*arguments, values=options.values), options)
 
     def _ensure_started(self) -> None:
@@ -178,7 +191,7 @@ class Consumer:
     def stop(self) -> None:
         """Take no new messages: iterations end. Signal handlers may call it."""
         self._refuse_fork()  # a handler that a forked process inherits must not keep that one from its end
-        self._intake.stop()
+        self._io.stop()
 
     def close(self) -> None:
         """Stop, wait until open messages are done or `drain_secs` are over, and disconnect.
@@ -190,8 +203,8 @@ class Consumer:
         with self._starting:  # else a start on another thread could be missed
             is_started = self._started is not None
         if is_started:
-            self._intake.stop()
-            self._intake.join()
+            self._io.stop()
+            self._io.join()
         if self.page is not None:
             self.page.close()
 
@@ -229,7 +242,7 @@ class Consumer:
         """
         self._ensure_started()
         frame = sys._getframe(1)
-        while (attempt := self._intake.take()) is not None:
+        while (attempt := self._store.take()) is not None:
             self._refuse_fork()
             message = self._message(attempt, (frame.f_code, frame.f_lasti))
             if message is not None:
@@ -249,12 +262,12 @@ class Consumer:
         def tell_loop() -> None:
             loop.call_soon_threadsafe(arrived.set)
 
-        end_listening = self._intake.attempts.listen(tell_loop)
+        end_listening = self._store.listen(tell_loop)
         try:
             while True:
                 arrived.clear()
                 try:
-                    attempt = self._intake.take(0)
+                    attempt = self._store.take(0)
                 except queue.Empty:
                     await arrived.wait()
                     continue
@@ -290,18 +303,21 @@ class Consumer:
                 return None
         return message
 
+    def _end_tree(self, attempt: Attempt) -> None:
+        self._trees.over(attempt)
+
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Return how many messages are in this process and not settled."""
-        return len(self._intake.attempts)
+        return len(self._store)
 
     def __bool__(self) -> bool:
         return True
 
     def oldest(self, most: int = 10) -> OpenMessages:
         """Return the messages that are open longest, the oldest first; a notebook shows them as a table."""
-        return describe_open(self._intake.attempts.oldest(most))
+        return describe_open(self._store.oldest(most))
 
     def stats(self) -> RuntimeStats:
         """Return the figures of this moment, in the form that topologies have.
@@ -311,24 +327,55 @@ class Consumer:
         "lost_handles" and "undecodable".
         """
         uptime_secs = 0.0 if self._started is None else time.monotonic() - self._started
-        user = {"lost_handles": self._trees.lost, "undecodable": self._trees.undecodable}
         return RuntimeStats(
             topology=self.name,
             state=self._state,
             uptime_secs=uptime_secs,
-            tasks=(task_stats(self._intake, user), self._trees.task_stats()),
+            tasks=(self._spout_stats(), self._acker_stats()),
         )
+
+    def _spout_stats(self) -> TaskStats:
+        counts = self._store.counts
+        oldest = self._store.oldest(1)
+        user = {name: getattr(counts, name) for name in ("delivered", "retried", "released")}
+        return TaskStats(
+            component=self._source.name,
+            kind="spout",
+            task=_SPOUT_TASK,
+            executor=f"acker {self._source.name}",
+            executed=self._io.polls,
+            acked=counts.acked,
+            failed=counts.failed,
+            timed_out=counts.timed_out,
+            late=counts.late,
+            dead_letters=counts.dead_letters,
+            pending=len(self._store),
+            oldest_age_ms=(time.monotonic_ns() - oldest[0].since_ns) // 1_000_000 if oldest else None,
+            complete_latency=self._store.latency.snapshot(),
+            user={
+                **user,
+                "revoked": counts.revoked + self._source.late_acks,
+                "reconnects": self._io.reconnects,
+                "lost_handles": self._trees.lost,
+                "undecodable": self._trees.undecodable,
+            },
+        )
+
+    def _acker_stats(self) -> TaskStats:
+        executor = f"acker {self._source.name}"
+        acker = self._trees.acker_stats()
+        return TaskStats(component="acker", kind="acker", task=_ACKER_TASK, executor=executor, acker=acker)
 
     @property
     def _state(self) -> RuntimeState:
         if self._started is None:
             return "new"
-        if not self._intake.is_alive:
+        if not self._io.is_alive:
             return "stopped"
-        return "draining" if self._intake.is_stopping else "running"
+        return "draining" if self._io.is_stopping else "running"
 
     def __repr__(self) -> str:
-        return f"<Consumer of {self._intake.source.name}, {self._state}, {len(self)} messages>"
+        return f"<Consumer of {self._source.name}, {self._state}, {len(self)} messages>"
 
     def _repr_html_(self) -> str:
         from html import escape

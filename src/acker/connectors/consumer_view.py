@@ -11,11 +11,11 @@ from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
 from acker.connectors.dead_letters import why_no_replay
 from acker.connectors.handles import MessageTree, Row
-from acker.connectors.intake import Intake
+from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import describe_open
-from acker.connectors.options import BROKER
+from acker.connectors.options import BROKER, MessageOptions
 from acker.errors import exception_text
-from acker.observe.failures import DeadLetter, Failure, FailureLog, shortened, shown_values
+from acker.observe.failures import DeadLetter, Failure, shortened, shown_values
 from acker.observe.headline import Situation, headline
 from acker.observe.holders import Holder
 from acker.observe.latencies import milliseconds
@@ -35,14 +35,14 @@ class ConsumerView:
     Parameters
     ----------
     name : str
-    intake : Intake
+    store : MessageStore
+        It also records failures and dead letters.
+    options : MessageOptions
     stats : callable
         Returns the figures of this moment.
     post : callable
         Sends a row to the acker.
     timeout_secs : float
-    failures : FailureLog
-        What the intake records.
     values : bool
         Whether bodies of dead letters are shown.
     """
@@ -50,29 +50,25 @@ class ConsumerView:
     def __init__(
         self,
         name: str,
-        intake: Intake,
+        store: MessageStore,
+        options: MessageOptions,
         stats: Callable[[], RuntimeStats],
         post: Callable[[Row], None],
         timeout_secs: float,
-        failures: FailureLog,
         *,
         values: bool,
     ) -> None:
         self.name = name
         self.actions: Mapping[str, Action] = {"fail": self._fail, "log-level": set_log_level}
         self.stats = stats
-        self._intake = intake
+        assert store.failures is not None  # since there is a page
+        self._store = store
+        self._options = options
         self._post = post
         self._timeout_ms = round(1000 * timeout_secs)
-        self._failures = failures
+        self._failures = store.failures
         self._values = values
         self._recent = RecentFigures()
-        intake.settlement.on_dead_letter = self._record_dead_letter
-
-    def _record_dead_letter(self, attempt: Attempt) -> None:
-        source, delivery = self._intake.source.name, attempt.delivery
-        assert attempt.reason is not None
-        self._failures.record_dead_letter(source, 1, delivery.key, delivery.value, attempt.reason)
 
     def metrics(self) -> bytes:
         """Return the figures in Prometheus's text format."""
@@ -85,7 +81,7 @@ class ConsumerView:
         stats = self.stats()
         row = stats.tasks[0]
         self._recent.take(self._reading(row))
-        attempts = self._intake.attempts.oldest()
+        attempts = self._store.oldest()
         rows = [self._row_of(attempt) for attempt in attempts[:ROWS_MAX]]
         limit_ns = time.monotonic_ns() - self._timeout_ms * 1_000_000 // 2
         stuck = sum(attempt.since_ns <= limit_ns for attempt in attempts)
@@ -124,7 +120,7 @@ class ConsumerView:
     def _situation(
         self, stats: RuntimeStats, stuck: int, rows: list[dict[str, Any]], failures: list[Failure]
     ) -> Situation:
-        recent, error = self._recent, self._intake.error
+        recent, error = self._recent, self._store.error
         holders = [Holder(each["component"], 0, "held") for each in rows[0]["holders"]] if rows else []
         return Situation(
             state=stats.state,
@@ -156,7 +152,7 @@ class ConsumerView:
         ]
 
     def _graph(self, row: TaskStats) -> dict[str, Any]:
-        options, recent = self._intake.options, self._recent
+        options, recent = self._options, self._recent
         delivered = recent.rate("delivered")
         source = {"kind": "spout", "tasks": 1, "emitted": row.user["delivered"], "pending": row.pending}
         here = {
@@ -170,10 +166,10 @@ class ConsumerView:
             "queue": row.pending,
             "queue_capacity": options.open_max,
         }
-        nodes = [{"name": self._intake.source.name, "rate": delivered, **source}, here]
-        edges = [_edge(self._intake.source.name, "this process", "deliveries", delivered)]
+        nodes = [{"name": self._store.name, "rate": delivered, **source}, here]
+        edges = [_edge(self._store.name, "this process", "deliveries", delivered)]
         if options.dead_letters is not None:
-            place = self._intake.source.name if options.publisher is None else options.publisher.name
+            place = self._store.name if options.publisher is None else options.publisher.name
             name = f"dead letters of {place}" if options.dead_letters == BROKER else place
             nodes.append({"name": name, "kind": "bolt", "tasks": 1, "rate": recent.rate("dead_letters")})
             edges.append(_edge("this process", name, "dead letters", recent.rate("dead_letters")))
@@ -199,7 +195,7 @@ class ConsumerView:
         return {
             "id": shortened(known.key),
             "root_id": str(attempt.message_id),
-            "spout": self._intake.source.name,
+            "spout": self._store.name,
             "task": 1,
             "attempt": known.attempt,
             "age_ms": round(1000 * known.age_secs),
@@ -218,7 +214,7 @@ class ConsumerView:
             "can_replay": False,
             "values": self._values,
             "rows": [self._letter_row(each) for each in letters[:ROWS_MAX]],
-            "note": why_no_replay(self._intake.options) or "",
+            "note": why_no_replay(self._options) or "",
         }
 
     def _letter_row(self, letter: DeadLetter) -> dict[str, Any]:
@@ -227,7 +223,7 @@ class ConsumerView:
 
     def find(self, text: str) -> list[dict[str, Any]]:
         """Return the open messages, failures and dead letters of a key."""
-        attempts = [each for each in self._intake.attempts.oldest() if each.delivery.key == text]
+        attempts = [each for each in self._store.oldest() if each.delivery.key == text]
         found = [{"what": "open", **self._row_of(each)} for each in attempts[:ROWS_MAX]]
         found += [{"what": "failure", **failure_row(each)} for each in self._failures.failures() if each.tup_id == text]
         letters = [each for each in self._failures.dead_letters() if each.tup_id == text]
@@ -235,7 +231,7 @@ class ConsumerView:
 
     def _fail(self, arguments: Mapping[str, Any]) -> str:
         number = str(arguments.get("root_id"))
-        attempt = next((each for each in self._intake.attempts.oldest() if str(each.message_id) == number), None)
+        attempt = next((each for each in self._store.oldest() if str(each.message_id) == number), None)
         tree: MessageTree | None = None if attempt is None else attempt.tree
         if attempt is None or tree is None:
             raise ActionError("this message is not open any more")

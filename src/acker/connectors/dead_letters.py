@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 
 from acker.connectors.attempts import Attempt
 from acker.connectors.handles import describe
-from acker.connectors.options import IntakeOptions
+from acker.connectors.options import MessageOptions
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.errors import AckerError, PublishError, SourceError
 from acker.observe.backoff import backoff
@@ -45,7 +45,7 @@ def dead_letter_of(attempt: Attempt, source: str) -> Outgoing:
     return Outgoing(attempt.delivery.value, headers={**attempt.delivery.headers, **own})
 
 
-def why_no_replay(options: IntakeOptions) -> str | None:
+def why_no_replay(options: MessageOptions) -> str | None:
     """Return why dead letters cannot be replayed from here, and what to do instead; None if there are none."""
     if options.publisher is not None:
         return (
@@ -85,7 +85,7 @@ def _use_of(publisher: Publisher) -> _Use:
 
 
 class DeadLetterWriter:
-    """A thread that publishes dead letters until each is confirmed, so that a slow target does not stop the intake.
+    """A thread that publishes dead letters until each is confirmed, so that a slow target does not stop the I/O thread.
 
     Those that are refused are written again after a back-off, and meanwhile do not stop others.
 

@@ -1,4 +1,4 @@
-"""The options of an intake, checked once."""
+"""The options for the messages of a source, checked once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PLENTY_MIN: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class IntakeOptions:
-    """How an intake treats messages; see `acker.connectors.Consumer`.
+class MessageOptions:
+    """How messages are treated; see `acker.connectors.Consumer`.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class IntakeOptions:
 
     @property
     def plenty(self) -> float:
-        """From how many messages on that wait to be handed out nobody waits for the I/O thread; never if few may."""
+        """How many messages must be ready before nobody waits for the I/O thread; infinite where few may be open."""
         plenty = self.open_max // _PLENTY_SHARE
         return plenty if plenty >= _PLENTY_MIN else math.inf
 

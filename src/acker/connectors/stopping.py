@@ -1,4 +1,4 @@
-"""The end of an intake: for how long it waits for open messages and for the broker, and what it says meanwhile."""
+"""The end of an I/O thread: for how long it waits for open messages and for the broker, and what it says meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK_SECS: Final = 0.5
 
 
 class Stopping:
-    """Knows since when an intake is to stop, and when that has taken too long.
+    """Knows since when an I/O thread is to stop, and when that has taken too long.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Stopping:
     Attributes
     ----------
     is_asked : bool
-        Whether the intake is to stop.
+        Whether the thread is to stop.
     """
 
     def __init__(self, name: str, drain_secs: float, logger: logging.Logger) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import random
 
-from acker.connectors.attempts import Attempt, AttemptTable
-from acker.connectors.options import IntakeOptions
+from acker.connectors.attempts import Attempt
+from acker.connectors.options import MessageOptions
 from acker.connectors.source import Delivery
 
 
@@ -20,8 +20,7 @@ class Suspects:
     ----------
     name : str
         The source's.
-    attempts : AttemptTable
-    options : IntakeOptions
+    options : MessageOptions
     logger : logging.Logger
 
     Attributes
@@ -30,32 +29,28 @@ class Suspects:
         Whether one message is taken at a time, until the broker sends one that is no suspect.
     """
 
-    def __init__(self, name: str, attempts: AttemptTable, options: IntakeOptions, logger: logging.Logger) -> None:
+    def __init__(self, name: str, options: MessageOptions, logger: logging.Logger) -> None:
         self.is_careful = False
         self._name = name
-        self._attempts = attempts
         self._options = options
         self._logger = logger
         self._is_told = False
-        self._waiting: list[Attempt] = []
+        self._held: list[Attempt] = []
         self._alone: Attempt | None = None  # the one that was handed out last
 
     def __bool__(self) -> bool:
         """Return whether suspects wait, or somebody works on one."""
-        return bool(self._waiting) or (self._alone is not None and self._alone.state in {"ready", "open"})
+        return bool(self._held) or (self._alone is not None and self._alone.state in {"ready", "open"})
 
-    def reopened(self) -> None:
+    def connected(self) -> None:
         """Be careful: what comes first may be what ended a process, and what was with it."""
         self.is_careful = self._options.delivered_max is not None
 
-    def add(self, delivery: Delivery, tries: int) -> None:
-        """Add an attempt at a delivery to the table, which hands it out unless it is a suspect."""
-        is_suspect = delivery.attempt >= self._options.suspect_from
-        attempt = self._attempts.add(delivery, delivery.attempt, tries, "suspect" if is_suspect else "ready")
-        if not is_suspect:
+    def suspect(self, delivery: Delivery) -> bool:
+        """Return whether a delivery is a suspect, and say so if it is the first one."""
+        if delivery.attempt < self._options.suspect_from:
             self.is_careful = self._is_told = False
-            return
-        self._waiting.append(attempt)
+            return False
         if not self._is_told:
             self._is_told = True
             self._logger.warning(
@@ -66,14 +61,22 @@ class Suspects:
                 delivery.key,
                 self._options.suspect_from,
             )
+        return True
 
-    def hand_out(self) -> None:
-        """If nobody works on anything, hand out one of those that were delivered least often.
+    def hold(self, attempt: Attempt) -> None:
+        """Keep an attempt at a suspect until `pick` returns it."""
+        self._held.append(attempt)
+
+    def are_held(self) -> bool:
+        """Return whether suspects wait that have not ended meanwhile."""
+        self._held = [attempt for attempt in self._held if attempt.state == "suspect"]
+        return bool(self._held)
+
+    def pick(self) -> Attempt:
+        """Return one of those that wait and were delivered least often, which is handed out now.
 
         Chance decides between equal ones: so each one's turn comes before the one that ends the process, some day.
         """
-        self._waiting = [attempt for attempt in self._waiting if attempt.state == "suspect"]
-        if self._waiting and not self._attempts.of({"ready", "open"}):
-            attempt = self._alone = min(self._waiting, key=lambda each: (each.number, random.random()))
-            self._waiting.remove(attempt)
-            self._attempts.hand_out(attempt)
+        attempt = self._alone = min(self._held, key=lambda each: (each.number, random.random()))
+        self._held.remove(attempt)
+        return attempt

@@ -18,6 +18,8 @@ ComponentKind = Literal["spout", "bolt", "acker"]
 RuntimeState = Literal["new", "running", "restarting", "draining", "stopped"]
 RunOutcome = Literal["drained", "reached", "elapsed", "stopped", "aborted", "failed"]
 
+_NOTHING: Final = Histogram()
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CommonStats:
@@ -78,8 +80,8 @@ class CommonStats:
     queue: int = 0
     queue_capacity: int = 0
     capacity: float = 0.0
-    execute_latency: Histogram = Histogram()
-    complete_latency: Histogram = Histogram()
+    execute_latency: Histogram = _NOTHING
+    complete_latency: Histogram = _NOTHING
     user: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:

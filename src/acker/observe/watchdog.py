@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from acker.observe.durations import format_duration
-from acker.observe.stats import RuntimeStats, TaskStats
+
+if TYPE_CHECKING:
+    from acker.observe.stats import RuntimeStats, TaskStats
 
 # Number of tasks that a warning names for one reason.
 _NAMED_MAX: Final = 3
@@ -57,15 +59,22 @@ class StallWatchdog:
         # Not stats.totals, which would add up the histograms of all tasks.
         spouts = [row for row in stats.tasks if row.kind == "spout"]
         acked, pending = sum(row.acked for row in spouts), sum(row.pending for row in spouts)
+        oldest_ms = max((row.oldest_age_ms for row in spouts if row.oldest_age_ms is not None), default=None)
+        stall = self.stall(now_ms, acked, pending, oldest_ms)
+        if stall is None:
+            return None
+        who = "; ".join(suspects(stats.tasks, busy_ms or {})) or "no task is busy, has a queue or holds a tuple"
+        return f"{stall}: {who}"
+
+    def stall(self, now_ms: int, acked: int, pending: int, oldest_ms: int | None) -> str | None:
+        """Compare these figures with the last look; return how long nothing was acked, and how much is pending."""
         if not self.is_stalled(now_ms, acked, pending):
             return None
         stalled_ms = now_ms - self._since_ms
         self._next_ms = self._since_ms + 2 * stalled_ms
         trees = "1 tree is" if pending == 1 else f"{pending:,} trees are"
-        oldest_ms = max((row.oldest_age_ms for row in spouts if row.oldest_age_ms is not None), default=None)
         age = "" if oldest_ms is None else f" (the oldest for {format_duration(oldest_ms)})"
-        who = "; ".join(suspects(stats.tasks, busy_ms or {})) or "no task is busy, has a queue or holds a tuple"
-        return f"nothing was acked for {format_duration(stalled_ms)} and {trees} pending{age}: {who}"
+        return f"nothing was acked for {format_duration(stalled_ms)} and {trees} pending{age}"
 
 
 def suspects(tasks: Iterable[TaskStats], busy_ms: Mapping[int, int]) -> list[str]:

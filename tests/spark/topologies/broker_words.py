@@ -91,12 +91,12 @@ def kill_at(moment):
     def die(batches, *arguments):
         if moment == "acked":  # when the broker has all acks of what is in the journal
             (task,) = batches._executors.spout_tasks()
-            intake = task.spout._intake
-            while any(attempt.state == "done" for attempt in intake.attempts.of(None)):
+            store, io_thread = task.spout._message_store, task.spout._io_thread
+            while store.of({"done"}):
                 time.sleep(0.01)
-            polls = intake.counts.polls
-            while intake.counts.polls < polls + 2:
-                intake.wake()
+            polls = io_thread.polls
+            while io_thread.polls < polls + 2:
+                io_thread.wake()
                 time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from acker.connectors.attempts import Attempt
 from acker.connectors.dead_letters import DeadLetterWriter
-from acker.connectors.options import BROKER, IntakeOptions
+from acker.connectors.options import BROKER, MessageOptions
 from acker.connectors.source import Delivery
 from acker.connectors.topologies.source_spout import SourceSpout
 from acker.errors import TopologyError
@@ -63,11 +63,11 @@ class JournaledSourceSpout(SourceSpout, ReliableSpout):
         self._unsettled: set[int] = set()
         self._written: deque[Attempt] = deque()
         super().initialize(conf, context)
-        publisher = self._intake.options.publisher
+        publisher = self._message_options.publisher
         if publisher is not None:
-            self._letters = DeadLetterWriter(publisher, self._intake.source.name, self._confirm, self.logger)
+            self._letters = DeadLetterWriter(publisher, self._message_store.name, self._confirm, self.logger)
 
-    def _set_options(self, options: IntakeOptions) -> None:
+    def _use_options(self, options: MessageOptions) -> None:
         if options.dead_letters == BROKER:
             raise TopologyError(
                 f"component {self.component_name!r}: dead_letters='broker' is for a SourceSpout; the broker no longer"
@@ -88,8 +88,8 @@ class JournaledSourceSpout(SourceSpout, ReliableSpout):
             assert isinstance(tup_id, JournaledMessage)
             if tup_id.life == self._life and tup_id.number in self._unsettled:
                 self._unsettled.discard(tup_id.number)
-                self._intake.post_quietly((tup_id.number, None, False))
-        self._intake.wake()
+                self._io_thread.post_quietly((tup_id.number, None, False))
+        self._io_thread.wake()
 
     def ack(self, tup_id: Any) -> None:
         """Forget a message."""
@@ -102,7 +102,7 @@ class JournaledSourceSpout(SourceSpout, ReliableSpout):
     def _end_replays(self, tup_id: Any, reason: Reason) -> None:
         """Write a dead letter; until it is confirmed, the message stays in the table, and so in the journal."""
         message, writer = tup_id, self._letters
-        self.logger.error("%s: gave up %s: %s", self._intake.source.name, message.key, reason)
+        self.logger.error("%s: gave up %s: %s", self._message_store.name, message.key, reason)
         assert writer is not None  # attempts_max needs a place for dead letters
         delivery = Delivery(message.key, message.body, message.headers, reason.attempt, None, None)
         attempt = Attempt(message.number, delivery, reason.attempt, reason.attempt, 0, "dead", reason, message)

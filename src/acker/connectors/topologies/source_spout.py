@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Final, Self
 from acker.connectors.attempts import Attempt
 from acker.connectors.dead_letters import why_no_replay
 from acker.connectors.handles import describe
-from acker.connectors.intake import Intake
-from acker.connectors.options import IntakeOptions
+from acker.connectors.io_thread import IoThread
+from acker.connectors.message_store import MessageStore
+from acker.connectors.options import MessageOptions
 from acker.connectors.publisher import Publisher
 from acker.connectors.source import Delivery, Source
 from acker.errors import TopologyError
@@ -21,8 +22,8 @@ from acker.topology.spout import Spout
 
 _SOURCE: Final = "user.acker.source"
 _OPTIONS: Final = "user.acker.options"
-# The counters of the intake that the component's figures show.
-_SHOWN: Final = ("delivered", "retried", "revoked", "released", "reconnects", "dead_letters")
+# The counts of messages that the component's figures show.
+_SHOWN: Final = ("delivered", "retried", "revoked", "released", "dead_letters")
 _TURN_SECS: Final = 60.0
 
 
@@ -147,21 +148,27 @@ class SourceSpout(Spout):
         self._decode = options.get("decode", self.decode)
         dead_letters = options.get("dead_letters", self.dead_letters)
         names = ("open_max", "attempts_max", "deliveries_max", "backoff_secs", "backoff_secs_max", "drain_secs")
-        intake_options = IntakeOptions(
+        self._message_options = MessageOptions(
             **{name: options.get(name, getattr(self, name)) for name in names},
             dead_letters=dead_letters() if callable(dead_letters) else dead_letters,
         )
-        self._set_options(intake_options)
-        self._intake = Intake(make_source(), intake_options, self.logger, self._turn)
-        self._reported = dict.fromkeys(_SHOWN, 0)
-        if self._on_dead_letter is not None:
-            self._intake.settlement.on_dead_letter = self._show_dead_letter
-        self._intake.start()
+        self._use_options(self._message_options)
+        source = make_source()
+        self._message_store = MessageStore(
+            source.name,
+            self._message_options,
+            self.logger,
+            redelivers=source.redelivers,
+            on_dead_letter=None if self._on_dead_letter is None else self._show_dead_letter,
+        )
+        self._io_thread = IoThread(source, self._message_store, self._message_options, self.logger, self._turn)
+        self._reported = dict.fromkeys((*_SHOWN, "reconnects"), 0)
+        self._io_thread.start()
 
     def next_tuple(self) -> None:
         """Emit one message that has arrived."""
         try:
-            attempt = self._intake.take(0)
+            attempt = self._message_store.take(0)
         except queue.Empty:
             return
         if attempt is None:
@@ -172,34 +179,34 @@ class SourceSpout(Spout):
         except Exception as fault:  # noqa: BLE001 - whatever a decoder raises is the message's fault
             text = f"the body cannot be decoded: {describe(fault)}"
             reason = Reason(ReasonKind.FAILED, self.component_name, self.task_id, text, attempt.number)
-            self._intake.post((attempt.message_id, reason, True))
+            self._io_thread.post((attempt.message_id, reason, True))
             return
         self.emit(values, tup_id=self._tup_id(attempt))
 
     def ack(self, tup_id: Any) -> None:
         """Let the broker have the ack."""
-        self._intake.post((tup_id, None, False))
+        self._io_thread.post((tup_id, None, False))
 
     def fail(self, tup_id: Any, reason: Reason | None = None) -> None:
         """Try the message again later, or give it up."""
-        self._intake.post((tup_id, Reason(ReasonKind.FAILED) if reason is None else reason, False))
+        self._io_thread.post((tup_id, Reason(ReasonKind.FAILED) if reason is None else reason, False))
 
     def keep_alive(self) -> None:
         """Show what the I/O thread counts."""
-        for name in _SHOWN:
-            value = getattr(self._intake.counts, name)
+        counts = {name: getattr(self._message_store.counts, name) for name in _SHOWN}
+        for name, value in {**counts, "reconnects": self._io_thread.reconnects}.items():
             if value != self._reported[name]:
                 self._collector.count(name, value - self._reported[name])
                 self._reported[name] = value
 
     def close(self) -> None:
         """Give back what is not done, and disconnect. A subclass that overrides it has to call it."""
-        if "_intake" in vars(self):
+        if "_io_thread" in vars(self):
             # No outcome of these will come: `next_tuple` raised before it emitted them, or the topology gave them up.
-            for attempt in self._intake.attempts.oldest():
-                self._intake.post((attempt.message_id, Reason(ReasonKind.SHUTDOWN), False))
-            self._intake.stop()
-            self._intake.join()
+            for attempt in self._message_store.oldest():
+                self._io_thread.post((attempt.message_id, Reason(ReasonKind.SHUTDOWN), False))
+            self._io_thread.stop()
+            self._io_thread.join()
             self.keep_alive()
         super().close()
 
@@ -212,12 +219,12 @@ class SourceSpout(Spout):
 
     @property
     def _no_replay(self) -> str | None:
-        return why_no_replay(self._intake.options) if "_intake" in vars(self) else None
+        return why_no_replay(self._message_options) if "_io_thread" in vars(self) else None
 
-    def _set_options(self, options: IntakeOptions) -> None:
+    def _use_options(self, options: MessageOptions) -> None:
         """Take the options, before the source connects."""
 
     def _turn(self, items: list[Any]) -> float:
         for message_id, reason, is_final in items:
-            self._intake.end(message_id, reason, is_final=is_final)
+            self._message_store.end(message_id, reason, is_final=is_final)
         return _TURN_SECS

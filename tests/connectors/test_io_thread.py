@@ -10,11 +10,10 @@ import pytest
 
 from acker import SourceError
 from acker.connectors import Consumer
-from acker.connectors.attempts import AttemptTable
-from acker.connectors.intake import Intake
-from acker.connectors.options import IntakeOptions
+from acker.connectors.io_thread import IoThread
+from acker.connectors.message_store import MessageStore
+from acker.connectors.options import MessageOptions
 from acker.connectors.source import Delivery
-from acker.connectors.suspects import Suspects
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 
 QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
@@ -22,7 +21,7 @@ QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
 
 @pytest.fixture(autouse=True)
 def _reconnect_soon(monkeypatch):
-    monkeypatch.setattr("acker.connectors.intake._RECONNECT_SECS", 0.01)
+    monkeypatch.setattr("acker.connectors.io_thread._RECONNECT_SECS", 0.01)
 
 
 def wait_until(condition):
@@ -304,56 +303,57 @@ def test_suspects_are_handed_out_alone():
     assert most == 1 and broker.left() == 0 and broker.acked[-1] == b"last"
 
 
+def store_of(**options):
+    """Return a store without a source."""
+    return MessageStore("memory", MessageOptions(**options), logging.getLogger("acker.connectors"))
+
+
 def test_the_suspect_that_was_delivered_least_often_is_next():
-    table = AttemptTable()
-    options = IntakeOptions(deliveries_max=6, dead_letters=MemoryPublisher())
-    suspects = Suspects("memory", table, options, logging.getLogger("acker.connectors"))
-    for number in (5, 4):
-        suspects.add(Delivery(str(number), b"", {}, number, None, None), number)
-    suspects.hand_out()
-    first = table.take(0)
-    assert first.delivery.key == "4" and suspects
-    suspects.hand_out()
+    store = store_of(deliveries_max=6, dead_letters=MemoryPublisher())
+    store.accept([Delivery(str(number), b"", {}, number, None, None) for number in (5, 4)])
+    store.hand_out_suspect()
+    first = store.take(0)
+    assert first.delivery.key == "4" and store.room == 0
+    store.hand_out_suspect()
     with pytest.raises(queue.Empty):
-        table.take(0)
-    (left,) = table.of({"suspect"})
-    table.end(left)
-    suspects.hand_out()
-    assert suspects  # somebody still works on the first one
-    table.end(first)
-    assert not suspects
+        store.take(0)
+    store.revoke(lambda delivery: delivery.key == "5")
+    store.hand_out_suspect()
+    assert store.room == 0  # somebody still works on the first one
+    store.end(first.message_id, None)
+    assert store.room > 0
 
 
 def test_an_attempt_that_was_drawn_and_not_handed_out_is_offered_again():
-    attempts = AttemptTable()
-    attempts.add(delivery_of(1), 1)
-    assert attempts._ready.get() is not None  # and then came a KeyboardInterrupt
-    attempts.rescue()
-    taken = attempts.take(0)
+    store = store_of()
+    store.accept([delivery_of(1)])
+    assert store._ready.get() is not None  # and then came a KeyboardInterrupt
+    store.rescue()
+    taken = store.take(0)
     assert taken is not None and taken.state == "open"
-    attempts.rescue()
-    attempts.close()
-    assert attempts.take() is None
+    store.rescue()
+    store.close()
+    assert store.take() is None
 
 
 def test_an_end_whose_wake_up_was_swallowed_is_noticed(monkeypatch):
-    monkeypatch.setattr("acker.connectors.attempts._LOOK_SECS", 0.01)
-    attempts = AttemptTable()
-    attempts.close()
-    assert attempts._ready.get() is None  # and then came a KeyboardInterrupt
-    assert attempts.take() is None and attempts.take(0) is None
+    monkeypatch.setattr("acker.connectors.message_store._LOOK_SECS", 0.01)
+    store = store_of()
+    store.close()
+    assert store._ready.get() is None  # and then came a KeyboardInterrupt
+    assert store.take() is None and store.take(0) is None
 
 
 def test_asking_again_after_the_end_needs_no_memory():
-    attempts = AttemptTable()
-    attempts.close()
+    store = store_of()
+    store.close()
     for _ in range(1000):
-        assert attempts.take(0) is None
-    assert attempts._ready.qsize() <= 1
+        assert store.take(0) is None
+    assert store._ready.qsize() <= 1
 
 
 def test_listeners_may_leave_while_they_are_told():
-    attempts = AttemptTable()
+    store = store_of()
     ends = []
 
     def closed():
@@ -361,9 +361,9 @@ def test_listeners_may_leave_while_they_are_told():
             end()
         raise RuntimeError("Event loop is closed")
 
-    ends.append(attempts.listen(closed))
-    attempts.notify()
-    attempts.notify()
+    ends.append(store.listen(closed))
+    store.accept([delivery_of(1)])
+    store.accept([delivery_of(2)])
 
 
 def test_no_signals_pile_up_while_there_is_room():
@@ -378,7 +378,7 @@ def test_no_signals_pile_up_while_there_is_room():
 
         ends = [pool.submit(iterate) for _ in range(4)]
         broker.wait_until(lambda broker: broker.left() == 0)
-        wait_until(lambda: consumer._intake._signal.qsize() <= 1)
+        wait_until(lambda: consumer._io._signal.qsize() <= 1)
         consumer.stop()
         for end in ends:
             end.result(60)
@@ -403,7 +403,7 @@ def test_a_rebalance_hands_out_nothing_that_it_takes_away():
 
         source.rebalance(concerned, secs=30)
         assert began.wait(60)
-        wait_until(lambda: source.calls["ack"] == 0 and len(consumer._intake.attempts._withheld) == 4)
+        wait_until(lambda: source.calls["ack"] == 0 and len(consumer._store._withheld) == 4)
         # Meanwhile the other ones are handed out, and those of the rebalance are not.
         others = [next(iterator) for _ in range(5)]
         assert [message.value for message in others] == [b"5", b"6", b"7", b"8", b"9"]
@@ -464,14 +464,14 @@ def test_a_mistake_is_logged_even_if_nobody_iterates(caplog):
 
 def test_a_stop_does_not_wait_once_everything_is_done(monkeypatch):
     """Nobody would end that wait: half a second was lost at the end of every consumer."""
-    waits, wait = [], Intake._wait
+    waits, wait = [], IoThread._wait
 
     def look(self, secs):
         if secs > 0 and self.is_stopping:
-            waits.append(len(self.attempts))
+            waits.append(len(self._store))
         wait(self, secs)
 
-    monkeypatch.setattr(Intake, "_wait", look)
+    monkeypatch.setattr(IoThread, "_wait", look)
     for _ in range(20):
         broker = MemoryBroker()
         broker.publish([b"a", b"b"])

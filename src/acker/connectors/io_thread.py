@@ -1,0 +1,430 @@
+"""The I/O thread of a source: it moves deliveries into the message store, and acks, retries and leases to the broker.
+
+The thread polls the source while the store has room, and tells the source what the store has for it. It renews leases,
+connects again after a loss, and gives back at the end what is not done. It knows nothing of trees: a `Consumer` or a
+`SourceSpout` posts items to its inbox, and takes them in a turn on this thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from acker.connectors.attempts import Attempt
+from acker.connectors.dead_letters import DeadLetterWriter
+from acker.connectors.message_store import MessageStore
+from acker.connectors.options import BROKER, MessageOptions
+from acker.connectors.source import Delivery, Source
+from acker.connectors.stopping import Stopping
+from acker.connectors.working import threads_at_work
+from acker.errors import ArgumentValueError, ConnectionLostError, RuntimeStateError, SourceError, exception_text
+from acker.observe.backoff import backoff
+
+# While plenty of messages wait to be handed out, turns are at least so far apart.
+_GATHER_SECS: Final = 0.001
+_RECONNECT_SECS: Final = 0.5
+_RECONNECT_SECS_MAX: Final = 5.0
+# The longest wait of the I/O thread: signal handlers and destructors cannot end a poll.
+_WAIT_SECS_MAX: Final = 0.5
+_RESCUE_SECS: Final = 1.0
+# How often leases are renewed within their time.
+_RENEWALS: Final = 3
+
+# Takes the items of the inbox, ends attempts in the store, and returns the seconds until its next turn.
+Turn = Callable[[list[Any]], float]
+
+
+class IoThread:
+    """The thread that alone uses a source, and moves messages between it and their store.
+
+    Parameters
+    ----------
+    source : Source
+    store : MessageStore
+        The thread closes it at its end.
+    options : MessageOptions
+    logger : logging.Logger
+    turn : callable
+        Called on this thread with the items of the inbox, again and again.
+
+    Attributes
+    ----------
+    polls, reconnects : int
+        How often it polled the source, and how often it lost the connection.
+
+    Raises
+    ------
+    ArgumentValueError
+        Dead letters are to stay with a broker that has no place for them.
+    """
+
+    def __init__(
+        self, source: Source, store: MessageStore, options: MessageOptions, logger: logging.Logger, turn: Turn
+    ) -> None:
+        if options.dead_letters == BROKER and not source.can_give_up:
+            raise ArgumentValueError(
+                f"dead_letters: {source.name} has no place for dead letters of its own; set a publisher, such as"
+                " DeadLetterFile('dead-letters.jsonl')"
+            )
+        self.polls = self.reconnects = 0
+        self._source = source
+        self._store = store
+        self._options = options
+        self._logger = logger
+        self._turn = turn
+        self._inbox: deque[Any] = deque()
+        # Puts an item into the inbox, for some later turn.
+        self.post_quietly: Callable[[Any], None] = self._inbox.append
+        self._signal: queue.SimpleQueue[None] = queue.SimpleQueue()
+        # Each is set before the other one is looked at, so no item waits while this thread does. Without the GIL, a
+        # thread may see them in another order: then an item waits for at most `_WAIT_SECS_MAX`.
+        self._is_idle = self._is_urgent = False
+        self._stopping = Stopping(source.name, options.drain_secs, logger)
+        publisher = options.publisher
+        self._writer = None if publisher is None else DeadLetterWriter(publisher, source.name, self._confirm, logger)
+        self._thread: threading.Thread | None = None
+        # Below this line: of the I/O thread alone.
+        self._is_connected = self._is_finishing = self._is_failed = False
+        self._rescue_at = self._renew_at = 0.0
+
+    # ---- any thread -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises
+        ------
+        RuntimeStateError
+            It was started before.
+        """
+        if self._thread is not None:
+            raise RuntimeStateError(f"{self._source.name}: this was started before; make a new one")
+        self._thread = threading.Thread(target=self._run, name=f"acker {self._source.name}", daemon=True)
+        self._thread.start()
+
+    def post(self, item: Any) -> None:
+        """Put an item into the inbox, for the next turn."""
+        self._inbox.append(item)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the thread take its next turn at once."""
+        self._is_urgent = True
+        if self._is_idle:
+            self._is_idle = False
+            self._signal.put(None)
+            self._source.wake()
+
+    def post_unlocked(self, item: Any) -> None:
+        """As `post`, but takes no lock, for destructors; the item may wait for a poll to end."""
+        self._inbox.append(item)
+        self._is_urgent = True
+        self._signal.put(None)
+
+    def stop(self) -> None:
+        """Take no new messages; signal handlers may call it, too.
+
+        Messages that are not handed out go back to the broker. Open ones may end until the time to drain is over.
+        """
+        self._stopping.ask()
+        self._store.stop_handing_out()
+        self._signal.put(None)
+        # A handler runs on the main thread, maybe while this thread is inside `wake`.
+        if threading.current_thread() is not threading.main_thread():
+            self.wake()
+
+    def break_off(self, fault: BaseException) -> None:
+        """Stop for a fault that is to be raised where messages are taken, unless this stops already."""
+        if not self.is_stopping:
+            self._store.stop_handing_out(fault)
+            text = "%s: this ends, and what is open goes back: %s"
+            self._logger.error(text, self._source.name, exception_text(fault))
+            self.stop()
+
+    def join(self) -> None:
+        """Wait for the end of the thread after `stop`; no longer than `Stopping` lets it take."""
+        self.wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._stopping.wait_for(self._thread)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called, or the source failed."""
+        return self._stopping.is_asked
+
+    def _confirm(self, attempt: Attempt) -> None:
+        self._store.confirm(attempt)
+        self.wake()
+
+    # ---- the loop ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failures = 0
+        try:
+            while not self._is_drained():
+                try:
+                    if not self._is_connected:
+                        self._connect()
+                        if failures:
+                            self._logger.info("%s: connected again", self._source.name)
+                    self._step()
+                    failures = 0
+                except ConnectionLostError as lost:
+                    failures += 1
+                    self._lose(lost, backoff(failures, _RECONNECT_SECS, _RECONNECT_SECS_MAX))
+        except BaseException as fault:  # noqa: BLE001 - it is raised where messages are taken
+            self._fail(fault)
+        finally:
+            self._end()
+
+    def _connect(self) -> None:
+        self._source.open(self, self._options.open_max)
+        self._is_connected = True
+        self._store.connected()
+        self._renew_at = 0.0
+        self.revoked(lambda delivery: not self._source.holds(delivery))
+
+    def _step(self) -> None:
+        """Settle, retry, renew leases, and poll once."""
+        if self._store.has_plenty:
+            # Nobody waits for this thread. A turn for each message would take the interpreter from those who work.
+            time.sleep(_GATHER_SECS)
+        due_secs = self._take_turn()
+        self._tell_source()
+        now = time.monotonic()
+        self._store.retry_due(now)
+        self._renew_leases(now)
+        if now >= self._rescue_at:
+            self._rescue_at = now + _RESCUE_SECS
+            self._store.rescue()
+        room = 0 if self.is_stopping else self._store.room
+        wait_secs = self._wait_secs(now, due_secs)
+        if room == 0:
+            self._poll(0, 0.0)
+            self._store.hand_out_suspect()  # not before the acks of what was done are sent
+            self._wait(wait_secs if len(self._store) else 0.0)  # none: a stop is over, and nobody wakes this
+            return
+        self._is_idle = True
+        self._poll(room, 0.0 if self._is_urgent or self._store.has_confirmed else wait_secs)
+
+    def _poll(self, room: int, wait_secs: float) -> None:
+        """Move what the source has into the store, at most `room` deliveries."""
+        self.polls += 1
+        deliveries = self._source.poll(room, wait_secs)
+        if room:
+            self._end_wait()
+        self._store.accept(deliveries)
+        self._write_letters()
+
+    def _wait_secs(self, now: float, due_secs: float) -> float:
+        """Return for how long this thread may wait."""
+        renew_at = None if self._source.lease_secs is None else self._renew_at
+        dues = [due - now for due in (self._store.next_retry, renew_at) if due is not None]
+        return max(0.0, min(due_secs, self._source.wait_secs_max, _WAIT_SECS_MAX, *dues))
+
+    def _wait(self, secs: float) -> None:
+        """Wait until another thread posts something, or the time is over."""
+        self._is_idle = True
+        if not (self._is_urgent or self._store.has_confirmed) and secs > 0:
+            with contextlib.suppress(queue.Empty):
+                self._signal.get(timeout=secs)
+        self._end_wait()
+
+    def _end_wait(self) -> None:
+        self._is_idle = False
+        while not self._signal.empty():
+            self._signal.get()
+
+    def _take_turn(self) -> float:
+        """Let the owner look at the inbox; return the seconds until its next turn."""
+        self._is_urgent = False
+        due_secs = self._turn([self._inbox.popleft() for _ in range(len(self._inbox))])
+        self._write_letters()
+        return due_secs
+
+    # ---- from the store to the source -------------------------------------------------------------------------------
+
+    def _tell_source(self) -> None:
+        """Tell the source what has ended, unless the connection is lost."""
+        self._send_acks()
+        if not self._is_connected:
+            return
+        for attempt in self._store.failed():
+            self._tell_failure(attempt)
+        if given_back := self._store.given_back():
+            held = [delivery for delivery in given_back if self._source.holds(delivery)]
+            if held:
+                self._source.release(held)
+            self._store.went_back()
+
+    def _send_acks(self) -> None:
+        done = self._store.done()
+        if not done or not self._is_connected:
+            return
+        held = [delivery for delivery in done if self._source.holds(delivery)]
+        if held:
+            self._source.ack(held)
+        self._store.acked(len(held))
+
+    def _tell_failure(self, attempt: Attempt) -> None:
+        """Ask for a retry of an attempt that failed, or let the broker keep its dead letter."""
+        if not self._source.holds(attempt.delivery):
+            self._store.lost(attempt)
+        elif attempt.state == "given up":
+            self._source.give_up(attempt.delivery, str(attempt.reason))
+            self._store.gave_up(attempt)
+        elif self._store.is_releasing:
+            self._store.release([attempt])
+        else:
+            self._retry(attempt)
+
+    def _retry(self, attempt: Attempt) -> None:
+        delay_secs = self._store.retry_delay_secs(attempt)
+        if self._source.retry(attempt.delivery, delay_secs):
+            self._store.retried(attempt)
+        else:
+            self._store.wait(attempt, delay_secs)
+        self._logger.warning(
+            "%s: attempt %d of %s failed, the next one is in %.3g s: %s",
+            self._source.name,
+            attempt.number,
+            attempt.delivery.key,
+            delay_secs,
+            attempt.reason,
+        )
+
+    def _write_letters(self) -> None:
+        if self._writer is not None:
+            for attempt in self._store.letters():
+                self._writer.write(attempt)
+
+    def _renew_leases(self, now: float) -> None:
+        """Renew the leases of all messages, if it is time."""
+        lease_secs = self._source.lease_secs
+        if lease_secs is None or now < self._renew_at:
+            return
+        self._renew_at = now + lease_secs / _RENEWALS
+        lost = {id(each) for each in self._source.extend(self._store.deliveries())} if len(self._store) else set()
+        if lost:
+            self._logger.warning(
+                "%s: the leases of %d messages were lost, and the broker delivers these again. Look what stopped this"
+                " process, or choose a longer lease than %g s",
+                self._source.name,
+                len(lost),
+                lease_secs,
+            )
+            self.revoked(lambda delivery: id(delivery) in lost)
+
+    # ---- called by the source, on this thread; see `SourceEvents` ---------------------------------------------------
+
+    def revoked(self, concerned: Callable[[Delivery], bool]) -> None:
+        """Forget some deliveries; their outcomes no longer count."""
+        self._store.revoke(concerned)
+
+    def finish(self, concerned: Callable[[Delivery], bool], secs: float) -> None:
+        """Let the open messages of some deliveries end."""
+        if self._is_finishing:
+            return
+        self._is_finishing = True
+        # Work that begins now would be done again by whoever gets these messages.
+        self._store.withhold(concerned)
+        deadline = time.monotonic() + secs
+        try:
+            while True:
+                due_secs = self._take_turn()
+                self._send_acks()
+                now = time.monotonic()
+                self._renew_leases(now)
+                if now >= deadline or not self._store.of({"open", "dead"}, concerned):
+                    break
+                self._wait(min(deadline - now, max(self._wait_secs(now, due_secs), 0.001)))
+        finally:
+            self._is_finishing = False
+
+    # ---- losses, and the end ----------------------------------------------------------------------------------------
+
+    def _lose(self, lost: ConnectionLostError, wait_secs: float) -> None:
+        self._is_idle = self._is_connected = False
+        self.reconnects += 1
+        self._logger.warning("%s: no connection, next attempt in %.3g s: %s", self._source.name, wait_secs, lost)
+        self._source.close()
+        # What a closed connection held, the broker delivers again.
+        self.revoked(lambda delivery: not self._source.holds(delivery))
+        deadline = time.monotonic() + wait_secs
+        # Trees end and time out meanwhile. Their acks wait.
+        while not self._is_drained() and (left_secs := deadline - time.monotonic()) > 0:
+            self._wait(min(left_secs, self._take_turn(), _WAIT_SECS_MAX))
+
+    def _is_drained(self) -> bool:
+        """Return whether the work is over: after `stop`, if nothing is open or the time to drain is up."""
+        if not self.is_stopping:
+            return False
+        if not self._store.is_releasing:
+            self._store.release_failures()
+            self._store.close()
+        self._store.release(self._store.of({"ready", "withheld", "suspect", "waiting"}))
+        left = self._store.of({"open", "dead", "done"})
+        return not left or self._stopping.is_over(left)
+
+    def _fail(self, fault: BaseException) -> None:
+        self._store.release_failures(fault)
+        self._stopping.ask()
+        self._is_failed = True
+        if isinstance(fault, SourceError):
+            self._logger.error("%s: %s", self._source.name, fault)
+        else:
+            self._logger.error("%s: the I/O thread failed", self._source.name, exc_info=fault)
+
+    def _end(self) -> None:
+        """Give back what is left, and close everything."""
+        try:
+            if self._writer is not None:
+                self._writer.stop()
+            if not self._is_failed:
+                self._take_turn()
+                self._tell_source()
+                self._release_rest()
+        except ConnectionLostError as lost:
+            self._logger.warning("%s: no connection at the end: %s", self._source.name, lost)
+        except BaseException as fault:  # noqa: BLE001 - it is raised where messages are taken
+            self._fail(fault)
+        finally:
+            self._close()
+
+    def _release_rest(self) -> None:
+        """Give back what is not done by the end."""
+        left = [attempt for attempt in self._store.of(None) if attempt.state != "done"]
+        if not left:
+            return
+        working = threads_at_work(left)
+        self._logger.warning(
+            "%s: %d messages, such as %s, were not done within %g s, and go back to the broker%s",
+            self._source.name,
+            len(left),
+            left[0].delivery.key,
+            self._options.drain_secs,
+            f". Still at work, in pools for which the program waits: {'; '.join(working)}" if working else "",
+        )
+        self._store.release(left)
+        self._tell_source()
+
+    def _close(self) -> None:
+        try:
+            self._store.forget_all()
+            self._source.close()
+        except BaseException as fault:  # noqa: BLE001 - as above
+            self._fail(fault)
+        finally:
+            self._stopping.ask()
+            self._store.close()

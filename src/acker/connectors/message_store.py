@@ -1,0 +1,483 @@
+"""The messages of a source that are in this process, each with its state, from delivery until the source knows its end.
+
+`acker.connectors.attempts` draws the states.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from acker.connectors.attempts import Attempt, MessageCounts, State
+from acker.connectors.options import BROKER, MessageOptions
+from acker.connectors.source import Delivery
+from acker.connectors.suspects import Suspects
+from acker.observe.backoff import backoff
+from acker.observe.failures import FailureLog
+from acker.observe.latencies import LatencyRecorder
+from acker.observe.reasons import Reason, ReasonKind
+
+# The most deliveries of one poll, so that acks never wait for long.
+_POLL_MAX: Final = 500
+# Failures that are not the message's fault: it goes back to the broker, and its consumer stops.
+_NOT_COUNTED: Final = frozenset({ReasonKind.RESTART, ReasonKind.SHUTDOWN})
+# The longest wait of a thread that wants a message. If another thread receives a signal, as after SIGSTOP and SIGCONT,
+# nothing interrupts the wait of the main thread, and the handler runs only when the wait ends. And an exception of a
+# handler can swallow the item that was to wake the thread up.
+_LOOK_SECS: Final = 0.5
+
+
+class MessageStore:
+    """Owns the attempts at messages: which can be handed out, which are open, which wait, and what the source is to do.
+
+    It knows neither source nor trees. The I/O thread puts deliveries in, says how open attempts ended, and takes out
+    what the source is to be told; an item stays until the call that tells it has returned, so a lost connection in
+    between loses none.
+
+    Any thread may call `take`, `stop_handing_out`, `listen`, `confirm`, `oldest` and `len`, and read the attributes.
+    All else belongs to the I/O thread.
+
+    Parameters
+    ----------
+    name : str
+        The source's, for logs.
+    options : MessageOptions
+    logger : logging.Logger
+    redelivers : bool
+        Whether the source delivers failed messages again itself, and counts their attempts.
+    on_over : callable, optional
+        Called with each attempt that somebody works on and whose outcome no longer counts.
+    on_dead_letter : callable, optional
+        Called with each attempt whose dead letter has been written.
+    failures : FailureLog, optional
+        Where failures and dead letters are recorded, for the live page.
+
+    Attributes
+    ----------
+    name : str
+    counts : MessageCounts
+    latency : LatencyRecorder
+        From handing out to the end of the tree.
+    failures : FailureLog or None
+    error : BaseException or None
+        The fault for which `take` raises at the end.
+    is_closed : bool
+        Whether nothing is handed out any more.
+    is_releasing : bool
+        Whether attempts that fail go back to the broker, since the end is near.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: MessageOptions,
+        logger: logging.Logger,
+        *,
+        redelivers: bool = False,
+        on_over: Callable[[Attempt], None] | None = None,
+        on_dead_letter: Callable[[Attempt], None] | None = None,
+        failures: FailureLog | None = None,
+    ) -> None:
+        self.name = name
+        self.counts = MessageCounts()
+        self.latency = LatencyRecorder()
+        self.failures = failures
+        self.error: BaseException | None = None
+        self.is_closed = self.is_releasing = False
+        self._options = options
+        self._logger = logger
+        self._redelivers = redelivers  # also set by the first retry that the broker takes, for sources that do not say
+        self._on_over = on_over
+        self._on_dead_letter = on_dead_letter
+        self._ids = itertools.count(1)
+        self._by_id: dict[int, Attempt] = {}
+        self._ready: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
+        self._handing_out = threading.Lock()
+        self._listeners: set[Callable[[], None]] = set()
+        self._suspects = Suspects(name, options, logger)
+        self._withheld: list[Attempt] = []
+        self._waiting: list[tuple[float, int, Attempt]] = []  # a heap, by the end of the wait
+        # What the source and the writer of dead letters are to be told.
+        self._done: list[Attempt] = []
+        self._failed: deque[Attempt] = deque()
+        self._letters: list[Attempt] = []
+        self._confirmed: deque[Attempt] = deque()
+        self._given_back: list[Delivery] = []
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    # ---- any thread --------------------------------------------------------------------------------------------------
+
+    def take(self, timeout_secs: float | None = None) -> Attempt | None:
+        """Hand out the next attempt; None at the end.
+
+        Raises
+        ------
+        queue.Empty
+            Nothing came within `timeout_secs`.
+        SourceError, BrokenExecutor
+            `error`, at the end.
+        """
+        secs = _LOOK_SECS if timeout_secs is None else timeout_secs
+        while not self.is_closed:
+            try:
+                attempt = self._ready.get(secs > 0, secs)
+            except queue.Empty:
+                if timeout_secs is not None and not self.is_closed:
+                    raise
+                continue
+            if attempt is None:
+                self._ready.put(None)  # for the next one who asks
+                break
+            with self._handing_out:
+                if attempt.state == "ready":
+                    attempt.state = "open"
+                    attempt.since_ns = time.monotonic_ns()
+                    return attempt
+        if self.error is not None:
+            raise self.error
+        return None
+
+    def stop_handing_out(self, error: BaseException | None = None) -> None:
+        """Let `take` return None, or raise an error. Signal handlers may call it, so it wakes nobody; `close` does."""
+        self.error = self.error or error
+        self.is_closed = True
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call a function, on the I/O thread, when attempts became ready; return a function that ends this."""
+        self._listeners.add(listener)
+        return lambda: self._listeners.discard(listener)
+
+    def confirm(self, attempt: Attempt) -> None:
+        """Take note that a dead letter is confirmed; its ack follows."""
+        self._confirmed.append(attempt)
+
+    def oldest(self, most: int | None = None) -> list[Attempt]:
+        """Return the attempts that were handed out and have not ended, the oldest first."""
+        copied = list(self._by_id.copy().values())
+        found = sorted((each for each in copied if each.state == "open"), key=lambda attempt: attempt.since_ns)
+        return found[:most]
+
+    # ---- deliveries, and what is handed out --------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many further deliveries the source may return."""
+        if self._suspects:
+            return 0
+        return min(1 if self._suspects.is_careful else _POLL_MAX, max(0, self._options.open_max - len(self)))
+
+    @property
+    def has_plenty(self) -> bool:
+        """Whether so many messages can be handed out that nobody waits for the I/O thread."""
+        return self._ready.qsize() >= self._options.plenty
+
+    def accept(self, deliveries: Sequence[Delivery]) -> None:
+        """Take deliveries into the process, and hand out again what a rebalance withheld and did not take away."""
+        for delivery in deliveries:
+            self._accept(delivery)
+        if self._hand_out_withheld() or deliveries:
+            self._notify()
+
+    def _accept(self, delivery: Delivery) -> None:
+        self.counts.delivered += 1
+        tries = delivery.attempt if self._redelivers else 1
+        most = self._options.delivered_max
+        if most is not None and delivery.attempt > most:
+            # The broker counts attempts that died with their process. So nobody may take this one.
+            attempt = self._add(delivery, delivery.attempt, tries, "failed")
+            text = f"this is its delivery {delivery.attempt} by the broker, and deliveries_max is {most}"
+            attempt.reason = Reason(ReasonKind.FAILED, exception=text, attempt=delivery.attempt)
+            self._give_up(attempt)
+        elif self._suspects.suspect(delivery):
+            self._suspects.hold(self._add(delivery, delivery.attempt, tries, "suspect"))
+        else:
+            self._offer(self._add(delivery, delivery.attempt, tries, "ready"))
+
+    def _add(self, delivery: Delivery, number: int, tries: int, state: State) -> Attempt:
+        attempt = Attempt(next(self._ids), delivery, number, tries, time.monotonic_ns(), state)
+        self._by_id[attempt.message_id] = attempt
+        return attempt
+
+    def _offer(self, attempt: Attempt) -> None:
+        attempt.state = "ready"
+        self._ready.put(attempt)
+
+    def _notify(self) -> None:
+        for listener in self._listeners.copy():
+            try:
+                listener()
+            except RuntimeError:  # its event loop is closed
+                self._listeners.discard(listener)
+
+    def hand_out_suspect(self) -> None:
+        """If nobody works on anything, hand out a message that may end its process."""
+        if self._suspects.are_held() and not self.of({"ready", "open"}):
+            self._offer(self._suspects.pick())
+            self._notify()
+
+    def withhold(self, concerned: Callable[[Delivery], bool]) -> None:
+        """Hand out no attempts of some deliveries until the next `accept`."""
+        for attempt in self.of({"ready"}, concerned):
+            with self._handing_out:
+                if attempt.state == "ready":
+                    attempt.state = "withheld"
+                    self._withheld.append(attempt)
+
+    def _hand_out_withheld(self) -> bool:
+        found = [attempt for attempt in self._withheld if attempt.state == "withheld"]
+        self._withheld.clear()
+        for attempt in found:
+            self._offer(attempt)
+        return bool(found)
+
+    def rescue(self) -> None:
+        """Offer attempts again that a thread has drawn and not handed out.
+
+        An exception of a signal handler, such as `KeyboardInterrupt`, can come between the two.
+        """
+        if self._ready.empty():
+            for attempt in self.of({"ready"}):
+                self._ready.put(attempt)  # if it is there twice, the second one is skipped
+
+    def close(self) -> None:
+        """Let every `take`, from now on, return None, and wake those who wait."""
+        self.is_closed = True
+        self._ready.put(None)
+        self._notify()
+
+    def release_failures(self, error: BaseException | None = None) -> None:
+        """Let attempts that fail go back to the broker, since the end is near; it may be an error that ends this."""
+        self.error = self.error or error
+        self.is_releasing = True
+
+    # ---- ends of attempts --------------------------------------------------------------------------------------------
+
+    def open_attempt(self, message_id: int) -> Attempt | None:
+        """Return an attempt that was handed out and has not ended."""
+        attempt = self._by_id.get(message_id)
+        return attempt if attempt is not None and attempt.state == "open" else None
+
+    def end(self, message_id: int, reason: Reason | None, *, is_final: bool = False) -> bool:
+        """End an open attempt; return whether it was open. The I/O thread then tells the source.
+
+        Parameters
+        ----------
+        message_id : int
+        reason : Reason or None
+            None: it is done.
+        is_final : bool
+            No further attempt can succeed.
+        """
+        attempt = self.open_attempt(message_id)
+        if attempt is None:
+            self.counts.late += 1
+        elif reason is None:
+            self.latency.record(time.monotonic_ns() - attempt.since_ns)
+            self.counts.acked += 1
+            self._ack(attempt)
+        elif reason.kind in _NOT_COUNTED:
+            # It goes back at the end. Now, the broker would deliver it here again, and count that.
+            attempt.state = "withheld"
+        else:
+            attempt.reason = replace(reason, attempt=attempt.number)
+            self._note_failure(attempt, attempt.reason)
+            self._fail(attempt, is_final=is_final)
+        return attempt is not None
+
+    def _note_failure(self, attempt: Attempt, reason: Reason) -> None:
+        if reason.kind is ReasonKind.TIMED_OUT:
+            self.counts.timed_out += 1
+        else:
+            self.counts.failed += 1
+        if self.failures is not None:
+            elapsed_ms = (time.monotonic_ns() - attempt.since_ns) // 1_000_000
+            self.failures.record(self.name, 1, attempt.delivery.key, reason, elapsed_ms)
+
+    def _fail(self, attempt: Attempt, *, is_final: bool) -> None:
+        most = self._options.attempts_max
+        is_last = is_final or (most is not None and attempt.tries >= most)
+        if is_last and self._options.dead_letters is not None:
+            self._give_up(attempt)
+        elif self.is_releasing:
+            self.release([attempt])
+        else:
+            attempt.state = "failed"
+            self._failed.append(attempt)
+
+    def _ack(self, attempt: Attempt) -> None:
+        attempt.state = "done"
+        self._done.append(attempt)
+
+    def _give_up(self, attempt: Attempt) -> None:
+        """Make a dead letter of an attempt."""
+        key, reason = attempt.delivery.key, attempt.reason
+        self._logger.error("%s: gave up %s after attempt %d: %s", self.name, key, attempt.number, reason)
+        if self._options.dead_letters == BROKER:
+            attempt.state = "given up"
+            self._failed.append(attempt)
+        else:
+            attempt.state = "dead"
+            self._letters.append(attempt)
+
+    def _note_dead_letter(self, attempt: Attempt) -> None:
+        if attempt.reason is not None and self.failures is not None:
+            delivery = attempt.delivery
+            self.failures.record_dead_letter(self.name, 1, delivery.key, delivery.value, attempt.reason)
+        if self._on_dead_letter is not None:
+            self._on_dead_letter(attempt)
+        self.counts.dead_letters += 1
+
+    # ---- what the source is to be told -------------------------------------------------------------------------------
+
+    @property
+    def has_confirmed(self) -> bool:
+        """Whether dead letters were confirmed whose acks are to follow."""
+        return bool(self._confirmed)
+
+    def done(self) -> list[Delivery]:
+        """Return the deliveries to ack, those of dead letters that are confirmed included; then call `acked`."""
+        while self._confirmed:
+            attempt = self._confirmed.popleft()
+            if attempt.state == "dead":
+                self._note_dead_letter(attempt)
+                self._ack(attempt)
+        return [attempt.delivery for attempt in self._done]
+
+    def acked(self, count: int) -> None:
+        """End the attempts that are done; `count` of them were still the source's to ack."""
+        self.counts.revoked += len(self._done) - count
+        for attempt in self._done:  # nobody works on them, so no lock is needed
+            attempt.state = "ended"
+            self._by_id.pop(attempt.message_id, None)
+        self._done.clear()
+
+    def letters(self) -> list[Attempt]:
+        """Return the attempts whose dead letters are to be written, and are not forgotten before `confirm`."""
+        letters, self._letters = self._letters, []
+        return letters
+
+    def failed(self) -> Iterator[Attempt]:
+        """Yield the attempts of which the source is to be told that they failed or are given up.
+
+        Each leaves when the next one is asked for: after `lost`, `gave_up`, `retried`, `wait` or `release`.
+        """
+        while self._failed:
+            if self._failed[0].state in {"failed", "given up"}:  # and was not revoked
+                yield self._failed[0]
+            self._failed.popleft()
+
+    def lost(self, attempt: Attempt) -> None:
+        """End an attempt that failed, and whose delivery the source does not hold any more."""
+        self.counts.revoked += 1
+        self._end(attempt)
+
+    def gave_up(self, attempt: Attempt) -> None:
+        """End an attempt that the broker has moved to its own place for dead letters."""
+        self._note_dead_letter(attempt)
+        self._end(attempt)
+
+    def retry_delay_secs(self, attempt: Attempt) -> float:
+        """Return how long the next attempt has to wait."""
+        return backoff(attempt.tries, self._options.backoff_secs, self._options.backoff_secs_max)
+
+    def retried(self, attempt: Attempt) -> None:
+        """End an attempt whose message the broker will deliver again."""
+        self._redelivers = True
+        self.counts.retried += 1
+        self._end(attempt)
+
+    def wait(self, attempt: Attempt, secs: float) -> None:
+        """Keep an attempt that failed for a retry in this process."""
+        attempt.state = "waiting"
+        heapq.heappush(self._waiting, (time.monotonic() + secs, attempt.message_id, attempt))
+
+    @property
+    def next_retry(self) -> float | None:
+        """When the next wait is over, on the monotonic clock."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def retry_due(self, now: float) -> None:
+        """Begin the attempts that follow those whose wait is over."""
+        retried = 0
+        while self._waiting and self._waiting[0][0] <= now:
+            attempt = heapq.heappop(self._waiting)[2]
+            if attempt.state == "waiting":
+                self._end(attempt)
+                self._offer(self._add(attempt.delivery, attempt.number + 1, attempt.tries + 1, "ready"))
+                retried += 1
+        self.counts.retried += retried
+        if retried:
+            self._notify()
+
+    # ---- what this process has no more -------------------------------------------------------------------------------
+
+    def of(self, states: Container[State] | None, concerned: Callable[[Delivery], bool] | None = None) -> list[Attempt]:
+        """Return the attempts in some states or in any, of some deliveries or of any."""
+        return [
+            attempt
+            for attempt in self._by_id.values()
+            if (states is None or attempt.state in states) and (concerned is None or concerned(attempt.delivery))
+        ]
+
+    def deliveries(self) -> list[Delivery]:
+        """Return the deliveries of all attempts."""
+        return [attempt.delivery for attempt in self._by_id.values()]
+
+    def connected(self) -> None:
+        """Be careful with what a new connection brings first."""
+        self._suspects.connected()
+
+    def revoke(self, concerned: Callable[[Delivery], bool]) -> None:
+        """Forget some deliveries, which the broker has taken back; their outcomes no longer count."""
+        for attempt in self.of(None, concerned):
+            self.counts.revoked += 1
+            if attempt.state == "done":
+                self._done.remove(attempt)
+            self._forget(attempt)
+
+    def release(self, attempts: Sequence[Attempt]) -> None:
+        """Forget attempts whose deliveries go back to the broker; see `given_back`."""
+        for attempt in attempts:
+            self._forget(attempt)
+            self._given_back.append(attempt.delivery)
+        self.counts.released += len(attempts)
+
+    def given_back(self) -> list[Delivery]:
+        """Return the deliveries that go back to the broker; then call `went_back`."""
+        return self._given_back.copy()
+
+    def went_back(self) -> None:
+        """Forget what `given_back` returned."""
+        self._given_back.clear()
+
+    def forget_all(self) -> None:
+        """Forget every attempt, at the end."""
+        if self._done:
+            text = "%s: %d messages, such as %s, are done and could not be acked: the broker delivers them again"
+            self._logger.warning(text, self.name, len(self._done), self._done[0].delivery.key)
+        for attempt in self.of(None):
+            self._forget(attempt)
+        self._done.clear()
+
+    def _forget(self, attempt: Attempt) -> None:
+        """Remove an attempt whose outcome no longer counts."""
+        if self._end(attempt) and self._on_over is not None:
+            self._on_over(attempt)
+
+    def _end(self, attempt: Attempt) -> bool:
+        """Remove an attempt; return whether someone still works on it."""
+        with self._handing_out:
+            was_open = attempt.state == "open"
+            attempt.state = "ended"
+        self._by_id.pop(attempt.message_id, None)
+        return was_open
