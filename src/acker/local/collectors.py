@@ -12,7 +12,7 @@ import asyncio
 import logging
 import reprlib
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from acker._engine.ids import IdGenerator
@@ -314,21 +314,35 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
 
     def _why(self, open_: PendingTuple, outcome: int, reason: Reason | None) -> Reason:
         """Count a tree that was not acked; return the reason, with the number of the attempt."""
-        tup_id = open_.tup_id
+        elapsed_ms = (self._clock.now_ns() - open_.emitted_ns) // _NS_PER_MS
+        return self.note_failure(open_.tup_id, _reason_of(outcome, reason), elapsed_ms, open_.root_id)
+
+    def note_failure(
+        self, tup_id: Hashable, reason: Reason, elapsed_ms: int, root_id: int | None = None, *, counts: bool = True
+    ) -> Reason:
+        """Count a failed attempt, and tell whoever watches; return the reason, with the number of the attempt.
+
+        It may have been counted before, by a run of which a checkpoint has the rest.
+        """
         attempt = self._fails.pop(tup_id, 0) + 1
         self._fails[tup_id] = attempt
         if self._fails_max is not None and len(self._fails) > self._fails_max:
             del self._fails[next(iter(self._fails))]
-        reason = _reason_of(outcome, reason, attempt)
-        self.outcomes[reason.kind] += 1
-        if self._sampler is not None:
-            self._sampler.record_end(open_.root_id, self.component, tup_id, reason)
+        reason = replace(reason, attempt=attempt)
+        self.outcomes[reason.kind] += counts
+        if self._sampler is not None and root_id is not None:
+            self._sampler.record_end(root_id, self.component, tup_id, reason)
         if self._failures is not None:
-            elapsed_ms = (self._clock.now_ns() - open_.emitted_ns) // _NS_PER_MS
-            self._failures.record(self.component, self.task, tup_id, reason, elapsed_ms, open_.root_id)
+            self._failures.record(self.component, self.task, tup_id, reason, elapsed_ms, root_id)
         for hook in self._hooks:
             hook.spout_fail(self.component, self.task, tup_id, reason)
         return reason
+
+    def resume_attempts(self, tup_id: Hashable, attempt: int) -> None:
+        """Continue the attempts of a tuple, of which this one is open and those before it failed."""
+        self._fails.pop(tup_id, None)
+        if attempt > 1:
+            self._fails[tup_id] = attempt - 1
 
     def attempt_of(self, tup_id: Hashable) -> int:
         """Return the number of the open emission of a tuple, from 1."""
@@ -376,11 +390,9 @@ def text_of(reason: str | BaseException | None) -> str | None:
     return exception_text(reason) if isinstance(reason, BaseException) else reason
 
 
-def _reason_of(outcome: int, reason: Reason | None, attempt: int) -> Reason:
+def _reason_of(outcome: int, reason: Reason | None) -> Reason:
     if outcome == Outcome.TIMED_OUT:
-        return Reason(ReasonKind.TIMED_OUT, attempt=attempt)
+        return Reason(ReasonKind.TIMED_OUT)
     if outcome == Outcome.REJECTED:
-        return Reason(ReasonKind.REJECTED, "__acker", exception="the acker is at its high-water mark", attempt=attempt)
-    if reason is None:
-        return Reason(ReasonKind.FAILED, attempt=attempt)
-    return Reason(reason.kind, reason.component, reason.task, reason.exception, attempt)
+        return Reason(ReasonKind.REJECTED, "__acker", exception="the acker is at its high-water mark")
+    return Reason(ReasonKind.FAILED) if reason is None else reason

@@ -24,7 +24,8 @@ class Feed:
 
 def tuples_of(spout):
     """Return the tuples of a spout with task 1, whose runtime's clock is at one second."""
-    collector = SimpleNamespace(task=1, component="spout", now_ms=lambda: 1_000, pending={})
+    collector = SimpleNamespace(task=1, component="spout", now_ms=lambda: 1_000, pending={}, resumed={})
+    collector.resume_attempts = collector.resumed.__setitem__
     executors = SimpleNamespace(spout_tasks=lambda: [SimpleNamespace(spout=spout, collector=collector)], feeds={})
     feed = executors.feeds[1] = Feed()
     executors.feed = lambda number: feed

@@ -330,14 +330,15 @@ class MicroBatches:
         tasks = {task.collector.task: task for task in self._executors.spout_tasks()}
         assert self.running is not None
         rows = {task_id: count for task_id, count in result.acked.items() if task_id != _DRIVER}
-        self._executors.count_rows(rows, spark.clock.now_ns() - self.running.since_ns)
+        elapsed_ns = spark.clock.now_ns() - self.running.since_ns
+        self._executors.count_rows(rows, elapsed_ns)
         for root_id, reason in [*((root, None) for root in acked), *failed.items()]:
             if root_id in by_root:
                 spark.settle(by_root[root_id], reason)
             elif (entry := planned.entries.get(root_id)) is not None:  # of a run before this one
                 self._tuples.tell_later(entry, reason)
         for entry in again:
-            self._tuples.tell_later(entry, entry.reason)
+            self._tuples.tell_later(entry, entry.reason, elapsed_ns // 1_000_000)
         for task_id, ids in result.acked_ids.items():
             component = self._plan.graph.component_of(task_id)
             for tup_id, values in find_rows(self._frames[component], frozenset(ids)).values():

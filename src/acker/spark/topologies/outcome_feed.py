@@ -39,7 +39,7 @@ class OutcomeFeed:
         self._executor = executor
         self._task = task
         self._reliable = task.spout if isinstance(task.spout, ReliableSpout) else None
-        self._outcomes: deque[tuple[JournalEntry, Reason | None, bool]] = deque()
+        self._outcomes: deque[tuple[JournalEntry, Reason | None, bool, int]] = deque()
         # Of an earlier run: tuple id -> values, None if unknown; and the ids whose outcome the spout will hear.
         self._journaled: dict[Hashable, tuple[Any, ...] | None] = {}
         self._awaited: set[Hashable] = set()
@@ -55,15 +55,17 @@ class OutcomeFeed:
 
     def failures(self) -> list[JournalEntry]:
         """Return the failures that the spout was not told yet."""
-        return [replace(entry, reason=reason) for entry, reason, _ in list(self._outcomes) if reason is not None]
+        return [replace(entry, reason=reason) for entry, reason, *_ in list(self._outcomes) if reason is not None]
 
     def acks(self) -> set[Hashable]:
         """Return the ids whose ack the spout was not told yet."""
-        return {entry.tup_id for entry, reason, _ in list(self._outcomes) if reason is None}
+        return {entry.tup_id for entry, reason, *_ in list(self._outcomes) if reason is None}
 
-    def put(self, entry: JournalEntry, reason: Reason | None, *, counts: bool = True) -> None:
+    def put(
+        self, entry: JournalEntry, reason: Reason | None, *, counts: bool = True, elapsed_ms: int = 0
+    ) -> None:
         """Add the outcome of an attempt; without a reason it was acked. It may have been counted in an earlier run."""
-        self._outcomes.append((entry, reason, counts))
+        self._outcomes.append((entry, reason, counts, elapsed_ms))
         self._executor.signal.set()
 
     def _deliver_outcomes(self, verdicts: list[Any], *, log_errors: bool) -> None:
@@ -90,7 +92,7 @@ class OutcomeFeed:
         if self.is_over:
             self._task.spout.finish()
 
-    def _tell(self, entry: JournalEntry, reason: Reason | None, counts: bool) -> None:
+    def _tell(self, entry: JournalEntry, reason: Reason | None, counts: bool, elapsed_ms: int) -> None:
         task, tup_id = self._task, entry.tup_id
         if self._reliable is not None:
             self._reliable._replays.record(tup_id, entry.values, entry.stream, entry.direct_task)
@@ -104,8 +106,9 @@ class OutcomeFeed:
             task.collector.acked += counts
             self._acked.add(tup_id)
         else:
-            task.collector.outcomes[reason.kind] += counts
-            task._fail(tup_id, replace(reason, attempt=entry.attempt))
+            # As for what the driver emits: the live page, hooks and the next attempt know of it.
+            task.collector.resume_attempts(tup_id, entry.attempt)
+            task._fail(tup_id, task.collector.note_failure(tup_id, reason, elapsed_ms, counts=counts))
         self._awaited.discard(tup_id)
 
     # ---- emissions ---------------------------------------------------------------------------------------------------

@@ -69,8 +69,10 @@ class SpoutTuples:
             self._feed(entry).expect(entry.tup_id, entry.values, is_awaited=False)
             spout._replays.record(entry.tup_id, entry.values, entry.stream, entry.direct_task)
             spout._replays.entries[entry.tup_id].attempt = entry.attempt
+            is_counted = entry.due is not None
+            self._tasks[entry.task].collector.resume_attempts(entry.tup_id, entry.attempt + is_counted)
             due_ms = self._tasks[entry.task].collector.now_ms() + _wait_ms(entry)
-            spout._replays.schedule(entry.tup_id, due_ms, counted=entry.due is not None)
+            spout._replays.schedule(entry.tup_id, due_ms, counted=is_counted)
 
     def _feed(self, entry: JournalEntry) -> OutcomeFeed:
         spout = self._tasks[entry.task].spout
@@ -82,9 +84,9 @@ class SpoutTuples:
             )
         return self.executors.feed(entry.task)
 
-    def tell_later(self, entry: JournalEntry, reason: Any) -> None:
+    def tell_later(self, entry: JournalEntry, reason: Any, elapsed_ms: int = 0) -> None:
         """Tell a spout an outcome on its own thread, before it is asked for further tuples."""
-        self._feed(entry).put(entry, reason)
+        self._feed(entry).put(entry, reason, elapsed_ms=elapsed_ms)
 
     def entries(self, by_root: Mapping[int, Sequence[Tuple]]) -> tuple[dict[int, JournalEntry], frozenset[int]]:
         """Return what the spouts know of some trees: root id -> entry; and the borrowed root ids."""

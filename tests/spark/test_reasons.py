@@ -1,0 +1,229 @@
+"""Why work failed, in the same words on each runtime: component, text of the exception, attempt."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+from acker.connectors import Consumer
+from acker.local import Hook, LocalRuntime
+from acker.observe.reasons import Reason, ReasonKind
+from acker.spark.topologies.run import run_until
+from acker.spark.topologies.spark_runtime import SparkRuntime
+from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
+from acker.topology import Bolt, ReliableSpout, Topology
+from acker.ui import LivePage
+
+# The workers cannot import the tests; functions of this module travel as code.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+
+FOLDER = "user.folder"
+ATTEMPTS_MAX = 2
+# Fails once; 0 never does.
+ONCE = 7
+
+
+class WordlessError(Exception):
+    """An exception of a user that cannot say its text."""
+
+    def __str__(self):
+        raise AttributeError("no text")
+
+
+FAULTS = {
+    1: ValueError("no box for a sofa"),
+    2: KeyError("lamp"),
+    3: TimeoutError(),
+    4: WordlessError(),
+    5: ValueError("two\nlines of \N{BULLET} text"),
+    6: OSError(28, "No space left on device"),
+    ONCE: LookupError("not yet"),
+}
+TEXTS = {
+    1: "ValueError: no box for a sofa",
+    2: "KeyError: 'lamp'",
+    3: "TimeoutError",
+    4: "WordlessError: (no text: its __str__ raised AttributeError)",
+    5: "ValueError: two\nlines of \N{BULLET} text",
+    6: "OSError: [Errno 28] No space left on device",
+    ONCE: "LookupError: not yet",
+}
+NUMBERS = range(len(FAULTS) + 1)
+
+
+def work(number, folder):
+    """Raise what belongs to a number, one of them the first time only."""
+    if number == ONCE:
+        try:
+            Path(folder, "once").touch(exist_ok=False)
+        except FileExistsError:
+            return
+    if number in FAULTS:
+        raise FAULTS[number]
+
+
+@dataclass
+class Told:
+    """What a runtime told.
+
+    Attributes
+    ----------
+    failures : list of (message id, Reason)
+        Sorted; of each attempt that failed.
+    letters : dict of message id to Reason
+        Of the last attempt of what was given up.
+    """
+
+    failures: list
+    letters: dict
+
+    @classmethod
+    def of(cls, failures, letters):
+        """Return what was told, without the tasks, whose numbers a runtime chooses."""
+        plain = sorted(((key, replace(reason, task=None)) for key, reason in failures), key=str)
+        return cls(plain, {key: replace(reason, task=None) for key, reason in letters})
+
+    @classmethod
+    def expected(cls, component):
+        """Return what each runtime is to tell of a component; None where it knows none."""
+
+        def reason(number, attempt):
+            return Reason(ReasonKind.FAILED, component, None, TEXTS[number], attempt)
+
+        attempts = {number: 1 if number == ONCE else ATTEMPTS_MAX for number in FAULTS}
+        failures = [(key, reason(key, attempt)) for key, most in attempts.items() for attempt in range(1, most + 1)]
+        return cls.of(failures, [(key, reason(key, ATTEMPTS_MAX)) for key in FAULTS if key != ONCE])
+
+
+class Orders(ReliableSpout):
+    """Emits the numbers."""
+
+    outputs = ["number"]
+    backoff_secs = 0.01
+    max_fails = ATTEMPTS_MAX - 1
+
+    def initialize(self, conf, context):
+        self.todo = list(NUMBERS)
+
+    def next_tuple(self):
+        if not self.todo:
+            self.finish()
+            return
+        number = self.todo.pop(0)
+        self.emit([number], tup_id=number)
+
+
+class OrderRows(Orders):
+    """The numbers as rows, where Spark runs the topology."""
+
+    tup_id_column = "number"
+
+    def frame(self, spark, conf):
+        return spark.range(len(NUMBERS)).withColumnRenamed("id", "number")
+
+
+class Pack(Bolt):
+    """Does the work."""
+
+    def process(self, tup):
+        work(tup.number, self.storm_conf[FOLDER])
+
+
+def topology_of(spout):
+    orders = spout.spec()
+    return type("Packing", (Topology,), {"orders": orders, "pack": Pack.spec(inputs=[orders])})
+
+
+class Heard(Hook):
+    """Keeps what the spouts heard."""
+
+    def __init__(self):
+        self.failures = []
+
+    def spout_fail(self, component, task, tup_id, reason):
+        self.failures.append((tup_id, reason))
+
+
+def run_topology(make, run):
+    """Run a topology with a live page and a hook, which have to agree; return what was told."""
+    hook = Heard()
+    runtime = make(hooks=[hook], ui=LivePage(serve=False))
+    try:
+        run(runtime)
+    finally:
+        runtime.stop()
+    assert runtime.error is None
+    log = runtime.live.failures
+    seen = [(failure.tup_id, failure.reason) for failure in reversed(log.failures())]
+    assert sorted(seen, key=str) == sorted(hook.failures, key=str)
+    return Told.of(seen, [(letter.tup_id, letter.reason) for letter in log.dead_letters()])
+
+
+def run_local(folder, spark):
+    return run_topology(
+        lambda **options: LocalRuntime(topology_of(Orders), {FOLDER: folder}, **options),
+        lambda runtime: runtime.run("drained"),
+    )
+
+
+def run_spark(folder, spark, spout=Orders, checkpoint=None):
+    return run_topology(
+        lambda **options: SparkRuntime(topology_of(spout), {FOLDER: folder}, spark, checkpoint=checkpoint, **options),
+        lambda runtime: run_until(runtime, "drained", checkpoint, None if checkpoint is None else "0 seconds"),
+    )
+
+
+def run_spark_rows(folder, spark):
+    return run_spark(folder, spark, OrderRows)
+
+
+def run_spark_stream(folder, spark):
+    return run_spark(folder, spark, OrderRows, f"{folder}/checkpoint")
+
+
+def run_consumer(folder, spark):
+    broker, letters = MemoryBroker(), MemoryPublisher()
+    broker.publish(b"%d" % number for number in NUMBERS)
+    options = {"attempts_max": ATTEMPTS_MAX, "dead_letters": letters, "backoff_secs": 0.001, "ui": LivePage(port=0)}
+
+    def wait():
+        try:
+            broker.wait_until(lambda broker: broker.left() == 0)
+        finally:
+            consumer.stop()
+
+    with Consumer(MemorySource(broker), **options) as consumer:
+        failures = consumer._store.failures
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        for message in consumer:
+            with message:
+                work(int(message.value), folder)
+        waiting.join()
+    told = [(int(failure.tup_id.partition("/")[2]), failure.reason) for failure in reversed(failures.failures())]
+    last = {str(reason): key for key, reason in told}
+    by_key = dict(told)
+    return Told.of(told, [(key := last[letter.headers["acker-reason"]], by_key[key]) for letter in letters.published])
+
+
+# Each with the component that it names.
+RUNS = {
+    "local": (run_local, "pack"),
+    "spark": (run_spark, "pack"),
+    "spark, rows of a DataFrame": (run_spark_rows, "pack"),
+    "spark, a stream": (run_spark_stream, "pack"),
+    "consumer": (run_consumer, None),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_runtime_tells_the_same_reasons(spark, tmp_path, name):
+    run, component = RUNS[name]
+    assert run(str(tmp_path), spark) == Told.expected(component)
