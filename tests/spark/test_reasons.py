@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from pyspark import cloudpickle
 
+from acker import Outcome
 from acker.connectors import Consumer
 from acker.local import Hook, LocalRuntime
 from acker.observe.reasons import Reason, ReasonKind
+from acker.spark import Replays, for_each_completion, spout
+from acker.spark.session_checks import PROVIDER, PROVIDER_CONF
 from acker.spark.topologies.run import run_until
 from acker.spark.topologies.spark_runtime import SparkRuntime
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
@@ -151,7 +156,7 @@ class Heard(Hook):
         self.failures.append((tup_id, reason))
 
 
-def run_topology(make, run):
+def run_topology(make, run, release=lambda runtime: None):
     """Run a topology with a live page and a hook, which have to agree; return what was told."""
     hook = Heard()
     runtime = make(hooks=[hook], ui=LivePage(serve=False))
@@ -159,6 +164,7 @@ def run_topology(make, run):
         run(runtime)
     finally:
         runtime.stop()
+        release(runtime)
     assert runtime.error is None
     log = runtime.live.failures
     seen = [(failure.tup_id, failure.reason) for failure in reversed(log.failures())]
@@ -177,6 +183,7 @@ def run_spark(folder, spark, spout=Orders, checkpoint=None):
     return run_topology(
         lambda **options: SparkRuntime(topology_of(spout), {FOLDER: folder}, spark, checkpoint=checkpoint, **options),
         lambda runtime: run_until(runtime, "drained", checkpoint, None if checkpoint is None else "0 seconds"),
+        SparkRuntime.release,
     )
 
 
@@ -213,17 +220,91 @@ def run_consumer(folder, spark):
     return Told.of(told, [(key := last[letter.headers["acker-reason"]], by_key[key]) for letter in letters.published])
 
 
+def pipeline_of(frame, folder):
+    """Return the same as a tracked pipeline."""
+
+    def pack(row):
+        work(row.number, folder)
+        return [row.number]
+
+    orders = spout(frame, message_id="number", attempt="attempt", component="orders", run_seed=1)
+    return orders.bolt(pack, schema="number long", sink=True)
+
+
+def told_by(rows):
+    """Return rows of failures or of dead letters as reasons by their message."""
+    return [
+        (row["message_id"], Reason(ReasonKind.FAILED, row["component"], None, row["reason"], row["attempt"]))
+        for row in rows
+    ]
+
+
+def run_pipeline(folder, spark):
+    rounds, failures, letters = [[(number, 1) for number in NUMBERS]], [], []
+    replays = Replays(
+        f"{folder}/ledger",
+        attempts_max=ATTEMPTS_MAX,
+        backoff_secs=0,
+        replay=lambda rows, _: rounds.append([(row["message_id"], row["attempt"]) for row in rows.to_pylist()]),
+        dead_letter=lambda rows, _: letters.extend(rows.to_pylist()),
+    )
+    settle = for_each_completion(replays=replays)
+    for number, rows in enumerate(rounds):
+        part = pipeline_of(spark.createDataFrame(rows, "number long, attempt long"), folder).persist()
+        failures += [row.asDict() for row in part.failures().collect()]
+        settle(part.completions(include_pending=True), number)
+        part.unpersist()
+    assert all(json.loads(row["row"]) == {"number": row["message_id"], "attempt": row["attempt"]} for row in failures)
+    return Told.of(told_by(failures), told_by(letters))
+
+
+def run_pipeline_stream(folder, spark):
+    spark.conf.set(PROVIDER_CONF, PROVIDER)
+    schema, failures = "number long, attempt long", []
+    spark.range(len(NUMBERS)).selectExpr("id as number", "1L as attempt").write.parquet(f"{folder}/new")
+    replays = Replays(
+        f"{folder}/ledger",
+        attempts_max=ATTEMPTS_MAX,
+        backoff_secs=0,
+        replay=f"{folder}/again",
+        dead_letter=f"{folder}/dead",
+    )
+    new = spark.readStream.schema(schema).parquet(f"{folder}/new")
+    again = spark.readStream.schema(Replays.ddl).parquet(f"{folder}/again")
+    rows = new.union(again.selectExpr("message_id as number", "cast(attempt as long) as attempt"))
+
+    def keep(done, batch_id):
+        missed = done.at(done.outcome != Outcome.ACKED)
+        failures.extend(zip(missed.message_id.tolist(), missed.component, missed.reason, strict=True))
+
+    done = pipeline_of(rows, folder).completions(timeout="1 hour")
+    writer = done.writeStream.foreachBatch(for_each_completion(keep, replays=replays))
+    for _ in range(ATTEMPTS_MAX):
+        query = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
+        query.awaitTermination()
+    attempts, told = Counter(), []
+    for number, component, reason in failures:
+        attempts[number] += 1
+        told.append((number, Reason(ReasonKind.FAILED, component, None, reason, attempts[number])))
+    return Told.of(told, told_by(spark.read.parquet(f"{folder}/dead").toArrow().to_pylist()))
+
+
 # Each with the component that it names.
 RUNS = {
     "local": (run_local, "pack"),
     "spark": (run_spark, "pack"),
     "spark, rows of a DataFrame": (run_spark_rows, "pack"),
     "spark, a stream": (run_spark_stream, "pack"),
+    "pipeline": (run_pipeline, "pack"),
+    "pipeline, a stream": (run_pipeline_stream, "pack"),
     "consumer": (run_consumer, None),
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name == "pipeline, a stream" else []) for name in RUNS],
+)
 def test_each_runtime_tells_the_same_reasons(spark, tmp_path, name):
     run, component = RUNS[name]
     assert run(str(tmp_path), spark) == Told.expected(component)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -83,9 +83,17 @@ class Completions:
             return cls.empty()
         return cls(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in COMPLETION_DTYPES))
 
+    def at(self, places: npt.NDArray[Any]) -> Completions:
+        """Return the rows at these places, or those where a mask is true."""
+        return Completions(*(column[places] for column in self.columns()))
+
+    def columns(self) -> list[npt.NDArray[Any]]:
+        """Return the columns, in the order of `COMPLETION_SCHEMA`."""
+        return [getattr(self, name) for name in COMPLETION_DTYPES]
+
     def rows(self) -> list[tuple[int, int, int, int, int]]:
         """Return the rows (root id, message id, task id, outcome, elapsed ms) as Python integers."""
-        return list(zip(*(getattr(self, name).tolist() for name in COMPLETION_DTYPES), strict=True))
+        return list(zip(*(column.tolist() for column in self.columns()), strict=True))
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the rows as a record batch of `COMPLETION_SCHEMA`, which borrows these arrays. Imports pyarrow."""

@@ -15,6 +15,7 @@ if _missing:
 
 if TYPE_CHECKING:
     from acker.spark.entries import completions, completions_from_blocks, completions_from_files, completions_of
+    from acker.spark.pipelines.completions import PipelineCompletions
     from acker.spark.pipelines.counters import ComponentCounters, PipelineCounters
     from acker.spark.pipelines.tracked import Tracked, spout
     from acker.spark.pipelines.user_functions import Outputs
@@ -42,6 +43,7 @@ __all__ = [
     "KafkaSpout",
     "MicroBatchReport",
     "Outputs",
+    "PipelineCompletions",
     "PipelineCounters",
     "ReplayCounts",
     "Replays",
@@ -71,6 +73,7 @@ _MODULES = {
     "KafkaSpout": "topologies.kafka_spout",
     "MicroBatchReport": "streams.reports",
     "Outputs": "pipelines.user_functions",
+    "PipelineCompletions": "pipelines.completions",
     "PipelineCounters": "pipelines.counters",
     "ReplayCounts": "streams.replay_ledger",
     "Replays": "streams.replays",

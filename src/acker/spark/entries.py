@@ -318,7 +318,8 @@ def completions_of(
     Returns
     -------
     DataFrame
-        Columns of `acker.COMPLETION_SCHEMA`, one row a tree; a streaming one if the pipelines are.
+        Columns of `acker.COMPLETION_SCHEMA`, one row a tree; then component and reason (string): why a tree failed,
+        null where none did. A streaming one if the pipelines are.
 
     Raises
     ------

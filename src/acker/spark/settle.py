@@ -9,6 +9,7 @@ from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.blocks import decode_block, tracks_of
 from acker.spark.event_columns import check_event_column, event_ms_of
 from acker.spark.messages import describe_shared_ids, quote_column
+from acker.spark.notes import Notes, is_note
 from acker.spark.parcel import pack_function
 from acker.spark.placement import place_of
 
@@ -30,6 +31,8 @@ COMPLETIONS_DDL: Final = (
     "root_id long not null, message_id long not null, task_id int not null, outcome tinyint not null,"
     " elapsed_ms long not null"
 )
+# What completions of pipelines say beside it.
+WHY_DDL: Final = ", component string, reason string"
 
 
 def check_block_columns(blocks: DataFrame, column: str, shard: str) -> None:
@@ -69,46 +72,59 @@ def check_block_rows(blocks: DataFrame, column: str, shard: str, options: Comple
     return blocks.select(*rows)
 
 
-def settle_rows(rows: DataFrame, shards: int | None, *, include_pending: bool, unique_ids: bool = False) -> DataFrame:
+def by_shard(rows: DataFrame, shards: int | None) -> DataFrame:
+    """Bring the rows (shard, block) of each shard to one partition."""
+    if shards is None:
+        return rows.repartition("shard")
+    return rows.repartition(shards, place_of(rows.shard, shards))
+
+
+def settle_rows(rows: DataFrame, shards: int | None, *, include_pending: bool, of_pipeline: bool = False) -> DataFrame:
     """Settle a batch of rows (shard, block).
 
     Parameters
     ----------
-    unique_ids : bool
-        The messages are those of a pipeline: a tree with two TRACKs is an error, see `describe_shared_ids`.
+    of_pipeline : bool
+        The rows are those of a pipeline: there are notes among the blocks, and completions say why trees failed; a tree
+        with two TRACKs is an error, see `describe_shared_ids`.
     """
-    if shards is None:
-        by_shard = rows.repartition("shard")
-    else:
-        by_shard = rows.repartition(shards, place_of(rows.shard, shards))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return settle_blocks(batches, shards, include_pending, unique_ids=unique_ids)
+        return settle_blocks(batches, shards, include_pending, of_pipeline=of_pipeline)
 
-    return by_shard.mapInArrow(pack_function(run, "settle"), COMPLETIONS_DDL)
+    ddl = f"{COMPLETIONS_DDL}{WHY_DDL}" if of_pipeline else COMPLETIONS_DDL
+    return by_shard(rows, shards).mapInArrow(pack_function(run, "settle"), ddl)
 
 
 def settle_blocks(
-    batches: Iterator[pa.RecordBatch], shards: int | None, include_pending: bool, *, unique_ids: bool = False
+    batches: Iterator[pa.RecordBatch], shards: int | None, include_pending: bool, *, of_pipeline: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Merge the blocks of one partition and yield its completions; runs in Spark's Python workers."""
     combiner = Combiner()
+    notes = Notes()
     tracks: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
     for batch in batches:
         for number, block in zip(batch.column(0), batch.column(1), strict=True):
+            if of_pipeline and is_note(block.as_buffer()):
+                notes.add(block.as_buffer())
+                continue
             partials, _ = decode_block(block.as_buffer())
             if shards is not None and (shard_of(partials.root_id, shards) != number.as_py()).any():
                 raise ArgumentValueError(f"blocks: a block of shard {number.as_py()} of {shards} holds other trees")
             combiner.merge(partials)
-            if unique_ids:
+            if of_pipeline:
                 tracks.append(tracks_of(partials))
                 if combiner.duplicates:
                     raise ArgumentValueError(f"message_id: {describe_shared_ids(tracks)}")
-    yield from completion_batches(combiner.settle(include_pending))
+    done = combiner.settle(include_pending)
+    yield from completion_batches(done, notes if of_pipeline else None)
 
 
-def completion_batches(done: Completions) -> Iterator[pa.RecordBatch]:
-    """Yield the completions as Arrow batches of a size that Spark takes well."""
+def completion_batches(done: Completions, notes: Notes | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the completions as Arrow batches of a size that Spark takes well; with notes, also why trees failed."""
     batch = done.to_arrow()
+    if notes is not None:
+        for name, column in notes.failed(done.root_id)._asdict().items():
+            batch = batch.append_column(name, column)
     for first in range(0, len(done), _COMPLETION_BATCH_ROWS):
         yield batch.slice(first, _COMPLETION_BATCH_ROWS)

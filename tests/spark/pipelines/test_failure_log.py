@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import subprocess
 import sys
 import warnings
 
@@ -59,8 +60,52 @@ def test_a_strict_bolt_raises_what_its_first_row_raised():
         list(stage(fail, strict=True).run(iter([NUMBERS])))
 
 
+class Timers:
+    """Timers that a test runs."""
+
+    def __init__(self):
+        self.secs, self._call = [], None
+
+    def start(self, secs, call):
+        assert self._call is None, "the timer before has to be cancelled"
+        self.secs.append(secs)
+        self._call = call
+        return self
+
+    def cancel(self):
+        self._call = None
+
+    def run(self):
+        call, self._call = self._call, None
+        call()
+
+
+def test_the_last_line_has_the_whole_number(caplog):
+    timers = Timers()
+    log = _LoggedFailedRowsParam(timers.start)
+    value = log.zero({})
+    for rows in (13, 636, 604):
+        value = log.addInPlace(value, {"split": FailedRows(rows, "ValueError: a")})
+    timers.run()
+    log.addInPlace(value, {"split": FailedRows(1, "b")})
+    timers.run()
+    assert [int(record.getMessage().split()[1]) for record in caplog.records] == [13, 649, 1253, 1254]
+    assert timers.secs == [0.5, 0.5, 0.5, 1.0]
+
+
+def test_the_whole_number_is_logged_at_the_end_of_the_program():
+    program = (
+        "import logging; logging.basicConfig(format='%(message)s')\n"
+        "from acker.spark.pipelines.failure_log import FailedRows, _LoggedFailedRowsParam\n"
+        "log = _LoggedFailedRowsParam()\n"
+        "value = log.addInPlace(log.addInPlace({}, {'split': FailedRows(1, 'a')}), {'split': FailedRows(2, 'b')})\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert [line.split()[:2] for line in ended.stderr.splitlines()] == [["split:", "1"], ["split:", "3"]]
+
+
 def test_the_driver_logs_the_first_row_and_each_tenfold(caplog):
-    log = _LoggedFailedRowsParam()
+    log = _LoggedFailedRowsParam(Timers().start)
     value = log.zero({})
     for _ in range(100):
         value = log.addInPlace(value, {"split": FailedRows(1, "ValueError: a"), "count": FailedRows(3, "b")})

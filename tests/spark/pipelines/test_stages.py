@@ -14,9 +14,10 @@ from acker._engine.codes import TRACKED
 from acker._engine.combiner import Combiner
 from acker.errors import ColumnValueError
 from acker.spark.blocks import decode_block, read_header
+from acker.spark.notes import decode_note
 from acker.spark.pipelines import collector as collectors
 from acker.spark.pipelines import stages
-from acker.spark.pipelines.collector import COUNTERS_SHARD, FAILURES_SHARD, MessageCollector
+from acker.spark.pipelines.collector import COUNTERS_SHARD, MessageCollector
 from acker.spark.pipelines.stages import ANCHORS, BLOCK, SHARD, Stage
 from acker.spark.pipelines.transforms import BoltTransform, BranchTransform, SpoutTransform
 from tests.spark.lossy import LossyLink
@@ -155,10 +156,11 @@ def test_failures_of_many_batches_share_one_block() -> None:
 
     batches = [batch for number in range(5) for batch in spouted((number, 0, 0, "é" * number))]
     _, out = parts_of(run(Stage((bolt(boom),), WORD, 2), *batches))
-    (block,) = [block for shard, block in out if shard == FAILURES_SHARD]
-    carrier = pa.RecordBatch.from_pydict({BLOCK: pa.array([block], pa.binary())})
-    rows = pa.Table.from_batches(stages.decode_failures(iter([carrier]))).to_pylist()
+    notes = [block for shard, block in out if shard < COUNTERS_SHARD]
+    rows = sorted((row for note in notes for row in decode_note(note).to_pylist()), key=lambda row: row["reason"])
+    assert len(notes) <= 2, "one for each shard"
     assert [row["reason"] for row in rows] == ["ValueError", *(f"ValueError: {'é' * n}" for n in range(1, 5))]
+    assert json.loads(rows[3]["row"]) == {"line": 3, "part": 0, "task": 0, "word": "ééé"}
     assert {row["component"] for row in rows} == {"bolt"} and len({row["root_id"] for row in rows}) == 5
     (report,) = [json.loads(block) for shard, block in out[-1:] if shard == COUNTERS_SHARD]
     assert report["messages"] == 5 and report["components"]["bolt"]["failed"] == 5
@@ -193,9 +195,8 @@ def test_a_row_of_no_tree_that_fails_leaves_its_text(by) -> None:
 
     rows = [(1, 0, 0, "a"), (None, 0, 0, "b"), (None, 0, 0, "c")]
     _, carriers = parts_of(run(Stage((bolt(boom, by),), WORD, 2), *spouted(*rows)))
-    (texts,) = (block for shard, block in carriers if shard == FAILURES_SHARD)
-    batch = pa.RecordBatch.from_pydict({BLOCK: [texts]})
-    found = [row for part in stages.decode_failures(iter([batch])) for row in part.to_pylist()]
+    notes = [decode_note(block) for shard, block in carriers if shard < COUNTERS_SHARD]
+    found = sorted((row for note in notes for row in note.to_pylist()), key=lambda row: row["root_id"] is None)
     assert (
         [row["root_id"] is None for row in found] == [row["tuple_id"] is None for row in found] == [False, True, True]
     )

@@ -307,8 +307,10 @@ def test_rows_without_a_message_id_stay_unanchored(spark) -> None:
     assert outcomes(tracked) == {7: Outcome.ACKED}
     assert sorted(row.word for row in tracked.data().collect()) == ["a", "b", "c", "d"]
     assert sorted(row.word for row in tracked.acked().collect()) == ["a", "b", "c", "d"]
-    (text,) = tracked.failures().collect()
-    assert tuple(text) == (None, None, "split", "ValueError: no: boom")  # There is no tree to fail.
+    (failed,) = tracked.failures().collect()
+    row = '{"line": null, "text": "boom"}'
+    # There is no tree to fail.
+    assert tuple(failed) == (None, "split", "ValueError: no: boom", None, row, None, None)
     assert tracked.counters().components["split"].failed == 1
     tracked.unpersist()
 

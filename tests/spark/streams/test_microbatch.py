@@ -292,7 +292,7 @@ def test_a_block_of_another_shard_is_refused(cache):
 
 
 def test_rows_of_a_pipeline_that_share_a_message_id_are_named_and_nothing_is_written(cache):
-    store, rules = Store(), ShardRules(1, 2, Fraction(1000), unique_ids=True)
+    store, rules = Store(), ShardRules(1, 2, Fraction(1000), of_pipeline=True)
     update(store, cache, "key", 0, ShardBatch(0, blocks_of([Message(Kind.TRACK, 7, 5, 0, 42)]), 0), rules)
     store.commit()
     twice = [Message(Kind.TRACK, 8, 5, 0, 43), Message(Kind.TRACK, 8, 5, 0, 43), Message(Kind.TRACK, 9, 5, 0, 44)]
@@ -307,7 +307,7 @@ def test_rows_of_a_pipeline_that_share_a_message_id_are_named_and_nothing_is_wri
 
 
 def test_rows_of_a_pipeline_that_share_a_message_id_are_named_whatever_their_times(cache):
-    rules = ShardRules(1, 2, Fraction(1000), event_time=True, unique_ids=True)
+    rules = ShardRules(1, 2, Fraction(1000), event_time=True, of_pipeline=True)
     twice = [(Message(Kind.TRACK, 8, 5, 0, 43), 0), (Message(Kind.TRACK, 8, 5, 0, 43), 10**6)]
     with pytest.raises(
         ArgumentValueError, match="message_id: 2 rows of one batch have the message id 43\\. They would"
@@ -360,7 +360,7 @@ def test_trees_of_a_pipeline_expire_by_event_time_however_the_stream_is_cut(seed
     rows = sorted((rng.randrange(60_000), " ".join(rng.choices(words, (9, 9, 1, 1), k=3))) for _ in range(120))
     rows = [(number, at, text) for number, (at, text) in enumerate(rows)]
     rows.sort(key=lambda row: row[1] + rng.uniform(0, delay_ms))
-    rules = ShardRules(1, 2, Fraction(timeout_ms), 3, event_time=True, unique_ids=True)
+    rules = ShardRules(1, 2, Fraction(timeout_ms), 3, event_time=True, of_pipeline=True)
     # Of a tree with a FAIL nothing more is waited for; lost words keep a tree open until the watermark has come by.
     expected = {}
     over = max(at for _, at, _ in rows) - delay_ms

@@ -156,7 +156,7 @@ def test_damage_and_another_version_are_refused_by_name(tmp_path):
     table = pq.read_table(pa.BufferReader(whole))
     note = json.loads(table.schema.metadata[b"acker.replays"])
     path.write_bytes(pq_bytes(table.replace_schema_metadata({"acker.replays": json.dumps({**note, "version": "1"})})))
-    with pytest.raises(CheckpointError, match=r"expected format version 2, got 1; run the query with the release"):
+    with pytest.raises(CheckpointError, match=r"expected format version 3, got 1; run the query with the release"):
         open_ledger(tmp_path).state()
 
 
@@ -273,4 +273,4 @@ def test_keys_are_numbered_exactly():
 
 
 def test_users_see_these_columns():
-    assert REPLAY_SCHEMA.names == ["task_id", "message_id", "attempt", "root_id", "outcome", "reason"]
+    assert REPLAY_SCHEMA.names == ["task_id", "message_id", "attempt", "root_id", "outcome", "component", "reason"]

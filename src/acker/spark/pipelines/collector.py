@@ -1,4 +1,4 @@
-"""The collector of a task, which gathers the messages, failure texts and counters that leave at its end."""
+"""The collector of a task, which gathers the messages, notes and counters that leave at its end."""
 
 from __future__ import annotations
 
@@ -12,23 +12,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from acker._engine.columns import check_columns
-from acker._engine.combiner import Cohorts, Combiner
+from acker._engine.combiner import Cohorts, Combiner, shard_of
 from acker.spark.blocks import encode_blocks
 from acker.spark.messages import latest_of
+from acker.spark.notes import FAILURE_SCHEMA, encode_note, ids_or_zero
 from acker.spark.pipelines.anchors import Int64s
 
-# The shard of what is no block of messages.
-FAILURES_SHARD: Final = -1  # failure texts, an Arrow stream of FAILURE_SCHEMA
-COUNTERS_SHARD: Final = -2  # the counters of one task's components, JSON
-
-FAILURE_SCHEMA: Final = pa.schema(
-    [
-        pa.field("root_id", pa.int64()),
-        pa.field("tuple_id", pa.int64()),
-        pa.field("component", pa.dictionary(pa.int32(), pa.string())),
-        pa.field("reason", pa.dictionary(pa.int32(), pa.string())),
-    ]
-)
+# The shard of the counters of one task's components, JSON. Notes have the negative numbers below it, see `notes_shard`.
+COUNTERS_SHARD: Final = -1
 
 # Outputs of one input row are counted exactly up to here; the last bin means "or more".
 FANOUT_MAX: Final = 1024
@@ -37,6 +28,11 @@ FANOUT_MAX: Final = 1024
 ROOTS_PER_FLUSH: Final = 1_000_000
 
 _log: Final = logging.getLogger("acker.spark")
+
+
+def notes_shard(shard: Any) -> Any:
+    """Return the number in place of a shard that carriers of its notes have; of such a number, the shard."""
+    return COUNTERS_SHARD - 1 - shard
 
 
 class TaskCounters:
@@ -58,7 +54,7 @@ class TaskCounters:
 
 
 class MessageCollector:
-    """Gathers the messages, failure texts and counters of one task; if `timed`, messages have event times."""
+    """Gathers the messages, notes and counters of one task; if `timed`, messages have event times."""
 
     def __init__(self, shards: int, *, timed: bool = False) -> None:
         self._shards = shards
@@ -66,7 +62,7 @@ class MessageCollector:
         self._cohorts = Cohorts(0, 2) if timed else None
         self._combiner = Combiner(cohorts=self._cohorts)
         self._latest_ms: int | None = None
-        self._failures: list[pa.RecordBatch] = []
+        self._notes: list[pa.Table] = []
         self._counters: dict[str, TaskCounters] = {}
         self.first_failures: dict[str, str] = {}
         self._ready: list[tuple[int, bytes]] = []
@@ -107,33 +103,46 @@ class MessageCollector:
         """Return by component the number of failed rows and the reason of the first."""
         return {name: (self.counters(name).failed, reason) for name, reason in self.first_failures.items()}
 
-    def add_failures(self, component: str, root_id: Int64s | None, tuple_id: Int64s | None, reason: list[str]) -> None:
-        """Add texts of failures, one for each row and tree; without ids for rows that belong to no tree."""
+    def add_failures(
+        self, component: str, root_id: Int64s | None, tuple_id: Int64s | None, reason: list[str], row: list[str]
+    ) -> None:
+        """Add why rows failed, one for each row and tree; without ids for rows that belong to no tree."""
         if not reason:
             return
-        names = pa.DictionaryArray.from_arrays(np.zeros(len(reason), np.int32), pa.array([component]))
-        reasons = pa.array(reason, pa.string()).dictionary_encode()
         ids = [pa.nulls(len(reason), pa.int64()) if each is None else pa.array(each) for each in (root_id, tuple_id)]
-        columns = [*ids, names, reasons]
-        self._failures.append(pa.RecordBatch.from_arrays(columns, schema=FAILURE_SCHEMA))
+        texts = [pa.array([component] * len(reason), pa.string()), pa.array(reason, pa.string())]
+        self._notes.append(pa.table([*ids, *texts, pa.array(row, pa.string())], schema=FAILURE_SCHEMA))
+
+    def add_heads(self, heads: pa.Table) -> None:
+        """Add what a spout knows of its trees, see `acker.spark.notes`."""
+        self._notes.append(heads)
 
     def _flush(self) -> None:
         combiner, self._combiner = self._combiner, Combiner(cohorts=self._cohorts)
         self._ready += encode_blocks(combiner, self._shards, self._latest_ms)
         self._messages += combiner.messages
         self._native_ns += combiner.native_ns
+        self._flush_notes()
+
+    def _flush_notes(self) -> None:
+        """Pack the notes, those of one kind and shard together. Shard 0 has those of rows without a tree."""
+        kinds: dict[Any, list[pa.Table]] = {}
+        for note in self._notes:
+            kinds.setdefault(note.schema, []).append(note)
+        self._notes = []
+        for tables in kinds.values():
+            table = pa.concat_tables(tables).combine_chunks()
+            shards = shard_of(ids_or_zero(table["root_id"]), self._shards)
+            if table["root_id"].null_count:
+                shards[table["root_id"].is_null().to_numpy()] = 0
+            for shard in np.unique(shards).tolist():
+                rows = table.filter(pa.array(shards == shard))
+                self._ready.append((notes_shard(shard), encode_note(rows, self._latest_ms)))
 
     def finish(self) -> Iterator[tuple[int, bytes]]:
         """Yield (shard, block) of everything that was gathered."""
         self._flush()
         yield from self._ready
-        if self._failures:
-            # Each batch has its own dictionary, which in the stream format replaces the previous one.
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, FAILURE_SCHEMA) as writer:
-                for batch in self._failures:
-                    writer.write_batch(batch)
-            yield FAILURES_SHARD, sink.getvalue().to_pybytes()
         if self._counters:
             components = {name: counters.to_json() for name, counters in self._counters.items()}
             report = {"messages": self._messages, "native_ns": self._native_ns, "components": components}

@@ -8,14 +8,21 @@ pipeline have all of them; the log is for programs that call neither.
 from __future__ import annotations
 
 import logging
+import threading
+import weakref
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from pyspark.accumulators import AccumulatorParam
 
 from acker.spark.session_checks import is_classic
 
-# The factor by which failed rows must grow before the driver logs them again.
+# The factor by which failed rows must grow before the driver logs them at once.
 _TENFOLD: Final = 10
+# Whatever the number is when no further row has failed for a while is logged too: the last line has all of them. The
+# wait doubles, so that a stream whose rows fail all the time does not fill the log.
+_QUIET_SECS: Final = 0.5
+_QUIET_SECS_MAX: Final = 30.0
 
 _log: Final = logging.getLogger("acker.spark")
 
@@ -42,11 +49,32 @@ class _FailedRowsParam(AccumulatorParam[dict[str, FailedRows]]):
         return value1
 
 
-class _LoggedFailedRowsParam(_FailedRowsParam):
-    """Adds up the failed rows of tasks and logs them in the driver: the first row, then each tenfold number."""
+def _start_timer(secs: float, call: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(secs, call)
+    timer.daemon = True
+    timer.start()
+    return timer
 
-    def __init__(self) -> None:
+
+class _LoggedFailedRowsParam(_FailedRowsParam):
+    """Adds up the failed rows of tasks and logs them in the driver: the first, each tenfold number, and the last.
+
+    Parameters
+    ----------
+    start_timer : callable
+        Calls a function after some seconds; returns what `cancel` ends.
+    """
+
+    def __init__(self, start_timer: Callable[[float, Callable[[], None]], Any] = _start_timer) -> None:
+        self._start_timer = start_timer
+        self._lock = threading.Lock()
         self._due: dict[str, int] = {}
+        self._known: dict[str, FailedRows] = {}
+        self._logged: dict[str, int] = {}
+        self._quiet_secs = _QUIET_SECS
+        self._timer: Any = None
+        # At the end of the program, if that comes before the timer.
+        weakref.finalize(self, _log_rest, self._known, self._logged, self._lock)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _FailedRowsParam, ()
@@ -55,15 +83,38 @@ class _LoggedFailedRowsParam(_FailedRowsParam):
         self, value1: dict[str, FailedRows], value2: dict[str, FailedRows]
     ) -> dict[str, FailedRows]:
         value = super().addInPlace(value1, value2)
-        for component in value2:
-            rows, reason = value[component]
-            if rows >= self._due.get(component, 1):
-                self._due[component] = _TENFOLD * rows
-                so_far = "1 row failed so far"
-                if rows > 1:
-                    so_far = f"{rows} rows failed so far, each counted as often as it ran"
-                _log.warning("%s: %s, one of them with %s; failures() has all of them", component, so_far, reason)
+        with self._lock:
+            self._known.update({component: value[component] for component in value2})
+            for component in value2:
+                rows = value[component].rows
+                if rows >= self._due.get(component, 1):
+                    self._due[component] = _TENFOLD * rows
+                    _log_one(component, value[component], self._logged)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._start_timer(self._quiet_secs, self._log_rest)
         return value
+
+    def _log_rest(self) -> None:
+        if _log_rest(self._known, self._logged, self._lock):
+            self._quiet_secs = min(2 * self._quiet_secs, _QUIET_SECS_MAX)
+
+
+def _log_rest(known: dict[str, FailedRows], logged: dict[str, int], lock: threading.Lock) -> bool:
+    """Log the numbers that have grown since they were logged; return whether there are any."""
+    with lock:
+        grown = [component for component, (rows, _) in known.items() if rows > logged.get(component, 0)]
+        for component in grown:
+            _log_one(component, known[component], logged)
+    return bool(grown)
+
+
+def _log_one(component: str, failed: FailedRows, logged: dict[str, int]) -> None:
+    logged[component] = failed.rows
+    so_far = "1 row failed so far"
+    if failed.rows > 1:
+        so_far = f"{failed.rows} rows failed so far, each counted as often as it ran"
+    _log.warning("%s: %s, one of them with %s; failures() has all of them", component, so_far, failed.reason)
 
 
 def make_accumulator(session: Any) -> Any:

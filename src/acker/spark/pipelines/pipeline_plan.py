@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.blocks import latest_event_ms
 from acker.spark.parcel import pack_function
+from acker.spark.pipelines.collector import COUNTERS_SHARD, notes_shard
 from acker.spark.pipelines.failure_log import make_accumulator
 from acker.spark.pipelines.row_schemas import arrow_schema_of, with_hidden_columns
 from acker.spark.pipelines.stages import BLOCK, SHARD, Stage
@@ -106,12 +107,17 @@ class PipelinePlan:
 
         return map_batches(frame, run, with_hidden_columns(self.schema), stage.name)
 
-    def blocks(self, event_time: str | None = None) -> DataFrame:
-        """Return the packed messages: shard int, block binary; with event times also event_ms, the latest in each."""
-        if event_time is None:
-            return _select_blocks(self.dataframe)
-        blocks = _select_blocks(self._evaluate(event_time))
-        return blocks.withColumn("event_ms", latest_event_ms(F.col("block")))
+    def blocks(self) -> DataFrame:
+        """Return the packed messages: shard int, block binary."""
+        return self.dataframe.where(F.col(SHARD) >= 0).select(F.col(SHARD).alias("shard"), F.col(BLOCK).alias("block"))
+
+    def blocks_and_notes(self, event_time: str | None = None) -> DataFrame:
+        """Return messages and notes of trees, packed, as `blocks`; with event times also event_ms, the latest."""
+        frame = self.dataframe if event_time is None else self._evaluate(event_time)
+        number = F.col(SHARD)
+        shard = F.when(number >= 0, number).otherwise(notes_shard(number))
+        rows = frame.where(number != COUNTERS_SHARD).select(shard.alias("shard"), F.col(BLOCK).alias("block"))
+        return rows if event_time is None else rows.withColumn("event_ms", latest_event_ms(F.col("block")))
 
     def add_component(self, component: str) -> PipelinePlan:
         """Add the name of a component that sends messages."""
@@ -174,11 +180,6 @@ def check_disjoint(plans: list[PipelinePlan]) -> None:
 
 def _add_event_time(transform: Transform, event_time: str | None) -> Transform:
     return replace(transform, event_time=event_time) if isinstance(transform, SpoutTransform) else transform
-
-
-def _select_blocks(frame: DataFrame) -> DataFrame:
-    carriers = frame.where(F.col(SHARD) >= 0)
-    return carriers.select(F.col(SHARD).alias("shard"), F.col(BLOCK).alias("block"))
 
 
 def map_batches(frame: DataFrame, run: ArrowFunction, schema: StructType, name: str) -> DataFrame:

@@ -35,10 +35,11 @@ def settle_pipelines(plans: list[PipelinePlan], options: CompletionOptions) -> D
     if options.event_time is not None:
         _check_event_time(plans, options.event_time)
     _warn_of_unread(plans)
-    rows = functools.reduce(lambda one, other: one.union(other), [plan.blocks(options.event_time) for plan in plans])
+    parts = [plan.blocks_and_notes(options.event_time) for plan in plans]
+    rows = functools.reduce(lambda one, other: one.union(other), parts)
     if is_streaming:
-        return completions_of_block_stream(rows, shards, options, unique_ids=True)
-    return settle_rows(rows, shards, include_pending=options.include_pending, unique_ids=True)
+        return completions_of_block_stream(rows, shards, options, of_pipeline=True)
+    return settle_rows(rows, shards, include_pending=options.include_pending, of_pipeline=True)
 
 
 def _check_event_time(plans: list[PipelinePlan], event_time: str) -> None:

@@ -2,7 +2,7 @@
 
 The transforms between two shuffles run one after the other inside one `mapInArrow`, so rows cross between the JVM and
 Python once, and messages of a tree that come from one task are combined there. At its end a task sends its messages,
-failure texts and counters as carrier rows, which later stages forward untouched. Nothing here imports pyspark.
+notes and counters as carrier rows, which later stages forward untouched. Nothing here imports pyspark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from acker.spark.pipelines import anchors as trees
 from acker.spark.pipelines.anchors import Int64s
-from acker.spark.pipelines.collector import FAILURE_SCHEMA, MessageCollector
+from acker.spark.pipelines.collector import MessageCollector
 from acker.spark.pipelines.transforms import Flow, Transform
 
 ANCHORS: Final = "acker_anchors"
@@ -141,17 +141,3 @@ def without_trees(not_acked: Int64s, names: list[str], batches: Iterator[pa.Reco
         mask = np.ones(rows.num_rows, np.bool_)
         mask[bad] = False
         yield rows.select(names).filter(pa.array(mask))
-
-
-def decode_failures(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Turn carriers of failure texts into rows of (root_id, tuple_id, component, reason)."""
-    plain = pa.schema(
-        [
-            entry.with_type(entry.type.value_type) if pa.types.is_dictionary(entry.type) else entry
-            for entry in FAILURE_SCHEMA
-        ]
-    )
-    for batch in batches:
-        for block in batch.column(BLOCK):
-            for part in pa.ipc.open_stream(block.as_py()):
-                yield part.cast(plain)

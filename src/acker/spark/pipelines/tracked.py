@@ -28,8 +28,9 @@ from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.messages import quote_column
 from acker.spark.options import check_options
 from acker.spark.parcel import pack_function
-from acker.spark.pipelines.collector import COUNTERS_SHARD, FAILURES_SHARD
+from acker.spark.pipelines.collector import COUNTERS_SHARD
 from acker.spark.pipelines.counters import PipelineCounters, sum_counters
+from acker.spark.pipelines.failures import FAILURES_DDL, list_failures
 from acker.spark.pipelines.pipeline_plan import PipelinePlan, check_component, check_disjoint, map_batches
 from acker.spark.pipelines.row_schemas import (
     arrow_schema_of,
@@ -39,15 +40,15 @@ from acker.spark.pipelines.row_schemas import (
     parse_schema,
 )
 from acker.spark.pipelines.settlement import settle_pipelines
-from acker.spark.pipelines.stages import BLOCK, HIDDEN, SHARD, decode_failures, without_trees
+from acker.spark.pipelines.stages import BLOCK, HIDDEN, SHARD, without_trees
 from acker.spark.pipelines.transforms import BoltTransform, BranchTransform, SelectTransform, SpoutTransform
+from acker.spark.settle import by_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import StorageLevel
 
 _BY: Final = ("row", "batch", "partition")
-_FAILURES_DDL: Final = "root_id long, tuple_id long, component string, reason string"
 
 
 def spout(
@@ -409,7 +410,7 @@ class Tracked:
         watermark_delay: str | None = None,
         name: str | None = None,
     ) -> DataFrame:
-        """Return one row for each finished tree, columns of `acker.COMPLETION_SCHEMA`; options as `completions_of`."""
+        """Return one row for each finished tree, with why it failed; columns and options as of `completions_of`."""
         options = check_options(
             timeout=timeout,
             protocol=protocol,
@@ -427,12 +428,15 @@ class Tracked:
         return self.plan.blocks()
 
     def failures(self) -> DataFrame:
-        """Return the texts of failures: root_id, tuple_id long; component, reason string.
+        """Return the rows that failed, and why: one for each row and tree, and one for a row without a tree.
 
-        One row for each FAIL message, and one for each failed row that belongs to no tree, whose ids are null.
+        Columns: message_id, of the tree's row; component, reason string, the bolt and what it raised; attempt long, of
+        the spout's row; row string, what the bolt got as JSON; root_id, tuple_id long. Texts are cut at 1,000
+        characters. The four ids are null without a tree; later `branches` do not know message_id and attempt, which
+        travel with the first.
         """
-        carriers = self.dataframe.where(F.col(SHARD) == FAILURES_SHARD).select(BLOCK)
-        return carriers.mapInArrow(pack_function(decode_failures), _FAILURES_DDL)
+        rows = by_shard(self.plan.blocks_and_notes(), self.plan.shards)
+        return rows.mapInArrow(pack_function(list_failures, "failures"), FAILURES_DDL)
 
     def counters(self) -> PipelineCounters:
         """Compute the counters of each component; evaluates the pipeline."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +16,14 @@ from acker._engine.ids import root_ids, tuple_ids
 from acker._engine.protocol import Kind
 from acker.errors import ArgumentValueError, ColumnValueError, StrictError
 from acker.spark.messages import describe_shared_ids, event_times_of
+from acker.spark.notes import HEAD_SCHEMA
 from acker.spark.pipelines import anchors as trees
 from acker.spark.pipelines.anchors import Anchors, Int64s
 from acker.spark.pipelines.collector import FANOUT_MAX, MessageCollector, TaskCounters
-from acker.spark.pipelines.user_functions import Produced, run_batch, run_rows
+from acker.spark.pipelines.user_functions import Produced, reason_of, run_batch, run_rows
+
+# The length of the text of a failed row: whole documents should not travel twice.
+ROW_CHARS_MAX: Final = 1000
 
 
 class Flow(NamedTuple):
@@ -62,6 +67,8 @@ class SpoutTransform:
             kind = np.full(root_id.size, Kind.TRACK, np.int8)
             event_ms = None if self.event_time is None else self._event_ms(part, self.event_time)
             duplicates = collector.add(kind, root_id, tuple_id, task_id.astype(np.int32), message_id, event_ms=event_ms)
+            if isinstance(self.attempt, str) or self.attempt:
+                collector.add_heads(pa.table([pa.array(root_id), pa.array(attempt)], schema=HEAD_SCHEMA))
             tracks.append((root_id, message_id))
             if duplicates:
                 raise ColumnValueError(f"{self.component}: {self.message_id}: {describe_shared_ids(tracks)}")
@@ -153,9 +160,12 @@ class BoltTransform:
             fail = np.isin(row, rows)
             kind[fail], value[fail] = Kind.FAIL, 0
             reasons = [produced.failed[index] for index in row[fail].tolist()]
-            collector.add_failures(self.component, anchors.root_id[fail], anchors.tuple_id[fail], reasons)
+            texts = dict(zip(rows.tolist(), _texts_of(flow.rows.take(rows)), strict=True))
+            told = [texts[index] for index in row[fail].tolist()]
+            collector.add_failures(self.component, anchors.root_id[fail], anchors.tuple_id[fail], reasons, told)
             of_no_tree = rows[~np.isin(rows, row)].tolist()
-            collector.add_failures(self.component, None, None, [produced.failed[index] for index in of_no_tree])
+            reasons, told = ([where[index] for index in of_no_tree] for where in (produced.failed, texts))
+            collector.add_failures(self.component, None, None, reasons, told)
         collector.add(kind, anchors.root_id, value, event_ms=anchors.event_ms)
 
 
@@ -201,6 +211,17 @@ class BranchTransform:
                 counters.messages += value.size
                 counters.fanout[min(self.branches, FANOUT_MAX)] += rows.num_rows
             yield Flow(rows, anchors._replace(tuple_id=ids[self.branch]))
+
+
+def _texts_of(rows: pa.RecordBatch) -> list[str]:
+    """Return each row as JSON, cut where it is long."""
+    try:
+        texts = [json.dumps(row, ensure_ascii=False, default=str) for row in rows.to_pylist()]
+    except Exception as fault:  # noqa: BLE001  A time of the year 10000 has no value in Python, for instance.
+        if rows.num_rows == 1:
+            return [f"(no text: {reason_of(fault)})"]
+        return [text for place in range(rows.num_rows) for text in _texts_of(rows.slice(place, 1))]
+    return [text if len(text) <= ROW_CHARS_MAX else text[: ROW_CHARS_MAX - 1] + "…" for text in texts]
 
 
 def _join_flows(flows: Iterator[Flow]) -> Iterator[Flow]:

@@ -257,7 +257,7 @@ class _MicroBatch:
             combiner = Combiner(resets=True, cohorts=self._rules.cohorts_of_blocks)
             for partials in parts:
                 combiner.merge(partials)
-            if combiner.duplicates and self._rules.unique_ids:
+            if combiner.duplicates and self._rules.of_pipeline:
                 raise ArgumentValueError(
                     f"message_id: {describe_shared_ids([tracks_of(partials) for partials in parts])}"
                 )

@@ -16,6 +16,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from acker._engine.completions import Completions
 from acker._engine.schemas import COMPLETION_SCHEMA
 from acker.errors import CheckpointError
+from acker.spark.notes import Notes, is_note
 from acker.spark.parcel import Parcel
 from acker.spark.streams.microbatch import ShardBatch, update
 from acker.spark.streams.state_format import HEAD_KEY, VARIABLE, decode_head
@@ -129,6 +130,11 @@ class AckerProcessor(StatefulProcessor):
     def _update(self, shard: int, blocks: list[Any], clock_ms: int) -> Iterator[pd.DataFrame]:
         context = TaskContext.get()
         assert context is not None
+        notes = Notes() if self._rules.of_pipeline else None
+        if notes is not None:
+            for note in filter(is_note, blocks):
+                notes.add(note)
+            blocks = [block for block in blocks if not is_note(block)]
         batch = ShardBatch(int(context.getLocalProperty("streaming.sql.batchId") or -1), blocks, clock_ms)
         query = context.getLocalProperty("sql.streaming.queryId") or self._plan
         key = f"{query}-{self._name}-{shard}"
@@ -136,8 +142,8 @@ class AckerProcessor(StatefulProcessor):
         if self._rules.event_time:
             self._set_timer(report)
         if len(completions):
-            yield frame_of(completions)
-        yield frame_of(_NO_COMPLETION, json.dumps(report._asdict()))
+            yield frame_of(completions, notes=notes)
+        yield frame_of(_NO_COMPLETION, json.dumps(report._asdict()), notes)
 
     def _set_timer(self, report: MicroBatchReport) -> None:
         """Set a timer for the next rotation while entries are held, and remove all others."""
@@ -171,7 +177,11 @@ def _restore_processor(kind: type[AckerProcessor], fields: dict[str, Any]) -> Ac
     return processor
 
 
-def frame_of(done: Completions, report: str | None = None) -> pd.DataFrame:
-    """Return rows of the operator's output."""
+def frame_of(done: Completions, report: str | None = None, notes: Notes | None = None) -> pd.DataFrame:
+    """Return rows of the operator's output; with notes, also why trees failed."""
     columns = {name: getattr(done, name) for name in COMPLETION_SCHEMA.names}
-    return pd.DataFrame({**columns, "report": np.full(len(done), report, object)})
+    columns["report"] = np.full(len(done), report, object)
+    if notes is not None:
+        why = notes.failed(done.root_id)._asdict()
+        columns |= {name: column.to_numpy(zero_copy_only=False) for name, column in why.items()}
+    return pd.DataFrame(columns)

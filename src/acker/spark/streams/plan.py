@@ -18,8 +18,10 @@ from acker._engine.combiner import SHARDS_MAX
 from acker._engine.protocol import PROTOCOLS, divide_up
 from acker._engine.schemas import COMPLETION_SCHEMA
 from acker.spark.event_columns import check_event_column
+from acker.spark.notes import Failed
 from acker.spark.placement import place_of
 from acker.spark.session_checks import PARTITIONS_CONF, check_streaming_session
+from acker.spark.settle import WHY_DDL
 from acker.spark.streams.reports import SHARDS, MicroBatchReport
 from acker.spark.streams.rows import blocks_of_rows
 from acker.spark.streams.shard_rules import ShardRules
@@ -53,7 +55,7 @@ def default_shards(session: SparkSession) -> int:
 
 
 def completions_of_block_stream(
-    blocks: DataFrame, shards: int, options: CompletionOptions, *, unique_ids: bool = False
+    blocks: DataFrame, shards: int, options: CompletionOptions, *, of_pipeline: bool = False
 ) -> DataFrame:
     """Settle the blocks of a stream.
 
@@ -65,17 +67,20 @@ def completions_of_block_stream(
     shards : int
         The number of shards into which the blocks were split.
     options : CompletionOptions
-    unique_ids : bool
-        The messages are those of a pipeline: a tree with two TRACKs in one micro-batch ends the query.
+    of_pipeline : bool
+        The messages are those of a pipeline: there are notes among the blocks, and completions say why trees failed; a
+        tree with two TRACKs in one micro-batch ends the query.
     """
     session = blocks.sparkSession
     check_streaming_session(session)
     if options.timeout is None:
         _warn_of_no_timeout()
-    rules = make_rules(options, shards=shards, partitions=state_partitions(session), unique_ids=unique_ids)
+    rules = make_rules(options, shards=shards, partitions=state_partitions(session), of_pipeline=of_pipeline)
     event_time = options.event_time is not None
     # Imported here, since it imports pandas, which a worker that only combines does not need.
     from acker.spark.streams.operator import OUTPUT_DDL, AckerProcessor
+
+    output = f"{OUTPUT_DDL}{WHY_DDL}" if of_pipeline else OUTPUT_DDL
 
     if event_time:
         blocks = blocks.withColumn("event_time", F.timestamp_millis("event_ms")).withWatermark(
@@ -95,12 +100,12 @@ def completions_of_block_stream(
             _clock_ms().alias("clock_ms"),
         )
         .groupBy("place")
-        .transformWithStateInPandas(processor, OUTPUT_DDL, "Append", "EventTime" if event_time else "None")
+        .transformWithStateInPandas(processor, output, "Append", "EventTime" if event_time else "None")
     )
     return (
         produced.observe(options.observation, _collect_reports().alias(SHARDS))
         .where(F.col("report").isNull())
-        .select(*COMPLETION_SCHEMA.names)
+        .select(*COMPLETION_SCHEMA.names, *(Failed._fields if of_pipeline else ()))
     )
 
 
@@ -114,7 +119,7 @@ def _clock_ms() -> Column:
     return F.zip_with(now, now, lambda one, _: F.unix_millis(one))[0]
 
 
-def make_rules(options: CompletionOptions, *, shards: int, partitions: int, unique_ids: bool = False) -> ShardRules:
+def make_rules(options: CompletionOptions, *, shards: int, partitions: int, of_pipeline: bool = False) -> ShardRules:
     """Return the rules by which each shard of a stream settles trees."""
     high_water = options.high_water
     return ShardRules(
@@ -125,7 +130,7 @@ def make_rules(options: CompletionOptions, *, shards: int, partitions: int, uniq
         high_water=None if high_water is None else divide_up(high_water, shards),
         every_message_refreshes=options.protocol == PROTOCOLS[1],
         event_time=options.event_time is not None,
-        unique_ids=unique_ids,
+        of_pipeline=of_pipeline,
     )
 
 

@@ -44,12 +44,13 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("attempt", pa.int32()),
     pa.field("root_id", pa.int64()),
     pa.field("outcome", pa.int8()),
+    pa.field("component", pa.string()),
     pa.field("reason", pa.string()),
 ]
 REPLAY_SCHEMA: Final = pa.schema(_FIELDS)
 LEDGER_SCHEMA: Final = pa.schema([*_FIELDS, pa.field("step", pa.int8()), pa.field("at_ms", pa.int64())])
 
-_VERSION: Final = "2"
+_VERSION: Final = "3"
 _KEY: Final = b"acker.replays"
 _NAME: Final = re.compile(r"(batch|state)-(\d{9,})\.parquet")
 _NONE: Final = -1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from acker._engine.completions import Completions
 from acker._engine.protocol import Outcome
-from acker._engine.schemas import COMPLETION_DTYPES
 from acker.errors import ArgumentValueError
 from acker.observe.backoff import backoff
+from acker.spark.pipelines.completions import PipelineCompletions
 from acker.spark.streams.replay_ledger import (
     LEDGER_SCHEMA,
     Decisions,
@@ -66,13 +66,24 @@ class _Matches(NamedTuple):
     place: npt.NDArray[np.int64]
 
 
-def name_outcomes(failed: Completions) -> list[str]:
-    """Return the outcomes in words, as reasons."""
-    return [_WORDS[Outcome(outcome)] for outcome in failed.outcome.tolist()]
+def name_reasons(failed: Completions) -> list[str]:
+    """Return what bolts have raised, and outcomes in words where none did."""
+    words = [_WORDS[Outcome(outcome)] for outcome in failed.outcome.tolist()]
+    if not isinstance(failed, PipelineCompletions):
+        return words
+    return [word if text is None else text for word, text in zip(words, failed.reason.tolist(), strict=True)]
+
+
+def reason_of(row: Mapping[str, Any]) -> str:
+    """Return why the last attempt of a row of `REPLAY_SCHEMA` failed, as a topology would say it."""
+    word = _WORDS[Outcome(row["outcome"])]
+    where = "" if row["component"] is None else f" in {row['component']}"
+    why = "" if row["reason"] == word else f": {' '.join(row['reason'].split())}"
+    return f"{word}{where}{why} (attempt {row['attempt']})"
 
 
 def decide(
-    state: LedgerState, done: Completions, rules: ReplayRules, now_ms: int, reasons: ReasonsFunction = name_outcomes
+    state: LedgerState, done: Completions, rules: ReplayRules, now_ms: int, reasons: ReasonsFunction = name_reasons
 ) -> Decisions:
     """Decide what becomes of the messages of a micro-batch, and of those that wait.
 
@@ -92,7 +103,7 @@ def decide(
     is_waiting[is_known] = waits[matches.place[is_known]]
     tries = np.ones(is_known.size, np.int32)
     tries[is_known] = attempt[matches.place[is_known]]
-    failed = _take(matches.failed, ~is_waiting)
+    failed = matches.failed.at(~is_waiting)
     failures = _rows_of_failures(failed, tries[~is_waiting], _texts_of(failed, reasons), rules, now_ms)
     ended = matches.acked.copy()
     ended[matches.place[is_known]] = True
@@ -127,7 +138,7 @@ def decide(
 def _match(held: pa.Table, done: Completions) -> _Matches:
     # Only these rows can change anything; the others are most.
     has_failed = done.message_id[done.outcome != Outcome.ACKED]
-    done = _take(done, np.isin(done.message_id, np.concatenate([held["message_id"].to_numpy(), has_failed])))
+    done = done.at(np.isin(done.message_id, np.concatenate([held["message_id"].to_numpy(), has_failed])))
     rows = held.num_rows
     group = number_keys(
         np.concatenate([held["task_id"].to_numpy(), done.task_id]),
@@ -143,7 +154,7 @@ def _match(held: pa.Table, done: Completions) -> _Matches:
     failed = np.flatnonzero((done.outcome != Outcome.ACKED) & ~is_acked[of_done])
     failed = failed[np.argsort(done.root_id[failed])]
     found, first = np.unique(of_done[failed], return_index=True)
-    return _Matches(is_acked[of_held], _take(done, failed[first]), place[found])
+    return _Matches(is_acked[of_held], done.at(failed[first]), place[found])
 
 
 def fingerprint(done: Completions) -> str:
@@ -196,6 +207,7 @@ def _rows_of_failures(
         "attempt": attempt + is_now,
         "root_id": failed.root_id,
         "outcome": failed.outcome,
+        "component": failed.component if isinstance(failed, PipelineCompletions) else pa.nulls(len(failed)),
         "reason": [str(text)[:REASON_CHARS_MAX] for text in texts],
         "step": step,
         "at_ms": np.where(step == ReplayStep.WAIT, now_ms + wait_ms, now_ms),
@@ -212,7 +224,3 @@ def _next_step(
     changed["at_ms"] = np.full(rows.num_rows, now_ms)
     columns = [pa.array(changed[name]) if name in changed else rows[name] for name in LEDGER_SCHEMA.names]
     return pa.table(columns, names=LEDGER_SCHEMA.names).cast(LEDGER_SCHEMA)
-
-
-def _take(done: Completions, which: npt.NDArray[Any]) -> Completions:
-    return Completions(*(getattr(done, name)[which] for name in COMPLETION_DTYPES))

@@ -22,7 +22,7 @@ from acker.spark.streams.replay_ledger import (
     ReplayStep,
     parquet_of,
 )
-from acker.spark.streams.replay_rules import ReasonsFunction, ReplayRules, decide, fingerprint, name_outcomes
+from acker.spark.streams.replay_rules import ReasonsFunction, ReplayRules, decide, fingerprint, name_reasons, reason_of
 
 if TYPE_CHECKING:
     from acker._engine.completions import Completions
@@ -47,9 +47,9 @@ class Replays:
         knows. It belongs to one checkpoint. Put it beside that, not into it.
     replay : callable or path
         Called as ``replay(messages, batch_id)`` with an Arrow table of `Replays.schema` that has at least one row:
-        `attempt` is the attempt that begins, 2 or more, and `root_id`, `outcome` and `reason` say how the one before
-        ended. A path is a folder: a Parquet file with these columns appears in it for each micro-batch, exactly once,
-        for a stream to read.
+        `attempt` is the attempt that begins, 2 or more, and `root_id`, `outcome`, `component` and `reason` say how the
+        one before ended. A path is a folder: a Parquet file with these columns appears in it for each micro-batch,
+        exactly once, for a stream to read.
     dead_letter : callable or path
         The same for messages that are given up; here `attempt` is the last one.
     attempts_max : int >= 1
@@ -61,8 +61,8 @@ class Replays:
         An attempt that was replayed, and of which no tree has ended after so many seconds, counts as failed: maybe
         nobody read it. Longer than the timeout of trees and the lag of the query together.
     reasons : callable, optional
-        Called with `acker.Completions` that did not end ACKED; returns a text for each. By default the outcome in
-        words. 1,000 characters are kept.
+        Called with `acker.Completions` that did not end ACKED; returns a text for each. By default what a bolt of the
+        pipeline has raised, and the outcome in words where none did. 1,000 characters are kept.
     clock : callable, optional
         Returns the seconds since 1970; for tests.
 
@@ -98,7 +98,9 @@ class Replays:
     >>> again = spark.readStream.schema(aspark.Replays.ddl).parquet("/data/orders/again")               # doctest: +SKIP
     """
 
-    ddl: Final = "task_id int, message_id long, attempt int, root_id long, outcome byte, reason string"
+    ddl: Final = (
+        "task_id int, message_id long, attempt int, root_id long, outcome byte, component string, reason string"
+    )
     schema: Final = REPLAY_SCHEMA
 
     def __init__(
@@ -128,7 +130,7 @@ class Replays:
         self._ledger = ReplayLedger(folder)
         self._replay = _outlet("replay", replay)
         self._dead_letter = _outlet("dead_letter", dead_letter)
-        self._reasons = reasons or name_outcomes
+        self._reasons = reasons or name_reasons
         self._clock = clock
 
     def counts(self) -> ReplayCounts:
@@ -213,9 +215,8 @@ class Replays:
         if dead:
             one = rows.filter(pa.array(step == ReplayStep.DEAD_LETTER)).slice(0, 1).to_pylist()[0]
             _log.warning(
-                "replays of %s: micro-batch %d: messages that are given up: %d, one of them message %d of task %d after"
-                " %d attempts: %s",
-                *(self._where, batch_id, dead, one["message_id"], one["task_id"], one["attempt"], one["reason"]),
+                "replays of %s: micro-batch %d: messages that are given up: %d, one of them message %d of task %d: %s",
+                *(self._where, batch_id, dead, one["message_id"], one["task_id"], reason_of(one)),
             )
 
 

@@ -29,8 +29,9 @@ class ShardRules:
         The rule of protocol "storm-0.9".
     event_time : bool
         Whether the clock is the watermark.
-    unique_ids : bool
-        Whether two TRACKs of one tree in a micro-batch are an error, as with messages of a pipeline.
+    of_pipeline : bool
+        Whether messages are those of a pipeline: notes come with them, so completions say why trees failed, and two
+        TRACKs of one tree in a micro-batch are an error.
     """
 
     shards: int
@@ -40,7 +41,7 @@ class ShardRules:
     high_water: int | None = None
     every_message_refreshes: bool = False
     event_time: bool = False
-    unique_ids: bool = False
+    of_pipeline: bool = False
 
     @property
     def cohorts(self) -> Cohorts | None:
@@ -57,7 +58,7 @@ class ShardRules:
         So two rows that share a tree are noticed, whatever their times.
         """
         cohorts = self.cohorts
-        return cohorts._replace(timeout_ms=0) if cohorts is not None and self.unique_ids else cohorts
+        return cohorts._replace(timeout_ms=0) if cohorts is not None and self.of_pipeline else cohorts
 
     def rotation_at(self, time_ms: int) -> int:
         """Return the number of rotations up to a moment: one each timeout / (buckets - 1), without rounding."""

@@ -12,6 +12,8 @@ import numpy as np
 from acker._engine.completions import Completions
 from acker._engine.schemas import COMPLETION_SCHEMA
 from acker.errors import ArgumentTypeError, ColumnValueError
+from acker.spark.notes import Failed
+from acker.spark.pipelines.completions import PipelineCompletions
 from acker.spark.session_checks import is_classic
 
 if TYPE_CHECKING:
@@ -53,7 +55,8 @@ def for_each_completion(
     Returns
     -------
     callable
-        For `foreachBatch` on a stream with the columns of `acker.COMPLETION_SCHEMA`; further ones are ignored.
+        For `foreachBatch` on a stream with the columns of `acker.COMPLETION_SCHEMA`. With those of a pipeline,
+        component and reason, `completions` is a `PipelineCompletions`, which has them too. Further ones are ignored.
 
     Raises
     ------
@@ -104,7 +107,8 @@ def for_each_completion(
             )
         try:
             # Only one action: each further one would run the stateful operator again.
-            done = _completions_of(frame.select(*COMPLETION_SCHEMA.names).toArrow())
+            why = Failed._fields if set(Failed._fields) <= set(frame.columns) else ()
+            done = _completions_of(frame.select(*COMPLETION_SCHEMA.names, *why).toArrow())
             if replays is not None:
                 replays.settle(done, batch_id, _query_id(frame))
             if batch_fn is not None and (empty or len(done)):
@@ -143,12 +147,14 @@ def _shorten(fault: Exception) -> str | None:
 
 
 def _completions_of(table: pa.Table) -> Completions:
-    """Return rows from Spark as columns that own their memory."""
-    columns = table.cast(COMPLETION_SCHEMA)
+    """Return rows from Spark as columns that own their memory; with why trees failed, where a pipeline says it."""
+    columns = table.select(COMPLETION_SCHEMA.names).cast(COMPLETION_SCHEMA)
     empties = {field.name: np.zeros(0, field.type.to_pandas_dtype()) for field in COMPLETION_SCHEMA}
-    return Completions(
-        **{
-            name: np.concatenate([empty, *(chunk.to_numpy(zero_copy_only=False) for chunk in columns[name].chunks)])
-            for name, empty in empties.items()
-        }
-    )
+    plain = [
+        np.concatenate([empty, *(chunk.to_numpy(zero_copy_only=False) for chunk in columns[name].chunks)])
+        for name, empty in empties.items()
+    ]
+    if table.num_columns == len(COMPLETION_SCHEMA):
+        return Completions(*plain)
+    texts = {name: np.array(table[name].to_pylist(), object) for name in Failed._fields}
+    return PipelineCompletions(*plain, **texts)

@@ -61,9 +61,7 @@ class OutcomeFeed:
         """Return the ids whose ack the spout was not told yet."""
         return {entry.tup_id for entry, reason, *_ in list(self._outcomes) if reason is None}
 
-    def put(
-        self, entry: JournalEntry, reason: Reason | None, *, counts: bool = True, elapsed_ms: int = 0
-    ) -> None:
+    def put(self, entry: JournalEntry, reason: Reason | None, *, counts: bool = True, elapsed_ms: int = 0) -> None:
         """Add the outcome of an attempt; without a reason it was acked. It may have been counted in an earlier run."""
         self._outcomes.append((entry, reason, counts, elapsed_ms))
         self._executor.signal.set()

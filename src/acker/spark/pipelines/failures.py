@@ -1,0 +1,50 @@
+"""The failures of a pipeline: one row for each row that failed, with its message and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from acker.spark.blocks import decode_block, tracks_of
+from acker.spark.notes import Notes, ids_or_zero, is_note, places_in, take_places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from acker.spark.pipelines.anchors import Int64s
+
+FAILURES_DDL: Final = (
+    "message_id long, component string, reason string, attempt long, row string, root_id long, tuple_id long"
+)
+
+
+def list_failures(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Turn the blocks and notes of one partition into the rows that `Tracked.failures` describes."""
+    notes = Notes()
+    tracks = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for batch in batches:
+        for block in batch.column(1):
+            data = block.as_buffer()
+            if is_note(data):
+                notes.add(data)
+            else:
+                tracks.append(tracks_of(decode_block(data)[0]))
+    failed = notes.failures()
+    if failed.num_rows:
+        yield from _with_messages(failed, notes, tracks).to_batches()
+
+
+def _with_messages(failed: pa.Table, notes: Notes, tracks: list[tuple[Int64s, Int64s]]) -> pa.Table:
+    root_id, message_id = (np.concatenate(column) for column in zip(*tracks, strict=True))
+    has_tree = failed["root_id"].is_valid().to_numpy()
+    roots = ids_or_zero(failed["root_id"])
+    place = np.where(has_tree, places_in(root_id, roots), -1)
+    columns: dict[str, Any] = {
+        "message_id": pa.array(message_id).take(take_places(place)),
+        "attempt": pa.array(notes.attempts_of(roots), mask=~has_tree),
+        **{name: failed[name] for name in failed.column_names},
+    }
+    names = ("message_id", "component", "reason", "attempt", "row", "root_id", "tuple_id")
+    return pa.table({name: columns[name] for name in names})
