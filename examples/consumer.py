@@ -62,4 +62,4 @@ with pool, consumer:  # the consumer ends first: it waits for the pool
         with message:
             for item in message.value:
                 pool.submit(pack, item, message.child())
-print(consumer.stats().tasks[0].acked, "orders were acked,", consumer.stats().tasks[0].dead_letters, "was given up")
+print(consumer.stats().acked, "orders were acked,", consumer.stats().dead_letters, "was given up")

@@ -57,10 +57,6 @@ def consume(broker, work, source=None, until=lambda broker: broker.left() == 0, 
     return consumer
 
 
-def spout(consumer):
-    return consumer.stats().tasks[0]
-
-
 # ---- outcomes -------------------------------------------------------------------------------------------------------
 
 
@@ -89,8 +85,8 @@ def test_each_message_is_acked_when_its_parts_are_done(broker):
 
         consumer = consume(broker, work, until=acked_early)
     assert sorted(broker.acked) == sorted(set(done)) and Counter(Counter(done).values()) == {6: 300}
-    stats = spout(consumer)
-    assert (stats.acked, stats.failed, stats.pending, stats.user["delivered"]) == (300, 0, 0, 300)
+    stats = consumer.stats()
+    assert (stats.acked, stats.failed, stats.pending, stats.delivered) == (300, 0, 0, 300)
 
 
 def test_a_message_stays_open_until_its_last_child_ends(broker):
@@ -116,7 +112,7 @@ def test_a_failed_message_is_tried_again_in_process(broker):
     consumer = consume(broker, work)
     assert [attempt for value, attempt in seen if value == b"a"] == [1, 2, 3, 4]
     assert broker.counts["delivered"] == 2
-    assert (spout(consumer).failed, spout(consumer).user["retried"]) == (3, 3)
+    assert (consumer.stats().failed, consumer.stats().retried) == (3, 3)
 
 
 def test_a_broker_with_delays_redelivers_itself():
@@ -145,7 +141,7 @@ def test_a_message_that_takes_too_long_is_tried_again(broker):
     assert not held[0].alive
     held[0].ack()  # too late, and without effect
     # On a machine that stands still the second attempt times out too.
-    assert spout(consumer).timed_out >= 1 and (spout(consumer).acked, broker.counts["acked"]) == (1, 1)
+    assert consumer.stats().timed_out >= 1 and (consumer.stats().acked, broker.counts["acked"]) == (1, 1)
 
 
 @pytest.mark.slow  # its timeout has room for a machine that stands still
@@ -177,7 +173,7 @@ def test_a_message_that_makes_progress_does_not_time_out(broker):
         while not keep(broker):
             third.join(0.02)
         third.join()
-    assert sorted(broker.acked) == [b"a", b"b"] and spout(consumer).timed_out == 1
+    assert sorted(broker.acked) == [b"a", b"b"] and consumer.stats().timed_out == 1
 
 
 def work_on(iterator, work):
@@ -193,7 +189,7 @@ def test_a_lost_handle_fails_its_message_with_a_warning(broker, caplog):
             message.child()
 
     consumer = consume(broker, work)
-    assert spout(consumer).user["lost_handles"] == 1 and broker.acked == [b"a"]
+    assert consumer.stats().lost_handles == 1 and broker.acked == [b"a"]
     assert f"{__file__}:{work.__code__.co_firstlineno + 2}" in caplog.text
 
 
@@ -236,8 +232,8 @@ def test_a_message_whose_hand_out_is_interrupted_comes_again(broker, monkeypatch
         original = consumer_module.MessageTree
         monkeypatch.setattr(consumer_module, "MessageTree", interrupt)
     elif place == "before the handle":
-        original = consumer_module.ConsumedMessage
-        monkeypatch.setattr(consumer_module, "ConsumedMessage", interrupt)
+        original = consumer_module.Message
+        monkeypatch.setattr(consumer_module, "Message", interrupt)
     with consumer:
         with pytest.raises(InterruptError):
             next(iter(consumer))
@@ -323,7 +319,7 @@ def test_a_wait_for_a_retry_does_not_stop_other_messages(broker):
     consumer = consume(
         broker, work, open_max=10, until=lambda broker: len(broker.acked) == 500, backoff_secs=60, backoff_secs_max=60
     )
-    assert broker.left() == 1 and spout(consumer).user["released"] == 1
+    assert broker.left() == 1 and consumer.stats().released == 1
 
 
 # ---- dead letters ---------------------------------------------------------------------------------------------------
@@ -363,7 +359,7 @@ def test_a_dead_letter_is_confirmed_before_the_ack(broker):
     assert letter.value == b"bad" and letter.headers["n"] == 1
     assert letter.headers["acker-attempts"] == 3 and "LookupError: no lamp" in letter.headers["acker-reason"]
     assert letter.headers["acker-key"] == "memory/0" and letter.headers["acker-source"] == "memory"
-    assert (spout(consumer).dead_letters, spout(consumer).acked) == (1, 1) and letters.calls["close"] >= 1
+    assert (consumer.stats().dead_letters, consumer.stats().acked) == (1, 1) and letters.calls["close"] >= 1
 
 
 def work_in_block(message, work):
@@ -431,7 +427,7 @@ def test_a_message_that_killed_earlier_processes_becomes_a_dead_letter(broker):
     consumer = consume(broker, lambda _: pytest.fail("it was handed out"), attempts_max=2, dead_letters=letters)
     reason = letters.published[0].headers["acker-reason"]
     assert "this is its delivery 13 by the broker, and deliveries_max is 12" in reason
-    assert spout(consumer).dead_letters == 1
+    assert consumer.stats().dead_letters == 1
 
 
 def test_stops_and_crashes_are_no_attempts_where_the_process_tries_again(broker):
@@ -480,7 +476,7 @@ def test_a_body_that_cannot_be_decoded_is_a_dead_letter_at_once(broker, tmp_path
     assert [row.get("value_base64") or row["value"] for row in rows] == ["/w==", "{"]
     assert all(row["headers"]["acker-attempts"] == 1 for row in rows)
     assert "UnicodeDecodeError" in rows[0]["headers"]["acker-reason"]
-    assert spout(consumer).user["undecodable"] == 2
+    assert consumer.stats().undecodable == 2
 
 
 # ---- losses ---------------------------------------------------------------------------------------------------------
@@ -494,7 +490,7 @@ def test_nothing_is_lost_with_a_connection(broker, method, after):
     source.lose(method, at=2 if method == "any" else 1, after=after)
     consumer = consume(broker, lambda _: None, source)
     assert set(broker.acked) == {b"%d" % number for number in range(40)} and broker.left() == 0
-    assert spout(consumer).user["reconnects"] == 1
+    assert consumer.stats().reconnects == 1
 
 
 def test_an_outcome_of_a_lost_connection_is_dropped(broker):
@@ -510,7 +506,7 @@ def test_an_outcome_of_a_lost_connection_is_dropped(broker):
         assert broker.acked == []
         second.ack()
         broker.wait_until(lambda broker: broker.left() == 0)
-    assert broker.counts["acked"] == 1 and spout(consumer).user["revoked"] == 1
+    assert broker.counts["acked"] == 1 and consumer.stats().revoked == 1
 
 
 def test_a_lost_lease_is_noticed(caplog):
@@ -615,7 +611,7 @@ def test_messages_that_were_not_handed_out_go_back_at_once(broker):
     broker.publish(b"%d" % number for number in range(10))
     with Consumer(MemorySource(broker)) as consumer:
         next(iter(consumer)).ack()
-    assert broker.left() == 9 and len(broker.acked) == 1 and spout(consumer).user["released"] == 9
+    assert broker.left() == 9 and len(broker.acked) == 1 and consumer.stats().released == 9
 
 
 def test_a_failure_at_the_end_goes_back_and_is_not_tried_again(broker):
@@ -707,7 +703,7 @@ def test_a_killed_process_of_a_pool_fails_no_message(broker, start_method, caplo
             work()
     finally:
         signal.signal(signal.SIGTERM, before)
-    counts = spout(consumer)
+    counts = consumer.stats()
     assert (counts.failed, counts.dead_letters, counts.pending) == (0, 0, 0)
     assert len(broker.acked) + broker.left() == 100 and b"13" not in broker.acked
     assert [record.levelname for record in caplog.records] == ["ERROR"]  # one line for all of them, without traceback
@@ -727,7 +723,7 @@ def test_a_pool_that_breaks_after_stop_raises_nothing(broker):
             with message:
                 consumer.stop()
                 message.submit(pool, kill_at_13, message.value)
-    assert broker.acked == [] and spout(consumer).failed == 0 and spout(consumer).user["released"] == 1
+    assert broker.acked == [] and consumer.stats().failed == 0 and consumer.stats().released == 1
 
 
 # ---- asyncio --------------------------------------------------------------------------------------------------------
@@ -826,12 +822,14 @@ def test_the_oldest_messages_are_shown(broker):
         first.ack(), second.ack(), child.ack()
 
 
-def test_figures_have_the_form_of_a_topology(broker):
+def test_figures_are_those_that_exporters_read_of_a_topology(broker):
     broker.publish([b"a"])
     consumer = consume(broker, lambda _: None, name="orders")
     stats = consumer.stats()
-    assert stats.topology == "orders" and stats.state == "stopped" and stats.totals.acked == 1
-    assert stats.totals.complete_latency.total == 1 and stats.tasks[1].acker.acked == 1
+    assert stats.name == stats.topology == "orders" and stats.state == "stopped" and stats.acked == 1
+    assert stats.complete_latency.total == 1 and stats.acker.acked == stats.tasks[1].acker.acked == 1
+    assert stats.tasks[0].user["delivered"] == stats.to_json()["delivered"] == 1
+    assert "<td>1</td>" in stats._repr_html_()
     families = {family.name: family for family in RuntimeCollector(consumer).collect()}
     sample = families["acker_messages_acked"].samples[0]
     assert sample.value == 1 and sample.labels["topology"] == "orders" and sample.labels["component"] == "memory"

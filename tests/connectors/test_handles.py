@@ -16,7 +16,7 @@ from acker import ArgumentTypeError, IdGenerator, ReferenceAcker, TupleStateErro
 from acker._engine.protocol import Outcome
 from acker.connectors import Delivery
 from acker.connectors.attempts import Attempt
-from acker.connectors.handles import Child, ConsumedMessage, MessageTree, describe, track_row
+from acker.connectors.handles import Child, Message, MessageTree, describe, track_row
 
 LOGGER = logging.getLogger("acker.connectors")
 
@@ -52,7 +52,7 @@ class Owner:
         tuple_id = self.next_id()
         self.rows.append(track_row(tree, tuple_id))
         code = self.message.__func__.__code__
-        return ConsumedMessage(tree, tuple_id, (code, 0), value)
+        return Message(tree, tuple_id, (code, 0), value)
 
     def outcomes(self):
         rows, self.rows[:] = list(self.rows), []
@@ -69,7 +69,7 @@ def test_a_message_shows_its_delivery(owner):
     message = owner.message()
     assert (message.value, message.key, message.headers, message.attempt) == (b"a b", "jobs#7", {"n": 1}, 2)
     assert message.raw == "raw" and message.alive
-    assert repr(message) == "<ConsumedMessage of jobs#7, attempt 2, open>"
+    assert repr(message) == "<Message of jobs#7, attempt 2, open>"
     message.ack()
     assert "ended" in repr(message)
 

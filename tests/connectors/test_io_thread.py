@@ -85,7 +85,7 @@ def test_no_outcome_is_forgotten_when_the_connection_breaks_meanwhile(method, af
             end.result(60)
     assert sorted(broker.acked) == sorted(b"%d" % number for number in range(30) if number % 3 != 1)
     assert len(broker.given_up) == 10 and broker.violations == []
-    assert consumer.stats().tasks[0].user["reconnects"] == 1
+    assert consumer.stats().reconnects == 1
 
 
 def test_nothing_is_given_up_without_a_connection():
@@ -100,7 +100,7 @@ def test_nothing_is_given_up_without_a_connection():
         wait_until(lambda: not message.alive)
         broker.start()
         broker.wait_until(lambda broker: broker.given_up)
-    assert consumer.stats().tasks[0].dead_letters == 1 and broker.violations == []
+    assert consumer.stats().dead_letters == 1 and broker.violations == []
 
 
 def test_a_connection_that_breaks_while_messages_are_given_back_is_no_error(caplog):
@@ -153,7 +153,7 @@ def test_stop_ends_a_consumer_that_has_no_connection(secs):
     source = MemorySource(broker)
     consumer = Consumer(source, drain_secs=secs)
     consumer.start()
-    wait_until(lambda: consumer.stats().tasks[0].user["reconnects"] >= 1)
+    wait_until(lambda: consumer.stats().reconnects >= 1)
     consumer.close()
     assert consumer.stats().state == "stopped"
 
@@ -450,7 +450,7 @@ def test_a_connection_that_breaks_in_a_rebalance_is_opened_again():
             next(iterator).ack()
         broker.wait_until(lambda broker: broker.left() == 0)
     assert sorted(broker.acked) == [b"a", b"b"] and broker.violations == []
-    assert consumer.stats().tasks[0].user["reconnects"] == 1
+    assert consumer.stats().reconnects == 1
 
 
 def test_a_mistake_is_logged_even_if_nobody_iterates(caplog):

@@ -62,8 +62,8 @@ def test_a_consumer_of_the_page(rabbitmq, queues, monkeypatch, number):
         deadline = time.monotonic() + LONG
         while time.monotonic() < deadline:
             if made:
-                spout = made[0].stats().tasks[0]
-                if spout.acked == 3 and spout.dead_letters == (number == THREADS):
+                stats = made[0].stats()
+                if stats.acked == 3 and stats.dead_letters == (number == THREADS):
                     break
             time.sleep(0.01)
         made[0].stop()

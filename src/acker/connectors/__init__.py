@@ -6,8 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from acker.connectors.consumer import Consumer
+from acker.connectors.consumer_stats import ConsumerStats
 from acker.connectors.dead_letters import DeadLetterFile
-from acker.connectors.handles import Child, ConsumedMessage, Handle
+from acker.connectors.handles import Child, Handle, Message
 from acker.connectors.open_messages import OpenMessage, OpenMessages
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.connectors.source import Delivery, Source, SourceEvents
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Child",
-    "ConsumedMessage",
     "Consumer",
+    "ConsumerStats",
     "DeadLetterFile",
     "Delivery",
     "Handle",
     "JournaledSourceSpout",
+    "Message",
     "OpenMessage",
     "OpenMessages",
     "Outgoing",

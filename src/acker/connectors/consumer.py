@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from acker._engine.ids import IdGenerator
 from acker.connectors.attempts import Attempt
-from acker.connectors.handles import ConsumedMessage, MessageTree, Row, describe, track_row
+from acker.connectors.consumer_stats import ConsumerStats
+from acker.connectors.handles import Message, MessageTree, Row, describe, track_row
 from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessages, describe_open
@@ -24,14 +25,11 @@ from acker.connectors.source import Source
 from acker.connectors.trees import MessageTrees
 from acker.errors import ArgumentTypeError, ForkedError
 from acker.observe.failures import FailureLog
-from acker.observe.stats import RuntimeState, RuntimeStats, TaskStats
 
 if TYPE_CHECKING:
+    from acker.observe.stats import RuntimeState
     from acker.ui.options import LivePage, PageChoice
     from acker.ui.server import LiveServer
-
-_SPOUT_TASK: Final = 1
-_ACKER_TASK: Final = 2
 
 
 class Consumer:
@@ -232,7 +230,7 @@ class Consumer:
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[ConsumedMessage]:
+    def __iter__(self) -> Iterator[Message]:
         """Yield messages until `stop`; several threads may iterate.
 
         Raises
@@ -249,7 +247,7 @@ class Consumer:
                 yield message
             del message  # else this generator would hold the handle while its user waits for the next one
 
-    async def aiter(self) -> AsyncIterator[ConsumedMessage]:
+    async def aiter(self) -> AsyncIterator[Message]:
         """Yield messages on an event loop until `stop`; as iteration, which also has the errors."""
         import asyncio  # not before somebody has an event loop: it takes as long to import as the rest of a consumer
 
@@ -282,7 +280,7 @@ class Consumer:
         finally:
             end_listening()
 
-    def _message(self, attempt: Attempt, place: Any) -> ConsumedMessage | None:
+    def _message(self, attempt: Attempt, place: Any) -> Message | None:
         """Begin the tree of an attempt; return its message, or None if the body cannot be decoded."""
         tree = MessageTree(self, attempt, self.next_id())
         tuple_id = self.next_id()
@@ -293,7 +291,7 @@ class Consumer:
         if attempt.state != "open":  # the broker took it back meanwhile, when it had no tree
             attempt.tree = None
             tree.cancel()
-        message = ConsumedMessage(tree, tuple_id, place, attempt.delivery.value)
+        message = Message(tree, tuple_id, place, attempt.delivery.value)
         if self._decode is not None:
             try:
                 message.value = self._decode(message.value)
@@ -319,52 +317,33 @@ class Consumer:
         """Return the messages that are open longest, the oldest first; a notebook shows them as a table."""
         return describe_open(self._store.oldest(most))
 
-    def stats(self) -> RuntimeStats:
-        """Return the figures of this moment, in the form that topologies have.
-
-        So `acker.local.prometheus.serve` and the exporter for OpenTelemetry take a consumer, too. The task of kind
-        "spout" has the messages; its `user` counts "delivered", "retried", "revoked", "released", "reconnects",
-        "lost_handles" and "undecodable".
-        """
-        uptime_secs = 0.0 if self._started is None else time.monotonic() - self._started
-        return RuntimeStats(
-            topology=self.name,
-            state=self._state,
-            uptime_secs=uptime_secs,
-            tasks=(self._spout_stats(), self._acker_stats()),
-        )
-
-    def _spout_stats(self) -> TaskStats:
+    def stats(self) -> ConsumerStats:
+        """Return the figures of this moment; `acker.local.prometheus.serve` and other exporters take a consumer too."""
         counts = self._store.counts
         oldest = self._store.oldest(1)
-        user = {name: getattr(counts, name) for name in ("delivered", "retried", "released")}
-        return TaskStats(
-            component=self._source.name,
-            kind="spout",
-            task=_SPOUT_TASK,
-            executor=f"acker {self._source.name}",
-            executed=self._io.polls,
+        return ConsumerStats(
+            name=self.name,
+            source=self._source.name,
+            state=self._state,
+            uptime_secs=0.0 if self._started is None else time.monotonic() - self._started,
+            delivered=counts.delivered,
             acked=counts.acked,
             failed=counts.failed,
             timed_out=counts.timed_out,
-            late=counts.late,
+            retried=counts.retried,
             dead_letters=counts.dead_letters,
+            revoked=counts.revoked + self._source.late_acks,
+            released=counts.released,
+            late=counts.late,
+            lost_handles=self._trees.lost,
+            undecodable=self._trees.undecodable,
+            reconnects=self._io.reconnects,
+            polls=self._io.polls,
             pending=len(self._store),
             oldest_age_ms=(time.monotonic_ns() - oldest[0].since_ns) // 1_000_000 if oldest else None,
             complete_latency=self._store.latency.snapshot(),
-            user={
-                **user,
-                "revoked": counts.revoked + self._source.late_acks,
-                "reconnects": self._io.reconnects,
-                "lost_handles": self._trees.lost,
-                "undecodable": self._trees.undecodable,
-            },
+            acker=self._trees.acker_stats(),
         )
-
-    def _acker_stats(self) -> TaskStats:
-        executor = f"acker {self._source.name}"
-        acker = self._trees.acker_stats()
-        return TaskStats(component="acker", kind="acker", task=_ACKER_TASK, executor=executor, acker=acker)
 
     @property
     def _state(self) -> RuntimeState:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
+from acker.connectors.consumer_stats import ConsumerStats
 from acker.connectors.dead_letters import why_no_replay
 from acker.connectors.handles import MessageTree, Row
 from acker.connectors.message_store import MessageStore
@@ -21,7 +22,6 @@ from acker.observe.holders import Holder
 from acker.observe.latencies import milliseconds
 from acker.observe.rates import Reading, RecentFigures
 from acker.observe.readings import ROWS_MAX, chart, common_reasons, failure_row, letter_row
-from acker.observe.stats import RuntimeStats, TaskStats
 from acker.ui.actions import set_log_level
 from acker.ui.source import Action, ActionError
 
@@ -52,7 +52,7 @@ class ConsumerView:
         name: str,
         store: MessageStore,
         options: MessageOptions,
-        stats: Callable[[], RuntimeStats],
+        stats: Callable[[], ConsumerStats],
         post: Callable[[Row], None],
         timeout_secs: float,
         *,
@@ -79,8 +79,7 @@ class ConsumerView:
     def view(self) -> dict[str, Any]:
         """Return what the page shows now."""
         stats = self.stats()
-        row = stats.tasks[0]
-        self._recent.take(self._reading(row))
+        self._recent.take(self._reading(stats))
         attempts = self._store.oldest()
         rows = [self._row_of(attempt) for attempt in attempts[:ROWS_MAX]]
         limit_ns = time.monotonic_ns() - self._timeout_ms * 1_000_000 // 2
@@ -92,16 +91,16 @@ class ConsumerView:
             "state": stats.state,
             "paused": False,
             "uptime_secs": round(stats.uptime_secs, 3),
-            "restarts": row.user["reconnects"],
+            "restarts": stats.reconnects,
             "timeout_ms": self._timeout_ms,
             "headline": headline(self._situation(stats, stuck, rows, failures)),
-            "totals": {name: getattr(row, name) for name in (*_COUNTS, "late", "pending", "oldest_age_ms")},
-            "tiles": self._tiles(row),
-            "graph": self._graph(row),
-            "charts": self._charts(row),
+            "totals": {name: getattr(stats, name) for name in (*_COUNTS, "late", "pending", "oldest_age_ms")},
+            "tiles": self._tiles(stats),
+            "graph": self._graph(stats),
+            "charts": self._charts(stats),
             "open_trees": {"total": len(attempts), "stuck": stuck, "rows": rows},
             "failures": {"rows": [failure_row(each) for each in failures[:ROWS_MAX]], **common_reasons(failures)},
-            "dead_letters": self._dead_letters(row.dead_letters),
+            "dead_letters": self._dead_letters(stats.dead_letters),
             "events": [],
             "tables": [],
             "actions": list(self.actions) if stats.state != "stopped" else [],
@@ -109,16 +108,16 @@ class ConsumerView:
         }
 
     @staticmethod
-    def _reading(row: TaskStats) -> Reading:
-        counts = {name: getattr(row, name) for name in _COUNTS} | {"delivered": row.user["delivered"]}
+    def _reading(stats: ConsumerStats) -> Reading:
+        counts = {name: getattr(stats, name) for name in _COUNTS} | {"delivered": stats.delivered}
         return Reading(
             time.monotonic_ns(),
-            {**counts, "not acked": row.failed + row.timed_out},
-            {"complete": row.complete_latency},
+            {**counts, "not acked": stats.failed + stats.timed_out},
+            {"complete": stats.complete_latency},
         )
 
     def _situation(
-        self, stats: RuntimeStats, stuck: int, rows: list[dict[str, Any]], failures: list[Failure]
+        self, stats: ConsumerStats, stuck: int, rows: list[dict[str, Any]], failures: list[Failure]
     ) -> Situation:
         recent, error = self._recent, self._store.error
         holders = [Holder(each["component"], 0, "held") for each in rows[0]["holders"]] if rows else []
@@ -128,7 +127,7 @@ class ConsumerView:
             stuck=stuck,
             oldest_ms=rows[0]["age_ms"] if rows else None,
             holders=holders,
-            pending=stats.tasks[0].pending,
+            pending=stats.pending,
             acked_a_second=recent.rate("acked"),
             p99_ms=milliseconds(recent.latency("complete").quantile(0.99)),
             failed=round(recent.growth("not acked")) if stats.state == "running" else 0,
@@ -136,34 +135,39 @@ class ConsumerView:
             noun="message",
         )
 
-    def _tiles(self, row: TaskStats) -> list[dict[str, Any]]:
-        latency, user = self._recent.latency("complete"), row.user
+    def _tiles(self, stats: ConsumerStats) -> list[dict[str, Any]]:
+        latency = self._recent.latency("complete")
         p99 = milliseconds(latency.quantile(0.99))
-        more = {"timed out": row.timed_out, "retried": user["retried"], "revoked": user["revoked"], "late": row.late}
+        more = {"timed out": stats.timed_out, "retried": stats.retried, "revoked": stats.revoked, "late": stats.late}
         told = ", ".join(f"{count:,} {name}" for name, count in more.items() if count)
-        oldest = None if row.oldest_age_ms is None else row.oldest_age_ms
+        oldest = None if stats.oldest_age_ms is None else stats.oldest_age_ms
         return [
-            {"name": "Acked", "value": row.acked, "more": self._recent.rate("acked"), "more_unit": "/s"},
+            {"name": "Acked", "value": stats.acked, "more": self._recent.rate("acked"), "more_unit": "/s"},
             {"name": "Time to the ack", "value": p99, "unit": "ms", "more": "99 of 100 are faster"},
-            {"name": "In this process", "value": row.pending, "more": oldest, "more_unit": "ms"},
-            {"name": "Not acked", "value": row.failed + row.timed_out, "more": told or "none failed", "is_bad": True},
-            {"name": "Dead letters", "value": row.dead_letters, "more": "given up", "is_bad": True},
-            {"name": "Reconnects", "value": user["reconnects"], "more": "to the broker", "is_bad": True},
+            {"name": "In this process", "value": stats.pending, "more": oldest, "more_unit": "ms"},
+            {
+                "name": "Not acked",
+                "value": stats.failed + stats.timed_out,
+                "more": told or "none failed",
+                "is_bad": True,
+            },
+            {"name": "Dead letters", "value": stats.dead_letters, "more": "given up", "is_bad": True},
+            {"name": "Reconnects", "value": stats.reconnects, "more": "to the broker", "is_bad": True},
         ]
 
-    def _graph(self, row: TaskStats) -> dict[str, Any]:
+    def _graph(self, stats: ConsumerStats) -> dict[str, Any]:
         options, recent = self._options, self._recent
         delivered = recent.rate("delivered")
-        source = {"kind": "spout", "tasks": 1, "emitted": row.user["delivered"], "pending": row.pending}
+        source = {"kind": "spout", "tasks": 1, "emitted": stats.delivered, "pending": stats.pending}
         here = {
             "name": "this process",
             "kind": "bolt",
             "tasks": 1,
             "rate": recent.rate("acked"),
-            "executed": row.user["delivered"],
-            "acked": row.acked,
-            "failed": row.failed,
-            "queue": row.pending,
+            "executed": stats.delivered,
+            "acked": stats.acked,
+            "failed": stats.failed,
+            "queue": stats.pending,
             "queue_capacity": options.open_max,
         }
         nodes = [{"name": self._store.name, "rate": delivered, **source}, here]
@@ -175,7 +179,7 @@ class ConsumerView:
             edges.append(_edge("this process", name, "dead letters", recent.rate("dead_letters")))
         return {"nodes": nodes, "edges": edges}
 
-    def _charts(self, row: TaskStats) -> list[dict[str, Any]]:
+    def _charts(self, stats: ConsumerStats) -> list[dict[str, Any]]:
         recent = self._recent
         latency = recent.latency("complete", at_once=True)
         p50, p99 = (milliseconds(latency.quantile(q)) for q in (0.5, 0.99))
@@ -183,7 +187,7 @@ class ConsumerView:
         return [
             chart("throughput", "Throughput", "messages/s", acked=rates["acked"], delivered=rates["delivered"]),
             chart("complete", "Time to the ack", "ms", p50=p50, p99=p99),
-            chart("pending", "In this process", "messages", messages=row.pending),
+            chart("pending", "In this process", "messages", messages=stats.pending),
             chart("not_acked", "Failed or timed out", "messages/s", messages=rates["not acked"]),
         ]
 

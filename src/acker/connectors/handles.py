@@ -457,7 +457,7 @@ class Child(Handle):
         return self._tree.attempt.delivery.key
 
 
-class ConsumedMessage(Handle):
+class Message(Handle):
     """A message of a broker, and the first handle of its tree.
 
     Attributes

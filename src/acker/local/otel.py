@@ -11,8 +11,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observa
 
 from acker import __version__
 from acker.observe.latencies import Histogram
-from acker.observe.metric_names import METRICS, HasStats, MetricSpec, Point
-from acker.observe.stats import RuntimeStats
+from acker.observe.metric_names import METRICS, Figures, HasStats, MetricSpec, Point
 
 # OpenTelemetry has no instrument that takes a whole histogram, so these quantiles are observed instead.
 QUANTILES: Final = (0.5, 0.9, 0.99)
@@ -28,10 +27,10 @@ class _Snapshots:
     def __init__(self, runtime: HasStats) -> None:
         self._runtime: HasStats | None = runtime
         self._lock = threading.Lock()
-        self._stats: RuntimeStats | None = None
+        self._stats: Figures | None = None
         self._served: set[str] = set()
 
-    def stats_for(self, name: str) -> RuntimeStats | None:
+    def stats_for(self, name: str) -> Figures | None:
         with self._lock:
             if self._runtime is None:
                 return None
@@ -59,14 +58,14 @@ class Instruments:
                 self._add(meter, metric.kind, metric.name, metric.unit, metric.text, metric.read)
 
     def _add_histogram(self, meter: Meter, metric: MetricSpec) -> None:
-        def part(read: Callable[[Histogram], float]) -> Callable[[RuntimeStats], Iterator[Point]]:
+        def part(read: Callable[[Histogram], float]) -> Callable[[Figures], Iterator[Point]]:
             return lambda stats: (
                 Point(point.attributes, read(point.value))
                 for point in metric.read(stats)
                 if isinstance(point.value, Histogram)
             )
 
-        def quantiles(stats: RuntimeStats) -> Iterator[Point]:
+        def quantiles(stats: Figures) -> Iterator[Point]:
             for point in metric.read(stats):
                 assert isinstance(point.value, Histogram)
                 for q in QUANTILES:
@@ -90,7 +89,7 @@ class Instruments:
         name: str,
         unit: str,
         text: str,
-        read: Callable[[RuntimeStats], Iterator[Point]],
+        read: Callable[[Figures], Iterator[Point]],
     ) -> None:
         def observe(_options: CallbackOptions) -> Iterable[Observation]:
             stats = self._snapshots.stats_for(name)

@@ -12,15 +12,35 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from acker._engine.protocol import COUNTERS
 from acker.observe.latencies import Histogram
-from acker.observe.stats import RuntimeStats, TaskStats
+from acker.observe.stats import TaskStats
 
 Attributes = dict[str, str]
 
 
-class HasStats(Protocol):
-    """An object with figures, for exporters: a `LocalRuntime`."""
+class Figures(Protocol):
+    """What exporters read of the figures of a topology or a consumer."""
 
-    def stats(self) -> RuntimeStats:
+    @property
+    def topology(self) -> str:
+        """The name of the topology or consumer."""
+
+    @property
+    def uptime_secs(self) -> float:
+        """The time since the start."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again after an exception."""
+
+    @property
+    def tasks(self) -> tuple[TaskStats, ...]:
+        """The figures of each task."""
+
+
+class HasStats(Protocol):
+    """An object with figures, for exporters: a `LocalRuntime` or a `Consumer`."""
+
+    def stats(self) -> Figures:
         """Return the figures of this moment."""
 
 
@@ -55,20 +75,20 @@ class MetricSpec:
     unit: str
     text: str
     attributes: tuple[str, ...]
-    read: Callable[[RuntimeStats], Iterator[Point]]
+    read: Callable[[Figures], Iterator[Point]]
 
 
 _TASK: Final = ("topology", "component", "kind", "task")
 
 
-def _base(stats: RuntimeStats, row: TaskStats) -> Attributes:
+def _base(stats: Figures, row: TaskStats) -> Attributes:
     return {"topology": stats.topology, "component": row.component, "kind": row.kind, "task": str(row.task)}
 
 
-def _by_task(field: str, *kinds: str, scale: float = 1) -> Callable[[RuntimeStats], Iterator[Point]]:
+def _by_task(field: str, *kinds: str, scale: float = 1) -> Callable[[Figures], Iterator[Point]]:
     """Read a field of the tasks of some kinds; None gives no point."""
 
-    def read(stats: RuntimeStats) -> Iterator[Point]:
+    def read(stats: Figures) -> Iterator[Point]:
         for row in stats.tasks:
             value = getattr(row, field)
             if row.kind in kinds and value is not None:
@@ -77,10 +97,10 @@ def _by_task(field: str, *kinds: str, scale: float = 1) -> Callable[[RuntimeStat
     return read
 
 
-def _by_key(field: str, attribute: str) -> Callable[[RuntimeStats], Iterator[Point]]:
+def _by_key(field: str, attribute: str) -> Callable[[Figures], Iterator[Point]]:
     """Read a field that counts by stream or by name."""
 
-    def read(stats: RuntimeStats) -> Iterator[Point]:
+    def read(stats: Figures) -> Iterator[Point]:
         for row in stats.tasks:
             for key, value in getattr(row, field).items():
                 yield Point({**_base(stats, row), attribute: key}, value)
@@ -88,8 +108,8 @@ def _by_key(field: str, attribute: str) -> Callable[[RuntimeStats], Iterator[Poi
     return read
 
 
-def _of_ackers(field: str) -> Callable[[RuntimeStats], Iterator[Point]]:
-    def read(stats: RuntimeStats) -> Iterator[Point]:
+def _of_ackers(field: str) -> Callable[[Figures], Iterator[Point]]:
+    def read(stats: Figures) -> Iterator[Point]:
         for row in stats.tasks:
             if row.acker is not None:
                 yield Point(_base(stats, row), getattr(row.acker, field))
@@ -97,7 +117,7 @@ def _of_ackers(field: str) -> Callable[[RuntimeStats], Iterator[Point]]:
     return read
 
 
-def _of_topology(field: str) -> Callable[[RuntimeStats], Iterator[Point]]:
+def _of_topology(field: str) -> Callable[[Figures], Iterator[Point]]:
     return lambda stats: iter([Point({"topology": stats.topology}, getattr(stats, field))])
 
 
@@ -234,6 +254,6 @@ def prometheus_name(metric: MetricSpec) -> str:
     return metric.name.replace(".", "_") + suffix
 
 
-def metric_points(stats: RuntimeStats) -> dict[str, list[tuple[Attributes, Any]]]:
+def metric_points(stats: Figures) -> dict[str, list[tuple[Attributes, Any]]]:
     """Return the points of every metric by its name, for logs, tests and your own exporters."""
     return {metric.name: [(point.attributes, point.value) for point in metric.read(stats)] for metric in METRICS}

@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
                 token = f"{os.getpid()}.{next(tokens)}"
                 for place in range(CHILDREN):
                     branches.submit(branch, message.child(), number, place, token)
-    Path(folder, f"stats-{os.getpid()}").write_text(repr(consumer.stats().tasks[0]))
+    Path(folder, f"stats-{os.getpid()}").write_text(repr(consumer.stats()))
     return 0
 
 

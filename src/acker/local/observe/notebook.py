@@ -48,7 +48,7 @@ def _update(runtime: HasStats, handle: Any, interval_secs: float) -> None:
     try:
         while True:
             time.sleep(interval_secs)
-            stats = runtime.stats()
+            stats: Any = runtime.stats()
             handle.update(stats)
             if stats.state == "stopped":
                 return

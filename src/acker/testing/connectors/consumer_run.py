@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self
 
 from acker.connectors.consumer import Consumer
-from acker.connectors.handles import ConsumedMessage as Message
+from acker.connectors.handles import Message
 from acker.connectors.source import Source
 from acker.testing.connectors.harness import SourceHarness
 from acker.testing.connectors.watched import WatchedSource

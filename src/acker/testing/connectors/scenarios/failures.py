@@ -6,7 +6,7 @@ import gc
 from collections import Counter
 from typing import Any, Final
 
-from acker.connectors.handles import ConsumedMessage as Message
+from acker.connectors.handles import Message
 from acker.testing.connectors.consumer_run import ConsumerRun, ack_all, consume_rest
 from acker.testing.connectors.harness import NotApplicable, SourceHarness
 from acker.testing.connectors.publisher import MemoryPublisher

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from acker.connectors.handles import ConsumedMessage as Message
+from acker.connectors.handles import Message
 from acker.testing.connectors.consumer_run import ConsumerRun, ack_all, consume_rest, wait_until
 from acker.testing.connectors.harness import NotApplicable, SourceHarness
 from acker.testing.connectors.publisher import MemoryPublisher
