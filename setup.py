@@ -68,6 +68,7 @@ def extension(name: str) -> Extension:
 
 
 setup(
+    options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize(
         [extension("_core"), extension("_flow")],
         include_path=["ext/acker"],

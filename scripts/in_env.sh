@@ -18,4 +18,6 @@ if [ -f "$root/.venv/acker/java_home" ]; then
 fi
 # A Spark of another version that SPARK_HOME names would be started in place of the one that is installed here.
 unset SPARK_HOME
+# Where Python may keep no compiled modules, each of the many processes of a run compiles what it imports anew.
+unset PYTHONDONTWRITEBYTECODE
 exec "$@"

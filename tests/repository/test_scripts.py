@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -479,16 +480,51 @@ def test_the_native_modules_are_built_again_only_when_something_of_it_changed(
     assert builds() == 0
 
 
+def test_the_modules_are_compiled_while_the_rest_is_downloaded(
+    environment: ModuleType, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    all_three = threading.Barrier(3, timeout=60)
+
+    def step(name: str) -> None:
+        all_three.wait()
+        steps.append(name)
+
+    def install(_: object, level: str) -> None:
+        if level == "build":
+            steps.append("build requirements")
+        else:
+            step("requirements")
+
+    monkeypatch.setattr(sys, "argv", ["environment.py", "quick"])
+    monkeypatch.setattr(environment, "compiler", lambda _: "c++")
+    monkeypatch.setattr(environment, "ensure_venv", lambda: steps.append("venv"))
+    monkeypatch.setattr(environment, "ensure_dependencies", install)
+    monkeypatch.setattr(environment, "ensure_native_module", lambda _: step("modules"))
+    monkeypatch.setattr(environment, "ensure_brokers", lambda _: step("brokers"))
+    environment.main()
+    assert steps[:2] == ["venv", "build requirements"]
+    assert sorted(steps[2:]) == ["brokers", "modules", "requirements"]
+
+    monkeypatch.setattr(environment, "ensure_brokers", lambda _: sys.exit(7))
+    monkeypatch.setattr(environment, "ensure_native_module", lambda _: None)
+    monkeypatch.setattr(environment, "ensure_dependencies", lambda _, level: None)
+    with pytest.raises(SystemExit, match="7"):
+        environment.main()
+
+
 def test_commands_run_with_the_environments_python_and_java(machine: Path, checkout: Path) -> None:
     (checkout / ".venv/acker").mkdir(parents=True)
     (checkout / ".venv/acker/java_home").write_text("/some/java")
-    done = run(["/bin/sh", checkout / "scripts/in_env.sh", "env"], machine, SPARK_HOME="/other", JAVA_HOME="/old")
+    settings = {"SPARK_HOME": "/other", "JAVA_HOME": "/old", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = run(["/bin/sh", checkout / "scripts/in_env.sh", "env"], machine, **settings)
     environ = dict(line.split("=", 1) for line in done.stdout.splitlines())
     python = str(checkout / ".venv/bin/python")
     assert environ["PYSPARK_PYTHON"] == environ["PYSPARK_DRIVER_PYTHON"] == python
     assert environ["PATH"].split(os.pathsep)[0] == str(checkout / ".venv/bin")
     assert environ["JAVA_HOME"] == "/some/java"
     assert "SPARK_HOME" not in environ
+    assert "PYTHONDONTWRITEBYTECODE" not in environ, "each process would compile what it imports"
 
 
 # ---- Makefile, setup.py ---------------------------------------------------------------------------------------------
