@@ -323,11 +323,11 @@ def test_a_live_page_needs_an_address_that_is_free(invoke) -> None:
 def test_a_live_page_is_shown_while_it_runs(start) -> None:
     program = start("run", "jobs:Runs", "--ui", "0", "--ui-values")
     url, _, token = program.wait_for("live page of Runs: ").split()[-1].partition("#token=")
-    with urllib.request.urlopen(f"{url}api/view", timeout=30) as answer:
+    with urllib.request.urlopen(f"{url}api/view", timeout=120) as answer:
         view = json.loads(answer.read())
     assert (view["name"], view["dead_letters"]["values"]) == ("Runs", True)
     request = urllib.request.Request(f"{url}api/actions/pause", headers={"x-acker-token": token}, method="POST")
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         assert json.loads(answer.read()) == {"did": "paused the spouts"}
     program.process.send_signal(signal.SIGINT)
     assert program.end() == 0, program.said
@@ -406,7 +406,7 @@ def test_figures_are_served_while_it_runs(start) -> None:
     url = program.wait_for("metrics: ").split()[-1]
     served = ""
     while 'acker_messages_emitted_total{component="numbers"' not in served:  # The start may not be over.
-        with urllib.request.urlopen(url, timeout=30) as answer:
+        with urllib.request.urlopen(url, timeout=120) as answer:
             served = answer.read().decode()
     program.process.send_signal(signal.SIGINT)
     assert program.end() == 0, program.said

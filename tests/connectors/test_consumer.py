@@ -909,7 +909,7 @@ sys.messages = messages[:10]
 
 
 def test_a_program_that_ends_with_open_messages_ends_silently():
-    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, check=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, check=True, text=True)
     assert done.stdout == done.stderr == ""
 
 

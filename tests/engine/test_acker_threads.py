@@ -396,7 +396,7 @@ def test_the_module_does_not_ask_for_the_gil():
     ask = "import acker, sys; print(getattr(sys, '_is_gil_enabled', lambda: True)())"
     environ = {name: value for name, value in os.environ.items() if name != "PYTHON_GIL"}
     told = subprocess.run(
-        [sys.executable, "-W", "error", "-c", ask], capture_output=True, check=False, env=environ, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", ask], capture_output=True, check=False, env=environ, text=True
     )
     assert told.returncode == 0, told.stderr
     assert told.stdout.split() == [str(not sysconfig.get_config_var("Py_GIL_DISABLED"))]

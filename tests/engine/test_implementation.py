@@ -52,7 +52,7 @@ def run(code, path=None, implementation=None, *options):
     if path is not None:
         environ["PYTHONPATH"] = str(path)
     command = [sys.executable, *options, "-c", code]
-    return subprocess.run(command, capture_output=True, check=False, env=environ, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, check=False, env=environ, text=True)
 
 
 def refusal(done):

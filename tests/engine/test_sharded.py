@@ -493,7 +493,7 @@ def test_a_forked_process_goes_on_with_helpers_of_its_own() -> None:
 
 def run_python(code: str, *arguments: str) -> None:
     command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, check=False, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 

@@ -36,7 +36,6 @@ def run(folder: Path, *command: str) -> str:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -155,7 +154,7 @@ def test_orders_survive_kills_of_the_topology(orders_queues, rabbitmq, tmp_path:
             process.wait()
     wait_for(process, 3000 * len(items))
     process.terminate()
-    assert process.wait(60) == 0, log.read_text()
+    assert process.wait() == 0, log.read_text()
     assert found == {(order, item) for order in range(3000) for item in items}
     assert orders_queues("orders") == orders_queues("orders.dead") == []
 

@@ -462,7 +462,6 @@ def in_a_process_of_its_own(code):
         capture_output=True,
         check=False,
         text=True,
-        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

@@ -52,7 +52,6 @@ def run(command: list[str | Path], path: Path, **environ: str) -> subprocess.Com
         env={"PATH": str(path), "HOME": str(home), **environ},
         stdin=subprocess.DEVNULL,
         text=True,
-        timeout=120,
     )
 
 

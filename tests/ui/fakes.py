@@ -102,7 +102,7 @@ class FakeSource:
 
 def ask(server, path: str, method: str = "GET", body: Any = None, host: str | None = None, **headers: str):
     """Send one request; return the status, the headers and the body. Underscores in names stand for dashes."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     sent["Host"] = f"127.0.0.1:{server.port}" if host is None else host
     try:

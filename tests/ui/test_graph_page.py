@@ -10,7 +10,7 @@ from acker.topology import Bolt, Grouping, Spout, Stream, Topology
 from acker.ui.graph_page import graph_html, graph_view
 
 ODD = "</script><script>document.title = 'stolen'</script>"
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=120_000)
 
 
 class Lines(Spout):

@@ -38,7 +38,7 @@ def server(source):
 
 def events(server, path="/api/events"):
     """Yield the events of a stream, as (name, value)."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

@@ -127,7 +127,7 @@ PROGRAM = textwrap.dedent("""
 def run_program(folder, settings, program=PROGRAM):
     """Run the program in a folder with these environment variables."""
     command = [sys.executable, "-c", program]
-    options = {"capture_output": True, "text": True, "timeout": 300}
+    options = {"capture_output": True, "text": True}
     return subprocess.run(command, check=False, cwd=folder, env=settings, **options)
 
 
