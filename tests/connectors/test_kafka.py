@@ -168,6 +168,7 @@ def test_a_delivery_shows_its_message(cluster):
         assert (tombstone.value, tombstone.raw.value()) == (b"", None)
 
 
+@pytest.mark.slow
 def test_a_body_of_100_megabytes(cluster):
     topic = cluster.topic(max_message_bytes=str(105_000_000))
     body = b"x" * 100_000_000
@@ -642,6 +643,7 @@ def test_a_static_member_that_another_one_replaced_is_a_mistake(cluster, group):
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_restarted_broker_costs_nothing(kafka, cluster, group, caplog):
     topic = cluster.topic()
     cluster.write(topic, values(10))

@@ -127,6 +127,7 @@ def test_done_rows_can_stay(opened, add, rows):
     assert polls_nothing(source)
 
 
+@pytest.mark.slow
 def test_a_body_of_100_mb_and_an_empty_one(postgresql, table, opened):
     big = os.urandom(1 << 20) * 100
     with PostgreSQLPublisher(postgresql.url, table=table) as publisher:

@@ -66,7 +66,7 @@ def test_a_paused_server_hangs_until_it_is_resumed(redis):
         assert patient.ping()
 
 
-@ENDS
+@pytest.mark.parametrize("end", [pytest.param("stop", marks=pytest.mark.slow), "kill"])  # which takes seconds
 def test_kafka_keeps_what_it_confirmed(kafka, end):
     """Several partitions on one node, written in a transaction, read by a group that commits."""
     topic = f"kept-over-{end}"

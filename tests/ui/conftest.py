@@ -8,6 +8,17 @@ from acker.ui import LivePage
 from acker.ui.server import LiveServer
 from tests.ui.fakes import FakeSource
 
+# The wide page in light colours and the narrow one in dark colours have all colours and all widths.
+LOOKS = pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        pytest.param(1280, "light", id="wide-light"),
+        pytest.param(375, "dark", id="narrow-dark"),
+        pytest.param(1280, "dark", id="wide-dark", marks=pytest.mark.slow),
+        pytest.param(375, "light", id="narrow-light", marks=pytest.mark.slow),
+    ],
+)
+
 
 def is_data(url: str) -> bool:
     """Whether a URL holds what it names, so that nobody is asked for it."""
@@ -34,7 +45,7 @@ def visit(browser):
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(120_000)
         page.logged, page.hosts, page.weights = [], set(), {}
         page.on("console", lambda message: page.logged.append(message.text))
         page.on("pageerror", lambda error: page.logged.append(str(error)))

@@ -16,11 +16,12 @@ from acker.local import LocalRuntime
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.topology import Bolt, ReliableSpout, Topology
 from acker.ui import LivePage
+from tests.ui.conftest import LOOKS
 from tests.ui.fakes import ask, fake_edge, fake_node, fake_tree, fake_view
 
 SCRIPT = "<script>document.title = 'stolen'</script><img src=x onerror=\"document.title = 'stolen'\">"
 LONG_SECS = 60.0
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=120_000)
 # What browsers log themselves while the server is away.
 AWAY = ("net::ERR_", "Failed to load resource")
 
@@ -167,6 +168,7 @@ def test_a_dead_letter_is_replayed(visit, shop) -> None:
     assert shop.stats().totals.acked == 5
 
 
+@pytest.mark.slow
 def test_a_dead_letter_is_replayed_on_a_narrow_screen(visit, shop) -> None:
     page = visit(shop.page.url_with_token, width=375)
     Check.mended.set()
@@ -406,6 +408,7 @@ LONG_TASK_MS = 500
 ROUNDS = 10
 
 
+@pytest.mark.slow  # the browser's clock decides
 def test_a_big_topology_does_not_freeze_it(visit, source, server) -> None:
     page = visit(server.url)
     expect(page.locator("#drawing .node")).to_have_count(2)
@@ -430,8 +433,7 @@ def test_a_big_topology_does_not_freeze_it(visit, source, server) -> None:
     assert page.evaluate("document.querySelectorAll('*').length") < 10_000
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 375], ids=["wide", "narrow"])
+@LOOKS
 def test_axe_finds_nothing_serious(visit, shop, scheme, width) -> None:
     page = visit(shop.page.url_with_token, width=width, color_scheme=scheme, bypass_csp=True)
     expect(page.locator("#drawing .node")).to_have_count(3)
@@ -446,7 +448,7 @@ def test_axe_finds_nothing_serious(visit, shop, scheme, width) -> None:
     assert serious == []
 
 
-@pytest.mark.parametrize("big", [False, True], ids=["small", "big"])
+@pytest.mark.parametrize("big", [pytest.param(False, marks=pytest.mark.slow), True], ids=["small", "big"])
 def test_it_fits_a_narrow_screen(visit, source, server, big) -> None:
     if big:
         source.now = big_view()

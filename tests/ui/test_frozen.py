@@ -16,10 +16,11 @@ from acker.topology import Bolt, ReliableSpout, Topology
 from acker.ui import LivePage, frozen
 from acker.ui.frozen import freeze
 from tests.figures import Runtime
+from tests.ui.conftest import LOOKS
 from tests.ui.fakes import ask, fake_edge, fake_node, fake_tree, fake_view
 
 SCRIPT = "</script><script>document.title = 'stolen'</script><img src=x onerror=\"document.title = 'stolen'\">"
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=120_000)
 
 
 class Lines(ReliableSpout):
@@ -184,8 +185,7 @@ def test_the_policy_of_the_file_refuses_every_other_script_and_host(show, report
     page.hosts.discard("example.invalid")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 375], ids=["wide", "narrow"])
+@LOOKS
 def test_axe_finds_nothing_serious_and_it_fits(show, report, scheme, width) -> None:
     page = show(freeze(report_view(report, Shop.graph())), width=width, color_scheme=scheme, bypass_csp=True)
     expect(page.locator("#histograms canvas")).to_have_count(3)

@@ -114,6 +114,7 @@ def test_micro_batches_add_up_to_the_batch_of_the_same_rows(spark, stream, tmp_p
     whole.unpersist()
 
 
+@pytest.mark.slow
 def test_two_queries_over_one_source_agree_about_every_tree(stream, tmp_path) -> None:
     """One writes the messages, the other the data: the ids of one fit the other's, whoever reads how much at a time."""
     pipeline = counted(stream)
@@ -159,6 +160,7 @@ def test_trees_of_a_stream_end_once_and_lost_ones_in_time(stream, tmp_path) -> N
     assert len(found) == 8 and found[-1] == (5, Outcome.TIMED_OUT)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rocksdb")
 def test_two_pipelines_settle_in_one_query(spark, stream, tmp_path) -> None:
     """Each has an observation of its own, so its reports are told apart."""

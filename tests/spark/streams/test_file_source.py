@@ -149,7 +149,7 @@ def gathered(spark, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("event_time", [None, "at"])
+@pytest.mark.parametrize("event_time", [None, pytest.param("at", marks=pytest.mark.slow)])
 def test_files_become_blocks_once_however_they_are_cut(gathered, tmp_path, monkeypatch, event_time):
     monkeypatch.setattr(file_source, "_SLICE_BYTES", 1000)
     directory = tmp_path / "in %41 é"
@@ -328,7 +328,7 @@ def state_store(spark):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("event_time", [None, "at"])
+@pytest.mark.parametrize("event_time", [pytest.param(None, marks=pytest.mark.slow), "at"])
 def test_trees_end_that_lie_in_several_files(spark, state_store, tmp_path, event_time):
     """Each file is a micro-batch: OKs may come before their TRACK, and one tree is left open until its time is over."""
     directory, apart_ms = tmp_path / "in", 40_000

@@ -146,7 +146,7 @@ def well_formed(rng, trees):
     return messages
 
 
-@pytest.mark.parametrize("kind", ["well-formed", "arbitrary"])
+@pytest.mark.parametrize("kind", [pytest.param("well-formed", marks=pytest.mark.slow), "arbitrary"])
 def test_any_stream_cut_anywhere_ends_as_the_rules_say(kind, session, tmp_path):
     rng = random.Random(kind)
     messages = well_formed(rng, 400) if kind == "well-formed" else random_messages(rng, 60, 1500)
@@ -287,7 +287,7 @@ def test_a_timer_says_nothing_of_a_micro_batch_that_rows_came_with(session, tmp_
 
 
 @pytest.mark.filterwarnings("ignore:timeout. without one")
-@pytest.mark.parametrize("first", [None, "1 hour"])
+@pytest.mark.parametrize("first", [None, pytest.param("1 hour", marks=pytest.mark.slow)])
 def test_a_timeout_may_be_given_later_or_left_out(first, session, tmp_path):
     stream = Stream(session, tmp_path, shards=1, timeout=first)
     stream.drop([Message(Kind.TRACK, 1, 5, 0, 1), Message(Kind.TRACK, 2, 5, 0, 2)])
