@@ -1276,10 +1276,12 @@ cdef class SpoutEmitter(Emitter):
     """The native half of a spout's collector: what the spout calls, and its tuples whose outcome is not known yet.
 
     `pending`: message id -> PendingTuple. `untracked_ids`: without an acker, the tuple ids to ack when `next_tuple`
-    returns. `emit_count`: how many emits there were.
+    returns. `emit_count`: how many emits there were. `followed`: as `pending`, of tuples without an id; None: they have
+    no trees.
     """
 
     cdef readonly dict pending
+    cdef public dict followed
     cdef readonly object untracked_ids  # a deque
     cdef readonly int64_t emit_count
     cdef public int64_t message_id
@@ -1339,7 +1341,9 @@ cdef class SpoutEmitter(Emitter):
         cdef Outlet outlet
         cdef Delivery tup = first
         if tup_id is not None and self.tracks:
-            self.track(route, first, outlets, tup_id, ack_sender, own)
+            self.track(route, first, outlets, tup_id, self.pending, ack_sender, own)
+        elif self.followed is not None:
+            self.track(route, first, outlets, None, self.followed, ack_sender, own)
         else:
             for outlet in outlets:
                 self.put(outlet, tup if tup is not None else route.slots.copy(first), own)
@@ -1351,14 +1355,16 @@ cdef class SpoutEmitter(Emitter):
 
     @cython.final
     @cython.critical_section
-    cdef int64_t add_pending(self, PendingTuple pending_tuple) except -1:
-        """Add a tuple to `pending`; return its message id."""
+    cdef int64_t add_pending(self, PendingTuple pending_tuple, dict pending) except -1:
+        """Add a tuple to `pending` or `followed`; return its message id."""
         cdef int64_t message_id = self.message_id
-        self.pending[message_id] = pending_tuple
+        pending[message_id] = pending_tuple
         self.message_id += 1
         return message_id
 
-    cdef int track(self, Route route, Delivery first, list outlets, tup_id, AckSender ack_sender, bint own) except -1:
+    cdef int track(
+        self, Route route, Delivery first, list outlets, tup_id, dict pending, AckSender ack_sender, bint own
+    ) except -1:
         cdef PendingTuple pending_tuple = PendingTuple.__new__(PendingTuple)
         cdef int64_t message_id
         cdef Outlet outlet
@@ -1378,7 +1384,7 @@ cdef class SpoutEmitter(Emitter):
             PyObject_GC_UnTrack(pending_tuple)  # It can be part of no cycle, and many may be open.
         pending_tuple.emitted_ns = self.now_ns()
         # It is pending before its TRACK is sent: the outcome may come at once.
-        message_id = self.add_pending(pending_tuple)
+        message_id = self.add_pending(pending_tuple, pending)
         return ack_sender.add_track(pending_tuple.root_id, pending_tuple.value, self.task, message_id)
 
     cdef int _check_id(self, tup_id) except -1:
@@ -1448,7 +1454,7 @@ cdef class SpoutEmitter(Emitter):
             self.delivered += 1
             pending_tuple = self.pending.pop(message_id, None)
             if pending_tuple is None:
-                self.late += 1
+                self.end_followed(message_id)
             elif outcome == OUTCOME_ACKED:
                 elapsed_ns = arrived_ns - pending_tuple.emitted_ns
                 self.latency.add(elapsed_ns)
@@ -1465,6 +1471,15 @@ cdef class SpoutEmitter(Emitter):
                     on_error(pending_tuple.tup_id)
         self.arrived.clear()
         self.delivered = 0
+
+    cdef int end_followed(self, message_id) except -1:
+        """Forget a tuple without an id whose tree has ended; any other outcome is late."""
+        cdef PendingTuple ended = None if self.followed is None else self.followed.pop(message_id, None)
+        if ended is None:
+            self.late += 1
+        elif self.has_observers:
+            self._on_followed_end(ended)
+        return 0
 
     def ack_untracked(self, ack, on_error=None):
         """Call `ack(tup_id)` for the tuples that were emitted with an id and no acker to track them."""

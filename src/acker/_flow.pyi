@@ -216,6 +216,7 @@ class SpoutEmitter(Emitter):
     late: int
     ack_errors: int
     _fails: dict[Hashable, int]
+    followed: dict[int, PendingTuple] | None
     def __init__(self, *arguments: Any, now_ns: Callable[[], int]) -> None: ...
     @property
     def pending(self) -> dict[int, PendingTuple]: ...

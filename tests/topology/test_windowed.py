@@ -53,12 +53,16 @@ def test_a_window_by_time_of_arrival_is_not_anchored_and_ends_at_a_tick():
     assert more.tuples() == [(3,)] and not more.state
 
 
-def test_a_window_by_event_time_is_anchored_to_the_tuple_that_ends_it():
+def test_a_window_by_event_time_is_not_anchored_and_ends_when_time_has_passed_it(caplog):
     given = events((1, 3.0), (2, 11), (4, 14.9), (8, 15), (16, 9), (32, 25))
     done = run_bolt(Events, given)
-    assert [(each.values, each.anchors) for each in done.emitted] == [((1,), (given[3],)), ((14,), (given[5],))]
+    assert [(each.values, each.anchors) for each in done.emitted] == [((1,), ()), ((14,), ())]
     assert done.acked == given
     assert done.report.stats.components()["tested"].user == {"late_tuples": 1}
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "tested: a tuple of 'spout' with at = 9 came late: its last window ended at 10 s" in record.getMessage()
+    assert "Raise lag_secs (5)" in record.getMessage()
 
 
 def test_late_tuples_may_be_emitted():
@@ -185,7 +189,9 @@ def test_windows_of_keys_and_their_own_state(par):
         ({"window": None}, "has no windows; give the class window = Window.tumbling"),
         ({"timestamp_field": "at"}, "has windows by count, which have no times; remove timestamp_field"),
         ({"window": Window.tumbling(secs=1), "timestamp_field": "ta"}, "timestamp_field is 'ta'.*are 'number', 'at'"),
-        ({"window": Window.tumbling(secs=1), "lag_secs": 1}, "has a lag_secs but no timestamp_field"),
+        ({"window": Window.tumbling(secs=1), "lag_secs": 1}, "has lag_secs = 1 but no timestamp_field"),
+        ({"window": Window.tumbling(secs=1), "idle_secs": 1}, "has idle_secs = 1 but no timestamp_field"),
+        ({"timestamp_field": "at", "window": Window.tumbling(secs=1), "idle_secs": 0}, "idle_secs is 0; expected"),
         ({"timestamp_field": "at", "window": Window.tumbling(secs=1), "lag_secs": -1}, "lag_secs is -1; expected"),
         ({"process_window": WindowedBolt.process_window}, "does not define process_window"),
         ({"process_window": lambda self: None}, r"process_window cannot be called with \(window\)"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from acker.topology import KeyValueState, StatefulBolt, Stream, TopologyError, Window, WindowedBolt
 from acker.topology.tuples import TupleSource
+from acker.topology.watermarks import ended_by
 
 SIZES = st.integers(1, 7)
 SOURCE = TupleSource("numbers", "default", 1, ["number", "at", "key"])
@@ -35,6 +36,23 @@ class Collector:
 
     def emit(self, *_):
         raise AssertionError
+
+
+class LatestTime:
+    """The watermark behind one sender in order, as a runtime binds it."""
+
+    def __init__(self, kind):
+        self.kind = kind
+        self.latest_ms = None
+
+    def note(self, tup, time_ms):
+        self.latest_ms = time_ms if self.latest_ms is None else max(self.latest_ms, time_ms)
+
+    def ended_ms(self):
+        return ended_by(self.kind, self.latest_ms)
+
+    def tell_late(self, text):
+        assert "came late" in text
 
 
 CONTEXT = {"taskid": 3, "componentid": "it", "topology.name": "T"}
@@ -67,6 +85,7 @@ class Runner:
         assert Windowed._definition_error() is None
         self.kind = Windowed
         self.state = KeyValueState()
+        self.watermark = LatestTime(Windowed)
         self.restart()
 
     def restart(self):
@@ -82,6 +101,7 @@ class Runner:
         self.state = KeyValueState(self.written)
         self.bolt = self.kind()
         self.bolt._bind(self.collector, CONTEXT, {})
+        self.bolt._watermark = self.watermark
         self.bolt._bind_state(self.state)
 
     def take(self):
@@ -254,11 +274,12 @@ def test_windows_by_event_time_are_those_of_a_list(length, step, lag, tuples):
             runner.restart()
         if what == 2:
             runner.fails = [True]
-        tup = tup_of(number, Fraction(at, 1000), key)
+        runner.bolt.process(tup_of(number, Fraction(at, 1000), key))
         try:
-            runner.bolt.process(tup)
+            runner.bolt._end_windows()
         except OSError:
-            runner.bolt.process(tup)
+            runner.restart()
+            runner.bolt._end_windows()
         runner.fails = []
         watermark = max(at for at, *_ in tuples[: number + 1]) - lag
         ended = watermark // step * step

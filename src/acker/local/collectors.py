@@ -303,7 +303,41 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         """Fail every tree that is open now through its acker."""
         self._failed_below = self.message_id
         reason = Reason(kind, self.component, self.task)
-        self.ack_sender.fail([open_.root_id for open_ in self.pending.values()], reason)
+        self.ack_sender.fail(self.open_root_ids(), reason)
+
+    def follow_untracked(self) -> None:
+        """Track what is emitted without a tuple id too, so that `open_from` knows of it; the spout hears no outcome.
+
+        Without an acker nothing can be tracked.
+        """
+        if len(self.ack_sender):
+            self.followed = {}
+
+    def open_from(self) -> tuple[int, int] | None:
+        """Return the message ids of the oldest open tree and of the next one; the same if none is open.
+
+        None if that changed just now. Any thread may call it.
+        """
+        following = self.message_id  # first: what is emitted meanwhile counts as open
+        try:
+            return min(next(iter(trees), following) for trees in (self.pending, self.followed or {})), following
+        except RuntimeError:
+            return None
+
+    def root_of(self, message_id: int) -> int | None:
+        """Return the root id of an open tree."""
+        open_ = self.pending.get(message_id)
+        if open_ is None and self.followed is not None:
+            open_ = self.followed.get(message_id)
+        return None if open_ is None else open_.root_id
+
+    def open_root_ids(self) -> list[int]:
+        """Return the root ids of all open trees. Any thread may call it."""
+        return [open_.root_id for trees in (self.pending, self.followed or {}) for open_ in list(trees.values())]
+
+    def _on_followed_end(self, open_: PendingTuple) -> None:
+        if self._sampler is not None:
+            self._sampler.traces.forget(open_.root_id)
 
     def _on_acked(self, open_: PendingTuple, elapsed_ns: int) -> None:
         self._fails.pop(open_.tup_id, None)

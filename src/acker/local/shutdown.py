@@ -47,13 +47,20 @@ class Shutdown:
         yield Wait(lambda: run.abort_asked or bool(run.crashed_executors()) or run.is_quiet(), deadline_ns)
 
     def _deactivate(self, deadline_ns: int) -> Steps:
-        """Deactivate bolts, one component after the other; what they emit then is still processed."""
+        """Deactivate bolts, one component after the other; what they emit then is still processed.
+
+        If the spouts have finished, windows by event time end first, as far as the latest time allows.
+        """
         run = self._run
-        bolts = run.require_executors().bolts
+        bolts, times = run.require_executors().bolts, run.require_executors().event_times
+        is_over = all(task.finished for task in run.require_executors().spout_tasks())
         for _, group in itertools.groupby(bolts, key=lambda executor: executor.tasks[0].collector.component):
             executors = list(group)
             if run.abort_asked or run.crashed_executors() or run.clock.now_ns() >= deadline_ns:
                 return  # each is deactivated when it is closed
+            if times is not None and is_over and any(executor.has_event_time for executor in executors):
+                times.end(executors[0].tasks[0].collector.component)
+                yield from self._wait_until_quiet(deadline_ns)
             if any(executor.overrides_deactivate for executor in executors):
                 run.set_mode(executors, Mode.DEACTIVATE)
                 yield from self._wait_until_quiet(deadline_ns)

@@ -15,6 +15,7 @@ from acker._flow import Outlet, Route
 from acker.errors import TopologyError
 from acker.local.clock import Clock, Signal
 from acker.local.collectors import AsyncBoltCollector, ExecutorParts, LocalBoltCollector, LocalSpoutCollector
+from acker.local.event_times import EventTimes
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.asynchronous import AsyncBoltExecutor, AsyncBoltTask, AsyncSpoutExecutor, AsyncSpoutTask
 from acker.local.executors.bolt import BoltExecutor, BoltTask, sample_interval
@@ -36,6 +37,8 @@ from acker.topology.spout import ReliableSpout, Spout
 from acker.topology.state import KeyValueState
 from acker.topology.stateful import StatefulBolt
 from acker.topology.tuples import SYSTEM_COMPONENT, TICK_STREAM, TupleSource
+from acker.topology.watermarks import has_event_time
+from acker.topology.windowed import Watermark, WindowedBolt
 
 _NS_PER_SEC = 1_000_000_000
 _NS_PER_MS = 1_000_000
@@ -71,12 +74,15 @@ class RuntimeParts:
 class ExecutorSet:
     """The executors of spouts and bolts: by default all of a topology.
 
-    A subclass that runs a part of a topology overrides `_tasks_here`, `_inbox_of` and `_ids_of`.
+    A subclass that runs a part of a topology overrides `_tasks_here`, `_inbox_of`, `_ids_of`, `_make_event_times` and
+    `_watermark_of`.
 
     Attributes
     ----------
     spouts : list of SpoutExecutor
     bolts : list of BoltExecutor
+    event_times : EventTimes or None
+        Those of a topology that has bolts with event time.
     """
 
     def __init__(self, parts: RuntimeParts) -> None:
@@ -100,6 +106,7 @@ class ExecutorSet:
         }
         for acker in parts.ackers:
             acker.spouts = spouts
+        self.event_times = self._make_event_times()
 
     def __iter__(self) -> Iterator[SpoutExecutor | BoltExecutor]:
         yield from self.bolts
@@ -143,6 +150,21 @@ class ExecutorSet:
     def _ids_of(self, node: Node, task: int) -> IdGenerator:  # noqa: ARG002
         """Return the generator of a task's ids."""
         return IdGenerator(self._parts.rng.getrandbits(64) if self._parts.seeded else None)
+
+    def _make_event_times(self) -> EventTimes | None:
+        """Return what the watermarks of bolts with event time are made from; None if there are none."""
+        bolts: dict[str, list[BoltExecutor]] = {}
+        for node, executor, _ in self._tasks:
+            if has_event_time(node.component):
+                assert isinstance(executor, BoltExecutor)
+                executor.has_event_time = True
+                bolts.setdefault(node.name, []).append(executor)
+        return EventTimes(self._parts.graph, self.spouts, bolts, self._parts.clock) if bolts else None
+
+    def _watermark_of(self, node: Node, task: int) -> Watermark:  # noqa: ARG002
+        """Return the watermark of a task with event time."""
+        assert self.event_times is not None
+        return self.event_times.watermark_of(node.name)
 
     def _make_executors(self, node: Node, options: Mapping[str, Any]) -> None:
         parts = self._parts
@@ -263,6 +285,8 @@ class ExecutorSet:
         calls: list[tuple[str, tuple[object, ...]]] = [("initialize", (options, context))]
         if state is not None:
             assert isinstance(component, StatefulBolt)
+            if isinstance(component, WindowedBolt) and has_event_time(node.component):
+                component._watermark = self._watermark_of(node, task)
             component._bind_state(state)
             calls.append(("init_state", (state,)))
         collector.prepare_hooks(options, context)

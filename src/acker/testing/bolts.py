@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -13,15 +14,18 @@ from acker.local import Hook, RunReport, read_state
 from acker.local.states import make_snapshot
 from acker.testing.components import FeederSpout
 from acker.testing.scheduler import Scheduler
-from acker.topology import BatchingBolt, Bolt, Reason, Stream, Topology, Tuple
+from acker.topology import BatchingBolt, Bolt, Reason, Stream, Topology, Tuple, WindowedBolt
 from acker.topology.suggestions import suggestion
 from acker.topology.tuples import TupleSource, row_of
+from acker.topology.watermarks import ended_by
 
 _TICKS: Final = "topology.tick.tuple.freq.secs"
 _BOLT: Final = "tested"
 _READER: Final = "reader"
 
 _ids = IdGenerator()
+
+logger = logging.getLogger("acker.testing")
 
 
 def make_tuple(
@@ -155,6 +159,23 @@ class _SettledRecorder(Hook):
             self.reasons.append(reason)
 
 
+class _OneSender:
+    """The watermark where one task in order of time sends all tuples: the latest time."""
+
+    def __init__(self, component: type[WindowedBolt]) -> None:
+        self._component = component
+        self._latest_ms: int | None = None
+
+    def note(self, tup: Tuple, time_ms: int) -> None:  # noqa: ARG002
+        self._latest_ms = time_ms if self._latest_ms is None else max(self._latest_ms, time_ms)
+
+    def ended_ms(self) -> int | None:
+        return ended_by(self._component, self._latest_ms)
+
+    def tell_late(self, text: str) -> None:
+        logger.warning("%s", text)
+
+
 def run_bolt(
     bolt: Bolt | type[Bolt],
     tuples: Iterable[Tuple],
@@ -166,8 +187,8 @@ def run_bolt(
     """Run one task of a bolt on tuples: initialize, process, ticks, and an orderly stop.
 
     The bolt runs in the local runtime, on one thread and a clock that only moves for ticks. Batches are processed at
-    the latest when it stops. Its component is named "tested"; one task of "reader" reads all its streams, also direct
-    ones.
+    the latest when it stops. Windows by event time end as if one task had sent all tuples. Its component is named
+    "tested"; one task of "reader" reads all its streams, also direct ones.
 
     Parameters
     ----------
@@ -218,9 +239,15 @@ def run_bolt(
     scheduler.settle()
     bolts = [] if scheduler.runtime.lifecycle.executors is None else scheduler.runtime.lifecycle.executors.bolts
     [executor] = [each for each in bolts if each.tasks[0].collector.component == _BOLT]
-    executor.inbox.put((0, list(given)), len(given))
-    scheduler.settle()
     task = executor.tasks[0]
+    chunks = [given]
+    if executor.has_event_time:
+        assert isinstance(task.bolt, WindowedBolt)
+        task.bolt._watermark = _OneSender(type(task.bolt))
+        chunks = [[tup] for tup in given]  # since windows end between two tuples
+    for chunk in chunks:
+        executor.inbox.put((0, list(chunk)), len(chunk))
+        scheduler.settle()
     for _ in range(ticks):
         scheduler.advance(Fraction((task.tick_at or 0) - scheduler.clock.now_ns(), 10**9))
     report = scheduler.stop()

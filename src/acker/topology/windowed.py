@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import heapq
 import math
 import operator
 import reprlib
 from collections.abc import Hashable, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from acker.errors import ArgumentTypeError, ArgumentValueError, TopologyError
 from acker.topology.methods import refuse_unrun
@@ -24,8 +25,25 @@ _TICK_SECS: Final = 1.0
 # Larger event times are in another unit: as milliseconds they are of 1973 and later.
 _SECONDS_MAX: Final = 100_000_000_000
 
-# The key in the state of two event times: the latest, and that up to which all windows have ended.
-_TIMES: Final = ("window", "times")
+# The key in the state of the event time up to which windows have ended.
+_ENDED: Final = ("window", "ended")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class Watermark(Protocol):
+    """The watermark of one task: up to which event time all that was sent has come. A runtime makes it."""
+
+    def note(self, tup: Tuple, time_ms: int) -> None:
+        """Take note of a tuple that came, and of its event time."""
+
+    def ended_ms(self) -> int | None:
+        """Return the end of the last window that may end now, whatever still comes; None if none may."""
+
+    def tell_late(self, text: str) -> None:
+        """Log that a tuple is late, if it is the first one of the component."""
 
 
 class WindowedBolt(StatefulBolt):
@@ -43,40 +61,49 @@ class WindowedBolt(StatefulBolt):
         The field with a tuple's time, in seconds since 1970, UTC, or as a datetime with a time zone. For windows by
         time. Storm's withTimestampField, which takes milliseconds.
     lag_secs : float
-        How much earlier than the latest time so far a tuple may be. Windows end when their end is `lag_secs` before the
-        latest time. With `timestamp_field` only. Storm's withLag.
+        How much earlier a tuple may be than those that its spout has emitted before it. With `timestamp_field` only.
+        Storm's withLag.
+    idle_secs : float
+        Windows end when all spouts have passed their end by `lag_secs`. One that has sent nothing for `idle_secs`, and
+        has nothing under way, does not hold them back. With `timestamp_field` only. Flink's withIdleness.
     """
 
     window: ClassVar[Window]
     timestamp_field: ClassVar[str | None] = None
     lag_secs: ClassVar[float] = 0
+    idle_secs: ClassVar[float] = 60
 
     _contents: dict[Hashable, WindowContent]
-    # With event time: the latest, and that up to which all windows were processed.
-    _latest_ms: int | None = None
+    # With event time: bound by the runtime before the state; and the time up to which all windows were processed.
+    _watermark: Watermark
     _ended_ms: int | None = None
 
     @classmethod
     def _definition_error(cls) -> str | None:
         """Return what is wrong with its windows, if anything."""
         window: object = getattr(cls, "window", None)
-        lag: Any = cls.lag_secs
+        lag, idle = cls.lag_secs, cls.idle_secs
         if not isinstance(window, Window):
             return f"{cls.__name__} has no windows; give the class window = Window.tumbling(count=100), for example"
         if cls.timestamp_field is not None and window.kind == "count":
             return f"{cls.__name__} has windows by count, which have no times; remove timestamp_field"
-        if isinstance(lag, bool) or not isinstance(lag, int | float) or not 0 <= lag < float("inf"):
+        if not _is_number(lag) or not 0 <= lag < math.inf:
             return f"{cls.__name__}.lag_secs is {lag!r}; expected seconds, at least 0"
-        if lag and cls.timestamp_field is None:
-            return f"{cls.__name__} has a lag_secs but no timestamp_field, without which no tuple is early or late"
+        if not _is_number(idle) or not idle > 0:
+            return f"{cls.__name__}.idle_secs is {idle!r}; expected seconds, more than 0 (float('inf'): never idle)"
+        if cls.timestamp_field is None:
+            for name, value in (("lag_secs", lag), ("idle_secs", idle)):
+                if value != getattr(WindowedBolt, name):
+                    why = "without which no tuple is early or late"
+                    return f"{cls.__name__} has {name} = {value!r} but no timestamp_field, {why}"
         return None
 
     def process_window(self, window: TupleWindow) -> Any:
         """Process a window that has ended.
 
-        Tuples that it emits are anchored, by count, to the tuple that completes the window; by `timestamp_field`, to
-        the one whose time ends it; by time of arrival, to none. An exception fails that tuple, which then is not in the
-        window. By time of arrival it restarts the topology. In both cases the window is processed again.
+        Tuples that it emits are anchored, by count, to the tuple that completes the window; by time, to none. An
+        exception fails that tuple, which then is not in the window; by time it restarts the topology. In both cases the
+        window is processed again.
 
         Parameters
         ----------
@@ -131,25 +158,42 @@ class WindowedBolt(StatefulBolt):
 
     def _process_by_event_time(self, tup: Tuple, content: WindowContent) -> None:
         time_ms = self._time_of(tup)
-        latest = self._latest_ms = time_ms if self._latest_ms is None else max(self._latest_ms, time_ms)
-        watermark_ms = latest - round(self.lag_secs * 1000)
-        ended_ms = self.window.end_after(watermark_ms) - self.window.step
-        # The tuple is in none of these windows, so that it can fail and come again.
-        if self._ended_ms is None or ended_ms > self._ended_ms:
-            self._process_due(ended_ms)
-            self._ended_ms = ended_ms
-            self.state[_TIMES] = latest, ended_ms
+        self._watermark.note(tup, time_ms)
         content.ended_ms = self._ended_ms
         last_end = self.window.last_end(time_ms)
         if last_end is None:
             return
         if content.is_ended(last_end):
             self.report_metric("late_tuples")
+            self._tell_late(tup, last_end)
             returned: object = self.process_late(tup)
             if returned is not None:
                 refuse_unrun(self.component_name, "process_late", returned)
         else:
             self._add(tup, content, time_ms)
+
+    def _tell_late(self, tup: Tuple, last_end: int) -> None:
+        field = self.timestamp_field
+        assert field is not None and self._ended_ms is not None
+        self._watermark.tell_late(
+            f"{self.component_name}: a tuple of {tup.component!r} with {field} = {reprlib.repr(tup[field])} came late: "
+            f"its last window ended at {last_end / 1000:.15g} s, and those up to {self._ended_ms / 1000:.15g} s were "
+            f"processed. Raise lag_secs ({self.lag_secs:g}) if the source emits its tuples less in order, or idle_secs "
+            f"({self.idle_secs:g}) if it pauses for longer; tuples that are replayed may be late too. All are counted "
+            "as late_tuples, and process_late() may keep them"
+        )
+
+    def _has_due_windows(self) -> bool:
+        """Return whether windows by event time have ended that were not processed."""
+        ended_ms = self._watermark.ended_ms()
+        return ended_ms is not None and (self._ended_ms is None or ended_ms > self._ended_ms)
+
+    def _end_windows(self) -> None:
+        """Process the windows by event time that have ended; called by runtimes between two tuples."""
+        ended_ms = self._watermark.ended_ms()
+        if ended_ms is not None and (self._ended_ms is None or ended_ms > self._ended_ms):
+            self._process_due(ended_ms)
+            self._ended_ms = self.state[_ENDED] = ended_ms
 
     def _time_of(self, tup: Tuple) -> int:
         """Return the event time of a tuple in milliseconds."""
@@ -178,10 +222,19 @@ class WindowedBolt(StatefulBolt):
             self._process_due(self._collector.wall_ms())
 
     def _process_due(self, now_ms: int) -> None:
-        for content in list(self._contents.values()):
-            for window in content.due_windows(now_ms):
+        """Process the windows that have ended, of all keys in the order of their ends, as bolts behind expect."""
+        contents = list(self._contents.values())
+        due = [(end, place) for place, each in enumerate(contents) if (end := each.due_end(now_ms)) is not None]
+        heapq.heapify(due)
+        while due:
+            end, place = heapq.heappop(due)
+            content = contents[place]
+            for window in content.due_windows(end):
                 self._process_one(window)
-            if not content:
+            following = content.due_end(now_ms)
+            if following is not None:
+                heapq.heappush(due, (following, place))
+            elif not content:
                 del self._contents[content.key]
 
     def _process_one(self, window: TupleWindow) -> None:
@@ -198,7 +251,5 @@ class WindowedBolt(StatefulBolt):
 
     def _bind_state(self, state: KeyValueState) -> None:
         super()._bind_state(state)
-        latest, self._ended_ms = state.peek(_TIMES, (None, None))
+        self._ended_ms = state.peek(_ENDED, None)
         self._contents = WindowContent.load_all(self.window, state, self._ended_ms)
-        times = [latest, *(content.latest_ms() for content in self._contents.values())]
-        self._latest_ms = max((each for each in times if each is not None), default=None)

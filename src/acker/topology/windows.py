@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
+import operator
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Self
@@ -113,6 +114,10 @@ class WindowEntry(NamedTuple):
     source: tuple[str, str, int, tuple[str, ...]]
 
 
+_number_of: Final = operator.attrgetter("number")
+_time_of: Final = operator.attrgetter("time_ms")
+
+
 @functools.lru_cache(1024)
 def _source_of(component: str, stream: str, task: int, fields: tuple[str, ...]) -> TupleSource:
     return TupleSource(component, stream, task, fields)
@@ -196,7 +201,11 @@ class WindowContent:
         self.next_end: int | None = None
         self._window = window
         self._state = state
+        # By number; by time, if they go by time, but what has come since they were sorted.
         self._entries: list[WindowEntry] = []
+        self._is_sorted = True
+        # How many of them, in front, are in no further window.
+        self._passed = 0
         self._seen = self._next_number = 0
         self._end: int | None = None
 
@@ -217,15 +226,12 @@ class WindowContent:
                 content._entries.append(WindowEntry(*state.peek(state_key)))
                 content._next_number = number + 1
         for content in contents.values():
+            content._is_sorted = window.kind == "count"
             content._look_ahead()
         return contents
 
     def __len__(self) -> int:
-        return len(self._entries)
-
-    def latest_ms(self) -> int | None:
-        """Return the latest time of the tuples, if there are any."""
-        return max((entry.time_ms for entry in self._entries), default=None)
+        return len(self._entries) - self._passed
 
     def add(self, tup: Tuple, time_ms: int) -> None:
         """Add a tuple."""
@@ -235,6 +241,7 @@ class WindowContent:
             self._next_number, time_ms, tuple(tup.values), (source.component, source.stream, source.task, source.fields)
         )
         self._next_number += 1
+        self._is_sorted = self._is_sorted and (not self._entries or self._entries[-1].time_ms <= time_ms)
         self._entries.append(entry)
         self._state[_STATE_KEY, self.key, entry.number] = tuple(entry)
         if self._window.kind == "time":
@@ -264,22 +271,30 @@ class WindowContent:
         seen, start = self._place_of(self._seen), self._place_of(self._next_number - self._window.length)
         return TupleWindow(self.key, entries[start:], entries[max(seen, start) :], entries[: min(seen, start)])
 
+    def due_end(self, now_ms: int) -> int | None:
+        """Return the end of the next window by time, if it has ended."""
+        return self.next_end if self.next_end is not None and self.next_end <= now_ms else None
+
     def due_windows(self, now_ms: int) -> Iterator[TupleWindow]:
         """Yield the windows by time that have ended and have tuples.
 
         Each counts as processed when the next one is asked for.
         """
-        while self.next_end is not None and self.next_end <= now_ms:
-            window = self._next_window(self.next_end)
+        while (end := self.due_end(now_ms)) is not None:
+            window = self._next_window(end)
             if window:
                 yield window
             self.pass_on()
 
     def _next_window(self, end: int) -> TupleWindow:
         start = end - self._window.length
-        # Entries from before the start of the last window are gone.
-        before = [each for each in self._entries if each.number < self._seen and each.time_ms < (self._end or 0)]
-        now = [each for each in self._entries if start <= each.time_ms < end]
+        self._sort()
+        now = sorted(self._entries[self._place_at(start) : self._place_at(end)], key=_number_of)
+        before: list[WindowEntry] = []
+        if self._end is not None:
+            # Entries from before the start of the last window have passed.
+            last = self._entries[self._passed : self._place_at(self._end)]
+            before = sorted((each for each in last if each.number < self._seen), key=_number_of)
         known = {each.number for each in before}
         new = [each for each in now if each.number not in known]
         expired = [each for each in before if each.time_ms < start]
@@ -292,20 +307,32 @@ class WindowContent:
             gone, self._entries = self._entries[:place], self._entries[place:]
         else:
             assert self.next_end is not None
-            start = self.next_end - self._window.length
-            gone = [entry for entry in self._entries if entry.time_ms < start]
-            self._entries = [entry for entry in self._entries if entry.time_ms >= start]
+            self._sort()
+            place = self._place_at(self.next_end - self._window.length)
+            gone, self._passed = self._entries[self._passed : place], place
+            if 2 * place > len(self._entries):  # seldom, since many windows may end at once
+                del self._entries[:place]
+                self._passed = 0
         for entry in gone:
             del self._state[_STATE_KEY, self.key, entry.number]
         self._seen, self._end = self._next_number, self.next_end
-        if self._entries:
+        if self:
             self._state[_STATE_KEY, self.key, _HEAD] = self._seen, self._end
         else:
             self._state.delete((_STATE_KEY, self.key, _HEAD))
         self._look_ahead()
 
     def _place_of(self, number: int) -> int:
-        return bisect.bisect_left(self._entries, number, key=lambda entry: entry.number)
+        return bisect.bisect_left(self._entries, number, key=_number_of)
+
+    def _place_at(self, time_ms: int) -> int:
+        return bisect.bisect_left(self._entries, time_ms, self._passed, key=_time_of)
+
+    def _sort(self) -> None:
+        """Sort the entries by time, and drop those that have passed."""
+        if not self._is_sorted:
+            self._entries = sorted(self._entries[self._passed :], key=_time_of)
+            self._passed, self._is_sorted = 0, True
 
     def _end_for(self, time_ms: int) -> int:
         """Return when the next window ends, if this is the time of the earliest tuple."""
@@ -314,5 +341,6 @@ class WindowContent:
 
     def _look_ahead(self) -> None:
         self.next_end = None
-        if self._window.kind == "time" and self._entries:
-            self.next_end = self._end_for(min(entry.time_ms for entry in self._entries))
+        if self._window.kind == "time" and self:
+            first = self._entries[self._passed].time_ms if self._is_sorted else min(map(_time_of, self._entries))
+            self.next_end = self._end_for(first)

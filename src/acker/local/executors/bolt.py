@@ -11,14 +11,18 @@ from acker.local.clock import Clock
 from acker.local.collectors import LocalBoltCollector
 from acker.local.executors.base import ComponentExecutor, Mode
 from acker.local.executors.state_gate import StateGate
-from acker.local.executors.task import ComponentTask
+from acker.local.executors.task import ComponentTask, name_origin
 from acker.local.queues import Queue, TupleQueue
 from acker.topology.bolt import Bolt
 from acker.topology.state import KeyValueState
 from acker.topology.tuples import Tuple, TupleSource
+from acker.topology.windowed import WindowedBolt
 
 # So many exceptions of a task are logged at ERROR one by one; then the 16th, 32nd and so on.
 _LOGGED_ALWAYS = 10
+
+# How often a bolt that holds windows by event time looks whether its sources are idle.
+_WATERMARK_NS = 1_000_000_000
 
 logger = logging.getLogger("acker.local")
 
@@ -94,6 +98,28 @@ class BoltTask(ComponentTask):
         if tick._is_settled:  # pystorm's bolts ack ticks too, so that the ack counts.
             collector.executed += 1
 
+    def holds_windows(self) -> bool:
+        """Return whether there are tuples in windows by event time."""
+        return isinstance(self.bolt, WindowedBolt) and bool(self.bolt._contents)
+
+    def has_due_windows(self) -> bool:
+        """Return whether windows by event time have ended that were not processed."""
+        return isinstance(self.bolt, WindowedBolt) and self.bolt._has_due_windows()
+
+    def end_windows(self) -> bool:
+        """Process the windows by event time that have ended; return whether there were any."""
+        if not self.has_due_windows():
+            return False
+        assert isinstance(self.bolt, WindowedBolt)
+        self.collector.inputs = ()
+        try:
+            self.bolt._end_windows()
+        except Exception as error:
+            who = self.collector
+            name_origin(error, self.bolt.topology_name, who.component, "process_window", who.task)
+            raise
+        return True
+
     def release(self) -> bool:
         """Tick a component that holds tuples, since timers have stopped; return whether it released some."""
         before = self.held_count
@@ -139,7 +165,11 @@ class BoltExecutor(ComponentExecutor):
     ----------
     state_gate : StateGate or None
         What its steps pass if the bolt is a StatefulBolt, so that snapshots are taken between them.
+    has_event_time : bool
+        Whether the bolt has windows by event time, which end between two tuples.
     """
+
+    has_event_time = False
 
     def __init__(self, *args: Any, capacity: int, **options: Any) -> None:
         super().__init__(*args, capacity=capacity, **options)
@@ -148,6 +178,7 @@ class BoltExecutor(ComponentExecutor):
         self.state_gate: StateGate | None = None
         self._chunk: tuple[int, list[Tuple]] | None = None
         self._position = 0
+        self._watermark_at = 0
 
     def _step(self, mode: Mode, limit: int) -> bool:
         if self.state_gate is None:
@@ -164,17 +195,28 @@ class BoltExecutor(ComponentExecutor):
         """Return when the next tick is due."""
         if self.mode not in (Mode.RUN, Mode.PAUSE):
             return None
-        return min((task.tick_at for task in self.tasks if task.tick_at is not None), default=None)
+        dues = [task.tick_at for task in self.tasks if task.tick_at is not None]
+        if self.has_event_time and any(task.holds_windows() for task in self.tasks):
+            dues.append(self._watermark_at)
+        return min(dues, default=None)
 
     def is_quiet(self) -> bool:
-        """Return whether the buffers and the queue are empty."""
-        return super().is_quiet() and self.inbox.size == 0 and not self.outbox.dirty
+        """Return whether the buffers and the queue are empty, and all windows that have ended were processed."""
+        if not super().is_quiet() or self.inbox.size > 0 or self.outbox.dirty:
+            return False
+        if self.has_event_time and any(task.has_due_windows() for task in self.tasks):
+            self.signal.set()
+            return False
+        return True
 
     def _work(self, mode: Mode, limit: int) -> bool:
         if mode is Mode.SETTLE or not self.has_room():
             return False
         done, ticked, activated, ends = 0, False, False, mode in (Mode.DRAIN, Mode.DEACTIVATE)
+        ended = False
         try:
+            if self.has_event_time:
+                ended = self._end_windows()
             activated = any([task.activate(self._is_active(task, mode)) for task in self.tasks])  # noqa: C419  Each of them.
             if not ends:
                 ticked = any([task.tick_if_due() for task in self.tasks])  # noqa: C419  Each of them.
@@ -187,7 +229,11 @@ class BoltExecutor(ComponentExecutor):
             # After the flush: tuples count until what they led to is in another queue.
             if done:
                 self.inbox.done(done)
-        return done > 0 or ticked or activated
+        return done > 0 or ticked or activated or ended
+
+    def _end_windows(self) -> bool:
+        self._watermark_at = self.clock.now_ns() + _WATERMARK_NS
+        return any([task.end_windows() for task in self.tasks])  # noqa: C419  Each of them.
 
     @staticmethod
     def _is_active(task: BoltTask, mode: Mode) -> bool:

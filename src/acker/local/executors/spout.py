@@ -6,8 +6,8 @@ import inspect
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol
 
 from acker.local.collectors import LocalSpoutCollector
 from acker.local.executors.acker import OutcomeQueue, TreeOutcome
@@ -23,6 +23,16 @@ _NS_PER_MS = 1_000_000
 _ALIVE_NS = 500_000_000
 
 logger = logging.getLogger("acker.local")
+
+
+class TreeWatcher(Protocol):
+    """Follows the trees of spouts; see `acker.local.event_times`."""
+
+    def end_trees(self, task: SpoutTask, verdicts: Sequence[TreeOutcome]) -> None:
+        """Take note of trees that have ended, before their spout hears of it."""
+
+    def wake(self) -> None:
+        """Wake whoever waits for the end of trees, now that the spout has heard of it."""
 
 
 class SpoutTask(ComponentTask):
@@ -144,6 +154,11 @@ class SpoutExecutor(ComponentExecutor):
     ----------
     poll_ns : int
         How long to wait before a spout that emitted nothing is asked again.
+
+    Attributes
+    ----------
+    tree_watcher : TreeWatcher or None
+        What hears of the end of trees, if a bolt of the topology has event time.
     """
 
     def __init__(self, *args: Any, poll_ns: int, capacity: int, **options: Any) -> None:
@@ -152,6 +167,7 @@ class SpoutExecutor(ComponentExecutor):
         # Not bounded by its capacity: the ackers never wait, and there are no more outcomes than open trees.
         self.inbox: OutcomeQueue = Queue(capacity, self.signal)
         self.track_again = False
+        self.tree_watcher: TreeWatcher | None = None
         self._requests: deque[Callable[[], object]] = deque()
         self.outbox.keep_alive = self._keep_alive
         self._poll_ns = poll_ns
@@ -252,11 +268,15 @@ class SpoutExecutor(ComponentExecutor):
             task.deliver_outcomes([], log_errors=log_errors)
         while (chunk := self.inbox.take()) is not None:
             place, verdicts = chunk
+            if self.tree_watcher is not None:
+                self.tree_watcher.end_trees(self.tasks[place], verdicts)
             try:
                 self.tasks[place].deliver_outcomes(verdicts, log_errors=log_errors)
             finally:
                 self.inbox.done(len(verdicts))
             delivered = True
+        if delivered and self.tree_watcher is not None:
+            self.tree_watcher.wake()
         return delivered
 
     def _ask(self, limit: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from acker.errors import CheckpointError
+from acker.spark.topologies.event_times import move_times
 from acker.spark.topologies.journal import BatchCommit, BatchPlan, Shape
 from acker.spark.topologies.stage_plan import LOCAL_KINDS, StagePlan, is_stateful
 from acker.topology.graph import Graph, Node
@@ -120,7 +121,9 @@ def move_commit(commit: BatchCommit, graph: Graph) -> BatchCommit:
             )
         entries.append(replace(entry, task=now))
     acked = [(now, tup_id) for task, tup_id in commit.acked if (now := moved(task)) is not None]
-    return BatchCommit(chains, entries, acked, tasks_of(graph), shapes)
+    times = move_times(commit.times, graph, moved)
+    ended = {name: end for name, end in commit.ended.items() if name in times}
+    return BatchCommit(chains, entries, acked, tasks_of(graph), shapes, times, ended)
 
 
 def check_plans(plans: Mapping[int, BatchPlan], graph: Graph, stages: StagePlan) -> None:

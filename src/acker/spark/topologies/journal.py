@@ -17,6 +17,7 @@ from acker.errors import CheckpointError, TopologyError
 from acker.observe.reasons import Reason
 from acker.spark.paths import locate
 from acker.spark.topologies.bolt_state import CUT_SHORT, StateChain, make_folder, write_file
+from acker.spark.topologies.event_times import BoltTimes
 from acker.spark.topologies.lease import LEASE_SECS, Lease
 from acker.spark.topologies.mailbox import Letter
 
@@ -97,6 +98,10 @@ class BatchPlan:
         How many places the letters are for.
     time_ns : int
         When the micro-batch began, in nanoseconds since 1970: the time of day that its bolts see.
+    spouts : mapping of int to int
+        Root id -> the spout task whose tree it is, if a bolt has event time.
+    ended : mapping of str to int
+        Bolt with event time -> the end of the last window that may end, in milliseconds.
     """
 
     letters: Sequence[Letter] = ()
@@ -108,6 +113,8 @@ class BatchPlan:
     layout: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     places: int = 1
     time_ns: int = 0
+    spouts: Mapping[int, int] = field(default_factory=dict)
+    ended: Mapping[str, int] = field(default_factory=dict)
 
     def recovered(self) -> BatchPlan:
         """Return the plan as it is done again after a crash."""
@@ -131,6 +138,10 @@ class BatchCommit:
         Component -> its tasks.
     shapes : mapping of str to Shape
         Bolt with state -> what its state was made by.
+    times : BoltTimes
+        What the sources of bolts with event time have reached.
+    ended : mapping of str to int
+        As in the plan.
     """
 
     chains: Mapping[int, StateChain] = field(default_factory=dict)
@@ -138,6 +149,8 @@ class BatchCommit:
     acked: Sequence[TupleKey] = ()
     tasks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     shapes: Mapping[str, Shape] = field(default_factory=dict)
+    times: BoltTimes = field(default_factory=dict)
+    ended: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Version(NamedTuple):

@@ -20,6 +20,8 @@ OUTCOMES: Final = -5  # the outcomes of the trees of one shard, a pickle
 TOUCHED: Final = -6  # root ids whose tuples reached a stateful bolt, int64; `place` is their shard
 CHANGED: Final = -7  # which attributes of its bolts one Spark task has changed, a pickle
 TOO_MANY: Final = -8  # instead of messages: there are more trees than the driver wants to settle
+TREE_TIMES: Final = -9  # the latest event times in the trees that reached a bolt, a pickle; `place` is their shard
+TIMES: Final = -10  # the latest event times that reached a bolt, by source, a pickle
 
 MAILBOX_SCHEMA: Final = pa.schema(
     {"place": pa.int32(), "stage": pa.int32(), "source": pa.int64(), "seq": pa.int64(), "block": pa.binary()}  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +15,7 @@ from acker.observe.reasons import Reason
 from acker.spark.placement import placements
 from acker.spark.topologies.bolt_state import StateCleaner
 from acker.spark.topologies.checkpoint_layout import check_plans, layout_of, move_commit
+from acker.spark.topologies.event_times import SourceKey, SpoutLook, Watermarks
 from acker.spark.topologies.frames import FrameRows, find_rows
 from acker.spark.topologies.journal import BatchPlan, Journal, JournalEntry, MemoryJournal
 from acker.spark.topologies.mailbox import Letter
@@ -87,9 +88,11 @@ class MicroBatches:
         except BaseException:
             journal.release()
             raise
+        self._watermarks = Watermarks(plan.graph, plan.plan.order, time.time_ns())
         self._lock = threading.Lock()
         self.tuples: SpoutTuples | None = None
         self._warned: set[str] = set()
+        self._told_late: set[str] = set()
         self._frames: Mapping[str, FrameRows] = {}
         self._last_trees: int | None = None
         self.evaluations = 0
@@ -124,6 +127,14 @@ class MicroBatches:
         self.tuples.restore(self._commit, self._plans.values(), self._plans_before)
         self._plans_before = []
         executors.spark.has_plans = bool(self._plans)
+        if self._watermarks.names:
+            executors.spark.has_windows_due = self.has_windows_due
+
+    def has_windows_due(self) -> bool:
+        """Return whether windows by event time have ended that only another micro-batch can process."""
+        commit = self._commit
+        look = SpoutLook.at(self._executors.spouts_by_task)
+        return self._watermarks.ended(commit.times, commit.ended, look, (), time.time_ns()) != commit.ended
 
     @property
     def _tuples(self) -> SpoutTuples:
@@ -160,10 +171,14 @@ class MicroBatches:
             self._journal.check()
             planned = self._plans.get(batch)
             if planned is None:
+                look = SpoutLook.at(self._executors.spouts_by_task)
                 chunks, tuples = spark.take()
                 by_root = tuples_by_root(chunks)
                 planned = _make_plan(self._plan, self._tuples, chunks, by_root)
-                if not planned.letters and not frames and not planned.ticks:
+                if self._watermarks.names:
+                    planned = self._with_times(planned, look, chunks, frames)
+                moves = planned.ended != self._commit.ended
+                if not planned.letters and not frames and not planned.ticks and not moves:
                     self._save()
                     return False
                 self._journal.write_plan(batch, planned)
@@ -226,6 +241,21 @@ class MicroBatches:
             self._commit = replace(before, entries=entries, acked=acked)
             self._journal.commit(self.last, self._commit)
 
+    def _with_times(
+        self, planned: BatchPlan, look: SpoutLook, chunks: Sequence[Chunk], frames: Collection[str]
+    ) -> BatchPlan:
+        """Return a plan with what bolts with event time need."""
+        active: set[SourceKey] = {*frames, *(tuples[0].task for _, tuples in chunks if tuples)}
+        spouts = {
+            root_id: task.collector.task
+            for task in self._executors.spout_tasks()
+            for root_id in task.collector.open_root_ids()
+            if self._watermarks.has_several and root_id in planned.tracks
+        }
+        before = self._commit
+        ended = self._watermarks.ended(before.times, before.ended, look, active, planned.time_ns)
+        return replace(planned, spouts=spouts, ended=ended)
+
     def _evaluate(
         self, batch: int, planned: BatchPlan, frames: Mapping[str, FrameRows]
     ) -> tuple[MicroBatchResult, dict[int, FailedTree]]:
@@ -239,10 +269,12 @@ class MicroBatches:
             batch=batch,
             places=planned.places,
             time_ns=planned.time_ns,
+            ended=planned.ended,
+            moved=frozenset(name for name, end in planned.ended.items() if end != self._commit.ended.get(name)),
             trees_max=_TREES_MAX if self._last_trees is not None and self._last_trees <= _FEW_TREES else None,
         )
         failed: dict[int, FailedTree] = {}
-        arguments = planned.letters, frames, tracks, self._named()
+        arguments = planned.letters, frames, tracks, self._named(), planned.spouts
         job = MicroBatchJob(self._spark, plan, *arguments)
         try:
             for number in range(_EVALUATIONS_MAX):
@@ -307,6 +339,8 @@ class MicroBatches:
             chains={**self._commit.chains, **result.chains},
             entries=entries,
             acked=self._tuples.acked_after_batch(ended),
+            times=self._watermarks.after_batch(self._commit.times, result.times, time.time_ns()),
+            ended=planned.ended,
         )
         self._journal.commit(batch, self._commit)
         self.last = batch
@@ -315,6 +349,9 @@ class MicroBatches:
         self._executors.spark.has_plans = bool(self._plans)
         self._executors.count(result.counters)
         _warn_of_changes(result.changed, self._warned)
+        for component in result.late.keys() - self._told_late:
+            self._told_late.add(component)
+            logger.warning("%s", result.late[component])
         self._tell(planned, by_root, acked, failed, again, result)
 
     def _tell(

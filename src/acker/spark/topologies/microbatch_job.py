@@ -7,6 +7,7 @@ import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from acker._engine.combiner import Combiner
+from acker._engine.completions import Completions
 from acker._engine.protocol import Kind, Outcome
 from acker.errors import RuntimeStateError
 from acker.observe.reasons import Reason, ReasonKind
@@ -21,6 +23,7 @@ from acker.spark.blocks import decode_block, encode_blocks
 from acker.spark.parcel import pack_function
 from acker.spark.placement import placements
 from acker.spark.topologies.bolt_state import StateChain
+from acker.spark.topologies.event_times import SourceKey, latest_by_task, merge_times, spout_keys
 from acker.spark.topologies.frames import FrameRows, emit_rows
 from acker.spark.topologies.mailbox import (
     CHANGED,
@@ -30,8 +33,10 @@ from acker.spark.topologies.mailbox import (
     OUTCOMES,
     REASONS,
     STATE,
+    TIMES,
     TOO_MANY,
     TOUCHED,
+    TREE_TIMES,
     Letter,
     batches_of,
     equals,
@@ -82,6 +87,10 @@ class MicroBatchResult:
     counters : list of dict
     chains : dict of int to StateChain
         The new files of state.
+    times : dict of str to dict of SourceKey to int
+        Bolt with event time -> source -> the latest event time that came.
+    late : dict of str to str
+        Bolt -> what is to be said of its first late tuple.
     has_too_many : bool
         Whether the driver was to settle more than `trees_max` trees; the rest of the result says nothing then.
     """
@@ -93,7 +102,16 @@ class MicroBatchResult:
     changed: dict[str, list[str]] = field(default_factory=dict)
     counters: list[dict[str, Any]] = field(default_factory=list)
     chains: dict[int, StateChain] = field(default_factory=dict)
+    times: dict[str, dict[SourceKey, int]] = field(default_factory=dict)
+    late: dict[str, str] = field(default_factory=dict)
     has_too_many: bool = False
+
+    def add_times(self, times: Iterable[tuple[str, Mapping[SourceKey, int], str | None]]) -> None:
+        """Add the event times that came to some bolts: name, times by source, and what is said of a late tuple."""
+        for name, by_source, late in times:
+            merge_times(self.times, name, by_source)
+            if late is not None:
+                self.late.setdefault(name, late)
 
 
 class MicroBatchJob:
@@ -114,6 +132,8 @@ class MicroBatchJob:
         Root id -> (ack val, spout task, message id) of the trees in `letters`.
     named : frozenset of int
         The spout tasks whose acked message ids are wanted.
+    owners : mapping
+        Root id -> spout task of the trees in `letters`, if a bolt has event time.
 
     Notes
     -----
@@ -129,6 +149,7 @@ class MicroBatchJob:
         frames: Mapping[str, FrameRows],
         tracks: Mapping[int, tuple[int, int, int]],
         named: frozenset[int],
+        owners: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self._spark = spark
         self._plan = plan
@@ -136,6 +157,8 @@ class MicroBatchJob:
         self._is_distributed = bool(frames)
         self._tracks = {} if frames else tracks
         self._named = named
+        self._owners = dict(owners)
+        self._keys = spout_keys(plan.graph)
         letters = [*letters, *_tick_letters(plan)]
         if frames:
             letters += _track_letters(plan, tracks)
@@ -158,7 +181,9 @@ class MicroBatchJob:
         plan = replace(self._plan, excluded=excluded | self._failed_before, seed=seed)
         is_distributed = self._is_distributed and plan.trees_max is None
         rows = _run_stages(self._kept, plan, self._first, plan.plan.last)
-        run = functools.partial(settle, named=self._named, tracks=self._tracks, excluded=excluded)
+        run = functools.partial(
+            settle, named=self._named, tracks=self._tracks, excluded=excluded, owners=self._owners, keys=self._keys
+        )
         if is_distributed:
             rows = rows.repartition(plan.shards, "place").mapInArrow(pack_function(run, "settle"), mailbox_type())
         try:
@@ -246,9 +271,12 @@ def _track(combiner: Combiner, tracks: Mapping[int, tuple[int, int, int]]) -> No
 
 
 def _tick_letters(plan: MicroBatchPlan) -> list[Letter]:
-    """Return a letter without tuples for each place whose bolts have a tick: Spark runs no stage without any rows."""
+    """Return a letter without tuples for each place whose bolts have a tick, or windows that have ended.
+
+    Spark runs no stage without any rows.
+    """
     places = placements(plan.places).tolist()
-    stages = sorted({plan.plan.stage_of[name] for name in plan.ticks})
+    stages = sorted({plan.plan.stage_of[name] for name in plan.ticks | plan.moved})
     return [Letter(place, stage, -1, -1, encode_tuples([])) for stage in stages for place in places]
 
 
@@ -267,21 +295,40 @@ def settle(
     named: frozenset[int],
     tracks: Mapping[int, tuple[int, int, int]],
     excluded: frozenset[int] = frozenset(),
+    owners: Mapping[int, int] = MappingProxyType({}),
+    keys: Mapping[int, SourceKey] = MappingProxyType({}),
 ) -> Iterator[pa.RecordBatch]:
-    """Settle the messages among some rows, and pass the others on; a function of `mapInArrow`."""
+    """Settle the messages among some rows, and pass the others on; a function of `mapInArrow`.
+
+    Parameters
+    ----------
+    batches : iterable of RecordBatch
+    named, tracks, owners
+        As for `MicroBatchJob`.
+    excluded : frozenset of int
+        Root ids of trees that are left out.
+    keys : mapping
+        Spout task -> the source of event times that it is.
+    """
     combiner = Combiner()
     _track(combiner, tracks)
     touched = [np.empty(0, np.int64)]
+    times: list[bytes] = []
     for batch in batches:
         is_message = equals(batch.column(1), MESSAGES)
         is_touched = equals(batch.column(1), TOUCHED)
+        is_times = equals(batch.column(1), TREE_TIMES)
         for block in batch.filter(is_message).column(4):
             combiner.merge(decode_block(block.as_buffer())[0])
         touched += [np.frombuffer(block.as_buffer(), np.int64) for block in batch.filter(is_touched).column(4)]
-        others = batch.filter(pc.invert(pc.or_(is_message, is_touched)))
+        times += [block.as_py() for block in batch.filter(is_times).column(4)]
+        others = batch.filter(pc.invert(pc.or_(pc.or_(is_message, is_touched), is_times)))
         if others.num_rows:
             yield others
     done = combiner.settle(include_pending=True)
+    if times:
+        found = _times_by_source(times, done, owners, keys)
+        yield from batches_of([Letter(0, TIMES, -1, 0, pickle.dumps(found))])
     counts = np.ones(len(done), np.bool_)
     if excluded:
         counts = ~np.isin(done.root_id, np.fromiter(excluded, np.int64))
@@ -297,6 +344,23 @@ def settle(
     has_touched = bool(np.isin(np.concatenate(touched), done.root_id[left]).any())
     content = dict(zip(tasks.tolist(), sizes.tolist(), strict=True)), acked_ids, rows, has_touched
     yield from batches_of([Letter(0, OUTCOMES, -1, 0, pickle.dumps(content))])
+
+
+def _times_by_source(
+    times: Iterable[bytes], done: Completions, owners: Mapping[int, int], keys: Mapping[int, SourceKey]
+) -> list[tuple[str, dict[SourceKey, int], None]]:
+    """Return the latest event times in trees by the sources of these, for each bolt."""
+    order = np.argsort(done.root_id)
+    ended, tasks = done.root_id[order], done.task_id[order].astype(np.int64)
+    for place in np.flatnonzero(tasks == 0).tolist():  # trees of spouts on the driver
+        tasks[place] = owners.get(int(ended[place]), 0)
+    found: dict[str, dict[SourceKey, int]] = {}
+    for name, root_bytes, time_bytes in map(pickle.loads, times):
+        columns = np.frombuffer(root_bytes, np.int64), np.frombuffer(time_bytes, np.int64)
+        for task, time_ms in latest_by_task(*columns, ended, tasks).items():
+            if task in keys:
+                merge_times(found, name, {keys[task]: time_ms})
+    return [(name, by_source, None) for name, by_source in found.items()]
 
 
 def _read_result(batches: Iterable[pa.RecordBatch]) -> MicroBatchResult:
@@ -315,6 +379,8 @@ def _read_result(batches: Iterable[pa.RecordBatch]) -> MicroBatchResult:
                 result.changed.update(content)
             elif kind == STATE:
                 result.chains.update(content)
+            elif kind == TIMES:
+                result.add_times(content)
             elif kind == REASONS:
                 for root_id, reason in content:
                     # Of several failures of a tree the first by its text counts, so that a second run says the same.

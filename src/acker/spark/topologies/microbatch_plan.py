@@ -41,6 +41,10 @@ class MicroBatchPlan:
         How many trees a task may have while the driver settles them; None: executors settle any number.
     time_ns : int
         The time of day at which the micro-batch begins.
+    ended : mapping of str to int
+        Bolt with event time -> the end of the last window that may end.
+    moved : frozenset of str
+        Those of which that is another one than in the micro-batch before.
     batch : int
     """
 
@@ -57,5 +61,7 @@ class MicroBatchPlan:
     state_root: str = ""
     run: bytes = b""
     time_ns: int = 0
+    ended: Mapping[str, int] = field(default_factory=dict)
+    moved: frozenset[str] = frozenset()
     batch: int = 0
     trees_max: int | None = None

@@ -24,6 +24,8 @@ from acker.topology.tuples import Tuple
 
 # A micro-batch begins when so much time has passed since its first tuple: a job takes longer than that to start.
 _LINGER_NS: Final = 200_000_000
+# How often it is looked whether windows by event time may end although nothing comes.
+_WATERMARK_NS: Final = 1_000_000_000
 
 
 class BoltFigures(BoltTask):
@@ -85,6 +87,8 @@ class SparkExecutor(BoltExecutor):
         Acks and fails the tuples that `take` returned.
     may_end : callable
         Returns whether the run ends once no micro-batch runs.
+    has_windows_due : callable, optional
+        Returns whether windows by event time have ended, if nothing further comes. None: there are no such windows.
     """
 
     inside = "a micro-batch, whose Spark job is cancelled now,"
@@ -98,6 +102,8 @@ class SparkExecutor(BoltExecutor):
         self.is_running = False
         self.has_plans = False
         self.may_end: Callable[[], bool] = lambda: False
+        self.has_windows_due: Callable[[], bool] | None = None
+        self._windows_at: int | None = None
         self._made_ns = self.clock.now_ns()
         self._tick_at: dict[str, int] = {}
         self._first_ns: int | None = None
@@ -140,18 +146,28 @@ class SparkExecutor(BoltExecutor):
         return frozenset(due)
 
     def deadline_ns(self) -> int | None:
-        """Return when the next micro-batch begins."""
-        return None if self._first_ns is None else self._first_ns + _LINGER_NS
+        """Return when the next micro-batch begins, or a source with event time may be idle."""
+        dues = [self._windows_at, None if self._first_ns is None else self._first_ns + _LINGER_NS]
+        return min((due for due in dues if due is not None), default=None)
 
     def is_quiet(self) -> bool:
-        """Return whether no tuple waits and no micro-batch runs."""
-        return super().is_quiet() and not self.is_running and not self.has_plans
+        """Return whether no tuple waits, no micro-batch runs, and no window is due."""
+        if not super().is_quiet() or self.is_running or self.has_plans:
+            return False
+        if self.has_windows_due is not None and self.has_windows_due():
+            self.signal.set()
+            return False
+        return True
 
     def _work(self, mode: Mode, limit: int) -> bool:  # noqa: ARG002  A micro-batch takes everything.
         if mode is Mode.SETTLE or self.run_batch is None:
             return False
         now = self.clock.now_ns()
-        if self.inbox.size and self._first_ns is None:
+        waits = self.inbox.size > 0
+        if self.has_windows_due is not None:
+            self._windows_at = now + _WATERMARK_NS if mode is Mode.RUN else None
+            waits = waits or self.has_windows_due()
+        if waits and self._first_ns is None:
             self._first_ns = now
         ends = mode in (Mode.DRAIN, Mode.DEACTIVATE)
         is_due = self._first_ns is not None and (
@@ -173,6 +189,7 @@ class DriverExecutors(ExecutorSet):
     spark : SparkExecutor
     feeds : dict of int to OutcomeFeed
         Spout task -> its feed, if it has one.
+    spouts_by_task : dict of int to (SpoutExecutor, SpoutTask)
     """
 
     spark: SparkExecutor
@@ -187,8 +204,10 @@ class DriverExecutors(ExecutorSet):
         self.bolts = [self.spark]
         self.spark.settling = self._collector("spark", 0)
         self.feeds: dict[int, OutcomeFeed] = {}
-        self._spouts = {task.collector.task: (executor, task) for executor in self.spouts for task in executor.tasks}
-        for number, (_, task) in self._spouts.items():
+        self.spouts_by_task = {
+            task.collector.task: (executor, task) for executor in self.spouts for task in executor.tasks
+        }
+        for number, (_, task) in self.spouts_by_task.items():
             if has_frame(type(task.spout)):
                 task.collector.latency = SummedLatencies()
                 self.feed(number)
@@ -196,12 +215,12 @@ class DriverExecutors(ExecutorSet):
     def feed(self, number: int) -> OutcomeFeed:
         """Return the feed of a spout task."""
         if number not in self.feeds:
-            self.feeds[number] = OutcomeFeed(*self._spouts[number])
+            self.feeds[number] = OutcomeFeed(*self.spouts_by_task[number])
         return self.feeds[number]
 
     def executor_of(self, number: int) -> SpoutExecutor:
         """Return the executor of a spout task."""
-        return self._spouts[number][0]
+        return self.spouts_by_task[number][0]
 
     def figures(self) -> dict[int, BoltFigures | SpoutTask]:
         """Return the tasks by their ids."""
@@ -233,9 +252,12 @@ class DriverExecutors(ExecutorSet):
         No row has a time of its own: workers read them all in the micro-batch, which lasted this long.
         """
         for number, count in acked.items():
-            latency = self._spouts[number][1].collector.latency
+            latency = self.spouts_by_task[number][1].collector.latency
             assert isinstance(latency, SummedLatencies)
             latency.add_many(elapsed_ns, count)
+
+    def _make_event_times(self) -> None:
+        """Return nothing: event time moves between micro-batches."""
 
     def _make_executors(self, node: Node, options: Mapping[str, Any]) -> None:
         if node.kind == "spout":

@@ -17,11 +17,13 @@ from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.executors.spout import SpoutExecutor
 from acker.local.queues import Queue, TupleQueue
 from acker.local.wiring import ExecutorSet, RuntimeParts, TaskStates
+from acker.spark.topologies.event_times import BatchWatermark
 from acker.spark.topologies.kept_bolts import KeptBolts, fingerprint
 from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.topology.bolt import Bolt
 from acker.topology.component import Component
 from acker.topology.graph import Node, Subscription
+from acker.topology.watermarks import has_event_time
 
 _NEVER_NS: Final = sys.maxsize
 
@@ -82,11 +84,14 @@ class StageExecutors(ExecutorSet):
         Batches of messages to the acker.
     changed : dict of str to list of str
         Component -> attributes that it has changed, and that are lost with the micro-batch. Known after `close`.
+    watermarks : list of BatchWatermark
+        Those of the tasks with event time.
     """
 
     def __init__(self, place: StagePlace, states: TaskStates) -> None:
         self.outside: TupleQueue = Queue(sys.maxsize, Flag())
         self.changed: dict[str, list[str]] = {}
+        self.watermarks: list[BatchWatermark] = []
         self._kept: dict[int, Bolt] = {}
         self._making: Bolt | None = None
         self._fingerprints: dict[int, dict[str, object]] = {}
@@ -122,6 +127,15 @@ class StageExecutors(ExecutorSet):
 
     def _ids_of(self, node: Node, task: int) -> IdGenerator:
         return IdGenerator(self._place.derive_seed(node.name, task))
+
+    def _make_event_times(self) -> None:
+        """Return nothing: event time moves between micro-batches."""
+
+    def _watermark_of(self, node: Node, task: int) -> BatchWatermark:  # noqa: ARG002
+        plan = self._place.plan
+        watermark = BatchWatermark(plan.graph, node.name, plan.ended.get(node.name))
+        self.watermarks.append(watermark)
+        return watermark
 
     def _make_bolt(
         self, node: Node, executor: SpoutExecutor | BoltExecutor, task: int, arguments: tuple[Any, ...]
@@ -177,6 +191,13 @@ class StageExecutors(ExecutorSet):
                 if task.collector.component in components and task.tick_at is not None:
                     self.call(executor, task.tick)
                     task.tick_at = _NEVER_NS
+
+    def end_windows(self) -> None:
+        """Process the windows by event time that the micro-batches before have ended."""
+        for executor in self.bolts:
+            for task in executor.tasks:
+                if has_event_time(type(task.bolt)):
+                    self.call(executor, task.end_windows)
 
     def call(self, executor: BoltExecutor | SpoutExecutor, function: Callable[[], object]) -> None:
         """Call a function on an executor's thread, and send what it emits."""

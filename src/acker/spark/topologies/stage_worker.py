@@ -25,8 +25,10 @@ from acker.spark.topologies.mailbox import (
     MESSAGES,
     REASONS,
     STATE,
+    TIMES,
     TOO_MANY,
     TOUCHED,
+    TREE_TIMES,
     Letter,
     batches_of,
     equals,
@@ -75,6 +77,7 @@ class StageWorker:
         self._source_of = cache(plan.graph.source)
         self.executors.open()
         self.executors.tick(plan.ticks)
+        self.executors.end_windows()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the stage as a function of `mapInArrow` over rows of the mailbox."""
@@ -151,6 +154,17 @@ class StageWorker:
             for shard in np.unique(shards).tolist():
                 yield self._number(self._keys[shard], TOUCHED, root_ids[shards == shard].tobytes())
 
+    def _tree_times(self) -> Iterator[Letter]:
+        """Yield the event times of trees for the shards that settle these, which know whose trees they are."""
+        for watermark in self.executors.watermarks:
+            if not watermark.trees:
+                continue
+            root_ids, times = watermark.tree_columns()
+            shards = shard_of(root_ids, self._plan.shards)
+            for shard in np.unique(shards).tolist():
+                columns = root_ids[shards == shard].tobytes(), times[shards == shard].tobytes()
+                yield self._number(self._keys[shard], TREE_TIMES, pickle.dumps((watermark.name, *columns)))
+
     def finish(self) -> Iterator[pa.RecordBatch]:
         """End the stage: bolts release what they hold, and everything that was gathered leaves."""
         self.executors.drain()
@@ -158,9 +172,13 @@ class StageWorker:
         yield from batches_of([self._letter(key) for key in sorted(self._waiting)])
         yield from batches_of(self._messages())
         yield from batches_of(self._touched_roots())
+        yield from batches_of(self._tree_times())
         last: list[tuple[int, object]] = [(COUNTERS, self._counters())]
         if self._reasons:
             last.append((REASONS, [(root_id, reason) for root_id, reason in self._reasons]))
+        times = [(each.name, each.senders, each.late) for each in self.executors.watermarks]
+        if times:
+            last.append((TIMES, times))
         written = self._states.write()
         if written:
             last.append((STATE, written))
