@@ -152,7 +152,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         (again,) = take(source, 1)
         assert (again.value, again.attempt) == (found[0].value, 2)
         assert [source.holds(delivery) for delivery in (*found, again)] == [False, True, True]
-        (concerned,) = source._events.gone
+        (concerned,) = source._leases._events.gone
         assert [concerned(delivery) for delivery in (*found, again)] == [True, False, False]
         assert source.extend([found[0], again]) == [found[0]]
         source.ack(found[:1])

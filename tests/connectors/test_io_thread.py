@@ -490,7 +490,7 @@ def test_a_stop_does_not_wait_once_everything_is_done(monkeypatch):
 
 @pytest.mark.parametrize("method", ["poll", "ack", "release"])
 def test_a_stop_ends_although_the_broker_answers_nothing(method, monkeypatch, caplog):
-    monkeypatch.setattr("acker.connectors.stopping._FAREWELL_SECS", 0.1)
+    monkeypatch.setattr("acker.connectors.stopping._ANSWER_SECS", 0.1)
     broker = MemoryBroker()
     broker.publish([b"a", b"b"])
     source = MemorySource(broker)

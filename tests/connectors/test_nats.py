@@ -182,7 +182,7 @@ def test_a_lease_that_was_not_renewed_is_lost(opened, add, info):
     source = opened(lease_secs=0.5)
     (old,) = take(source, 1)
     until(lambda: not source.holds(old), "the lease ends")
-    assert source.extend([old]) == [old] and not source._held
+    assert source.extend([old]) == [old] and not source._leases
     (new,) = take(source, 1)
     assert new.attempt == 2
     source.ack([old])
@@ -198,7 +198,7 @@ def test_a_lease_that_ends_unseen_is_told_when_the_message_comes_again(opened, a
     source = opened(lease_secs=0.5)
     (old,) = take(source, 1)
     (new,) = take(source, 1)
-    (concerned,) = source._events.gone
+    (concerned,) = source._leases._events.gone
     assert concerned(old) and not concerned(new)
     assert not source.holds(old) and source.holds(new)
 
@@ -224,7 +224,7 @@ def test_leases_are_as_good_on_a_new_connection(opened, add, info):
     source = opened()
     (delivery,) = take(source, 1)
     source.close()
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert source.holds(delivery)
     source.ack([delivery])
     source.close()
@@ -248,7 +248,7 @@ def test_a_consumer_that_is_deleted_is_made_anew(opened, add, do, stream, caplog
     assert "does not know the consumer any more" in poll_until_lost(source)
     source.close()
     with caplog.at_level(logging.INFO, "acker.connectors"):
-        source.open(source._events, 100)
+        source.open(source._leases._events, 100)
     assert "the consumer is created" in caplog.text
     assert [delivery.value for delivery in take(source, 1)] == [b"a"]
 
@@ -257,7 +257,7 @@ def test_a_new_connection_asks_for_messages_at_once(opened):
     source = opened()
     source.poll(10, 0.0)
     source.close()
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert source._requested == 0
     source.poll(10, 0.0)
     assert source._requested == 10
@@ -272,7 +272,7 @@ def test_a_stream_that_is_deleted_ends_the_source(opened, add, do, stream):
     poll_until_lost(source)
     source.close()
     with pytest.raises(SourceError, match="no such stream"):
-        source.open(source._events, 100)
+        source.open(source._leases._events, 100)
 
 
 def test_a_wake_before_the_wait_counts(opened):

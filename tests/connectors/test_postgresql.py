@@ -240,7 +240,7 @@ def test_a_message_that_is_given_up_keeps_its_row(opened, add, rows):
 
 
 def cut(database, source):
-    pid = source._link._connection.info.backend_pid
+    pid = source._link._client.info.backend_pid
     database("SELECT pg_terminate_backend(%s, 10000)", pid)
 
 
@@ -258,7 +258,7 @@ def test_a_lost_connection_takes_no_deliveries_with_it(opened, add, database, en
     assert values(take(other, 2)) == [4, 3]
     source.close()
     assert all(map(source.holds, found))
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert list(map(source.holds, found)) == [True, True, True, False]
     source.ack(found[:3])
     assert [int(row["value"]) for row in rows()] == [3, 4]
@@ -277,7 +277,7 @@ def test_outcomes_without_a_connection_wait_for_the_next_one(opened, add, databa
     other = opened()
     assert values(take(other, 1)) == [2]
     source.close()
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert list(map(source.holds, (failed, dead, lost))) == [True, False, False]
     assert [row["reason"] for row in rows()] == [None, "too often", None]
 
@@ -291,9 +291,9 @@ def test_a_killed_server(postgresql, opened, add):
         source.extend(found)
     source.close()
     with pytest.raises(ConnectionLostError):
-        source.open(source._events, 100)
+        source.open(source._leases._events, 100)
     postgresql.start()
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert all(map(source.holds, found))
     assert values(take(source, 2)) == [3, 4]
     source.ack(found)
@@ -308,7 +308,7 @@ def test_a_server_that_hangs_is_a_lost_connection(postgresql, opened, add):
         source.poll(10, 0.0)
     source.close()
     postgresql.resume()
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert values(take(source, 1)) == [0]
 
 

@@ -378,7 +378,7 @@ def test_a_lost_connection_takes_no_deliveries_with_it(client, stream, opened):
         source.ack(found[1:2])
     source.close()
     assert all(map(source.holds, found[1:]))
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert all(map(source.holds, found[1:]))
     assert values(take(source, 1)) == [3], "what is open is not read again"
     assert len(pending(client, stream)) == 3, "the ack that waited is sent"
@@ -391,7 +391,7 @@ def test_what_was_on_its_way_when_the_connection_broke_is_read_again(client, str
     # The server hands out two more, and the answer never arrives.
     client.xreadgroup(GROUP, source._consumer, {stream: ">"}, count=10)
     source.close()
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert values(take(source, 2)) == [2, 3]
     assert all(map(source.holds, found))
 
@@ -406,7 +406,7 @@ def test_deliveries_that_were_taken_over_meanwhile_are_lost_after_a_reconnect(cl
     look_for_idle(other)
     take(other, 2)
     source.close()
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert list(map(source.holds, found)) == [True, False, False]
     source.poll(0, 0.0)
     assert len(pending(client, stream)) == 3, "an ack that waited is not for the new owner's delivery"
@@ -431,9 +431,9 @@ def test_a_killed_server_that_kept_its_data(redis, client, stream, opened):
         source.poll(10, 0.0)
     source.close()
     with pytest.raises(ConnectionLostError):
-        source.open(source._events, 100)
+        source.open(source._leases._events, 100)
     redis.start()
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert all(map(source.holds, found))
     assert not source.extend(found)
     assert values(take(source, 2)) == [3, 4]
@@ -450,7 +450,7 @@ def test_a_server_that_hangs_is_a_lost_connection(redis, client, stream, opened)
         source.poll(10, 0.0)
     source.close()
     redis.resume()
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert values(take(source, 1)) == [0]
 
 
@@ -467,7 +467,7 @@ def test_a_group_that_vanishes_is_made_anew_and_told(client, stream, opened, cap
         pass  # entries of the new stream within this millisecond would have the ids of the old ones
     add(client, stream, 2, first=5)
     source.close()
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert "was gone and is created again" in caplog.text
     assert values(take(source, 2)) == [5, 6], "not from the end on: nothing added meanwhile is skipped"
     assert all(map(source.holds, found)), "they exist in this process alone"
@@ -483,7 +483,7 @@ def test_a_group_that_was_destroyed_delivers_again(client, stream, opened):
     with pytest.raises(ConnectionLostError, match="NOGROUP"):
         source.extend(found)
     source.close()
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert not any(map(source.holds, found))
     assert values(take(source, 2)) == [0, 1]
 

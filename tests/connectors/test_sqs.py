@@ -289,7 +289,7 @@ def test_a_queue_that_cannot_be_reached(opened, make, add, monkeypatch, options)
         source.ack(found[1:2])
     source.close()
     assert all(map(source.holds, found))
-    source.open(source._events, 100)
+    source.open(source._leases._events, 100)
     assert all(map(source.holds, found))
     source.poll(0, 0.0)
     assert list(map(source.holds, found)) == [False, True, True], "the ack that waited is sent"

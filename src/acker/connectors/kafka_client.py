@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from acker.connectors.link import Secrets
 from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, ConnectionLostError, SourceError
 
 LOGGER: Final = logging.getLogger("acker.connectors")
@@ -84,7 +85,8 @@ class KafkaFaults:
         self.count = 0
         self.fatal: AckerError | None = None
         self._error_cb: Callable[[KafkaError], object] | None = config.get("error_cb")
-        self._secrets = [str(value) for key, value in config.items() if value and _SECRET_NAMES.search(key)]
+        # Takes a text, and returns it without the secrets of the configuration.
+        self.hide = Secrets(value for key, value in config.items() if _SECRET_NAMES.search(key)).hide
         self._logged: set[int] = set()
         self._texts: list[str] = []
         self._mistake: str | None = None
@@ -95,13 +97,6 @@ class KafkaFaults:
         self._logged.clear()
         self._texts.clear()
         self._mistake, self._is_down, self.fatal = None, False, None
-
-    def hide(self, text: object) -> str:
-        """Return a text without the secrets of the configuration."""
-        hidden = str(text)
-        for secret in self._secrets:
-            hidden = hidden.replace(secret, "***")
-        return hidden
 
     def text(self, error: KafkaError) -> str:
         """Return the name and the text of an error."""

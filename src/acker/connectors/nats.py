@@ -14,9 +14,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from acker.connectors.headers import header_text
+from acker.connectors.leases import Leases, check_lease_secs
+from acker.connectors.link import Secrets
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.connectors.source import Delivery, Source, SourceEvents
-from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
+from acker.errors import AckerError, ConnectionLostError, PublishError, SourceError
 
 try:
     import nats.errors
@@ -45,8 +48,8 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
-class _StreamClaim:
-    """One delivery of a message of a stream, and until when it is certainly with this consumer."""
+class StreamReceipt:
+    """What a delivery needs to be settled, and until when it is certainly with this consumer."""
 
     sequence: int
     reply: str  # the subject of its acks
@@ -93,13 +96,10 @@ class JetStream(Source):
         lease_secs: float = 60.0,
         **options: Any,
     ) -> None:
-        if lease_secs <= 0:
-            raise ArgumentValueError(f"lease_secs must be positive, not {lease_secs}")
         self._stream, self._durable, self._subject = stream, durable, subject
         self.name = f"JetStream stream {stream!r}, consumer {durable!r}"
-        self.lease_secs: float = lease_secs
+        self.lease_secs: float = check_lease_secs(lease_secs)
         self._link = _NATSLink(self.name, servers, options)
-        self._events: SourceEvents | None = None
         self._inbox = ""
         self._requested = 0  # messages that the server may still send for the pull request
         self._request_end = 0.0
@@ -109,7 +109,7 @@ class JetStream(Source):
         self._news = threading.Event()
         # What came and was not delivered, and what was delivered and is not settled; by number in the stream.
         self._buffer: deque[Delivery] = deque()
-        self._held: dict[int, Delivery] = {}
+        self._leases: Leases[int] = Leases(lambda receipt: receipt.sequence)
         # What is to be given back, once no pull request is open, and whether the end has begun.
         self._back: list[Delivery] = []
         self._is_ending = False
@@ -118,10 +118,8 @@ class JetStream(Source):
 
     def open(self, events: SourceEvents, limit: int) -> None:
         """Connect, and create the consumer if it is missing."""
-        if events is not self._events:
-            self._held.clear()
-        self._forget([delivery for delivery in self._held.values() if not self.holds(delivery)])
-        self._events = events
+        self._leases.begin(events)
+        self._leases.forget(delivery for delivery in self._leases if not self.holds(delivery))
         self._arrived.clear()
         self._buffer.clear()
         self._back.clear()
@@ -191,7 +189,7 @@ class JetStream(Source):
                 self._give_back(2 * _PULL_SECS)
                 self._link.run(self._link.flush(_ANSWER_SECS))
         except AckerError as error:
-            _log.warning("%s: closed without a farewell: %s", self.name, error)
+            _log.warning("%s: closed without sending what waits: %s", self.name, error)
         finally:
             self._buffer.clear()
             self._back.clear()
@@ -225,7 +223,8 @@ class JetStream(Source):
         self._link.check()
         self._take_arrived()
         found = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
-        self._held.update((delivery.receipt.sequence, delivery) for delivery in found)
+        for delivery in found:
+            self._leases.add(delivery)
         return found
 
     def _request(self, count: int) -> None:
@@ -269,12 +268,12 @@ class JetStream(Source):
     def _delivery(self, message: Msg) -> Delivery:
         metadata = message.metadata
         sequence = metadata.sequence.stream
-        claim = _StreamClaim(sequence, message.reply, time.monotonic() + _LEASE_SHARE * self.lease_secs)
+        receipt = StreamReceipt(sequence, message.reply, time.monotonic() + _LEASE_SHARE * self.lease_secs)
         headers = {name: text for name, text in (message.headers or {}).items() if not name.startswith(_ORDERS)}
-        delivery = Delivery(f"{self._stream}/{sequence}", message.data, headers, metadata.num_delivered, message, claim)
-        before = self._held.pop(sequence, None)
-        if before is not None and self._events is not None:  # its lease was over
-            self._events.revoked(lambda other: other is before)
+        delivery = Delivery(
+            f"{self._stream}/{sequence}", message.data, headers, metadata.num_delivered, message, receipt
+        )
+        self._leases.revoke(sequence)  # what is held of it: its lease was over
         for waiting in [each for each in self._buffer if each.receipt.sequence == sequence]:
             self._buffer.remove(waiting)
         return delivery
@@ -293,12 +292,7 @@ class JetStream(Source):
 
     def _settle(self, word: bytes, deliveries: Sequence[Delivery]) -> None:
         self._send(word, [delivery for delivery in deliveries if self.holds(delivery)])
-        self._forget(deliveries)
-
-    def _forget(self, deliveries: Sequence[Delivery]) -> None:
-        for delivery in deliveries:
-            if self._held.get(delivery.receipt.sequence) is delivery:
-                del self._held[delivery.receipt.sequence]
+        self._leases.forget(deliveries)
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         """Ack messages. The server gets the acks soon; none of them has an answer."""
@@ -313,7 +307,7 @@ class JetStream(Source):
         """Let the server deliver the messages again, within a second; this takes no more."""
         self._is_ending = True
         self._back += [delivery for delivery in deliveries if self.holds(delivery)]
-        self._forget(deliveries)
+        self._leases.forget(deliveries)
 
     def _give_back(self, wait_secs: float) -> None:
         """Give back what was released or not delivered, once no pull request is open; wait for that so long.
@@ -346,13 +340,12 @@ class JetStream(Source):
         self._link.run(self._link.flush(min(_ANSWER_SECS, self.lease_secs / 3)))
         for delivery in (*kept, *self._buffer):
             delivery.receipt.lease_end = now + _LEASE_SHARE * self.lease_secs
-        self._forget(lost)
+        self._leases.forget(lost)
         return lost
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether the message is held, and its lease was renewed in time. A new connection changes nothing."""
-        claim = delivery.receipt
-        return self._held.get(claim.sequence) is delivery and time.monotonic() < claim.lease_end
+        return delivery in self._leases and time.monotonic() < delivery.receipt.lease_end
 
 
 class JetStreamPublisher(Publisher):
@@ -436,9 +429,7 @@ class _NATSLink:
         # Each server of the list is tried twice; then the consumer waits, and lets the source try again.
         once = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": _LOOK_SECS}
         self._options = {"connect_timeout": _ANSWER_SECS, "ping_interval": 20, **options, **once}
-        self._secrets = [
-            str(options[option]) for option in ("password", "token", "nkeys_seed_str") if option in options
-        ]
+        self._secrets = Secrets(options.get(option) for option in ("password", "token", "nkeys_seed_str"))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._on_change: Callable[[], object] = bool
@@ -554,10 +545,7 @@ class _NATSLink:
 
     def text_of(self, error: BaseException) -> str:
         """Return an error as a text without secrets."""
-        text = re.sub(r"//[^/@\s]*@", "//", f"{error}" or type(error).__name__)
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
+        return self._secrets.hide(re.sub(r"//[^/@\s]*@", "//", f"{error}" or type(error).__name__))
 
     def _fault(self, error: Exception) -> AckerError:
         """Return what a consumer makes of an error of nats-py."""
@@ -589,7 +577,4 @@ def _headers_of(message: Outgoing) -> dict[str, str] | None:
 
 
 def _line_of(content: Any) -> str:
-    if isinstance(content, bool):
-        return "true" if content else "false"
-    text = content.decode(errors="backslashreplace") if isinstance(content, bytes) else str(content)
-    return " ".join(text.splitlines()).strip()
+    return " ".join(header_text(content).splitlines()).strip()

@@ -6,15 +6,15 @@ import contextlib
 import json
 import logging
 import math
-import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from acker.connectors.publisher import Outgoing, Publisher
+from acker.connectors.headers import header_json
+from acker.connectors.leases import Leases, check_lease_secs, owner_name
+from acker.connectors.link import Link
+from acker.connectors.publisher import Outgoing, Publisher, unconfirmed
 from acker.connectors.source import Delivery, Source, SourceEvents
 from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
 
@@ -113,8 +113,8 @@ def table_sql(table: str = _TABLE) -> str:
     return _for_table(_DDL, table).as_string(None)
 
 
-class _RowClaim(NamedTuple):
-    """One claim of a row."""
+class RowReceipt(NamedTuple):
+    """What names one claim of a row."""
 
     row_id: int
     attempts: int
@@ -158,29 +158,24 @@ class PostgreSQL(Source):
         poll_secs: float = 0.2,
         **options: Any,
     ) -> None:
-        if lease_secs <= 0:
-            raise ArgumentValueError(f"lease_secs must be positive, not {lease_secs}")
         self.name = f"PostgreSQL table {table!r}"
-        self.lease_secs: float = lease_secs
+        self.lease_secs: float = check_lease_secs(lease_secs)
         self.wait_secs_max = self._poll_secs = poll_secs
         self._table, self._create = table, create
         self._settle = _KEEP if keep_done else _DELETE
-        self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._owner = owner_name()
         self._link = _SQLLink(self.name, conninfo, options, min(lease_secs / 2, _ANSWER_SECS_MAX))
         self._woken = threading.Event()
         self._look_at = self._polled_at = 0.0
-        self._events: SourceEvents | None = None
-        self._held: dict[int, Delivery] = {}
+        self._leases: Leases[int] = Leases(lambda receipt: receipt.row_id)
         self._given_up: dict[int, tuple[Delivery, str]] = {}
 
     def open(self, events: SourceEvents, limit: int) -> None:  # noqa: ARG002
         """Connect, look at the table, and find out which deliveries still belong to this consumer."""
-        if events is not self._events:
-            self._held.clear()
+        if self._leases.begin(events):
             self._given_up.clear()
-        self._events = events
         self._link.open_for(self._table, create=self._create)
-        self.extend(list(self._held.values()))
+        self.extend(list(self._leases))
         self._give_up_all()
         self._look_at, self._polled_at = 0.0, time.monotonic()
 
@@ -190,7 +185,7 @@ class PostgreSQL(Source):
         # A process that stood still would claim its own open rows: let it renew its leases first.
         now, before = time.monotonic(), self._polled_at
         self._polled_at = now
-        if self._held and now - before > self.lease_secs:
+        if self._leases and now - before > self.lease_secs:
             return found
         if limit > 0 and now >= self._look_at:
             found = self._claim(min(limit, _CLAIM_COUNT_MAX))
@@ -211,12 +206,9 @@ class PostgreSQL(Source):
     def _deliver(self, row: dict[str, Any]) -> Delivery:
         key = f"{self._table}/{row['id']}"
         headers = row["headers"] if isinstance(row["headers"], dict) else {"headers": row["headers"]}
-        claim = _RowClaim(row["id"], row["attempts"])
-        delivery = Delivery(key, row["value"], headers, row["attempts"], row, claim)
-        before = self._held.get(claim.row_id)
-        self._held[claim.row_id] = delivery
-        if before is not None and self._events is not None:  # Its lease was over, and nobody had renewed it.
-            self._events.revoked(lambda other: other is before)
+        receipt = RowReceipt(row["id"], row["attempts"])
+        delivery = Delivery(key, row["value"], headers, row["attempts"], row, receipt)
+        self._leases.add(delivery)
         return delivery
 
     def wake(self) -> None:
@@ -263,8 +255,7 @@ class PostgreSQL(Source):
         """Change rows that this consumer no longer needs."""
         mine = self._mine(deliveries)
         count = self._link.run(statement, self._table, {**mine, **values}).rowcount
-        for delivery in filter(self.holds, deliveries):
-            del self._held[delivery.receipt.row_id]
+        self._leases.forget(deliveries)
         if count < len(deliveries):
             self.late_acks += len(deliveries) - count
             _log.warning(
@@ -280,9 +271,7 @@ class PostgreSQL(Source):
         if held:
             rows = self._link.run(_EXTEND, self._table, {**self._mine(held), "secs": self.lease_secs}).fetchall()
             renewed = {row["id"] for row in rows}
-            for delivery in held:
-                if delivery.receipt.row_id not in renewed:
-                    del self._held[delivery.receipt.row_id]
+            self._leases.forget(delivery for delivery in held if delivery.receipt.row_id not in renewed)
         lost = [delivery for delivery in deliveries if not self.holds(delivery)]
         if lost:
             _log.warning("%s: %d leases are lost: other consumers have the rows", self.name, len(lost))
@@ -290,13 +279,13 @@ class PostgreSQL(Source):
 
     def _mine(self, deliveries: Sequence[Delivery]) -> dict[str, Any]:
         """Return what `_MINE` needs. In the order of the ids, so that no two consumers lock rows crosswise."""
-        claims = sorted(delivery.receipt for delivery in deliveries)
-        ids, attempts = [claim.row_id for claim in claims], [claim.attempts for claim in claims]
+        receipts = sorted(delivery.receipt for delivery in deliveries)
+        ids, attempts = [receipt.row_id for receipt in receipts], [receipt.attempts for receipt in receipts]
         return {"ids": ids, "attempts": attempts, "owner": self._owner}
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether the row still belongs to this consumer: also while it is not connected."""
-        return self._held.get(delivery.receipt.row_id) is delivery
+        return delivery in self._leases
 
     def close(self) -> None:
         """Disconnect. The rows stay claimed until their leases end."""
@@ -350,9 +339,11 @@ class PostgreSQLPublisher(Publisher):
                 self._link.open()
             self._link.run(_INSERT, table or self._table, values)
         except (AckerError, TypeError, ValueError) as error:
-            unconfirmed = PublishError(f"{self.name}: {error}" if not isinstance(error, AckerError) else str(error))
-            unconfirmed.__cause__ = error
-            return unconfirmed
+            if isinstance(error, AckerError):
+                return unconfirmed(error)
+            fault = PublishError(f"{self.name}: {error}")
+            fault.__cause__ = error
+            return fault
         return None
 
     def disconnect(self) -> None:
@@ -381,9 +372,10 @@ def _json_of(headers: Mapping[str, Any]) -> str:
 
 
 def _jsonb_value(content: Any) -> Any:
-    if content is None or isinstance(content, int) or (isinstance(content, float) and math.isfinite(content)):
-        return content
-    return _jsonb_text(content.decode(errors="backslashreplace") if isinstance(content, bytes) else str(content))
+    value = header_json(content)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return _jsonb_text(value) if isinstance(value, str) else value
 
 
 def _jsonb_text(text: str) -> str:
@@ -415,43 +407,34 @@ def _timed(gen: Generator[Any, Any, Any], secs: float) -> Generator[Any, Any, An
         return done.value
 
 
-class _SQLLink:
+class _SQLLink(Link[_TimedConnection]):
     """One connection to PostgreSQL, where each statement is a transaction."""
 
     def __init__(self, name: str, conninfo: str, options: Mapping[str, Any], answer_secs: float) -> None:
-        self._name, self._answer_secs = name, answer_secs
         given = _parsed(conninfo)
         if given is None:  # The client's own error may show a part of the password.
             raise ArgumentValueError(
                 f"{name}: not a connection string of PostgreSQL, such as postgresql://user:password@host/database;"
                 " write characters such as / and @ of a password as %2F and %40"
             )
+        self._answer_secs = answer_secs
         self._options = {**_NETWORK, **given, **options, "autocommit": True, "row_factory": dict_row}
-        self._connection: _TimedConnection | None = None
+        super().__init__(name, [self._options.get("password")])
 
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None
-
-    def open(self) -> None:
-        self.close()
+    def connect(self) -> _TimedConnection:
         try:
             connection = _TimedConnection.connect(**self._options)
         except psycopg.Error as error:
             raise self._fault(error) from error
         connection.answer_secs = self._answer_secs
-        self._connection = connection
+        return connection
 
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+    def disconnect(self, client: _TimedConnection) -> None:
+        client.close()
 
     def run(self, statement: str, table: str, values: Mapping[str, Any]) -> psycopg.Cursor[dict[str, Any]]:
         """Run one statement in a transaction of its own."""
-        connection = self._connection
-        if connection is None:
-            raise ConnectionLostError(f"{self._name}: not connected")
+        connection = self.client
         try:
             return connection.cursor(binary=True).execute(_for_table(statement, table), values)
         except psycopg.Error as error:
@@ -473,12 +456,11 @@ class _SQLLink:
 
     def _create_table(self, table: str) -> None:
         """Create a table unless it is there. One session at a time: two at once would be an error."""
-        if self._connection is None:
-            raise ConnectionLostError(f"{self._name}: not connected")
+        connection = self.client
         try:
-            with self._connection.transaction():
-                self._connection.execute("SELECT pg_advisory_xact_lock(hashtext('acker'), hashtext(%s))", [table])
-                self._connection.execute(_for_table(_DDL, table))
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(hashtext('acker'), hashtext(%s))", [table])
+                connection.execute(_for_table(_DDL, table))
         except psycopg.Error as error:
             raise self._fault(error) from error
 
@@ -494,10 +476,8 @@ class _SQLLink:
 
     def _fault(self, error: psycopg.Error) -> AckerError:
         """Return what a consumer makes of an error of psycopg."""
-        text = f"{self._name}: {str(error).strip()}"
-        if password := self._options.get("password"):
-            text = text.replace(str(password), "***")
-        if self._connection is None:
+        text = f"{self.name}: {self.hide(error).strip()}"
+        if not self.is_open:
             refused = any(words in text for words in _REFUSALS) and "timeout" not in text
         else:
             # Classes 28 and 3D: the role or the database is gone. The other ones of these types may pass.

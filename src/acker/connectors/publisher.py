@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from acker.errors import BusyError, ForkedError
+from acker.errors import BusyError, ForkedError, PublishError
 
 
 @dataclass(slots=True, frozen=True)
@@ -164,3 +164,10 @@ class Publisher(abc.ABC):
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+
+def unconfirmed(error: Exception) -> PublishError:
+    """Return the error of a message that is not confirmed because of another error."""
+    fault = PublishError(str(error))
+    fault.__cause__ = error
+    return fault

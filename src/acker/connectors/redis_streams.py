@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from acker.connectors.publisher import Outgoing, Publisher
+from acker.connectors.headers import header_text
+from acker.connectors.leases import Leases, check_lease_secs, owner_name
+from acker.connectors.link import Link
+from acker.connectors.publisher import Outgoing, Publisher, unconfirmed
 from acker.connectors.source import Delivery, Source, SourceEvents
 from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
 
@@ -118,13 +118,12 @@ end
 
 
 @dataclass(slots=True, eq=False)
-class _EntryClaim:
+class EntryReceipt:
     """What a delivery needs to be settled, and when its lease was last known to be renewed."""
 
     stream: str
     entry_id: bytes
     renewed: float
-    is_held: bool = True
     is_trimmed: bool = False  # The entry is no longer in the stream.
 
 
@@ -177,18 +176,15 @@ class RedisStreams(Source):
         self._streams = [stream] if isinstance(stream, str) else list(dict.fromkeys(stream))
         if not self._streams:
             raise ArgumentValueError("stream= names no stream")
-        if lease_secs <= 0:
-            raise ArgumentValueError(f"lease_secs must be positive, not {lease_secs}")
         self._group, self._start = group, start
         self._wanted = None if field is None else field.encode()
-        self._consumer = consumer or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._consumer = consumer or owner_name()
         named = ", ".join(map(repr, self._streams))
         self.name = f"Redis stream{'s' * (len(self._streams) > 1)} {named}, group {group!r}"
-        self.lease_secs: float = lease_secs
+        self.lease_secs: float = check_lease_secs(lease_secs)
         self.trimmed_count = 0
         self._link = _RedisLink(self.name, server, options)
         self._woken = threading.Event()
-        self._events: SourceEvents | None = None
         self._leases = _EntryLeases(self._link, group, self._consumer, lease_secs)
         self._opened: set[str] = set()
         # Streams whose entries of this consumer are still to be looked at, from where; likewise those of the group.
@@ -201,9 +197,7 @@ class RedisStreams(Source):
 
     def open(self, events: SourceEvents, limit: int) -> None:  # noqa: ARG002
         """Connect, create the groups that are missing, and find out which deliveries still belong to this consumer."""
-        if events is not self._events:  # Another consumer of messages: what the last one had open is delivered anew.
-            self._leases.clear()
-        self._events = events
+        self._leases.begin(events)  # What another consumer of messages had open is delivered anew.
         self._link.open()
         for stream in self._streams:
             self._make_group(stream)
@@ -237,7 +231,7 @@ class RedisStreams(Source):
                 leave = [("EVAL", _LEAVE, "1", stream, self._group, self._consumer) for stream in self._streams]
                 self._link.call(*leave)  # An error is no harm: the name stays in the group.
         except AckerError as error:
-            _log.warning("%s: closed without a farewell: %s", self.name, error)
+            _log.warning("%s: closed without sending the acks that wait: %s", self.name, error)
         finally:
             self._link.close()
         if self._leases.waiting_count:
@@ -290,7 +284,7 @@ class RedisStreams(Source):
                 del self._own[stream]
             else:
                 self._own[stream] = b"(" + rows[-1][0]
-            counts = {row[0]: row[3] + 1 for row in rows if (stream, row[0]) not in self._leases}
+            counts = {row[0]: row[3] + 1 for row in rows if not self._leases.has_key((stream, row[0]))}
             if counts:
                 now = time.monotonic()
                 (entries,) = self._link.ask(("XCLAIM", stream, self._group, self._consumer, "0", *counts))
@@ -336,11 +330,9 @@ class RedisStreams(Source):
         flat = iter(pairs)
         fields: dict[bytes, bytes] = dict(zip(flat, flat))  # noqa: B905 - these are pairs
         value, headers = _message_of(fields, self._wanted)
-        claim = _EntryClaim(stream, entry_id, renewed)
-        delivery = Delivery(f"{stream}/{entry_id.decode()}", value, headers, attempt, fields, claim)
-        before = self._leases.add(delivery)
-        if before is not None and self._events is not None:  # Its lease was over, and nobody had renewed it.
-            self._events.revoked(lambda other: other is before)
+        receipt = EntryReceipt(stream, entry_id, renewed)
+        delivery = Delivery(f"{stream}/{entry_id.decode()}", value, headers, attempt, fields, receipt)
+        self._leases.add(delivery)
         return delivery
 
     def _report_trimmed(self, stream: str, ids: Iterable[bytes]) -> None:
@@ -374,7 +366,7 @@ class RedisStreams(Source):
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether the entry still belongs to this consumer: also while it is not connected."""
-        return bool(delivery.receipt.is_held)
+        return delivery in self._leases
 
     def extend(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Begin the leases anew; return the deliveries whose entries another consumer has claimed or acked."""
@@ -385,47 +377,26 @@ class RedisStreams(Source):
         self._leases.end(deliveries)
 
 
-class _EntryLeases:
+class _EntryLeases(Leases[tuple[str, bytes]]):
     """The deliveries that belong to one consumer of a group, and those of them whose acks wait."""
 
     def __init__(self, link: _RedisLink, group: str, consumer: str, lease_secs: float) -> None:
+        super().__init__(lambda receipt: (receipt.stream, receipt.entry_id))
         self._link, self._name, self._who, self._lease_secs = link, link.name, (group, consumer), lease_secs
         self.late = 0  # acks that came too late
-        self._held: dict[tuple[str, bytes], Delivery] = {}
         self._acked: dict[Delivery, None] = {}  # in their order
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def __contains__(self, place: tuple[str, bytes]) -> bool:
-        return place in self._held
 
     @property
     def waiting_count(self) -> int:
         """How many acks wait."""
         return len(self._acked)
 
-    def clear(self) -> None:
-        """Forget all deliveries: they were another consumer's."""
-        self._forget(list(self._held.values()))
-        self._acked.clear()
-
-    def add(self, delivery: Delivery) -> Delivery | None:
-        """Keep a delivery; return the one of the same entry that it replaces."""
-        claim: _EntryClaim = delivery.receipt
-        place = claim.stream, claim.entry_id
-        before = self._held.get(place)
-        if before is not None:
-            before.receipt.is_held = False
-        self._held[place] = delivery
-        return before
-
-    def _forget(self, deliveries: Iterable[Delivery]) -> None:
-        for delivery in deliveries:
-            claim: _EntryClaim = delivery.receipt
-            if claim.is_held:
-                claim.is_held = False
-                del self._held[claim.stream, claim.entry_id]
+    def begin(self, events: SourceEvents) -> bool:
+        """Begin to serve a consumer; see `Leases.begin`."""
+        is_other = super().begin(events)
+        if is_other:
+            self._acked.clear()
+        return is_other
 
     def ack_later(self, deliveries: Iterable[Delivery]) -> int:
         """Keep acks for `ack_commands`; return how many wait."""
@@ -440,9 +411,9 @@ class _EntryLeases:
         """Return the commands that ack what waits: by a script that checks the owner where a lease may be over."""
         sure_after = time.monotonic() - self._lease_secs * 0.8
         commands: list[tuple[Any, ...]] = []
-        for stream, claims in _by_stream(delivery for delivery in self._acked if delivery.receipt.is_held):
-            ids = [claim.entry_id for claim in claims]
-            if min(claim.renewed for claim in claims) > sure_after:
+        for stream, group in _by_stream(delivery for delivery in self._acked if delivery in self):
+            ids = [delivery.receipt.entry_id for delivery in group]
+            if min(delivery.receipt.renewed for delivery in group) > sure_after:
                 commands.append(("XACK", stream, self._who[0], *ids))
             else:
                 commands.append(("EVAL", _ACK_OWN, "1", stream, *self._who, *ids))
@@ -452,7 +423,7 @@ class _EntryLeases:
         """Read the answers to `ack_commands`. Where one is an error, all acks stay for the next time."""
         self._link.check(replies)
         late = sum(not delivery.receipt.is_trimmed for delivery in self._acked) - sum(replies)
-        self._forget(self._acked)
+        self.forget(self._acked)
         self._acked.clear()
         if late > 0:
             self.late += late
@@ -460,7 +431,7 @@ class _EntryLeases:
 
     def renew_all(self) -> None:
         """Renew all leases, and forget the deliveries that are lost."""
-        self.renew(list(self._held.values()))
+        self.renew(self)
 
     def renew(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Begin leases anew; forget the deliveries that are lost, and return them."""
@@ -472,28 +443,30 @@ class _EntryLeases:
     def end(self, deliveries: Sequence[Delivery]) -> None:
         """End leases, and forget the deliveries."""
         self._set_idle(deliveries, "TIME", "1")  # a millisecond after 1970
-        self._forget(deliveries)
+        self.forget(deliveries)
 
     def _set_idle(self, deliveries: Iterable[Delivery], option: str, number: str) -> list[Delivery]:
         held: list[Delivery] = []
         lost: list[Delivery] = []
         for delivery in deliveries:
-            (held if delivery.receipt.is_held else lost).append(delivery)
-        for stream, claims in _by_stream(held):
+            (held if delivery in self else lost).append(delivery)
+        for stream, group in _by_stream(held):
             now = time.monotonic()
-            ids = [claim.entry_id for claim in claims]
+            receipts: list[EntryReceipt] = [delivery.receipt for delivery in group]
+            ids = [receipt.entry_id for receipt in receipts]
             (answers,) = self._link.ask(("EVAL", _SET_IDLE, "1", stream, *self._who, option, number, *ids))
-            answers = self._take_back(stream, claims, answers, (option, number))
+            answers = self._take_back(stream, receipts, answers, (option, number))
+            gone = [delivery for delivery, answer in zip(group, answers, strict=True) if answer == 0]
+            self.forget(gone)
+            lost += gone
             trimmed = []
-            for claim, answer in zip(claims, answers, strict=True):
+            for receipt, answer in zip(receipts, answers, strict=True):
                 if answer == 0:
-                    lost.append(self._held.pop((stream, claim.entry_id)))
-                    claim.is_held = False
                     continue
-                claim.renewed = now
-                if answer == 2 and not claim.is_trimmed:
-                    claim.is_trimmed = True
-                    trimmed.append(claim.entry_id.decode())
+                receipt.renewed = now
+                if answer == 2 and not receipt.is_trimmed:
+                    receipt.is_trimmed = True
+                    trimmed.append(receipt.entry_id.decode())
             if trimmed:
                 _log.warning(
                     "%s: %d open messages of stream %r are no longer in it and live in this process alone: %s",
@@ -505,7 +478,7 @@ class _EntryLeases:
         return lost
 
     def _take_back(
-        self, stream: str, claims: Sequence[_EntryClaim], answers: Sequence[int], idle: tuple[str, str]
+        self, stream: str, receipts: Sequence[EntryReceipt], answers: Sequence[int], idle: tuple[str, str]
     ) -> list[int]:
         """Take back what is pending for nobody, though its lease is not over; return the answers after that.
 
@@ -514,9 +487,9 @@ class _EntryLeases:
         """
         sure_after = time.monotonic() - self._lease_secs
         gone = [
-            claim.entry_id
-            for claim, answer in zip(claims, answers, strict=True)
-            if answer == 3 and claim.renewed > sure_after
+            receipt.entry_id
+            for receipt, answer in zip(receipts, answers, strict=True)
+            if answer == 3 and receipt.renewed > sure_after
         ]
         back: set[bytes] = set()
         if gone:
@@ -531,8 +504,8 @@ class _EntryLeases:
                 self._who[1],
             )
         return [
-            answer if answer != 3 else int(claim.entry_id in back)
-            for claim, answer in zip(claims, answers, strict=True)
+            answer if answer != 3 else int(receipt.entry_id in back)
+            for receipt, answer in zip(receipts, answers, strict=True)
         ]
 
 
@@ -598,10 +571,10 @@ class RedisStreamsPublisher(Publisher):
                 self._link.open()
             replies = self._link.call(*commands, *([self._wait] if self._replicas else []))
         except AckerError as error:
-            return [_unconfirmed(error) for _ in messages]
+            return [unconfirmed(error) for _ in messages]
         count = replies.pop() if self._replicas else 0
         outcomes: list[Exception | None] = [
-            _unconfirmed(self._link.fault(reply)) if isinstance(reply, Exception) else None for reply in replies
+            unconfirmed(self._link.fault(reply)) if isinstance(reply, Exception) else None for reply in replies
         ]
         if isinstance(count, Exception) or count < self._replicas:
             had = f"{count} of {self._replicas} replicas have it"
@@ -613,13 +586,12 @@ class RedisStreamsPublisher(Publisher):
         self._link.close()
 
 
-class _RedisLink:
+class _RedisLink(Link[Any]):
     """One connection to Redis. It sends nothing twice by itself: entries that are read twice would belong to nobody."""
 
     def __init__(self, name: str, server: str | redis.Redis, options: Mapping[str, Any]) -> None:
-        self.name = name
         if isinstance(server, str):
-            server = self._client_of(server, options)
+            server = _client_of(name, server, options)
         elif options:
             raise ArgumentValueError(f"{name}: options go with a URL, not with a client: {', '.join(sorted(options))}")
         pool = server.connection_pool
@@ -629,40 +601,22 @@ class _RedisLink:
                 self._options[option] = _SOCKET_TIMEOUT_SECS
         self._connection_class = pool.connection_class
         self._connection_class(**self._options)  # An unknown option is an error now, not when the consumer runs.
-        self._connection: Any = None
+        super().__init__(name, [self._options.get("password")])
 
-    def _client_of(self, url: str, options: Mapping[str, Any]) -> redis.Redis:
-        with contextlib.suppress(ValueError):
-            return redis.Redis.from_url(url, **options)
-        # The client's own error may show what follows a character of the password that is not encoded.
-        raise ArgumentValueError(
-            f"{self.name}: not a URL of redis-py, such as redis://user:password@host:6379/0; write characters such as"
-            " / and # of a password as %2F and %23"
-        )
-
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None
-
-    def open(self) -> None:
-        self.close()
+    def connect(self) -> Any:
         connection = self._connection_class(**self._options)
         try:
             connection.connect()
         except redis.RedisError as error:
             raise self.fault(error) from error
-        self._connection = connection
+        return connection
 
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()
+    def disconnect(self, client: Any) -> None:
+        client.disconnect()
 
     def call(self, *commands: Sequence[Any]) -> list[Any]:
         """Send commands in one go; return the answer to each, which may be a `redis.ResponseError`."""
-        connection = self._connection
-        if connection is None:
-            raise ConnectionLostError(f"{self.name}: not connected")
+        connection = self.client
         done = False
         try:
             connection.send_packed_command(connection.pack_commands(commands))
@@ -696,9 +650,7 @@ class _RedisLink:
 
     def fault(self, error: Exception) -> AckerError:
         """Return what a consumer makes of an error of redis-py."""
-        text = str(error)
-        if password := self._options.get("password"):
-            text = text.replace(str(password), "***")
+        text = self.hide(error)
         if isinstance(error, redis.AuthenticationError):
             return SourceError(f"{self.name}: Redis refuses the credentials: {text}")
         text = f"{self.name}: {text}"
@@ -708,18 +660,22 @@ class _RedisLink:
         return ConnectionLostError(text)
 
 
-def _unconfirmed(error: Exception) -> PublishError:
-    unconfirmed = PublishError(str(error))
-    unconfirmed.__cause__ = error
-    return unconfirmed
+def _client_of(name: str, url: str, options: Mapping[str, Any]) -> redis.Redis:
+    with contextlib.suppress(ValueError):
+        return redis.Redis.from_url(url, **options)
+    # The client's own error may show what follows a character of the password that is not encoded.
+    raise ArgumentValueError(
+        f"{name}: not a URL of redis-py, such as redis://user:password@host:6379/0; write characters such as"
+        " / and # of a password as %2F and %23"
+    )
 
 
-def _by_stream(deliveries: Iterable[Delivery]) -> Iterator[tuple[str, list[_EntryClaim]]]:
-    """Yield the claims of deliveries, those of one stream together, at most `_BATCH` at a time."""
-    claims: dict[str, list[_EntryClaim]] = {}
+def _by_stream(deliveries: Iterable[Delivery]) -> Iterator[tuple[str, list[Delivery]]]:
+    """Yield deliveries, those of one stream together, at most `_BATCH` at a time."""
+    found: dict[str, list[Delivery]] = {}
     for delivery in deliveries:
-        claims.setdefault(delivery.receipt.stream, []).append(delivery.receipt)
-    for stream, all_ in claims.items():
+        found.setdefault(delivery.receipt.stream, []).append(delivery)
+    for stream, all_ in found.items():
         for begin in range(0, len(all_), _BATCH):
             yield stream, all_[begin : begin + _BATCH]
 
@@ -760,8 +716,4 @@ def _fields_of(message: Outgoing, field: str) -> Iterator[str | bytes]:
 
 
 def _bytes_of(content: Any) -> bytes:
-    if isinstance(content, bytes):
-        return content
-    if isinstance(content, bool):
-        content = "true" if content else "false"
-    return ("" if content is None else str(content)).encode(errors="backslashreplace")
+    return content if isinstance(content, bytes) else header_text(content).encode(errors="backslashreplace")

@@ -16,7 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from acker.connectors.publisher import Outgoing, Publisher
+from acker.connectors.headers import header_json
+from acker.connectors.leases import Leases
+from acker.connectors.link import Link
+from acker.connectors.publisher import Outgoing, Publisher, unconfirmed
 from acker.connectors.source import Delivery, Source, SourceEvents
 from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
 
@@ -58,7 +61,7 @@ _ATTRIBUTE_NAME: Final = re.compile(r"(?!\.|aws\.|amazon\.|.*\.\.|.*\.$)[A-Za-z0
 
 
 @dataclass(slots=True, eq=False)
-class _Receipt:
+class SQSReceipt:
     """What a delivery needs to be settled, when it came, and when its lease ends."""
 
     message_id: str
@@ -101,16 +104,13 @@ class SQS(Source):
         self.lease_secs: float = math.floor(lease_secs)
         self._link = _SQSLink(self.name, queue_url, options)
         self._woken = threading.Event()
-        self._events: SourceEvents | None = None
-        self._held: dict[str, Delivery] = {}
+        self._leases: Leases[str] = Leases(lambda receipt: receipt.message_id)
         self._acked: dict[str, Delivery] = {}
 
     def open(self, events: SourceEvents, limit: int) -> None:  # noqa: ARG002
         """Look for the queue."""
-        if events is not self._events:
-            self._held.clear()
+        if self._leases.begin(events):
             self._acked.clear()
-        self._events = events
         self._link.open()
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class SQS(Source):
             if self._link.is_open:
                 self._send_acks()
         except AckerError as error:
-            _log.warning("%s: closed without a farewell: %s", self.name, error)
+            _log.warning("%s: closed without sending the acks that wait: %s", self.name, error)
         finally:
             self._link.close()
         if self._acked:
@@ -155,14 +155,11 @@ class SQS(Source):
 
     def _deliver(self, message: dict[str, Any], now: float) -> Delivery:
         message_id = message["MessageId"]
-        receipt = _Receipt(message_id, message["ReceiptHandle"], now, now + self.lease_secs)
+        receipt = SQSReceipt(message_id, message["ReceiptHandle"], now, now + self.lease_secs)
         value, headers = _message_of(message)
         attempt = int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
         delivery = Delivery(f"{self._queue}/{message_id}", value, headers, attempt, message, receipt)
-        before = self._held.get(message_id)
-        self._held[message_id] = delivery
-        if before is not None and self._events is not None:  # Its lease was over, and nobody had renewed it.
-            self._events.revoked(lambda other: other is before)
+        self._leases.add(delivery)
         return delivery
 
     # ---- settling ---------------------------------------------------------------------------------------------------
@@ -188,7 +185,7 @@ class SQS(Source):
                 code = failed.get(delivery.receipt.message_id)
                 if code is None or code.is_final:
                     self._acked.pop(delivery.receipt.message_id)
-                    self._forget(delivery)
+                    self._leases.forget([delivery])
 
     def retry(self, delivery: Delivery, delay_secs: float) -> bool:
         """Make the message visible after the delay. Without a connection the consumer keeps it."""
@@ -199,15 +196,14 @@ class SQS(Source):
                 self._change("change_message_visibility_batch", [delivery], secs)
             except ConnectionLostError:
                 return False
-            self._forget(delivery)
+            self._leases.forget([delivery])
         return True
 
     def release(self, deliveries: Sequence[Delivery]) -> None:
         """Make messages visible at once."""
         for chunk in _chunks([delivery for delivery in deliveries if self.holds(delivery)]):
             self._change("change_message_visibility_batch", chunk, 0)
-            for delivery in chunk:
-                self._forget(delivery)
+            self._leases.forget(chunk)
 
     def extend(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Begin the visibility timeouts anew; return the deliveries whose timeouts were over."""
@@ -220,10 +216,9 @@ class SQS(Source):
                 if code is None:
                     delivery.receipt.until = now + self.lease_secs
                 elif code.is_final:
-                    self._forget(delivery)
+                    self._leases.forget([delivery])
         lost = [delivery for delivery in deliveries if not self.holds(delivery)]
-        for delivery in lost:
-            self._forget(delivery)
+        self._leases.forget(lost)
         if lost:
             _log.warning("%s: %d leases are lost: the messages come again", self.name, len(lost))
         return lost
@@ -245,12 +240,7 @@ class SQS(Source):
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether the lease lasts, by this machine's clock: also while SQS cannot be reached."""
-        receipt = delivery.receipt
-        return self._held.get(receipt.message_id) is delivery and time.monotonic() < receipt.until
-
-    def _forget(self, delivery: Delivery) -> None:
-        if self._held.get(delivery.receipt.message_id) is delivery:
-            del self._held[delivery.receipt.message_id]
+        return delivery in self._leases and time.monotonic() < delivery.receipt.until
 
 
 class _Code:
@@ -324,9 +314,7 @@ class SQSPublisher(Publisher):
         except AckerError as error:
             if isinstance(error, SourceError) and len(entries) > 1 and self._link.is_open:
                 return {number: fault for entry in entries for number, fault in self._send(url, [entry]).items()}
-            fault = PublishError(str(error))
-            fault.__cause__ = error
-            return {int(entry["Id"]): fault for entry in entries}
+            return {int(entry["Id"]): unconfirmed(error) for entry in entries}
         return {int(entry["Id"]): PublishError(f"{self.name}: {_Code(entry)}") for entry in failed}
 
     def disconnect(self) -> None:
@@ -384,7 +372,7 @@ def _entry_of(message: Outgoing, *, is_fifo: bool) -> dict[str, Any]:
 
 
 def _attributes_of(headers: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Return headers as at most so many attributes; those that are none together in one."""
+    """Return headers as attributes, at most `most`. The last one holds, as JSON, those that cannot be attributes."""
     found = {
         name: attribute
         for name, content in headers.items()
@@ -392,7 +380,7 @@ def _attributes_of(headers: Mapping[str, Any], most: int) -> dict[str, Any]:
     }
     if len(found) < len(headers) or len(found) > most:
         found = dict(list(found.items())[: most - 1])
-        rest = {name: _json_of(content) for name, content in headers.items() if name not in found}
+        rest = {name: header_json(content) for name, content in headers.items() if name not in found}
         found[_HEADERS] = {"DataType": "String", "StringValue": json.dumps(rest)}
     return found
 
@@ -411,12 +399,6 @@ def _attribute_of(content: Any) -> dict[str, Any] | None:
     return {"DataType": "String", "StringValue": text} if _BODY.fullmatch(text) else None
 
 
-def _json_of(content: Any) -> Any:
-    if content is None or isinstance(content, bool | int | float):
-        return content
-    return content.decode(errors="backslashreplace") if isinstance(content, bytes) else str(content)
-
-
 def _size_of(entry: Mapping[str, Any]) -> int:
     """Return how many bytes of an entry count."""
     size = len(entry["MessageBody"].encode())
@@ -430,43 +412,38 @@ def _chunks(deliveries: Sequence[Delivery]) -> Iterable[Sequence[Delivery]]:
     return (deliveries[begin : begin + _BATCH] for begin in range(0, len(deliveries), _BATCH))
 
 
-class _SQSLink:
+class _SQSLink(Link[Any]):
     """A client of SQS for one queue."""
 
     def __init__(self, name: str, queue_url: str, options: Mapping[str, Any]) -> None:
-        self._name, self._url = name, queue_url
+        super().__init__(name, [options.get(option) for option in ("aws_secret_access_key", "aws_session_token")])
+        self._url = queue_url
         self._options = {**options, "config": _NETWORK.merge(options.get("config") or Config())}
-        self._client: Any = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._client is not None
 
     def open(self) -> None:
         """Make a client, with credentials found anew, and look for the queue."""
-        self.close()
-        try:
-            # A session of its own: the one that boto3.client shares belongs to one thread.
-            self._client = boto3.session.Session().client("sqs", **self._options)
-        except (exceptions.BotoCoreError, ValueError) as error:
-            raise self._fault(error) from error
+        super().open()
         try:
             self.call("get_queue_attributes", AttributeNames=["QueueArn"])
         except AckerError:
             self.close()
             raise
 
-    def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+    def connect(self) -> Any:
+        try:
+            # A session of its own: the one that boto3.client shares belongs to one thread.
+            return boto3.session.Session().client("sqs", **self._options)
+        except (exceptions.BotoCoreError, ValueError) as error:
+            raise self._fault(error) from error
+
+    def disconnect(self, client: Any) -> None:
+        client.close()
 
     def call(self, operation: str, **parameters: Any) -> Any:
         """Call an operation on the queue."""
-        if self._client is None:
-            raise ConnectionLostError(f"{self._name}: not connected")
+        client = self.client
         try:
-            return getattr(self._client, operation)(**{"QueueUrl": self._url, **parameters})
+            return getattr(client, operation)(**{"QueueUrl": self._url, **parameters})
         except (exceptions.BotoCoreError, exceptions.ClientError) as error:
             fault = self._fault(error)
             if isinstance(fault, ConnectionLostError):
@@ -475,10 +452,7 @@ class _SQSLink:
 
     def _fault(self, error: Exception) -> AckerError:
         """Return what a consumer makes of an error of boto3."""
-        text = f"{self._name}: {error}"
-        for option in ("aws_secret_access_key", "aws_session_token"):
-            if secret := self._options.get(option):
-                text = text.replace(secret, "***")
+        text = f"{self.name}: {self.hide(error)}"
         if isinstance(error, exceptions.ClientError):
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             code = str(error.response.get("Error", {}).get("Code"))

@@ -13,7 +13,7 @@ from acker.connectors.attempts import Attempt
 # An end that takes longer than this says what it waits for.
 _SILENCE_SECS: Final = 1.0
 # How long the broker has after `drain_secs` to take acks and what goes back.
-_FAREWELL_SECS: Final = 5.0
+_ANSWER_SECS: Final = 5.0
 # Each wait has an end, so that signal handlers run meanwhile.
 _LOOK_SECS: Final = 0.5
 
@@ -66,7 +66,7 @@ class Stopping:
 
     def wait_for(self, thread: threading.Thread) -> None:
         """Wait for the end of the I/O thread; leave it behind if the broker does not answer it."""
-        deadline = self._since + self._drain_secs + _FAREWELL_SECS
+        deadline = self._since + self._drain_secs + _ANSWER_SECS
         while thread.is_alive():
             if (left_secs := deadline - time.monotonic()) <= 0:
                 self._leave()
@@ -80,5 +80,5 @@ class Stopping:
                 "%s: the broker has not answered for %g s after the time to drain, so this ends without its answer. It"
                 " delivers again what is not acked",
                 self._name,
-                _FAREWELL_SECS,
+                _ANSWER_SECS,
             )

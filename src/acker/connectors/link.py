@@ -1,0 +1,91 @@
+"""One connection of a broker's client: opened anew each time, closed once, and its secrets in no text."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from acker.errors import ConnectionLostError
+
+Client = TypeVar("Client")
+
+
+class Secrets:
+    """Texts that no error and no log may show.
+
+    Parameters
+    ----------
+    values : iterable
+        Empty ones and None do not count.
+    """
+
+    def __init__(self, values: Iterable[object]) -> None:
+        self._texts = [str(value) for value in values if value]
+
+    def hide(self, text: object) -> str:
+        """Return a text without the secrets."""
+        shown = str(text)
+        for secret in self._texts:
+            shown = shown.replace(secret, "***")
+        return shown
+
+
+class Link(abc.ABC, Generic[Client]):
+    """A connection that can be opened again, for a source or a publisher.
+
+    Parameters
+    ----------
+    name : str
+        Whose connection it is, for errors.
+    secrets : iterable, optional
+        They appear in no text that `hide` returns.
+    """
+
+    def __init__(self, name: str, secrets: Iterable[object] = ()) -> None:
+        self.name = name
+        self.hide = Secrets(secrets).hide
+        self._client: Client | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._client is not None
+
+    @property
+    def client(self) -> Client:
+        """The client of this connection.
+
+        Raises
+        ------
+        ConnectionLostError
+            There is none now.
+        """
+        if self._client is None:
+            raise ConnectionLostError(f"{self.name}: not connected")
+        return self._client
+
+    def open(self) -> None:
+        """Close what is open, and connect.
+
+        Raises
+        ------
+        SourceError, ConnectionLostError
+            As `Source.open` does.
+        """
+        self.close()
+        self._client = self.connect()
+
+    def close(self) -> None:
+        """Disconnect, if there is a connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            self.disconnect(client)
+
+    @abc.abstractmethod
+    def connect(self) -> Client:
+        """Return a new client that is connected; raise the errors of acker."""
+
+    @abc.abstractmethod
+    def disconnect(self, client: Client) -> None:
+        """Close a client."""
