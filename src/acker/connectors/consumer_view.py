@@ -1,4 +1,4 @@
-"""What the live page shows of a consumer: its messages, what they wait for, the last failures and dead letters."""
+"""A consumer on the live page: its messages and where they wait, the last failures and dead letters."""
 
 from __future__ import annotations
 

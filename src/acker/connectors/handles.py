@@ -48,7 +48,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Owner(Protocol):
-    """What handles need of their consumer."""
+    """The part of a consumer that handles call."""
 
     logger: logging.Logger
     process: int

@@ -359,7 +359,7 @@ class IoThread:
         self.reconnects += 1
         self._logger.warning("%s: no connection, next attempt in %.3g s: %s", self._source.name, wait_secs, lost)
         self._source.close()
-        # What a closed connection held, the broker delivers again.
+        # The broker delivers again all that the closed connection held.
         self.revoked(lambda delivery: not self._source.holds(delivery))
         deadline = time.monotonic() + wait_secs
         # Trees end and time out meanwhile. Their acks wait.

@@ -1,4 +1,4 @@
-"""What a Kafka commit says beside its offset: which messages above it are done, as text for the commit's metadata.
+"""The metadata of a Kafka commit: a text that says which messages above its offset are done.
 
 An open message holds the commit of its partition. Without this text, everything that is done above it would be
 delivered again after a restart or a rebalance, however much that is.

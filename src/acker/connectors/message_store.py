@@ -105,7 +105,7 @@ class MessageStore:
         self._suspects = Suspects(name, options, logger)
         self._withheld: list[Attempt] = []
         self._waiting: list[tuple[float, int, Attempt]] = []  # a heap, by the end of the wait
-        # What the source and the writer of dead letters are to be told.
+        # For the I/O thread to take to the source, and to the writer of dead letters.
         self._done: list[Attempt] = []
         self._failed: deque[Attempt] = deque()
         self._letters: list[Attempt] = []

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class StreamReceipt:
-    """What a delivery needs to be settled, and until when it is certainly with this consumer."""
+    """The data that settle a delivery, and until when it is certainly with this consumer."""
 
     sequence: int
     reply: str  # the subject of its acks
@@ -107,10 +107,10 @@ class JetStream(Source):
         # The loop's thread appends, the I/O thread takes.
         self._arrived: deque[Msg] = deque()
         self._news = threading.Event()
-        # What came and was not delivered, and what was delivered and is not settled; by number in the stream.
+        # Messages that came and are not delivered yet; and deliveries that are not settled, by number in the stream.
         self._buffer: deque[Delivery] = deque()
         self._leases: Leases[int] = Leases(lambda receipt: receipt.sequence)
-        # What is to be given back, once no pull request is open, and whether the end has begun.
+        # Deliveries to give back once no pull request is open; and whether the end has begun.
         self._back: list[Delivery] = []
         self._is_ending = False
 
@@ -244,7 +244,7 @@ class JetStream(Source):
         """Move what came into the buffer."""
         while self._arrived:
             message = self._arrived.popleft()
-            # What is no message of the stream says how the request ended.
+            # Any other message says how the request ended.
             if not message.reply.startswith("$JS.ACK."):
                 self._end_request(message)
                 continue

@@ -44,7 +44,7 @@ _LOOK_SECS: Final = 0.1
 _CLAIM_COUNT_MAX: Final = 500
 _INSERT_COUNT_MAX: Final = 500
 _INSERT_BYTES_MAX: Final = 16 << 20
-# What the server says, when a session is refused, that a later attempt would hear again.
+# Parts of the server's answers to a refused session that a later attempt would get again.
 _REFUSALS: Final = ("authentication", "does not exist", "pg_hba.conf", "permission denied", "not permitted", "password")
 _DDL: Final = """\
 CREATE TABLE IF NOT EXISTS {table} (
@@ -114,7 +114,7 @@ def table_sql(table: str = _TABLE) -> str:
 
 
 class RowReceipt(NamedTuple):
-    """What names one claim of a row."""
+    """The name of one claim of a row."""
 
     row_id: int
     attempts: int

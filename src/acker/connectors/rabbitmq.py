@@ -31,7 +31,7 @@ _PRECONDITION_FAILED: Final = "(406)"
 
 
 class Received:
-    """What pika says of a delivery, made when it is asked for."""
+    """The objects of pika for a delivery, made when they are asked for."""
 
     __slots__ = ("_method", "_properties")
 

@@ -180,7 +180,7 @@ class Link:
         self._connection.add_on_connection_blocked_callback(self._on_blocked)
         self._connection.add_on_connection_unblocked_callback(self._on_unblocked)
         opened: list[Any] = []
-        with self._words_of_pika():
+        with self._errors_of_acker():
             channel = self._connection.channel(on_open_callback=opened.append)
         channel.add_on_close_callback(self._on_closed)
         self._until(lambda: bool(opened), "a channel")
@@ -194,13 +194,13 @@ class Link:
     def call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a method of the channel, and return what the broker answers."""
         answers: list[Any] = []
-        with self._words_of_pika():
+        with self._errors_of_acker():
             method(*args, callback=answers.append, **options)
         self._until(lambda: bool(answers), method.__name__)
         return answers[0]
 
     @contextlib.contextmanager
-    def _words_of_pika(self) -> Iterator[None]:
+    def _errors_of_acker(self) -> Iterator[None]:
         """Raise this project's errors: for a connection that was lost in the turn before, or a bad argument."""
         try:
             yield

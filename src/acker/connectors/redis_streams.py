@@ -119,7 +119,7 @@ end
 
 @dataclass(slots=True, eq=False)
 class EntryReceipt:
-    """What a delivery needs to be settled, and when its lease was last known to be renewed."""
+    """The name of an entry, and when its lease was last known to be renewed."""
 
     stream: str
     entry_id: bytes

@@ -43,7 +43,7 @@ class Delivery:
 
 
 class SourceEvents(Protocol):
-    """What a source may ask of its consumer, from within `Source.poll` and `Source.close` only."""
+    """The calls of a source to its consumer, from within `Source.poll` and `Source.close` only."""
 
     def finish(self, concerned: Callable[[Delivery], bool], secs: float) -> None:
         """Let the open messages of these deliveries end, and ack those that do, for at most so many seconds.

@@ -62,7 +62,7 @@ _ATTRIBUTE_NAME: Final = re.compile(r"(?!\.|aws\.|amazon\.|.*\.\.|.*\.$)[A-Za-z0
 
 @dataclass(slots=True, eq=False)
 class SQSReceipt:
-    """What a delivery needs to be settled, when it came, and when its lease ends."""
+    """The data that settle a delivery, when it came, and when its lease ends."""
 
     message_id: str
     handle: str

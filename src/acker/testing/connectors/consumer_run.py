@@ -152,7 +152,7 @@ class ConsumerRun:
                 return
 
     def wait_polls(self, count: int) -> None:
-        """Wait until the source was polled so many times more: whatever was to come has come, or is not to come."""
+        """Wait for `count` further polls. A message that has not come by then is not expected any more."""
         target = self.source.calls["poll"] + count
         self.wait(lambda: self.source.calls["poll"] >= target, f"{count} polls")
 

@@ -1,4 +1,4 @@
-"""What the conformance kit needs to know of a broker: a harness, which the author of a source writes."""
+"""The harness of a broker, which the author of a source writes for the conformance kit."""
 
 from __future__ import annotations
 

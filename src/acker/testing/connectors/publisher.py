@@ -14,7 +14,7 @@ from acker.testing.connectors.broker import MemoryBroker
 
 @dataclass(slots=True)
 class _Plan:
-    """What a `MemoryPublisher` does with the next messages."""
+    """The faults planned for the next messages of a `MemoryPublisher`."""
 
     refuse: int = 0
     fail: int = 0

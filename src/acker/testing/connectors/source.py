@@ -18,7 +18,7 @@ Method = Literal["open", "poll", "ack", "retry", "give_up", "extend", "release",
 
 @dataclass(slots=True)
 class _Fault:
-    """What is to happen at one or more calls of a method."""
+    """An event planned for one or more calls of a method."""
 
     method: Method
     action: Callable[[], object]

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from acker.testing.connectors.harness import SourceHarness
 
-# Named after the promise that it tests. It raises AssertionError if the source breaks the promise, and NotApplicable.
+# A scenario is named after the promise that it tests. It raises AssertionError if the source breaks the promise, and
+# NotApplicable if the broker or its harness lacks something that the scenario needs.
 Scenario: TypeAlias = Callable[[SourceHarness], None]
 
 
