@@ -11,10 +11,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from acker.connectors import kafka_assignments
-from acker.connectors import kafka_membership as membership
-from acker.connectors.kafka import Kafka
-from acker.connectors.kafka_done import DoneAbove, metadata_of
+from acker.connectors.kafka import Kafka, membership
+from acker.connectors.kafka import assignments as kafka_assignments
+from acker.connectors.kafka.done import DoneAbove, metadata_of
 from acker.errors import ArgumentTypeError, ArgumentValueError, ConnectionLostError, SourceError
 from tests.connectors.kafka_kit import LONG, Cluster, Reader, make_source, wait_for
 
@@ -888,7 +887,7 @@ def test_new_messages_with_old_offsets_are_not_taken_for_done(cluster, group):
 
 
 def test_a_broker_that_takes_less_metadata_gets_less(cluster, group, monkeypatch, caplog):
-    monkeypatch.setattr("acker.connectors.kafka_assignments._METADATA_BYTES_MAX", 100_000)
+    monkeypatch.setattr("acker.connectors.kafka.assignments._METADATA_BYTES_MAX", 100_000)
     topic = cluster.topic()
     cluster.write(topic, values(30_000))
     with Reader(make_source(cluster, topic, group)) as reader:

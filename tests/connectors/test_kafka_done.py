@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acker.connectors.kafka_done import DoneAbove, joined, metadata_of
+from acker.connectors.kafka.done import DoneAbove, joined, metadata_of
 
 
 def offsets_of(runs):

@@ -23,7 +23,7 @@ import pytest
 from acker import errors
 from acker.connectors import Outgoing, Source
 from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
-from acker.connectors.rabbitmq_link import UNREADABLE, Link, decode_properties, explain
+from acker.connectors.rabbitmq.link import UNREADABLE, RabbitMQLink, decode_properties, explain
 from tests.connectors.proxy import Proxy
 
 # No wait below is for a time; one that comes to this is a failure.
@@ -582,7 +582,7 @@ def test_a_broker_that_falls_silent_is_noticed_by_its_heartbeats(rabbitmq, queue
 
 
 def test_close_does_not_wait_for_a_broker_that_hangs(rabbitmq, queue, opened, proxy, monkeypatch):
-    monkeypatch.setattr(Link, "close", partialmethod(Link.close, 0.5))
+    monkeypatch.setattr(RabbitMQLink, "close", partialmethod(RabbitMQLink.close, 0.5))
     source = opened(through(proxy, rabbitmq.url), queue)
     with proxy.stalled():
         source.close()

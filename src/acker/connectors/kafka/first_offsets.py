@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from acker.connectors.kafka_client import LOGGER, KafkaFaults
+from acker.connectors.kafka.client import LOGGER, KafkaFaults
 
 
 class FirstOffsets:

@@ -11,7 +11,7 @@ import re
 import ssl
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
@@ -32,7 +32,16 @@ try:
 except ImportError as error:
     raise ImportError("acker.connectors.rabbitmq needs pika: pip install 'acker[rabbitmq]'") from error
 
-__all__ = ["UNREADABLE", "Link", "Parameters", "decode_properties", "encodable", "parse_parameters", "pika"]
+__all__ = [
+    "UNREADABLE",
+    "Parameters",
+    "RabbitMQLink",
+    "decode_properties",
+    "encodable",
+    "parse_parameters",
+    "pika",
+    "queue_options",
+]
 
 # What `parameters` may be: pika tries several in turn, as for the nodes of a cluster.
 Parameters: TypeAlias = str | pika.connection.Parameters | Sequence[pika.connection.Parameters]
@@ -73,6 +82,15 @@ def parse_parameters(given: Parameters) -> tuple[pika.connection.Parameters, ...
     if not listed or not all(isinstance(each, pika.connection.Parameters) for each in listed):
         raise ArgumentTypeError("parameters: expected a URL, or one or more pika.ConnectionParameters")
     return listed
+
+
+def queue_options(declare: Mapping[str, Any] | str | None) -> dict[str, Any] | None:
+    """Return the options of ``queue_declare``."""
+    if isinstance(declare, str):
+        if declare != "quorum":
+            raise ArgumentValueError(f"declare: expected 'quorum' or the options of a queue, got {declare!r}")
+        return {"durable": True, "arguments": {"x-queue-type": declare}}
+    return None if declare is None else dict(declare)
 
 
 def explain(fault: BaseException, name: str, *, opening: bool) -> AckerError:
@@ -117,7 +135,7 @@ def _causes_of(fault: BaseException) -> list[BaseException]:
     return found
 
 
-class Link:
+class RabbitMQLink:
     """A connection and its channel.
 
     Parameters

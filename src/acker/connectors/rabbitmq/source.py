@@ -1,21 +1,24 @@
-"""RabbitMQ: a classic or quorum queue as a source, and a publisher with confirms. The client is pika."""
+"""A queue of RabbitMQ as a source, classic or quorum."""
 
 from __future__ import annotations
 
 import secrets
-import struct
 import time
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from acker.connectors.publisher import Outgoing, Publisher
-from acker.connectors.rabbitmq_link import Link, Parameters, decode_properties, encodable, parse_parameters, pika
+from acker.connectors.rabbitmq.link import (
+    Parameters,
+    RabbitMQLink,
+    decode_properties,
+    parse_parameters,
+    pika,
+    queue_options,
+)
 from acker.connectors.source import Delivery, Source, SourceEvents
-from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, exception_text
-
-__all__ = ["RabbitMQ", "RabbitMQPublisher", "Received"]
+from acker.errors import AckerError, ArgumentValueError, ConnectionLostError
 
 # The most that AMQP can say.
 _PREFETCH_MAX: Final = 65_535
@@ -25,9 +28,6 @@ _WAITING_ACKS: Final = 4
 # In the two bytes that say which properties there are.
 _HEADERS_FLAG: Final = pika.BasicProperties.FLAG_HEADERS >> 8
 _MESSAGE_ID_FLAG: Final = pika.BasicProperties.FLAG_MESSAGE_ID
-# So often a batch looks for confirms while it is written.
-_MESSAGES_A_STEP: Final = 100
-_PRECONDITION_FAILED: Final = "(406)"
 
 
 class Received:
@@ -58,15 +58,6 @@ class Received:
 
     def __repr__(self) -> str:
         return f"Received({self.method}, {self.properties})"
-
-
-def _queue_options(declare: Mapping[str, Any] | str | None) -> dict[str, Any] | None:
-    """Return the options of ``queue_declare``."""
-    if isinstance(declare, str):
-        if declare != "quorum":
-            raise ArgumentValueError(f"declare: expected 'quorum' or the options of a queue, got {declare!r}")
-        return {"durable": True, "arguments": {"x-queue-type": declare}}
-    return None if declare is None else dict(declare)
 
 
 class RabbitMQ(Source):
@@ -124,11 +115,11 @@ class RabbitMQ(Source):
         self._parameters = parse_parameters(parameters)
         self._queue = queue
         self._prefetch = prefetch
-        self._declare = _queue_options(declare)
+        self._declare = queue_options(declare)
         self._arguments = dict(arguments or {})
         declared = (self._declare or {}).get("arguments") or {}
         self._gives_up = dead_letter_exchange or "x-dead-letter-exchange" in declared
-        self._link: Link | None = None
+        self._link: RabbitMQLink | None = None
         self._channel: Any = None
         self._consumer_tag = ""
         self._waiting_acks_max = self._most_unacked = 1
@@ -151,7 +142,7 @@ class RabbitMQ(Source):
         self.close()
         self._most_unacked = min(self._prefetch or limit, _PREFETCH_MAX)
         self._waiting_acks_max = max(1, self._most_unacked // _WAITING_ACKS)
-        link = Link(self._parameters, self.name)
+        link = RabbitMQLink(self._parameters, self.name)
         self._link = link  # so that `wake` finds it
         try:
             link.open()
@@ -168,7 +159,7 @@ class RabbitMQ(Source):
             self.close()
             raise
 
-    def _subscribe(self, link: Link, prefetch: int) -> None:
+    def _subscribe(self, link: RabbitMQLink, prefetch: int) -> None:
         """Let the broker send so many unacked messages.
 
         A `poll` for the only message gets no others into this process: when it ends, a quorum queue counts a delivery
@@ -245,12 +236,12 @@ class RabbitMQ(Source):
             return taken
         return [buffer.popleft() for _ in range(limit)]
 
-    def _linked(self) -> Link:
+    def _linked(self) -> RabbitMQLink:
         if self._link is None or self._channel is None:
             raise ConnectionLostError(f"{self.name}: not connected")
         return self._link
 
-    def _step(self, link: Link, wait_secs: float) -> None:
+    def _step(self, link: RabbitMQLink, wait_secs: float) -> None:
         try:
             link.step(wait_secs)
             if self._cancelled is not None:
@@ -348,193 +339,3 @@ class RabbitMQ(Source):
             self._send_acks(all_done=True)
         self._forget()
         link.close()
-
-
-class RabbitMQPublisher(Publisher):
-    """Publishes to an exchange of RabbitMQ with publisher confirms, many messages at a time.
-
-    A message counts as written when the broker has confirmed it: it is in all queues that its routing key leads to,
-    and on disk there if they are durable. A message that leads to no queue is an error.
-
-    Parameters
-    ----------
-    parameters : str, pika.connection.Parameters, or a sequence of them
-        As for `RabbitMQ`.
-    exchange : str
-        It must exist. The default exchange, ``""``, leads to the queue whose name is the routing key.
-    routing_key : str
-        For messages without `Outgoing.to`.
-    timeout_secs : float
-        For how long `publish` waits for the confirms of its messages.
-    properties : mapping, optional
-        Of ``pika.BasicProperties``, such as ``{"content_type": "application/json"}``. Messages are persistent unless
-        they say ``{"delivery_mode": 1}``. The publisher sets ``message_id`` and ``headers`` itself.
-    declare : "quorum" or a mapping, optional
-        Declares the queue `routing_key`, for the default exchange; as for `RabbitMQ`.
-
-    Notes
-    -----
-    `Outgoing.key` has no meaning here. pika cannot write floats, so headers hold them as texts.
-
-    Nobody sends heartbeats between two calls of `publish`. If the broker has closed the connection meanwhile, the next
-    call connects again.
-    """
-
-    def __init__(
-        self,
-        parameters: Parameters,
-        *,
-        exchange: str = "",
-        routing_key: str = "",
-        timeout_secs: float = 30.0,
-        properties: Mapping[str, Any] | None = None,
-        declare: Mapping[str, Any] | str | None = None,
-    ) -> None:
-        if timeout_secs <= 0:
-            raise ArgumentValueError(f"timeout_secs must be positive, not {timeout_secs}")
-        if reserved := {"headers", "message_id"} & set(properties or {}):
-            raise ArgumentValueError(f"properties: the publisher sets {', '.join(sorted(reserved))} itself")
-        if declare is not None and (exchange or not routing_key):
-            raise ArgumentValueError("declare: expected a routing_key, the name of the queue, and no exchange")
-        super().__init__(f"RabbitMQ exchange {exchange!r}" if exchange else f"RabbitMQ queue {routing_key!r}")
-        self._parameters = parse_parameters(parameters)
-        self._exchange = exchange
-        self._routing_key = routing_key
-        self._timeout_secs = timeout_secs
-        self._properties = {"delivery_mode": 2, **(properties or {})}
-        pika.BasicProperties(**self._properties)  # raises TypeError for a name that it does not have
-        self._declare = _queue_options(declare)
-        self._link: Link | None = None
-        # Of this channel: the number of messages, and the batch whose confirms are awaited, by number.
-        self._prefix = ""
-        self._count = 0
-        self._first_waiting = 1
-        self._waiting: dict[int, int] = {}
-        self._results: list[Exception | None] = []
-
-    def connect(self) -> None:
-        """Connect; see `Publisher.open`."""
-        if self._link is not None and self._link.fault is None:
-            return
-        self.disconnect()
-        link = Link(self._parameters, self.name)
-        try:
-            link.open()
-            channel = link.channel
-            if self._exchange:
-                link.call(channel.exchange_declare, self._exchange, passive=True)
-            if self._declare is not None:
-                link.call(channel.queue_declare, self._routing_key, **self._declare)
-            channel.add_on_return_callback(self._on_return)
-            link.call(channel.confirm_delivery, self._on_confirm)
-            link.is_opening = False
-        except BaseException:
-            link.close()
-            raise
-        self._prefix = secrets.token_hex(8)
-        self._count = 0
-        self._first_waiting = 1
-        self._link = link
-
-    def write(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
-        """Publish messages, and wait for the confirms of all; see `Publisher.publish`."""
-        results: list[Exception | None] = [None] * len(messages)
-        if not messages:
-            return results
-        try:
-            self._reopen()
-        except AckerError as error:
-            return [PublishError(str(error)) for _ in messages]
-        fault = self._publish(self._link, messages, results)
-        unconfirmed = list(self._waiting.values())
-        self._waiting = {}
-        if not fault:
-            return results
-        self.disconnect()
-        if _PRECONDITION_FAILED in fault and len(unconfirmed) > 1:
-            # The broker refuses one of them, too large for example, and has not looked at those behind it.
-            half = len(unconfirmed) // 2
-            for part in (unconfirmed[:half], unconfirmed[half:]):
-                for index, result in zip(part, self.write([messages[each] for each in part]), strict=True):
-                    results[index] = result
-            return results
-        for index in unconfirmed:
-            results[index] = results[index] or PublishError(f"not confirmed: {fault}")
-        return results
-
-    def _reopen(self) -> None:
-        """Connect if need be, also if the broker has closed the connection since the last call."""
-        if self._link is not None:
-            try:
-                self._link.step(0.0)
-            except AckerError:
-                self.disconnect()
-        self.connect()
-
-    def _publish(self, link: Link | None, messages: Sequence[Outgoing], results: list[Exception | None]) -> str:
-        """Write messages and wait; return why some in `self._waiting` are not confirmed, or nothing."""
-        assert link is not None
-        self._results = results
-        deadline = time.monotonic() + self._timeout_secs
-        try:
-            for index, message in enumerate(messages):
-                self._write(link.channel, index, message)
-                if index % _MESSAGES_A_STEP == _MESSAGES_A_STEP - 1:
-                    link.step(0.0)
-            while self._waiting:
-                if (left_secs := deadline - time.monotonic()) <= 0:
-                    link.close(0.0)  # nobody is there who could answer
-                    return f"{self.name}: no answer within {self._timeout_secs:g} s{link.blocked}"
-                link.step(left_secs)
-        except AckerError as error:
-            # The rest was not written at all.
-            self._waiting |= {-1 - rest: rest for rest in range(index + 1, len(messages))}
-            return str(error)
-        return ""
-
-    def _write(self, channel: Any, index: int, message: Outgoing) -> None:
-        number = self._count + 1
-        properties = pika.BasicProperties(
-            message_id=f"{self._prefix}-{number}",
-            headers={name: encodable(value) for name, value in message.headers.items()} or None,
-            **self._properties,
-        )
-        key = self._routing_key if message.to is None else message.to
-        try:
-            channel.basic_publish(self._exchange, key, message.value, properties, mandatory=True)
-        except (pika.exceptions.AMQPError, struct.error, AssertionError, TypeError, ValueError, OverflowError) as error:
-            # Raised before anything is written, so that the channel still counts as this does.
-            self._results[index] = PublishError(
-                f"{self.name}: pika cannot write the message: {exception_text(error)}"[:500]
-            )
-            return
-        self._count = number
-        self._waiting[number] = index
-
-    def _on_return(self, _channel: Any, method: Any, properties: Any, _body: bytes) -> None:
-        """Note a message that leads to no queue. Its confirm follows."""
-        prefix, _, number = str(properties.message_id).rpartition("-")
-        if prefix == self._prefix and (index := self._waiting.get(int(number))) is not None:
-            self._results[index] = PublishError(
-                f"{self.name}: no queue for routing key {method.routing_key!r}:"
-                f" {method.reply_text} ({method.reply_code})"
-            )
-
-    def _on_confirm(self, frame: Any) -> None:
-        method = frame.method
-        if method.multiple:
-            numbers = range(self._first_waiting, method.delivery_tag + 1)
-            self._first_waiting = method.delivery_tag + 1
-        else:
-            numbers = range(method.delivery_tag, method.delivery_tag + 1)
-        refused = isinstance(method, pika.spec.Basic.Nack)
-        for number in numbers:
-            index = self._waiting.pop(number, None)
-            if refused and index is not None:
-                self._results[index] = PublishError(f"{self.name}: the broker has refused the message (basic.nack)")
-
-    def disconnect(self) -> None:
-        """Disconnect; see `Publisher.close`."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()

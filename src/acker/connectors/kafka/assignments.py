@@ -9,8 +9,8 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from acker.connectors.kafka_client import LOGGER, KafkaFaults
-from acker.connectors.kafka_done import DoneAbove, joined, metadata_of
+from acker.connectors.kafka.client import LOGGER, KafkaFaults
+from acker.connectors.kafka.done import DoneAbove, joined, metadata_of
 from acker.offsets import OffsetTracker
 
 # The client answers for each commit, but may try for long before it does; another attempt does no harm.

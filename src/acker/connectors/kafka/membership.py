@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from acker.connectors.kafka_assignments import Assignment, Assignments, Commits, KafkaStats
-from acker.connectors.kafka_client import LOGGER, MISTAKES, KafkaFaults
-from acker.connectors.kafka_first_offsets import FirstOffsets
+from acker.connectors.kafka.assignments import Assignment, Assignments, Commits, KafkaStats
+from acker.connectors.kafka.client import LOGGER, MISTAKES, KafkaFaults
+from acker.connectors.kafka.first_offsets import FirstOffsets
 from acker.connectors.source import Delivery, SourceEvents
 from acker.errors import AckerError, ConnectionLostError
 

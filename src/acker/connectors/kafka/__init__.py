@@ -1,0 +1,13 @@
+"""Kafka: topics read by a consumer group as a source, and a publisher. The client is confluent-kafka."""
+
+# Before the modules below, which import it too.
+try:
+    import confluent_kafka as _client  # noqa: F401
+except ImportError as missing:
+    raise ImportError("acker.connectors.kafka needs confluent-kafka: pip install 'acker[kafka]'") from missing
+
+from acker.connectors.kafka.assignments import KafkaStats
+from acker.connectors.kafka.publisher import KafkaPublisher
+from acker.connectors.kafka.source import Kafka
+
+__all__ = ["Kafka", "KafkaPublisher", "KafkaStats"]

@@ -1,0 +1,151 @@
+"""A publisher to Kafka topics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from acker.connectors.kafka.client import LOGGER, KafkaFaults, check_config, names_of
+from acker.connectors.publisher import Outgoing, Publisher
+from acker.errors import AckerError, ArgumentValueError, PublishError
+
+
+class KafkaPublisher(Publisher):
+    """Writes messages to topics; the brokers confirm each of them.
+
+    Where the configuration does not say otherwise, all in-sync replicas confirm (``acks=all``), no message is written
+    twice by a retry of the client (``enable.idempotence``), and the client gives up after `timeout_secs`.
+
+    Headers that are neither texts, bytes nor None become texts.
+
+    Parameters
+    ----------
+    config : dict
+        confluent-kafka's own. ``message.max.bytes`` limits the size of a message.
+    topic : str
+        For messages without a topic of their own (`Outgoing.to`).
+    timeout_secs : float
+        For the answers to one `publish`.
+    connect_secs : float
+        How long `open` waits for a broker.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+
+    Examples
+    --------
+    >>> from acker.connectors.kafka import KafkaPublisher
+    >>> KafkaPublisher({"bootstrap.servers": "localhost:9092"}, "orders.dead")
+    <Kafka topic 'orders.dead'>
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], topic: str, *, timeout_secs: float = 30.0, connect_secs: float = 10.0
+    ) -> None:
+        settings = check_config(config)
+        if not topic:
+            raise ArgumentValueError(f"topic: expected the name of a topic, got {topic!r}")
+        if settings.get("transactional.id"):
+            raise ArgumentValueError("config: 'transactional.id' is set; this publisher confirms messages one by one")
+        super().__init__(f"Kafka {names_of([topic])}")
+        self._topic = topic
+        self._timeout_secs = timeout_secs
+        self._connect_secs = connect_secs
+        self._faults = KafkaFaults(self.name, settings)
+        settings.setdefault("logger", self._faults)
+        settings.setdefault("acks", "all")
+        settings.setdefault("enable.idempotence", is_all(settings["acks"]))
+        if not settings.keys() & {"message.timeout.ms", "delivery.timeout.ms"}:
+            settings["message.timeout.ms"] = max(1, int(timeout_secs * 1000))
+        self._config = self._faults.guarded(settings) | {"error_cb": self._faults.on_error}
+        self._producer: Producer | None = None
+
+    def connect(self) -> None:
+        """Connect, and look for the topic."""
+        self.disconnect()
+        self._faults.begin()
+        try:
+            producer = Producer(self._config)
+        except (KafkaException, TypeError, ValueError) as fault:
+            raise self._faults.refused(fault) from None
+        self._faults.check_topics(producer, [self._topic], self._connect_secs)
+        self._producer = producer
+
+    def write(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+        """Write messages; return for each None, or why it is not confirmed."""
+        if self._producer is None:
+            try:
+                self.connect()
+            except AckerError as fault:
+                return [PublishError(str(fault)) for _ in messages]
+        producer = self._producer
+        assert producer is not None
+        until = time.monotonic() + self._timeout_secs
+        answers: list[Exception | None] = [self._failure(each, "no answer in time") for each in messages]
+        for place, message in enumerate(messages):
+            self._produce(producer, message, self._answer_to(place, message, answers), until)
+        try:
+            producer.flush(max(0.0, until - time.monotonic()) + 1.0)  # the client itself gives up a little earlier
+        except KafkaException as fault:
+            why = self._faults.text(self._faults.error_of(fault))
+            answers = [PublishError(f"{each}; {why}") if each is not None else None for each in answers]
+        if self._faults.fatal is not None:
+            LOGGER.warning("%s: the client can be used no more; the next messages get a new one", self.name)
+            self.disconnect()
+        return answers
+
+    def _produce(
+        self, producer: Producer, message: Outgoing, answer: Callable[[KafkaError | None, Any], None], until: float
+    ) -> None:
+        """Hand a message to the client; wait while its queue is full."""
+        while True:
+            try:
+                producer.produce(
+                    message.to or self._topic,
+                    message.value,
+                    key=message.key,
+                    headers=[(name, header_of(value)) for name, value in message.headers.items()],
+                    on_delivery=answer,
+                )
+            except BufferError:
+                if time.monotonic() > until:
+                    return
+                producer.poll(0.05)
+            except (KafkaException, TypeError, ValueError) as fault:
+                answer(self._faults.error_of(fault), None)
+                return
+            else:
+                return
+
+    def _answer_to(
+        self, place: int, message: Outgoing, answers: list[Exception | None]
+    ) -> Callable[[KafkaError | None, Any], None]:
+        """Return what the client calls with its answer to a message."""
+
+        def answer(error: KafkaError | None, _: Any) -> None:
+            answers[place] = None if error is None else self._failure(message, self._faults.text(error))
+
+        return answer
+
+    def _failure(self, message: Outgoing, why: str) -> PublishError:
+        return PublishError(f"Kafka topic {message.to or self._topic!r}: {why}")
+
+    def disconnect(self) -> None:
+        """Disconnect."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+
+
+def header_of(value: object) -> str | bytes | None:
+    """Return the value of a header as Kafka takes it."""
+    return value if value is None or isinstance(value, str | bytes) else str(value)
+
+
+def is_all(acks: object) -> bool:
+    """Return whether all in-sync replicas are to confirm."""
+    return str(acks).lower() in {"all", "-1"}
