@@ -1,6 +1,7 @@
 """Windows by count and by time, compared with lists of all tuples that ever came."""
 
 import itertools
+import math
 from fractions import Fraction
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from acker.topology import KeyValueState, StatefulBolt, Stream, TopologyError, Window, WindowedBolt
 from acker.topology.tuples import TupleSource
 from acker.topology.watermarks import ended_by
+from acker.topology.windows import WindowContent
 
 SIZES = st.integers(1, 7)
 SOURCE = TupleSource("numbers", "default", 1, ["number", "at", "key"])
@@ -300,6 +302,35 @@ def test_windows_by_event_time_are_those_of_a_list(length, step, lag, tuples):
                 expected.append((end / 1000, now, [each for each in now if each not in before], gone))
             before = now
         assert [(each.end, numbers(each.tuples), numbers(each.new), numbers(each.expired)) for each in mine] == expected
+
+
+def test_windows_that_end_at_once_are_not_searched_one_by_one():
+    class Time(int):
+        compared = 0
+
+        def __lt__(self, other):
+            Time.compared += 1
+            return int(self) < int(other)
+
+        def __le__(self, other):
+            return not other < self
+
+        def __gt__(self, other):
+            Time.compared += 1
+            return int(self) > int(other)
+
+        def __ge__(self, other):
+            return not self < other
+
+    runner = Runner(Window.tumbling(secs=1), "at")
+    content = WindowContent(runner.kind.window, runner.state, None)
+    count = 1000
+    for number in range(count):
+        content.add(tup_of(number), Time(number * 1000))
+    Time.compared = 0
+    assert [numbers(each.tuples) for each in content.due_windows(2 * count * 1000)] == [[each] for each in range(count)]
+    assert not runner.state
+    assert Time.compared < 10 * count * math.log2(count)
 
 
 def test_a_clock_that_was_turned_back_loses_no_tuple():

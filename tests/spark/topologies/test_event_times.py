@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections import Counter
 from types import SimpleNamespace
 
@@ -104,6 +105,31 @@ def test_nothing_is_late_of_several_sources_with_several_tasks_and_partitions(sp
     # The fast task ends at 390 s; all that is earlier was in a window.
     check(end, [*range(39), *range(1000, 1040), *range(10_000, 10_100), *range(20_000, 20_100)])
     assert sorted(end.of("long", tasks=False)) == [(0.0, 250), (100.0, 10), (200.0, 10)]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_late_with_any_number_of_tasks_and_partitions(spark, tmp_path, seed):
+    rng = random.Random(seed)
+    specs, inputs, wanted = {}, [], []
+    if seed % 3 < 2:
+        par = rng.randint(1, 3)
+        inputs.append(specs.setdefault("paced", Paced.spec(par=par)))
+        wanted += [(at * (1 if task else 10), task * 1000 + at) for task in range(par) for at in range(Paced.count)]
+    if seed % 3 > 0:
+        kind = type("Rows", (rng.choice([Tracked, Untracked]),), {"parts": rng.randint(1, 7)})
+        inputs.append(specs.setdefault("rows", kind.spec(par=rng.randint(1, 3))))
+        wanted += [(at, kind.first + at) for at in range(kind.count)]
+    for depth in range(rng.randint(0, 3)):
+        grouping = rng.choice([Grouping.SHUFFLE, Grouping.fields("n")])
+        layer = Pass.spec(inputs=dict.fromkeys(inputs, grouping), par=rng.randint(1, 5))
+        inputs = [specs.setdefault(f"layer{depth}", layer)]
+    specs["windows"] = Windows.spec(inputs=dict.fromkeys(inputs, Grouping.fields("n")), par=rng.randint(1, 4))
+    conf = {"topology.max.spout.pending": rng.choice([10, 30, 1000])}
+    end = run_spark(type("Any", (Topology,), specs), spark, tmp_path / "run", conf)
+    last = max(at for at, _ in wanted)
+    check(end, [n for at, n in wanted if at // 10 * 10 + 10 <= last])
 
 
 class Stumbles(Pass):
