@@ -187,6 +187,32 @@ def test_a_batch_is_let_go_when_the_topology_drains(feeder, seed):
     assert report.stats.totals.acked == 4 and report.stats.totals.shut_down == 0
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_batches_behind_batches_are_let_go_when_the_topology_drains(feeder, seed):
+    """Also of tuples without ids, for which no spout waits."""
+    seen = []
+
+    class Lasts(TicklessBatchingBolt):
+        outputs = ["number"]
+        secs_between_batches = 3600
+
+        def process_batch(self, key, tups):
+            for tup in tups:
+                self.emit([tup.number])
+
+    class Sees(Bolt):
+        def process(self, tup):
+            seen.append(tup.number)
+
+    with Scheduler.of(chain(feeder, Lasts, Lasts, Lasts, Sees), seed=seed) as scheduler:
+        for number in range(3):
+            feeder.feed([number])
+        scheduler.settle()
+        scheduler.slow_down("bolt*", 0.1)  # longer than the lifecycle takes to find that all is quiet
+        report = scheduler.stop()
+    assert sorted(seen) == [0, 1, 2] and not report.stats.totals.pending
+
+
 def test_a_pause_rests_the_spouts_and_lets_the_rest_go_on():
     calls = []
 

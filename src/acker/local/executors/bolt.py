@@ -179,6 +179,8 @@ class BoltExecutor(ComponentExecutor):
         self._chunk: tuple[int, list[Tuple]] | None = None
         self._position = 0
         self._watermark_at = 0
+        # At the end: whether a step has to follow, since the last one took tuples that a component may hold.
+        self._has_to_release = False
 
     def _step(self, mode: Mode, limit: int) -> bool:
         if self.state_gate is None:
@@ -202,7 +204,7 @@ class BoltExecutor(ComponentExecutor):
 
     def is_quiet(self) -> bool:
         """Return whether the buffers and the queue are empty, and all windows that have ended were processed."""
-        if not super().is_quiet() or self.inbox.size > 0 or self.outbox.dirty:
+        if not super().is_quiet() or self.inbox.size > 0 or self.outbox.dirty or self._has_to_release:
             return False
         if self.has_event_time and any(task.has_due_windows() for task in self.tasks):
             self.signal.set()
@@ -224,6 +226,7 @@ class BoltExecutor(ComponentExecutor):
             if ends and not done:
                 # The timers have stopped: a component that holds tuples until a tick would hold them for ever.
                 ticked = any([task.release() for task in self.tasks])  # noqa: C419
+            self._has_to_release = ends and done > 0
         finally:
             self.flush()
             # After the flush: tuples count until what they led to is in another queue.
