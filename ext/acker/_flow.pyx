@@ -46,8 +46,8 @@ cdef extern from *:
     #include <structmember.h>
 
     /* The offset of an attribute in the __slots__ of a class, which is made read-only; -1 for any other object. */
-    static inline Py_ssize_t acker_slot_offset(PyObject* descriptor) {
-        if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) return -1;
+    static inline Py_ssize_t acker_slot_offset(PyObject* type, PyObject* descriptor) {
+        if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type) || (PyObject*)PyDescr_TYPE(descriptor) != type) return -1;
         PyMemberDef* member = ((PyMemberDescrObject*)descriptor)->d_member;
         if (member->type != T_OBJECT_EX) return -1;
         member->flags |= READONLY;
@@ -58,7 +58,7 @@ cdef extern from *:
         return (PyObject**)((char*)instance + offset);
     }
     """
-    Py_ssize_t slot_offset "acker_slot_offset"(object descriptor)
+    Py_ssize_t slot_offset "acker_slot_offset"(object type, object descriptor)
     PyObject** slot_of "acker_slot"(object instance, Py_ssize_t offset)
 
 cdef extern from *:
@@ -271,15 +271,16 @@ cdef class ValueSlots:
     cdef vector[Py_ssize_t] offsets
 
     def __init__(self, type tuple_type not None, type values_type not None, names):
+        cdef vector[Py_ssize_t] offsets
         cdef Py_ssize_t offset
         if not issubclass(values_type, tuple) or not issubclass(tuple_type, Delivery):
             raise TypeError("expected values_type to be a subclass of tuple, and tuple_type of Delivery")
-        self.offsets.clear()
         for name in names:
-            offset = slot_offset(vars(tuple_type).get(name))
+            offset = slot_offset(tuple_type, vars(tuple_type).get(name))
             if offset < 0:
                 raise TypeError(f"{name!r} is no slot of {tuple_type!r}")
-            self.offsets.push_back(offset)
+            offsets.push_back(offset)
+        self.offsets.swap(offsets)
         self.tuple_type = tuple_type
         self.values_type = values_type
         make_memory_faster(tuple_type, Delivery)
@@ -291,13 +292,24 @@ cdef class ValueSlots:
         """Return a tuple without values, which belongs to no tree and which the cyclic collector does not look at."""
         if self.tuple_type is None:
             raise TypeError("these slots have no class: ValueSlots.__init__ was not called")
-        cdef Delivery tup = <Delivery>blank(self.tuple_type, NO_ARGUMENTS)
+        made = blank(self.tuple_type, NO_ARGUMENTS)
+        if type(made) is not self.tuple_type:
+            raise TypeError(f"{self.tuple_type!r} has a __new__ of its own, which returned a {type(made)!r}")
+        cdef Delivery tup = <Delivery>made
         tup._source = source
         return tup
 
     @cython.final
+    cdef inline int check(self, Delivery tup, Py_ssize_t position) except -1:
+        if type(tup) is not self.tuple_type or not 0 <= position < <Py_ssize_t>self.offsets.size():
+            raise IndexError(f"no field {position} of {type(tup)!r}")
+        return 0
+
+    @cython.final
     cdef int put(self, Delivery tup, Py_ssize_t position, object value) except -1:
-        cdef PyObject** slot = slot_of(tup, self.offsets[position])
+        cdef PyObject** slot
+        self.check(tup, position)
+        slot = slot_of(tup, self.offsets[position])
         cdef PyObject* before = slot[0]
         Py_INCREF(value)
         slot[0] = <PyObject*>value
@@ -307,8 +319,7 @@ cdef class ValueSlots:
     @cython.final
     cdef object at(self, Delivery tup, Py_ssize_t position):
         cdef PyObject* value
-        if type(tup) is not self.tuple_type or not 0 <= position < <Py_ssize_t>self.offsets.size():
-            raise IndexError(f"no field {position} of {type(tup)!r}")
+        self.check(tup, position)
         value = slot_of(tup, self.offsets[position])[0]
         if value is NULL:
             raise AttributeError(f"field {position} of {type(tup)!r} has no value")
@@ -626,6 +637,7 @@ cdef class Route:
             values = self.source.row_of(values)
             if values is None:
                 return None
+            values = <tuple?>values
         if len(values) != self.width:
             return None
         if self.slots is None:
@@ -1014,11 +1026,11 @@ cdef class BoltEmitter(Emitter):
         cdef bint own = self.output.on_executor_thread()
         cdef object anchored_to
         if anchors is not None:
-            anchored_to = tuple(anchors) if type(anchors) is list else self._anchors_of(anchors)
+            anchored_to = tuple(anchors) if type(anchors) is list else <tuple?>self._anchors_of(anchors)
         elif not self.auto_anchor:
             anchored_to = ()
         else:
-            anchored_to = self.processed if own else self._refuse_unanchored()
+            anchored_to = self.processed if own else <tuple?>self._refuse_unanchored()
         if own:
             self.emit_to(route, first, outlets, anchored_to, own)
         else:
@@ -1028,7 +1040,7 @@ cdef class BoltEmitter(Emitter):
                 self.emit_to(route, first, outlets, anchored_to, own)
         if self.has_observers:
             self._on_emit(route, first.values_together(), outlets)
-        return [(<Outlet>outlet).task for outlet in outlets] if need_task_ids else None
+        return [(<Outlet?>outlet).task for outlet in outlets] if need_task_ids else None
 
     @cython.final
     cdef int emit_to(self, Route route, Delivery first, list outlets, anchored_to, bint own) except -1:
@@ -1334,7 +1346,7 @@ cdef class SpoutEmitter(Emitter):
                 self.output._wake()
         if self.has_observers:
             self._on_emit(route, first.values_together(), outlets)
-        return [(<Outlet>outlet).task for outlet in outlets] if need_task_ids else None
+        return [(<Outlet?>outlet).task for outlet in outlets] if need_task_ids else None
 
     @cython.final
     cdef int emit_to(self, Route route, Delivery first, list outlets, tup_id, AckSender ack_sender, bint own) except -1:
@@ -1666,7 +1678,7 @@ def unpack_deliveries(
             continue
         tup = slots.new_tuple(source)
         for field in range(width):
-            slots.put(tup, field, (<list>columns[field])[position])
+            slots.put(tup, field, (<list?>columns[field])[position])
         if position in others:
             ids = others[position] or {}
             if excluded and not excluded.isdisjoint(ids):

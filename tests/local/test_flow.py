@@ -130,11 +130,57 @@ def test_slots_of_other_classes():
     class NoSlots(_flow.Delivery):
         f = 1
 
+    class Borrows(_flow.Delivery):
+        f = Tup.f
+
     refuses(
+        lambda: _flow.ValueSlots(Borrows, Values, ["f"]),
         lambda: _flow.ValueSlots(Tup, int, ["f"]),
         lambda: _flow.ValueSlots(int, Values, ["real"]),
         lambda: _flow.ValueSlots(NoSlots, Values, ["f"]),
     )
+
+
+def test_slots_that_are_made_again_are_made_whole_or_not_at_all():
+    made = of_its_own_type()
+    emitter = emitter_of({None: _flow.Route(source(made), _flow.AllGrouping([]), False, {})})
+    refuses(lambda: made._slots.__init__(made, Values, ["f", "none"]))
+    assert (len(made._slots), made(("x",), None).f) == (1, "x")
+    made._slots.__init__(made, Values, [])
+    refuses(lambda: emitter.emit(["x"]))
+
+
+def test_a_class_of_tuples_that_makes_something_else():
+    made = of_its_own_type()
+    made.__new__ = lambda *_: object()
+    refuses(lambda: emitter_of({None: _flow.Route(source(made), _flow.AllGrouping([]), False, {})}).emit(["x"]))
+
+
+@pytest.mark.parametrize("row", ["x", ["x"], {0: "x"}, 7], ids=repr)
+def test_a_source_whose_rows_are_no_tuples(row):
+    odd = source()
+    odd.row_of = lambda _: row
+    refuses(lambda: emitter_of({None: _flow.Route(odd, _flow.AllGrouping([]), False, {})}).emit({"f": "x"}))
+
+
+@pytest.mark.parametrize("anchors", [None, "x", [], object()], ids=repr)
+def test_a_collector_whose_anchors_are_no_tuple(anchors):
+    class Odd(_flow.BoltEmitter):
+        def _anchors_of(self, _):
+            return anchors
+
+        def _refuse_unanchored(self):
+            return anchors
+
+    route = _flow.Route(source(), _flow.AllGrouping([]), False, {})
+    emitter = emitter_of({None: route}, Odd, auto_anchor=True, sample_every=1)
+    refuses(lambda: emitter.emit(["x"], anchors=iter(())), lambda: emitter.emit(["x"]))
+
+
+def test_columns_that_are_no_lists():
+    numbers = np.zeros(1, np.int64)
+    for column in (("x",), "x", numbers):
+        refuses(lambda column=column: _flow.unpack_deliveries(source(), [column], numbers, numbers, {}, None))
 
 
 def test_a_tuple_with_other_values_than_its_class_has_slots():
