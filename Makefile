@@ -1,7 +1,8 @@
 # Every target does the set-up that it needs, from a bare clone: see scripts/environment.py.
 #   PYTHON=...   the Python to make .venv with (else the newest suitable one that is found)
 #   ARGS=...     passed on to the program that the target runs
-#   BUDGET_S=... seconds that `make soak` lets the fuzz body run, then the simulation, then random topologies on Spark
+#   BUDGET_S=... seconds that `make soak` lets the fuzz body run, then the simulation, then hostile user code, then
+#                random topologies on Spark
 #   TREES=...    trees that `make soak` lets come and go
 #   VERSIONS=... releases of Spark for `make spark-versions`
 #   OUTAGES=...  outages of each broker that `make soak` lets happen
@@ -61,6 +62,7 @@ soak:  ## flat memory, TREES=20000000; fuzz, simulation, Spark, BUDGET_S=600 s e
 	@$(IN_ENV) python scripts/flat_memory.py --trees $(TREES)
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)
 	@$(IN_ENV) python -m tests.torture.simulation --seconds $(BUDGET_S)
+	@$(IN_ENV) python -m tests.torture.hostile --seconds $(BUDGET_S)
 	@$(IN_ENV) python -m tests.torture.kills --kills $(KILLS)
 	@$(IN_ENV) python -m tests.torture.topology_kills --kills $(KILLS)
 	@$(IN_ENV) python -m tests.spark.topologies.random_runs --seconds $(BUDGET_S)
