@@ -19,7 +19,8 @@ from acker.local.queues import Queue
 from acker.topology import Tuple
 from tests.torture.simulation import SimulationError, plan_of, simulate, simulate_with_threads
 from tests.torture.simulation.__main__ import main
-from tests.torture.simulation.components import ManualBolt
+from tests.torture.simulation.components import LOCK, ManualBolt
+from tests.torture.simulation.record import RunRecord
 
 SEEDS = 2_000
 CHUNK = 50
@@ -49,6 +50,20 @@ def test_promises_are_kept(first):
 def test_promises_are_kept_by_threads(first):
     for seed in range(first, first + 4):
         simulate_with_threads(seed)
+
+
+def test_threads_note_what_they_emit_before_others_can_receive_it(monkeypatch):
+    alone, deliver = [], RunRecord._deliver
+
+    def watched(self, *rest):
+        alone.append(LOCK._is_owned())
+        deliver(self, *rest)
+
+    monkeypatch.setattr(RunRecord, "_deliver", watched)
+    seeds = (seed for seed in itertools.count() if any(spout.kind == "reliable" for spout in plan_of(seed).spouts))
+    for seed in itertools.islice(seeds, 4):
+        simulate_with_threads(seed)
+    assert alone and all(alone)
 
 
 def test_seeds_cover_what_can_happen():
