@@ -85,16 +85,16 @@ def check_states(notes, ours, theirs):
                 attempts = fails[root] + 1
                 assert count % attempts == 0
                 expected[path] = count // attempts
-        assert there == expected, name
+        check_same(expected, there, name)
         checked += len(expected)
     return checked
 
 
-def check_same(ours, theirs):
+def check_same(ours, theirs, what="outcomes"):
     """Compare two mappings; the error has what differs."""
     different = {key: (ours.get(key), theirs.get(key)) for key in ours.keys() | theirs.keys()}
     different = {key: both for key, both in different.items() if both[0] != both[1]}
-    assert not different, f"here and on Spark: {different}"
+    assert not different, f"{what}, here and on Spark: {different}"
 
 
 def figures(report):
