@@ -1,5 +1,6 @@
 """The logs of file sinks: as Spark writes them, and damaged ones."""
 
+import contextlib
 import json
 
 import pyarrow.parquet as pq
@@ -65,6 +66,7 @@ def test_what_was_deleted_and_directories_are_left_out(tmp_path):
         ("1", 'v1\n{"path": "file:/x"}', "_spark_metadata/1, line 2: damaged: KeyError: 'action'"),
         ("1", "v1\n" + entry(5), "_spark_metadata/1, line 2: expected a path, and the action 'add' or 'delete', got"),
         ("1", "v1\n" + entry("file:/x", "move"), "_spark_metadata/1, line 2: expected a path, and the action"),
+        ("1", f"v1\n{entry('file:/x')}\n{entry('file:/x')}", "_spark_metadata/1, line 3: damaged: file:/x is there tw"),
         ("1", b"v1\n\xff", "_spark_metadata/1: damaged: "),
         ("3", "v1", "_spark_metadata: damaged: micro-batch 1 is missing, but 3 exists"),
     ],
@@ -76,6 +78,19 @@ def test_a_damaged_log_is_an_error_that_names_the_file(tmp_path, name, content, 
     with pytest.raises(ArgumentValueError) as caught:
         read(tmp_path)
     assert f"{tmp_path}/{text}" in str(caught.value)
+
+
+def test_a_flipped_byte_leaves_no_file_out_that_exists(tmp_path):
+    """Spark's log has no checksums: what is not refused changes nothing here, or names a file that is not there."""
+    names = ["part-00000-6b1a.parquet", "part-00001-6b1a.parquet"]
+    commit(tmp_path, 0, names)
+    path = tmp_path / "_spark_metadata/0"
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        for bit in (0, 4):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+            with contextlib.suppress(ArgumentValueError):
+                assert len(set(read(tmp_path))) == 2
 
 
 @pytest.mark.parametrize("still_wanted", [False, True])

@@ -87,7 +87,7 @@ def _read(filesystem: fs.FileSystem, path: str) -> list[tuple[str, str]]:
         raise ArgumentValueError(f"{path}: damaged: {error}") from error
     if version != VERSION:
         raise ArgumentValueError(f"{path}: expected the log of a file sink, of version {VERSION}, got {version[:40]!r}")
-    found = []
+    found: dict[tuple[str, str], None] = {}
     for number, line in enumerate(lines, 2):
         try:
             entry = json.loads(line)
@@ -99,6 +99,8 @@ def _read(filesystem: fs.FileSystem, path: str) -> list[tuple[str, str]]:
             raise ArgumentValueError(
                 f"{path}, line {number}: expected a path, and the action {_ADD!r} or {_DELETE!r}, got {line[:200]}"
             )
+        if (uri, action) in found:  # One flipped bit makes part-00001 of part-00000, which would be lost.
+            raise ArgumentValueError(f"{path}, line {number}: damaged: {uri} is there twice")
         if not is_directory:
-            found.append((uri, action))
-    return found
+            found[uri, action] = None
+    return list(found)
