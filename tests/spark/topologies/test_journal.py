@@ -10,6 +10,7 @@ import pytest
 from pyarrow import fs
 
 from acker.errors import CheckpointError, TopologyError
+from acker.spark.checksums import seal
 from acker.spark.topologies import journal as journal_module
 from acker.spark.topologies import lease
 from acker.spark.topologies.bolt_state import StateChain, write_file
@@ -97,7 +98,7 @@ def test_a_commit_that_is_cut_short_anywhere_does_not_count(claimed, tmp_path, b
     journal.commit(begin, COMMIT)
     (path,) = (tmp_path / "commits").glob(f"1-{begin}.*")
     whole = path.read_bytes()
-    (tmp_path / "commits" / f"1-{begin}").write_bytes(pickle.dumps((1, other)))
+    (tmp_path / "commits" / f"1-{begin}").write_bytes(seal(pickle.dumps((2, other))))
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         assert journal.last_commit() == (begin, other)
@@ -132,6 +133,23 @@ def test_a_plan_that_is_cut_short_was_not_begun(claimed, tmp_path):
     assert journal.plans() == {0: PLAN, 1: PLAN}
 
 
+@pytest.mark.parametrize("name", ["plans", "commits"])
+def test_a_file_with_a_byte_flipped_is_refused_by_its_name(claimed, tmp_path, name):
+    """And not taken for one that is cut short, which does not count; tests/spark/test_checksums.py flips each byte."""
+    journal = claimed(tmp_path)
+    journal.write_plan(0, PLAN)
+    journal.commit(0, COMMIT)
+    path = tmp_path / name / "1-0"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with pytest.raises(CheckpointError, match=f"^{tmp_path}/{name}/1-0 is damaged"):
+            journal.plans() if name == "plans" else journal.last_commit()
+    path.write_bytes(whole + b"x")
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/{name}/1-0 is damaged"):
+        journal.plans() if name == "plans" else journal.last_commit()
+
+
 def test_a_micro_batch_that_is_committed_again_has_one_file(claimed, tmp_path):
     journal = claimed(tmp_path)
     for number in range(4):
@@ -163,8 +181,8 @@ def test_where_files_are_not_written_at_once_they_are_moved(claimed, tmp_path, m
 def test_another_format_is_refused_by_its_file(claimed, tmp_path):
     journal = claimed(tmp_path)
     journal.commit(0, COMMIT)
-    (tmp_path / "commits" / "1-0").write_bytes(pickle.dumps((99, COMMIT)))
-    with pytest.raises(CheckpointError, match="commits/1-0: expected format 1, got 99; another release wrote it"):
+    (tmp_path / "commits" / "1-0").write_bytes(seal(pickle.dumps((99, COMMIT))))
+    with pytest.raises(CheckpointError, match="commits/1-0: expected format 2, got 99; another release wrote it"):
         journal.last_commit()
 
 
@@ -255,8 +273,8 @@ def test_a_run_that_stood_still_in_its_commit_removes_nothing_of_the_next_one(tm
 
 def test_a_checkpoint_from_before_there_were_leases_goes_on(claimed, tmp_path):
     journal = Journal(str(tmp_path))
-    (tmp_path / "commits" / "3.1").write_bytes(pickle.dumps((1, COMMIT)))
-    (tmp_path / "plans" / "4").write_bytes(pickle.dumps((1, PLAN)))
+    (tmp_path / "commits" / "3.1").write_bytes(seal(pickle.dumps((2, COMMIT))))
+    (tmp_path / "plans" / "4").write_bytes(seal(pickle.dumps((2, PLAN))))
     assert journal.last_commit() == (3, COMMIT)
     journal = claimed(tmp_path)
     assert journal.last_commit() == (3, COMMIT) and journal.plans() == {4: PLAN}

@@ -15,15 +15,16 @@ from pyarrow import fs
 
 from acker.errors import CheckpointError, TopologyError
 from acker.observe.reasons import Reason
+from acker.spark.checksums import seal, unseal
 from acker.spark.paths import locate
-from acker.spark.topologies.bolt_state import CUT_SHORT, StateChain, make_folder, write_file
+from acker.spark.topologies.bolt_state import StateChain, make_folder, write_file
 from acker.spark.topologies.event_times import BoltTimes
 from acker.spark.topologies.lease import LEASE_SECS, Lease
 from acker.spark.topologies.mailbox import Letter
 
 # So many micro-batches are kept. The last one is needed; the others help to see what happened.
 _KEPT: Final = 3
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _LEASES: Final = "leases"
 # A lease and a micro-batch, of which -1 stands for the time before the first one; and its commits after the first.
 _NAME: Final = re.compile(r"(?:(\d+)-)?(-?\d+)(?:\.(\d+))?")
@@ -295,10 +296,16 @@ class Journal:
         with self._filesystem.open_input_stream(path) as stream:
             content = stream.read()
         try:
-            number, content = pickle.loads(content)
-        except CUT_SHORT as fault:
+            pickled = unseal(content)
+        except EOFError as fault:
             logger.warning("%s: a part of the file is missing, so it does not count: %s", path, fault)
             return None
+        except ValueError as fault:
+            raise CheckpointError(
+                f"{self.root}/{name}/{version} is damaged ({fault}); put it back from a copy, or begin with a new"
+                " checkpoint"
+            ) from fault
+        number, content = pickle.loads(pickled)
         if number != _FORMAT:
             raise CheckpointError(
                 f"{self.root}/{name}/{version}: expected format {_FORMAT}, got {number}; another release wrote it"
@@ -308,7 +315,7 @@ class Journal:
     def _write(self, name: str, version: _Version, content: Any) -> None:
         self._lease.check()
         try:
-            pickled = pickle.dumps((_FORMAT, content), 5)
+            pickled = seal(pickle.dumps((_FORMAT, content), 5))
         except Exception as fault:
             raise TopologyError(
                 f"{self.root}: the tuples of micro-batch {version.batch} cannot be pickled for the journal ({fault});"
