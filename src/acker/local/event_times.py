@@ -73,6 +73,7 @@ class SpoutProgress:
         has_ended = self.task.spout._finished and self.task.next_replay_ns() is None
         ids = self.task.collector.open_from()
         if ids is None or ids[0] < self.round_end:
+            self.is_finished = False
             return False, False
         oldest, following = ids
         self.settled_ns = self.round_ns if oldest < following else now_ns
