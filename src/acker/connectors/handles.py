@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Never, Protocol, Self, TypeVar
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
-from acker.connectors.working import unless_over
+from acker.connectors.pool_threads import unless_over
 from acker.errors import ArgumentTypeError, ForkedError, TupleStateError, exception_text
 
 if TYPE_CHECKING:

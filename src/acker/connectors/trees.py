@@ -13,7 +13,7 @@ from acker.connectors.attempts import Attempt
 from acker.connectors.handles import MessageTree, Row
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import describe_open
-from acker.connectors.waiting import TimeoutAdvice
+from acker.connectors.timeout_advice import TimeoutAdvice
 from acker.observe.reasons import Reason, ReasonKind
 from acker.observe.watchdog import StallWatchdog
 

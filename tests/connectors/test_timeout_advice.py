@@ -1,6 +1,6 @@
 """Advice on timeouts."""
 
-from acker.connectors.waiting import TimeoutAdvice
+from acker.connectors.timeout_advice import TimeoutAdvice
 
 
 def test_no_advice_without_timeouts():
