@@ -16,13 +16,14 @@ from acker.local.run import run
 from acker.local.runtime import LocalRuntime
 from acker.local.states import read_state
 from acker.observe.latencies import Histogram
-from acker.observe.metric_names import HasStats, metric_points
+from acker.observe.metric_names import Figures, HasStats, metric_points
 from acker.observe.stats import Abandoned, ComponentStats, RunReport, RuntimeStats, TaskStats
 
 __all__ = [
     "Abandoned",
     "Clock",
     "ComponentStats",
+    "Figures",
     "HasStats",
     "Histogram",
     "Hook",
