@@ -343,6 +343,22 @@ def test_a_new_group_that_begins_at_the_end_misses_nothing_from_then_on(cluster,
         assert set(reader.open) == {*keys(topic, range(5, 9)), *keys(topic, range(3), 1)}
 
 
+@pytest.mark.parametrize("reset", [None, "earliest"])
+def test_the_commits_of_new_partitions_are_asked_for_once(cluster, group, monkeypatch, reset):
+    asked = []
+
+    class Watched(membership.Consumer):
+        def committed(self, partitions, **named):
+            asked.extend((each.topic, each.partition) for each in partitions)
+            return super().committed(partitions, **named)
+
+    monkeypatch.setattr(membership, "Consumer", Watched)
+    topic = cluster.topic(partitions=2)
+    with Reader(make_source(cluster, topic, group, auto_offset_reset=reset)) as reader:
+        wait_for(lambda: len(reader.partitions()) == 2, reader.poll)
+    assert sorted(asked) == [(topic, 0), (topic, 1)]
+
+
 def add_partitions(cluster, topic, count):
     """Let a topic have so many partitions; return when the brokers show them."""
     cluster.admin.create_partitions([NewPartitions(topic, count)])[topic].result(LONG)

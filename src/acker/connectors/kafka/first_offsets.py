@@ -36,8 +36,8 @@ class FirstOffsets:
         """Note the topics that exist before this member joins its group."""
         self._old_topics = frozenset(client.list_topics(timeout=self._secs).topics)
 
-    def commit(self, client: Consumer, partitions: Iterable[TopicPartition]) -> None:
-        """Commit first offsets for the topics of partitions that this member gets.
+    def commit(self, client: Consumer, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Commit first offsets for the topics of partitions that this member gets; return the commits of these.
 
         Raises
         ------
@@ -46,17 +46,29 @@ class FirstOffsets:
         assigned: dict[str, set[int]] = {}
         for place in partitions:
             assigned.setdefault(place.topic, set()).add(place.partition)
-        new = [place for topic, numbers in assigned.items() for place in self._without_commit(client, topic, numbers)]
+        commits: list[TopicPartition] = []
+        new: list[TopicPartition] = []
+        for topic, numbers in assigned.items():
+            places = self._commits_of(client, topic, numbers)
+            new += self._begin_without_commit(client, topic, places)
+            commits += [place for place in places if place.partition in numbers]
         if new:
             client.commit(offsets=new, asynchronous=False)
+        return commits
 
-    def _without_commit(self, client: Consumer, topic: str, assigned: set[int]) -> Sequence[TopicPartition]:
-        """Return the partitions of a topic that have no commit, each with the offset to begin at."""
+    def _commits_of(self, client: Consumer, topic: str, assigned: set[int]) -> list[TopicPartition]:
+        """Return the commits of all partitions of a topic; the offset is negative where there is none."""
         numbers = sorted(assigned | set(client.list_topics(topic, timeout=self._secs).topics[topic].partitions))
         places = client.committed([TopicPartition(topic, number) for number in numbers], timeout=self._secs)
         for place in places:
             if place.error is not None:
                 raise KafkaException(place.error)
+        return list(places)
+
+    def _begin_without_commit(
+        self, client: Consumer, topic: str, places: Sequence[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Set the offset to begin at for each partition of a topic that has no commit; return these."""
         new = [place for place in places if place.offset < 0]
         is_late = len(new) < len(places) or topic not in self._old_topics
         for place in new:

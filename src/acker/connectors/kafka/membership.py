@@ -282,14 +282,16 @@ class Membership:
 
     def _assign(self, partitions: Sequence[TopicPartition]) -> None:
         if self._options.starts_at_the_end:
-            self._first_offsets.commit(self._client, partitions)
+            commits = self._first_offsets.commit(self._client, partitions)
+        else:
+            commits = self._commits_of(partitions)
         if self._options.is_incremental:
             self._client.incremental_assign(list(partitions))
         else:
             self._client.assign(list(partitions))
         if self.is_paused and partitions:
             self._client.pause(list(partitions))
-        self.assignments.begin(partitions, self._commits_of(partitions))
+        self.assignments.begin(partitions, commits)
 
     def _commits_of(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Return the commits of the group, which say what is done above them; none if no broker tells."""
