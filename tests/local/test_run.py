@@ -11,7 +11,8 @@ import pytest
 from acker.local import LocalRuntime, run
 from acker.local.run import stop_on_signals
 from acker.testing import Scheduler
-from acker.topology import Bolt, Spout, Topology
+from acker.topology import Bolt, Topology
+from tests.components import Numbers
 
 
 class FakeLifecycle:
@@ -43,40 +44,28 @@ def test_a_signal_may_come_while_the_main_thread_holds_any_lock(number) -> None:
     assert signal.getsignal(number) is before
 
 
-def finite():
-    """Return a topology whose spout has three numbers."""
+class Take(Bolt):
+    def process(self, tup):
+        pass
 
-    class Numbers(Spout):
-        outputs = ("n",)
 
-        def initialize(self, conf, context):
-            self.left = [1, 2, 3]
-
-        def next_tuple(self):
-            if not self.left:
-                self.finish()
-                return
-            self.emit([self.left[-1]], tup_id=self.left.pop())
-
-    class Take(Bolt):
-        def process(self, tup):
-            pass
-
-    return type("T", (Topology,), {"numbers": Numbers.spec(), "take": Take.spec(inputs=["numbers"])})
+class Finite(Topology):
+    numbers = Numbers.spec()
+    take = Take.spec(inputs=[numbers])
 
 
 def test_by_default_a_run_ends_when_all_is_drained() -> None:
-    assert run(finite()).outcome == "drained"
-    with LocalRuntime(finite()) as runtime:
+    assert run(Finite).outcome == "drained"
+    with LocalRuntime(Finite) as runtime:
         assert runtime.run_until() == "drained"
-    runtime = LocalRuntime(finite())
+    runtime = LocalRuntime(Finite)
     assert runtime.run() == "drained"
     runtime.stop()
 
 
 @pytest.mark.parametrize("until", [None, "stopped"])
 def test_without_a_condition_a_run_goes_on_when_all_is_drained(until) -> None:
-    with Scheduler.of(finite()) as scheduler:
+    with Scheduler.of(Finite) as scheduler:
         runtime = scheduler.runtime
         runtime.watch_for(until)
         scheduler.advance(600)

@@ -9,7 +9,8 @@ from acker.spark.topologies.microbatch_job import why_died
 from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.run import run
 from acker.spark.topologies.stage_plan import plan_stages
-from acker.topology import Bolt, Spout, Topology
+from acker.topology import Bolt, Topology
+from tests.components import Numbers
 from tests.torture.kills import CLUSTER, LOCAL
 from tests.torture.topology_kills import Program
 from tests.torture.topology_kills.words import BAD, FLAKY, KILL_COUNTING, KILL_EXECUTOR, KILL_WORKER, SOUR
@@ -50,20 +51,6 @@ def test_workers_and_executors_that_are_killed_change_nothing(tmp_path):
     program.dies("before the commit", 2)
     account = program.ends()
     assert (account.acked, account.dead) == (118, 2)
-
-
-class Numbers(Spout):
-    outputs = ("number",)
-
-    def initialize(self, conf, context):
-        self.left = [1, 2, 3]
-
-    def next_tuple(self):
-        if not self.left:
-            self.finish()
-            return
-        number = self.left.pop()
-        self.emit([number], tup_id=number)
 
 
 class Same(Numbers):
