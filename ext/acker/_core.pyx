@@ -9,7 +9,9 @@ cimport numpy as cnp
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.type cimport PyType_GenericNew
 from libc.stddef cimport size_t
-from libc.stdint cimport INT32_MAX, INT64_MAX, UINT32_MAX, int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport (
+    INT32_MAX, INT64_MAX, INT64_MIN, UINT32_MAX, int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+)
 from libc.string cimport memcpy
 
 from acker._engine.completions import Completions
@@ -687,6 +689,7 @@ include "snapshot.pxi"
 include "sharded.pxi"
 include "combiner.pxi"
 include "open_trees.pxi"
+include "tuple_tree.pxi"
 
 
 cdef extern from "gups.h" namespace "acker" nogil:

@@ -11,9 +11,18 @@ from acker._engine import implementation, schemas
 from acker._engine.completions import Completions
 from acker._engine.ids import IdGenerator
 from acker._engine.implementation import build_info
-from acker._engine.protocol import Kind, Outcome, PendingTree, Stats, acker_of, encode_tuple_id, parse_tuple_id
+from acker._engine.protocol import (
+    Kind,
+    Message,
+    Outcome,
+    PendingTree,
+    Stats,
+    acker_of,
+    encode_tuple_id,
+    parse_tuple_id,
+)
 from acker._engine.reference import ReferenceAcker
-from acker._engine.tuple_tree import Anchoring, Message, Tracking, TupleTree
+from acker._engine.tuple_tree import Anchoring, Tracking, TupleTree
 from acker.errors import (
     AckerError,
     AckerMemoryError,

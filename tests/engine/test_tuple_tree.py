@@ -1,18 +1,47 @@
 """TupleTree: the messages that spouts and bolts send, in every protocol, and that the acker ends their trees."""
 
+import copy
+import gc
+import importlib.util
 import itertools
+import os
+import pickle
 import random
+import sys
 import warnings
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import acker
-from acker import Kind, Outcome, PendingTree, TupleTree
-from acker._engine.protocol import INT64_MIN, PROTOCOLS
-from acker._engine.tuple_tree import Message
+from acker import Kind, Message, Outcome, PendingTree, TupleTree, _core
+from acker._engine import implementation, plain, tuple_tree
+from acker._engine.protocol import INT64_MAX, INT64_MIN, PROTOCOLS
 from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, TupleStateError
 
+
+def over_the_twin():
+    """Return `TupleTree` as ACKER_IMPLEMENTATION=python has it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(implementation, "core", plain)
+        spec = importlib.util.spec_from_file_location("twin_of_tuple_tree", tuple_tree.__file__)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return module.TupleTree
+
+
+NATIVE, TWIN = TupleTree, over_the_twin()
+
+
+@pytest.fixture(params=[NATIVE, TWIN], ids=["compiled", "plain"], autouse=True)
+def _tree_type(request, monkeypatch):
+    """Both implementations: whatever holds for the one holds for the other."""
+    monkeypatch.setitem(globals(), "TupleTree", request.param)
+
+
+COMPILED_ONLY = pytest.mark.parametrize("_tree_type", [NATIVE], indirect=True, ids=["compiled"])
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 any_order = pytest.mark.parametrize("protocol", ["storm", "storm-0.9"])
 
@@ -495,3 +524,338 @@ def test_inputs_that_nobody_acknowledges_are_told_once():
         warnings.simplefilter("error")
         for tuple_id in range(2049, 10_000):
             tree.anchor([f"7:{tuple_id}"])
+
+
+def test_the_warnings_name_the_line_that_can_be_mended():
+    clock = [0]
+    tree = TupleTree([].append, now_ms=lambda: clock[0])
+    for tuple_id in range(1, 1024):
+        tree.anchor([f"7:{tuple_id}"])
+    clock[0] = 600_000
+    with pytest.warns(RuntimeWarning, match="1,024 inputs") as caught:
+        tree.anchor(["7:1024"])
+    mk_ids = tree.track(3, 42)
+    with pytest.warns(ResourceWarning, match="message id 42") as lost:
+        del mk_ids
+    assert [each.filename for each in (*caught, *lost)] == [__file__, __file__]
+
+
+@pytest.mark.parametrize("wrong", [1.5, 2**63, "1", True])
+def test_a_clock_that_gives_no_int64_is_an_error(wrong):
+    tree = TupleTree([].append, now_ms=lambda: wrong)
+    for call in (lambda: tree.track(0, 1), lambda: tree.anchor(["7:5"]), tree.oldest):
+        with pytest.raises((ArgumentTypeError, ArgumentValueError), match="now_ms: expected an integer"):
+            call()
+    assert len(tree) == 0
+
+
+def test_a_clock_may_jump_over_the_whole_range():
+    clock = [INT64_MIN]
+    tree = TupleTree([].append, now_ms=lambda: clock[0])
+    spout = tree.track(0, 1)
+    for tuple_id in range(1, 1024):
+        tree.anchor([f"7:{tuple_id}"])
+    clock[0] = INT64_MAX
+    assert {each.age_ms for each in tree.oldest(5000)} == {2**64 - 1}
+    with pytest.warns(RuntimeWarning, match="1,024 inputs"):
+        tree.anchor(["7:1024"])
+    clock[0] = INT64_MIN
+    assert min(each.age_ms for each in tree.oldest(5000)) == 0
+    spout.close()
+
+
+# --- two implementations ----------------------------------------------------------------------------------------------
+
+SMALL = st.integers(0, 4)
+MESSAGE_IDS = st.none() | st.integers(INT64_MIN - 1, INT64_MAX + 1)
+TEXTS = st.one_of(
+    st.sampled_from(["7:5", "7:05", "-7:-0", "5", "-0", "8:5", "7:6", "7:5:6", ":", "", "+7:5", "7:5\n", " 7:5"]),
+    st.just("7:\N{ARABIC-INDIC DIGIT FIVE}"),
+    st.from_regex(r"(-?[0-9]{1,21}:)?-?[0-9]{1,21}", fullmatch=True),
+    st.text(max_size=5),
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("track"), st.integers(-1, 3), MESSAGE_IDS),
+        st.tuples(st.just("deliver"), SMALL),
+        st.tuples(st.just("end"), SMALL, st.booleans()),
+        st.tuples(st.sampled_from(["anchor", "reset_timeout"]), st.lists(SMALL | TEXTS, max_size=4)),
+        st.tuples(st.sampled_from(["ok", "fail"]), SMALL | TEXTS),
+        st.tuples(st.just("drop"), SMALL),
+    ),
+    max_size=30,
+)
+
+
+class Player:
+    """Plays steps on a tree with deterministic ids and clock; notes all results, errors and warnings."""
+
+    def __init__(self, tree_type, protocol, ackers):
+        self.sent, self.noted, self.ids, self.makers = [], [], [], []
+        rng, times = random.Random(1), itertools.count(0, 7)
+        boxes = [lambda message, box=box: self.sent.append((box, message)) for box in range(ackers)]
+        self.tree = tree_type(
+            boxes, protocol=protocol, next_id=lambda: rng.getrandbits(64) - 2**63, now_ms=times.__next__
+        )
+
+    def id_of(self, chosen):
+        return chosen if isinstance(chosen, str) else (self.ids[-1 - chosen] if chosen < len(self.ids) else "7:5")
+
+    def play(self, name, first, *rest):
+        tree = self.tree
+        if name in ("ok", "fail"):
+            return getattr(tree, name)(self.id_of(first))
+        if name in ("anchor", "reset_timeout"):
+            made = getattr(tree, name)([self.id_of(each) for each in first])
+            return made and self.makers.append(made)
+        if name == "track":
+            return self.makers.append(tree.track(first, *rest))
+        if first >= len(self.makers):
+            return None
+        if name == "drop":
+            return self.makers.pop(first) and None
+        if name == "deliver":
+            self.ids += (given := self.makers[first]())
+            return given
+        return self.makers[first].__exit__(KeyError if rest[0] else None, None, None)
+
+    def run(self, steps):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for step in steps:
+                try:
+                    self.noted.append(self.play(*step))
+                except (AckerError, ValueError, TypeError) as error:
+                    self.noted.append((type(error), str(error)))
+                self.noted += [len(self.tree), self.tree.oldest()]
+            self.makers.clear()
+        return self.noted, self.sent, [(each.category, str(each.message)) for each in caught]
+
+
+@COMPILED_ONLY  # once is enough
+@given(STEPS, st.sampled_from(PROTOCOLS), st.integers(1, 3))
+def test_both_implementations_do_the_same(steps, protocol, ackers):
+    assert Player(NATIVE, protocol, ackers).run(steps) == Player(TWIN, protocol, ackers).run(steps)
+
+
+def test_a_subclass_hears_of_every_acknowledgement():
+    heard = []
+
+    class Listening(TupleTree):
+        def ok(self, tuple_id):
+            heard.append(tuple_id)
+            super().ok(tuple_id)
+
+    sent = []
+    tree = Listening(sent.append)
+    tree.name = "of a task"
+    with tree.anchor(["7:5"]):
+        pass
+    tree.mk_ack()("8:6")
+    assert heard == ["7:5", "8:6"]
+    assert len(sent) == 2
+
+
+def test_a_tree_is_neither_copied_nor_pickled():
+    tree, _ = make()
+    with tree.track(0, 1) as tracking:
+        for each in (tree, tracking, tree.anchor(["7:5"])):
+            for call in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(TypeError, match=f"a {type(each).__name__} cannot be copied or pickled"):
+                    call(each)
+
+
+def test_a_forked_child_gives_other_ids():
+    tree = TupleTree([].append)
+    (first,) = tree.track(0, None)()  # the child inherits ids that were drawn and not used
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads in the parent
+        child = os.fork()
+    if child == 0:
+        os.write(writer, " ".join(tree.track(0, None)()[0] for _ in range(100)).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        given = set(stream.read().split())
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(given) == 100
+    assert not given & {first, *(tree.track(0, None)()[0] for _ in range(2000))}
+
+
+# --- calls within calls -----------------------------------------------------------------------------------------------
+
+
+def test_an_acker_may_call_the_tree_again():
+    sent = []
+
+    def deliver(message):
+        sent.append(message)
+        if len(sent) < 5:
+            tree.ok(f"7:{len(sent)}")
+
+    tree = TupleTree(deliver)
+    with tree.track(0, 1) as mk_ids:
+        mk_ids()
+    assert [message.kind for message in sent] == [Kind.TRACK, *[Kind.OK] * 4]
+    assert [message.value for message in sent[1:]] == [1, 2, 3, 4]
+
+
+def test_a_generator_of_ids_may_end_what_asks_for_one():
+    sent, ends = [], []
+
+    def next_id():
+        for end in ends:
+            end()
+        ends.clear()
+        return 100
+
+    tree = TupleTree(sent.append, next_id=next_id)
+    spout = tree.track(0, 1)
+    ends.append(spout.close)
+    with pytest.raises(TupleStateError, match="the tree was closed"):
+        spout()
+    bolt = tree.anchor(["7:5"])
+    ends.append(lambda: tree.ok("7:5"))
+    with pytest.raises(TupleStateError, match="was acknowledged; nothing can be anchored"):
+        bolt()
+    assert sent == [Message(Kind.TRACK, 100, 0, 0, 1), Message(Kind.OK, 7, 5)]
+
+
+def test_a_clock_may_acknowledge_what_is_being_anchored():
+    tree = TupleTree([].append, now_ms=lambda: tree.ok("7:5") or 0)
+    with pytest.raises(TupleStateError, match="was acknowledged; nothing can be anchored"):
+        tree.anchor(["7:5"])
+    assert len(tree) == 0
+
+
+def test_trees_that_a_finalizer_drops_wait_no_more():
+    tree, _ = make("fsshelter")
+
+    class Dropping:
+        def __init__(self):
+            self.own, self.tracking = self, tree.track(0, 1)
+
+        def __del__(self):
+            tree.oldest()
+            tree.ok("7:5")
+
+    for _ in range(3):
+        Dropping()
+        kept = tree.track(0, 2)
+        gc.collect(0)
+        assert [each.message_id for each in tree.oldest()] == [2]
+        tree = make("fsshelter")[0]
+    del kept
+
+
+def test_an_acker_that_raises_leaves_the_input_acknowledged():
+    def refuse(message):
+        raise OSError("full")
+
+    tree = TupleTree(refuse)
+    with pytest.raises(OSError, match="full"):
+        tree.ok("7:5")
+    with pytest.raises(TupleStateError, match="acknowledged already"):
+        tree.ok("7:5")
+
+
+class HandlerError(Exception):
+    """Raised by the handler of a signal."""
+
+
+def interrupt_at(number, call, *arguments):
+    """Make a call in which a handler raises before the bytecode of this number; return whether it did."""
+    left = [number]
+
+    def trace(frame, event, _):
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left[0] -= 1
+            if left[0] < 0:
+                raise HandlerError
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call(*arguments)
+    except HandlerError:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@COMPILED_ONLY
+def test_an_interrupted_acknowledgement_was_sent_or_can_be_made_again():
+    for number in itertools.count():
+        tree, sent = make()
+        mk_ids = tree.anchor(["7:5"])
+        mk_ids()
+        was_interrupted = interrupt_at(number, tree.ok, "7:5")
+        if sent:
+            with pytest.raises(TupleStateError):
+                tree.ok("7:5")
+        else:
+            tree.ok("7:5")
+        assert (sent, len(tree)) == ([Message(Kind.OK, 7, 5 ^ 100)], 0)
+        if not was_interrupted:
+            break
+    assert number > 3
+
+
+@COMPILED_ONLY
+def test_an_interrupted_close_has_sent_or_can_be_made_again():
+    for number in itertools.count():
+        tree, sent = make()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            mk_ids = tree.track(3, 42)
+            mk_ids()
+            was_interrupted = interrupt_at(number, lambda mk_ids=mk_ids: mk_ids.close())
+            mk_ids.close()
+        assert sent == [Message(Kind.TRACK, 100, 200, 3, 42)]
+        if not was_interrupted:
+            break
+    assert number > 3
+
+
+# --- what only compiled code has --------------------------------------------------------------------------------------
+
+
+@COMPILED_ONLY
+def test_without_memory_an_acknowledgement_is_not_made(scarce_memory):
+    tree, sent = make()
+    _core.fail_allocations_after(0)
+    with pytest.raises(MemoryError, match="no memory for the inputs"):
+        tree.ok("7:5")
+    _core.fail_allocations_after(-1)
+    tree.ok("7:5")
+    assert sent == [Message(Kind.OK, 7, 5)]
+
+
+@COMPILED_ONLY
+def test_objects_made_by_hand_raise():
+    errors = (AttributeError, IndexError, TypeError)
+    bare = NATIVE.__new__(NATIVE)
+    for call in (
+        lambda: bare.track(0, 1),
+        lambda: bare.ok("7:5"),
+        lambda: bare.reset_timeout(["7:5"]),
+        bare.anchor(["7:6"]),
+        lambda: _core.TreeBase(None, False, None, None),
+        lambda: _core.TreeBase([print], False, None, None),
+        acker.Tracking(),
+        acker.Anchoring(),
+        acker.Anchoring().__exit__,
+        lambda: acker.Anchoring().__exit__(None, None, None),
+        lambda: type("Own", (acker.Tracking,), {}),
+    ):
+        with pytest.raises(errors):
+            call()
+    assert bare.oldest() is not None
+    acker.Tracking().close()
+    acker.Tracking().__exit__(None, None, None)
+    with acker.Tracking(), acker.Tracking():
+        pass

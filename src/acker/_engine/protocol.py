@@ -60,6 +60,16 @@ class Kind(IntEnum):
     ACK = 2
 
 
+class Message(NamedTuple):
+    """One message to an acker, in the order of the parameters of `Acker.ingest`."""
+
+    kind: Kind
+    root_id: int
+    value: int
+    task_id: int = 0
+    message_id: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """Counts since creation (the first eleven) and now (the last two).

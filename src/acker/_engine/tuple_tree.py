@@ -40,55 +40,23 @@ array([42])
 
 from __future__ import annotations
 
-import time
-import warnings
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Final, NamedTuple, Self, SupportsIndex
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn, SupportsIndex
 
-from acker._engine.ids import IdGenerator
-from acker._engine.protocol import (
-    INT32_MAX,
-    INT64_MAX,
-    INT64_MIN,
-    PROTOCOLS,
-    Kind,
-    PendingTree,
-    acker_of,
-    check_integer,
-    encode_tuple_id,
-    parse_tuple_id,
-)
-from acker.errors import ArgumentTypeError, ArgumentValueError, TupleStateError
+from acker._engine.implementation import core
+from acker._engine.misuse import copy_error
+from acker._engine.protocol import INT64_MAX, PROTOCOLS, Kind, Message, PendingTree, check_integer
+from acker.errors import ArgumentTypeError, ArgumentValueError
 
-# How many acknowledged inputs are remembered, to detect a second acknowledgement.
-_ACKNOWLEDGED_KEPT: Final = 4096
-# The number of unacknowledged inputs from which on their age is checked, and the age that is worth a warning.
-_MANY_INPUTS: Final = 1024
-_LONG_MS: Final = 600_000
+Tracking = core.Tracking
+Anchoring = core.Anchoring
 
-# A tuple as an encoded id names it: root id, tuple id.
-_Id = tuple[int, int]
-# Makes a message of a tuple of all its fields; the constructor of a NamedTuple takes twice as long.
-_new = tuple.__new__
-_weak = weakref.ref
-_TRACK: Final = Kind.TRACK
+# An enum's attributes take longer to find than a module's.
 _OK: Final = Kind.OK
+_FAIL: Final = Kind.FAIL
 
 
-class Message(NamedTuple):
-    """One message to an acker, in the order of the parameters of `Acker.ingest`."""
-
-    kind: Kind
-    root_id: int
-    value: int
-    task_id: int = 0
-    message_id: int = 0
-
-
-class TupleTree:
+class TupleTree(core.TreeBase):
     """Makes tuple ids and the messages about them, for one spout task or one bolt task.
 
     Parameters
@@ -128,23 +96,10 @@ class TupleTree:
         if protocol not in PROTOCOLS:
             names = ", ".join(map(repr, PROTOCOLS))
             raise ArgumentValueError(f"protocol: expected one of {names}, got {protocol!r}")
-        self._ackers = (ackers,) if callable(ackers) else tuple(ackers)
-        if not self._ackers or not all(map(callable, self._ackers)):
+        targets = (ackers,) if callable(ackers) else tuple(ackers)
+        if not targets or not all(map(callable, targets)):
             raise ArgumentTypeError("ackers: expected a callable or a sequence of at least one callable")
-        self._one_by_one = protocol == "fsshelter"
-        # With one acker nothing is chosen. Root ids were checked when they were parsed or drawn.
-        self._deliver = self._ackers[0] if len(self._ackers) == 1 else self._choose_and_send
-        self._draws = next_id is None  # so that every id is known to be an int64
-        self._next_id = IdGenerator().next if next_id is None else next_id
-        self._now_ms = _monotonic_ms if now_ms is None else now_ms
-        # An input, from anchor to ack -> xor of the tuple ids emitted under it, for its OK to carry; and since when.
-        self._emitted: dict[_Id, int] = {}
-        self._since_ms: dict[_Id, int] = {}
-        # By root id, the trees that the spout has not closed yet. Weak, so that a tree that is lost can warn of it.
-        self._trackings: dict[int, weakref.ref[Tracking]] = {}
-        self._acknowledged: set[_Id] = set()
-        self._order: deque[_Id] = deque()  # of the acknowledged, the first one first
-        self._look_at = _MANY_INPUTS
+        super().__init__(targets, protocol == "fsshelter", next_id, now_ms)
 
     def track(self, task_id: SupportsIndex, message_id: SupportsIndex | None) -> Tracking:
         """Begin a tree, on the spout's side.
@@ -163,11 +118,7 @@ class TupleTree:
             the last delivery, best by using it as a context manager: with the storm protocols the TRACK, which carries
             the xor of the first tuple ids, leaves then.
         """
-        if type(task_id) is not int or not 0 <= task_id <= INT32_MAX:
-            task_id = check_integer("task_id", task_id, 0, INT32_MAX)
-        if message_id is not None and (type(message_id) is not int or not INT64_MIN <= message_id <= INT64_MAX):
-            message_id = check_integer("message_id", message_id, INT64_MIN, INT64_MAX)
-        return Tracking(self, task_id, message_id)
+        return self._track(task_id, message_id)
 
     def anchor(self, tuple_ids: Sequence[str]) -> Anchoring:
         """Prepare to emit tuples that belong to the trees of the input, on the bolt's side.
@@ -185,7 +136,7 @@ class TupleTree:
             manager it acknowledges the input at the end: OK, or FAIL if the block raises. Without ``with``, call the
             functions that `mk_ack` returns.
         """
-        return Anchoring(self, tuple_ids)
+        return self._anchor(tuple_ids)
 
     def mk_ack(self, kind: Kind = Kind.OK) -> Callable[[str], None]:
         """Return the function that acknowledges an input tuple by one of its encoded ids.
@@ -216,33 +167,11 @@ class TupleTree:
         TupleStateError
             It was acknowledged already; nothing is sent.
         """
-        self._acknowledge(Kind.OK, tuple_id)
+        self._acknowledge(_OK, tuple_id)
 
     def fail(self, tuple_id: str) -> None:
         """Fail an input tuple that cannot be processed, by one of its encoded ids; otherwise as `ok`."""
-        self._acknowledge(Kind.FAIL, tuple_id)
-
-    def _acknowledge(self, kind: Kind, tuple_id: str) -> None:
-        parsed = _parse_id(tuple_id)
-        if parsed is None:
-            return
-        acknowledged, order = self._acknowledged, self._order
-        if parsed in acknowledged:
-            raise TupleStateError(
-                f"the input {tuple_id!r} was acknowledged already: each one is acked or failed once, since a second OK"
-                " takes the first one back"
-            )
-        root, value = parsed
-        if self._emitted:
-            emitted = self._emitted.pop(parsed, 0)
-            self._since_ms.pop(parsed, None)
-            if kind is _OK:
-                value ^= emitted
-        acknowledged.add(parsed)
-        order.append(parsed)
-        if len(order) > _ACKNOWLEDGED_KEPT:
-            acknowledged.discard(order.popleft())
-        self._deliver(_new(Message, (kind, root, value, 0, 0)))
+        self._acknowledge(_FAIL, tuple_id)
 
     def reset_timeout(self, tuple_ids: Sequence[str]) -> None:
         """Ask for more time for the trees of an input tuple: RESET_TIMEOUT, once for each.
@@ -252,8 +181,7 @@ class TupleTree:
         ArgumentTypeError, ArgumentValueError
             One of them is no encoded id; nothing is sent.
         """
-        for root in dict.fromkeys(root for root, _ in _parse_ids(tuple_ids)):
-            self._deliver(Message(Kind.RESET_TIMEOUT, root, 0))
+        self._reset_timeout(tuple_ids)
 
     def oldest(self, n: SupportsIndex = 10) -> list[PendingTree]:
         """Return the `n` oldest trees and inputs that wait on this side, for a log line when something hangs.
@@ -288,237 +216,8 @@ class TupleTree:
         >>> [(each.state, each.root_id, each.age_ms) for each in tree.oldest()]
         [('anchored', 7, 3000)]
         """
-        most, now = check_integer("n", n, 0, INT64_MAX), self._now_ms()
-        return sorted(self._pending(now), key=lambda tree: (-tree.age_ms, tree.root_id))[:most]
+        most = check_integer("n", n, 0, INT64_MAX)
+        return sorted(self._waiting(), key=lambda tree: (-tree.age_ms, tree.root_id))[:most]
 
-    def _pending(self, now_ms: int) -> Iterable[PendingTree]:
-        for root, reference in list(self._trackings.items()):
-            tracking = reference()
-            if tracking is not None:
-                age_ms = max(0, now_ms - tracking._since_ms)
-                spout = (tracking._message_id, age_ms, "tracking", root, tracking._task_id)
-                yield PendingTree(*spout, ack_val=tracking._emitted, rotations_left=None)
-        for (root, tuple_id), emitted in self._emitted.items():
-            age_ms = max(0, now_ms - self._since_ms[root, tuple_id])
-            yield PendingTree(None, age_ms, "anchored", root, None, tuple_id ^ emitted, None)
-
-    def _begin(self, inputs: Iterable[_Id]) -> None:
-        """Remember inputs that tuples will be anchored to."""
-        now = self._now_ms()
-        for each in inputs:
-            self._emitted.setdefault(each, 0)
-            self._since_ms.setdefault(each, now)
-        if len(self._emitted) >= self._look_at:
-            self._look_at = 2 * len(self._emitted)
-            age_ms = now - min(self._since_ms.values())
-            if age_ms >= _LONG_MS:
-                self._look_at = INT64_MAX
-                warnings.warn(
-                    f"{len(self._emitted):,} inputs were anchored to and never acknowledged, the oldest for"
-                    f" {age_ms / 1000:,.0f} s: acknowledge each by ok or fail, or use anchor as a context manager",
-                    RuntimeWarning,
-                    stacklevel=4,
-                )
-
-    def __len__(self) -> int:
-        """Return the number of anchored ids of inputs that are not acknowledged yet."""
-        return len(self._emitted)
-
-    def _send(self, message: Message) -> None:
-        """Send a message whose root id may come from a caller's `next_id`, which is checked here."""
-        if len(self._ackers) == 1 and (self._draws or _is_int64(message.root_id)):
-            self._deliver(message)
-        else:
-            self._choose_and_send(message)
-
-    def _choose_and_send(self, message: Message) -> None:
-        self._ackers[acker_of(message.root_id, len(self._ackers))](message)
-
-
-def _monotonic_ms(clock_ns: Callable[[], int] = time.monotonic_ns) -> int:
-    return clock_ns() // 1_000_000
-
-
-def _is_int64(number: object) -> bool:
-    """Return whether this is surely an int64; False is no answer."""
-    return type(number) is int and INT64_MIN <= number <= INT64_MAX
-
-
-def _parse_id(tuple_id: object, place: int | None = None) -> _Id | None:
-    """Return root id and tuple id of an encoded id, None for an unanchored one; refuse what no `TupleTree` makes."""
-    if not isinstance(tuple_id, str):
-        name = "tuple_id" if place is None else f"tuple_ids[{place}]"
-        hint = ": call it once for each of the ids that a tuple carries" if isinstance(tuple_id, (list, tuple)) else ""
-        raise ArgumentTypeError(f"{name}: expected one encoded id, a str, got {type(tuple_id).__name__}{hint}")
-    parsed = parse_tuple_id(tuple_id)
-    if parsed is None and parse_tuple_id("0:" + tuple_id) is None:
-        name = "tuple_id" if place is None else f"tuple_ids[{place}]"
-        raise ArgumentValueError(
-            f"{name}: expected an encoded id as mk_ids() returns it, 'root_id:tuple_id' in decimal or 'tuple_id' alone"
-            f" where nothing is tracked, got {tuple_id!r}"
-        )
-    return parsed
-
-
-def _settled_error(each: _Id) -> TupleStateError:
-    return TupleStateError(
-        f"the input {encode_tuple_id(*each)!r} was acknowledged; nothing can be anchored to it any more"
-    )
-
-
-def _parse_ids(tuple_ids: object) -> list[_Id]:
-    """Return root ids and tuple ids of encoded ids, without the unanchored ones."""
-    if isinstance(tuple_ids, (str, bytes)) or not isinstance(tuple_ids, Iterable):
-        raise ArgumentTypeError(f"tuple_ids: expected a sequence of encoded ids, got {type(tuple_ids).__name__}")
-    parsed = [_parse_id(tuple_id, place) for place, tuple_id in enumerate(tuple_ids)]
-    return [each for each in parsed if each is not None]
-
-
-class Tracking:
-    """One tree that a spout begins; see `TupleTree.track`. Calling it returns the ids of one delivery.
-
-    If the ``with`` block raises, the tree is failed: some deliveries may have been sent, and the spout must know.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "_closed",
-        "_deliveries",
-        "_emitted",
-        "_message_id",
-        "_root_id",
-        "_since_ms",
-        "_task_id",
-        "_tree",
-    )
-
-    def __init__(self, tree: TupleTree, task_id: int, message_id: int | None) -> None:
-        self._tree = tree
-        self._task_id = task_id
-        self._message_id = message_id
-        self._root_id = root = tree._next_id()
-        self._emitted = 0
-        self._deliveries = 0
-        if message_id is None:
-            self._closed = True
-            return
-        self._closed = False
-        self._since_ms = tree._now_ms()
-        tree._trackings[root] = _weak(self)
-        if tree._one_by_one:
-            tree._send(Message(Kind.TRACK, root, 0, task_id, message_id))
-
-    def __call__(self) -> list[str]:
-        """Return the encoded ids of one more delivery."""
-        tree = self._tree
-        tuple_id = tree._next_id()
-        if self._message_id is None:
-            return [str(tuple_id)]
-        if self._closed:
-            raise TupleStateError("the tree was closed; its TRACK was sent and can take no further tuple id")
-        self._emitted ^= tuple_id
-        self._deliveries += 1
-        if tree._one_by_one:
-            tree._send(Message(Kind.ANCHOR, self._root_id, tuple_id))
-        if tree._draws:
-            return [f"{self._root_id}:{tuple_id}"]
-        return [encode_tuple_id(self._root_id, tuple_id)]
-
-    def close(self) -> None:
-        """Send the last message of the spout, after the last delivery. A second call does nothing."""
-        if self._closed or self._message_id is None:
-            return
-        self._closed = True
-        tree, root = self._tree, self._root_id
-        tree._trackings.pop(root, None)
-        if not tree._one_by_one:
-            track = _new(Message, (_TRACK, root, self._emitted, self._task_id, self._message_id))
-            if tree._draws:
-                tree._deliver(track)
-            else:
-                tree._send(track)
-        elif self._deliveries == 0:
-            # No bolt reads the stream. A TRACK alone never finishes a tree here, and OK does if the ack val is 0.
-            tree._send(Message(Kind.OK, root, 0))
-
-    def _fail(self) -> None:
-        if self._closed:
-            return
-        # One more edge that is never acked: without it the ack val may be 0, and ACKED wins over FAILED.
-        self()
-        self.close()
-        self._tree._send(Message(Kind.FAIL, self._root_id, 0))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._fail()
-
-    def __del__(self) -> None:
-        # The constructor may have raised before there was anything to close.
-        if getattr(self, "_closed", True):
-            return
-        self._tree._trackings.pop(self._root_id, None)
-        if not self._tree._one_by_one:
-            warnings.warn(
-                f"a tree of message id {self._message_id} was never closed: no TRACK was sent, its spout hears nothing",
-                ResourceWarning,
-                source=self,
-                stacklevel=2,
-            )
-
-
-class Anchoring:
-    """The trees that a bolt's outputs belong to; see `TupleTree.anchor`. Calling it returns the ids of one delivery."""
-
-    __slots__ = ("_anchors", "_inputs", "_tree")
-
-    def __init__(self, tree: TupleTree, tuple_ids: Sequence[str]) -> None:
-        self._tree = tree
-        self._inputs = _parse_ids(tuple_ids)
-        acknowledged = tree._acknowledged
-        # Root id -> the input whose OK carries the emitted ids. One is enough if several inputs share a root: the acker
-        # sees the xor of all.
-        self._anchors: dict[int, _Id] = {}
-        for each in self._inputs:
-            if each in acknowledged:
-                raise _settled_error(each)
-            self._anchors.setdefault(each[0], each)
-        tree._begin(self._inputs)
-
-    def __call__(self) -> list[str]:
-        """Return the encoded ids of one more delivery."""
-        tree = self._tree
-        tuple_id = tree._next_id()
-        emitted, anchors = tree._emitted, self._anchors
-        for anchor in anchors.values():
-            if anchor not in emitted:
-                raise _settled_error(anchor)
-        if not anchors:
-            return [str(tuple_id)]
-        for root, anchor in anchors.items():
-            if tree._one_by_one:
-                tree._send(Message(Kind.ANCHOR, root, tuple_id))
-            else:
-                emitted[anchor] ^= tuple_id
-        if tree._draws:
-            return [f"{root}:{tuple_id}" for root in anchors]
-        return [encode_tuple_id(root, tuple_id) for root in anchors]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        tree = self._tree
-        acknowledge = tree.mk_ack(Kind.OK if kind is None else Kind.FAIL)
-        for each in self._inputs:
-            if each in tree._emitted:  # Else it was acknowledged inside the block.
-                acknowledge(encode_tuple_id(*each))
+    def __reduce__(self) -> NoReturn:
+        raise copy_error("TupleTree")

@@ -8,12 +8,16 @@ need the compiled module.
 from acker._engine.plain.combine import CombineTable, shards_of, xxh64
 from acker._engine.plain.open_trees import OpenTreesTable, open_trees_bytes
 from acker._engine.plain.sharded import ShardedAcker
+from acker._engine.plain.tuple_tree import Anchoring, Tracking, TreeBase
 
 __all__ = [
     "SLICE_ROWS",
+    "Anchoring",
     "CombineTable",
     "OpenTreesTable",
     "ShardedAcker",
+    "Tracking",
+    "TreeBase",
     "compiled_with",
     "kernels",
     "open_trees_bytes",
