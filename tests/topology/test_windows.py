@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acker.topology import KeyValueState, StatefulBolt, Stream, TopologyError, Window, WindowedBolt
+from acker.topology.state import StateChanges
 from acker.topology.tuples import TupleSource
 from acker.topology.watermarks import ended_by
-from acker.topology.windows import WindowContent
+from acker.topology.windows import WindowContents
 
 SIZES = st.integers(1, 7)
 SOURCE = TupleSource("numbers", "default", 1, ["number", "at", "key"])
@@ -87,29 +88,62 @@ class Runner:
         assert Windowed._definition_error() is None
         self.kind = Windowed
         self.state = KeyValueState()
+        self.written = {}
+        # Two workers that have the state as it was when they had the bolt last, with what was changed since; a third
+        # one, the first in turn, reads all of it.
+        self.others = [(KeyValueState(), {}) for _ in range(2)]
+        self.turn = 0
         self.watermark = LatestTime(Windowed)
         self.restart()
 
     def restart(self):
-        """Make another instance, with a state that has only what the changes say."""
-        kept = dict(self.state.take_changes().values)
-        before = getattr(self, "written", {})
-        before.update(kept)
-        for key in list(before):
-            if key not in self.state:
-                del before[key]
-        self.written = before
-        assert self.written == self.state
-        self.state = KeyValueState(self.written)
+        """Make another instance, in another worker, with a state that has only what the changes say."""
+        self.note_changes()
+        self.turn = (self.turn + 1) % 4
+        if self.turn < 2:
+            self.state, missed = self.others[self.turn]
+            # A file has keys that were written again as they are.
+            missed.update(list(self.written.items())[:: self.turn + 2])
+            present = {key: value for key, value in missed.items() if key in self.written}
+            self.state.follow(StateChanges(present, missed.keys() - present.keys()))
+            missed.clear()
+        elif self.turn == 2:
+            self.state = KeyValueState(self.written)
+        assert self.state == self.written
         self.bolt = self.kind()
         self.bolt._bind(self.collector, CONTEXT, {})
         self.bolt._watermark = self.watermark
         self.bolt._bind_state(self.state)
+        assert described(self.bolt._contents) == described(
+            WindowContents.of(self.kind.window, KeyValueState(self.written), self.bolt._ended_ms)
+        )
+
+    def note_changes(self):
+        """Take note of what changed, as files do."""
+        values, removed = self.state.take_changes()
+        assert self.state.view is not None or not self.written
+        self.written.update(values)
+        for key in removed:
+            self.written.pop(key, None)
+        assert self.written == self.state
+        for state, missed in self.others:
+            if state is not self.state:
+                missed.update({**dict.fromkeys(removed), **values})
 
     def take(self):
         """Return (key, numbers, new, expired) of the windows since the last call."""
         taken, self.seen[:] = list(self.seen), []
         return [(each.key, numbers(each.tuples), numbers(each.new), numbers(each.expired)) for each in taken]
+
+
+def described(contents):
+    """Return what the contents of windows are, and whether they are looked at when the next one ends."""
+    looked_at = {(content.key, end) for end, _, content in contents._ends}
+    return {
+        key: (sorted(content._entries[content._passed :]), content._seen, content._end, content.next_end)
+        for key, content in contents._contents.items()
+        if content and (content.next_end is None or (key, content.next_end) in looked_at)
+    }
 
 
 # By count.
@@ -323,12 +357,14 @@ def test_windows_that_end_at_once_are_not_searched_one_by_one():
             return not self < other
 
     runner = Runner(Window.tumbling(secs=1), "at")
-    content = WindowContent(runner.kind.window, runner.state, None)
+    contents = WindowContents.of(runner.kind.window, runner.state, None)
+    content = contents.get(None, None)
     count = 1000
     for number in range(count):
-        content.add(tup_of(number), Time(number * 1000))
+        contents.add(content, tup_of(number), Time(number * 1000))
     Time.compared = 0
-    assert [numbers(each.tuples) for each in content.due_windows(2 * count * 1000)] == [[each] for each in range(count)]
+    ended = contents.due_windows(2 * count * 1000)
+    assert [numbers(each.tuples) for each in ended] == [[each] for each in range(count)]
     assert not runner.state
     assert Time.compared < 10 * count * math.log2(count)
 
@@ -375,3 +411,63 @@ def test_windows_are_values():
     assert Window.sliding(secs=60, every_secs=0.5) == Window("time", 60_000, 500)
     assert issubclass(WindowedBolt, StatefulBolt)
     assert Stream(["a"]) != Window.tumbling(count=1)
+
+
+# Many keys.
+
+
+class Counted(dict):
+    """A dict of contents that counts how often one is asked for."""
+
+    asked = 0
+
+    def get(self, key, default=None):
+        self.asked += 1
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize("timestamp_field", [None, "at"])
+def test_a_tick_and_a_watermark_look_only_at_windows_that_have_ended(timestamp_field):
+    runner = Runner(Window.tumbling(secs=10), timestamp_field, by_key=True)
+    for number in range(1_000):
+        runner.collector.now_ms = 5_000 if number < 3 else 3_600_000
+        runner.bolt.process(tup_of(number, 5 if number < 3 else 3_600, key=number))
+    counted = runner.bolt._contents._contents = Counted(runner.bolt._contents._contents)
+    for secs in range(3_600, 3_609):
+        runner.collector.now_ms = secs * 1_000
+        runner.bolt.process(tup_of(0, secs, key="other"))
+        runner.bolt.process_tick(None)
+        runner.bolt._end_windows()
+    assert len(runner.seen) == 3
+    assert counted.asked <= 2 * 3 + 9  # each of the three also had an empty window after the first one
+
+
+@pytest.mark.parametrize("keys", [10, 1_000])
+def test_a_worker_that_has_the_windows_reads_none_of_them_again(keys, monkeypatch):
+    """Neither at the next micro-batch nor when it takes over what another worker has added."""
+    runner = Runner(Window.tumbling(secs=10), "at", by_key=True)
+    for number in range(5 * keys):
+        runner.bolt.process(tup_of(number, 1, key=number % keys))
+    runner.note_changes()
+    peeked = []
+    peek = KeyValueState.peek
+    monkeypatch.setattr(KeyValueState, "peek", lambda state, key, *rest: peeked.append(key) or peek(state, key, *rest))
+    added = ("window", 3, 5), (5, 1_000, (7, 1, 3), ("numbers", "default", 1, ("number", "at", "key")))
+    runner.state.follow(StateChanges(dict([added]), set()))
+    runner.bolt._bind_state(runner.state)
+    assert [key for key in peeked if len(key) == 3] == [("window", 3, -1), added[0]]
+    runner.bolt.process(tup_of(0, 11, key="other"))
+    runner.bolt._end_windows()
+    assert [len(window) for window in runner.seen if window.key == 3] == [6] and len(runner.seen) == keys
+
+
+def test_a_bolt_that_changes_its_windows_in_the_state_has_them_as_the_state_has_them():
+    runner = Runner(Window.tumbling(count=3))
+    runner.bolt.process(tup_of(0))
+    runner.bolt.process(tup_of(1))
+    runner.note_changes()
+    runner.state.pop(("window", None, 0))
+    assert runner.state.take_changes().removed and runner.state.view is None
+    runner.bolt._bind_state(runner.state)
+    runner.state.take_changes()
+    assert runner.state.view is not None and [entry[0] for entry in runner.state.view._contents[None]._entries] == [1]

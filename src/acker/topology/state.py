@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from acker._flow import RecordingDict
 
-__all__ = ["KeyValueState", "StateChanges"]
+__all__ = ["KeyValueState", "StateChanges", "StateView"]
 
 _ABSENT: Final = object()
 
@@ -27,6 +27,16 @@ class StateChanges(NamedTuple):
     removed: set[Any]
 
 
+class StateView(Protocol):
+    """What a bolt has made from its whole state, and keeps in step with it."""
+
+    def follow(self, changes: StateChanges) -> None:
+        """Take over what another worker has changed; the state has it already."""
+
+    def agrees_with(self, changes: StateChanges) -> bool:
+        """Return whether this says the same as the state about the keys that have changed."""
+
+
 class KeyValueState(RecordingDict):
     """The state of one task of a bolt: a dict whose changes a runtime can write. Storm's KeyValueState.
 
@@ -41,10 +51,16 @@ class KeyValueState(RecordingDict):
         The content at first, which counts as unchanged.
     records : bool
         Whether changes are recorded.
+
+    Attributes
+    ----------
+    view : StateView or None
+        For bolts that would otherwise read the whole state whenever they get it. It stays as long as it agrees.
     """
 
     def __init__(self, values: Mapping[Any, Any] | None = None, *, records: bool = True) -> None:
         super().__init__(() if values is None else values)
+        self.view: StateView | None = None
         self.changed = set() if records else None
 
     # Storm's names.
@@ -82,7 +98,18 @@ class KeyValueState(RecordingDict):
         taken = self.changes()
         if self.changed is not None:
             self.changed.clear()
+        # A bolt may have changed what its base class keeps here.
+        if self.view is not None and not self.view.agrees_with(taken):
+            self.view = None
         return taken
+
+    def follow(self, changes: StateChanges) -> None:
+        """Take over what another worker has changed; it counts as unchanged."""
+        dict.update(self, changes.values)
+        for key in changes.removed:
+            dict.pop(self, key, None)
+        if self.view is not None:
+            self.view.follow(changes)
 
     def snapshot(self) -> dict[Any, Any]:
         """Return a plain dict of all keys and values. The values themselves are not copied."""
@@ -92,6 +119,7 @@ class KeyValueState(RecordingDict):
         """Replace the whole content, which then counts as unchanged."""
         dict.clear(self)
         dict.update(self, values)
+        self.view = None
         if self.changed is not None:
             self.changed.clear()
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import heapq
 import math
 import operator
 import reprlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Protocol
 
 from acker.errors import ArgumentTypeError, ArgumentValueError, TopologyError
@@ -15,7 +14,7 @@ from acker.topology.methods import refuse_unrun
 from acker.topology.state import KeyValueState
 from acker.topology.stateful import StatefulBolt
 from acker.topology.tuples import Tuple
-from acker.topology.windows import TupleWindow, Window, WindowContent
+from acker.topology.windows import TupleWindow, Window, WindowContent, WindowContents
 
 __all__ = ["WindowedBolt"]
 
@@ -73,7 +72,7 @@ class WindowedBolt(StatefulBolt):
     lag_secs: ClassVar[float] = 0
     idle_secs: ClassVar[float] = 60
 
-    _contents: dict[Hashable, WindowContent]
+    _contents: WindowContents
     # With event time: bound by the runtime before the state; and the time up to which all windows were processed.
     _watermark: Watermark
     _ended_ms: int | None = None
@@ -124,29 +123,23 @@ class WindowedBolt(StatefulBolt):
         """Put a tuple into its window, and process the windows that it ends. Do not override it; see `group_key`."""
         key = self.group_key(tup)
         try:
-            content = self._contents.get(key)
+            content = self._contents.get(key, self._ended_ms)
         except TypeError:
             raise TopologyError(
                 f"{self.component_name}: group_key returned {reprlib.repr(key)}; expected something hashable such as a "
                 "str or a tuple"
             ) from None
-        if content is None:
-            content = WindowContent(self.window, self.state, key, self._ended_ms)
         if self.window.kind == "count":
             self._process_by_count(tup, content)
         elif self.timestamp_field is None:
             time_ms = content.time_from(self._collector.wall_ms())
             if self.window.last_end(time_ms) is not None:
-                self._add(tup, content, time_ms)
+                self._contents.add(content, tup, time_ms)
         else:
             self._process_by_event_time(tup, content)
 
-    def _add(self, tup: Tuple, content: WindowContent, time_ms: int) -> None:
-        self._contents[content.key] = content
-        content.add(tup, time_ms)
-
     def _process_by_count(self, tup: Tuple, content: WindowContent) -> None:
-        self._add(tup, content, 0)
+        self._contents.add(content, tup, 0)
         if content.is_full():
             try:
                 self._process_one(content.full_window())
@@ -170,7 +163,7 @@ class WindowedBolt(StatefulBolt):
             if returned is not None:
                 refuse_unrun(self.component_name, "process_late", returned)
         else:
-            self._add(tup, content, time_ms)
+            self._contents.add(content, tup, time_ms)
 
     def _tell_late(self, tup: Tuple, last_end: int) -> None:
         field = self.timestamp_field
@@ -223,19 +216,8 @@ class WindowedBolt(StatefulBolt):
 
     def _process_due(self, now_ms: int) -> None:
         """Process the windows that have ended, of all keys in the order of their ends, as bolts behind expect."""
-        contents = list(self._contents.values())
-        due = [(end, place) for place, each in enumerate(contents) if (end := each.due_end(now_ms)) is not None]
-        heapq.heapify(due)
-        while due:
-            end, place = heapq.heappop(due)
-            content = contents[place]
-            for window in content.due_windows(end):
-                self._process_one(window)
-            following = content.due_end(now_ms)
-            if following is not None:
-                heapq.heappush(due, (following, place))
-            elif not content:
-                del self._contents[content.key]
+        for window in self._contents.due_windows(now_ms):
+            self._process_one(window)
 
     def _process_one(self, window: TupleWindow) -> None:
         returned: object = self.process_window(window)
@@ -252,4 +234,4 @@ class WindowedBolt(StatefulBolt):
     def _bind_state(self, state: KeyValueState) -> None:
         super()._bind_state(state)
         self._ended_ms = state.peek(_ENDED, None)
-        self._contents = WindowContent.load_all(self.window, state, self._ended_ms)
+        self._contents = WindowContents.of(self.window, state, self._ended_ms)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import bisect
 import functools
+import heapq
 import math
 import operator
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, Self
 
 from acker.errors import TopologyError
-from acker.topology.state import KeyValueState
+from acker.topology.state import KeyValueState, StateChanges
 from acker.topology.tuples import Tuple, TupleSource
 
-__all__ = ["TupleWindow", "Window", "WindowContent", "WindowEntry"]
+__all__ = ["TupleWindow", "Window", "WindowContent", "WindowContents"]
 
 _MS: Final = 1000
 
@@ -105,17 +106,13 @@ class Window:
         return end if end > time_ms else None
 
 
-class WindowEntry(NamedTuple):
-    """One tuple in a window, as the state keeps it. `number` counts the tuples of one key."""
+# One tuple in a window, as the state keeps it: its number among the tuples of its key, its time in milliseconds, its
+# values and its source.
+WindowEntry = tuple[int, int, tuple[Any, ...], tuple[str, str, int, tuple[str, ...]]]
 
-    number: int
-    time_ms: int
-    values: tuple[Any, ...]
-    source: tuple[str, str, int, tuple[str, ...]]
-
-
-_number_of: Final = operator.attrgetter("number")
-_time_of: Final = operator.attrgetter("time_ms")
+_number_of: Final = operator.itemgetter(0)
+_time_of: Final = operator.itemgetter(1)
+_number_and_time_of: Final = operator.itemgetter(0, 1)
 
 
 @functools.lru_cache(1024)
@@ -125,8 +122,9 @@ def _source_of(component: str, stream: str, task: int, fields: tuple[str, ...]) 
 
 def _tuple_of(entry: WindowEntry) -> Tuple:
     """Return the tuple of an entry; it has no ids, since it was acked."""
-    source = _source_of(*entry.source)
-    return source.tuple_type(source.make_values(entry.values), source)
+    _, _, values, names = entry
+    source = _source_of(*names)
+    return source.tuple_type(source.make_values(values), source)
 
 
 class TupleWindow:
@@ -193,42 +191,69 @@ class WindowContent:
         All windows that end then or earlier were processed, by any key.
     next_end : int or None
         When the next window by time ends, in milliseconds; None while there are no tuples.
+    watched_end : int or None
+        The last `next_end` that its owner has taken note of.
+
+    Parameters
+    ----------
+    touched : set
+        Where it notes the keys of the state that it sets or removes.
     """
 
-    def __init__(self, window: Window, state: KeyValueState, key: Hashable, ended_ms: int | None = None) -> None:
+    def __init__(
+        self, window: Window, state: KeyValueState, touched: set[Any], key: Hashable, ended_ms: int | None
+    ) -> None:
         self.key = key
         self.ended_ms = ended_ms
         self.next_end: int | None = None
+        self.watched_end: int | None = None
         self._window = window
         self._state = state
+        self._touched = touched
         # By number; by time, if they go by time, but what has come since they were sorted.
         self._entries: list[WindowEntry] = []
         self._is_sorted = True
+        # Whether they are by number, too.
+        self._is_numbered = True
         # How many of them, in front, are in no further window.
         self._passed = 0
+        self._earliest_ms: int | None = None
         self._seen = self._next_number = 0
         self._end: int | None = None
 
-    @classmethod
-    def load_all(cls, window: Window, state: KeyValueState, ended_ms: int | None) -> dict[Hashable, Self]:
-        """Return the contents that a state has, by their keys."""
-        contents: dict[Hashable, Self] = {}
-        ours = [each for each in state if isinstance(each, tuple) and len(each) == 3 and each[0] == _STATE_KEY]
-        for state_key in sorted(ours, key=lambda each: each[2]):
-            _, key, number = state_key
-            content = contents.get(key)
-            if content is None:
-                content = contents[key] = cls(window, state, key, ended_ms)
-            if number == _HEAD:
-                content._seen, content._end = state.peek(state_key)
-                content._next_number = content._seen
-            else:
-                content._entries.append(WindowEntry(*state.peek(state_key)))
-                content._next_number = number + 1
-        for content in contents.values():
-            content._is_sorted = window.kind == "count"
-            content._look_ahead()
-        return contents
+    def follow(self, numbers: Collection[int]) -> None:
+        """Take over from the state what it has for some numbers, and the head; then call `look_ahead`.
+
+        What other workers have added comes behind what is here, and what they have passed on says the head. If that is
+        not all, everything is put together again.
+        """
+        self._seen, end = self._state.peek((_STATE_KEY, self.key, _HEAD)) or (0, None)
+        if end is not None and end != self._end:
+            self._pass_until(end - self._window.length)
+        self._end = end
+        changed = {each: self._state.peek((_STATE_KEY, self.key, each)) for each in sorted(numbers) if each != _HEAD}
+        earlier = [number for number in changed if number < self._next_number]
+        known = self._times_of(earlier)
+        if all(known.get(number) == (changed[number] and changed[number][1]) for number in earlier):
+            added = [entry for number, entry in changed.items() if entry is not None and number >= self._next_number]
+        else:
+            entries = {entry[0]: entry for entry in self._entries[self._passed :]} | changed
+            added = [entry for _, entry in sorted(entries.items()) if entry is not None]
+            self._entries, self._passed, self._next_number, self._earliest_ms = [], 0, 0, None
+            self._is_sorted = self._is_numbered = True
+        for entry in added:
+            self._append(entry)
+        self._next_number = max(self._next_number, self._seen)
+
+    def _times_of(self, numbers: Collection[int]) -> dict[int, int]:
+        """Return the times of the entries with some numbers, of those that are here."""
+        if not numbers:
+            return {}
+        if not self._is_numbered:
+            return dict(map(_number_and_time_of, self._entries[self._passed :]))
+        places = map(self._place_of, numbers)
+        found = [self._entries[place] for place in places if self._passed <= place < len(self._entries)]
+        return dict(map(_number_and_time_of, found))
 
     def __len__(self) -> int:
         return len(self._entries) - self._passed
@@ -237,21 +262,18 @@ class WindowContent:
         """Add a tuple."""
         source = tup._source
         # The named tuple of the values has a class that no pickle finds.
-        entry = WindowEntry(
-            self._next_number, time_ms, tuple(tup.values), (source.component, source.stream, source.task, source.fields)
-        )
-        self._next_number += 1
-        self._is_sorted = self._is_sorted and (not self._entries or self._entries[-1].time_ms <= time_ms)
-        self._entries.append(entry)
-        self._state[_STATE_KEY, self.key, entry.number] = tuple(entry)
+        number = self._next_number
+        entry = number, time_ms, tuple(tup.values), (source.component, source.stream, source.task, source.fields)
+        self._append(entry)
+        self._set(number, entry)
         if self._window.kind == "time":
             end = self._end_for(time_ms)
             self.next_end = end if self.next_end is None else min(self.next_end, end)
 
     def remove_last(self) -> None:
         """Remove the tuple that was added last to a window by count."""
-        self._next_number = self._entries.pop().number
-        del self._state[_STATE_KEY, self.key, self._next_number]
+        self._next_number, *_ = self._entries.pop()
+        self._set(self._next_number, None)
 
     def is_ended(self, end: int) -> bool:
         """Return whether the window that ends then was processed."""
@@ -259,7 +281,7 @@ class WindowContent:
 
     def time_from(self, now_ms: int) -> int:
         """Return the time of a tuple that arrives now, if the clock was not turned back meanwhile: else a later one."""
-        return max(now_ms, self._end or now_ms, self._entries[-1].time_ms if self._entries else now_ms)
+        return max(now_ms, self._end or now_ms, _time_of(self._entries[-1]) if self._entries else now_ms)
 
     def is_full(self) -> bool:
         """Return whether the next window by count is complete."""
@@ -271,22 +293,8 @@ class WindowContent:
         seen, start = self._place_of(self._seen), self._place_of(self._next_number - self._window.length)
         return TupleWindow(self.key, entries[start:], entries[max(seen, start) :], entries[: min(seen, start)])
 
-    def due_end(self, now_ms: int) -> int | None:
-        """Return the end of the next window by time, if it has ended."""
-        return self.next_end if self.next_end is not None and self.next_end <= now_ms else None
-
-    def due_windows(self, now_ms: int) -> Iterator[TupleWindow]:
-        """Yield the windows by time that have ended and have tuples.
-
-        Each counts as processed when the next one is asked for.
-        """
-        while (end := self.due_end(now_ms)) is not None:
-            window = self._next_window(end)
-            if window:
-                yield window
-            self.pass_on()
-
-    def _next_window(self, end: int) -> TupleWindow:
+    def next_window(self, end: int) -> TupleWindow:
+        """Return the window by time that ends then."""
         start = end - self._window.length
         self._sort()
         now = sorted(self._entries[self._place_at(start) : self._place_at(end)], key=_number_of)
@@ -294,10 +302,10 @@ class WindowContent:
         if self._end is not None:
             # Entries from before the start of the last window have passed.
             last = self._entries[self._passed : self._place_at(self._end)]
-            before = sorted((each for each in last if each.number < self._seen), key=_number_of)
-        known = {each.number for each in before}
-        new = [each for each in now if each.number not in known]
-        expired = [each for each in before if each.time_ms < start]
+            before = sorted((each for each in last if each[0] < self._seen), key=_number_of)
+        known = set(map(_number_of, before))
+        new = [each for each in now if each[0] not in known]
+        expired = [each for each in before if each[1] < start]
         return TupleWindow(self.key, now, new, expired, (start, end))
 
     def pass_on(self) -> None:
@@ -307,20 +315,43 @@ class WindowContent:
             gone, self._entries = self._entries[:place], self._entries[place:]
         else:
             assert self.next_end is not None
-            self._sort()
-            place = self._place_at(self.next_end - self._window.length)
-            gone, self._passed = self._entries[self._passed : place], place
-            if 2 * place > len(self._entries):  # seldom, since many windows may end at once
-                del self._entries[:place]
-                self._passed = 0
-        for entry in gone:
-            del self._state[_STATE_KEY, self.key, entry.number]
+            gone = self._pass_until(self.next_end - self._window.length)
+        for number, *_ in gone:
+            self._set(number, None)
         self._seen, self._end = self._next_number, self.next_end
-        if self:
-            self._state[_STATE_KEY, self.key, _HEAD] = self._seen, self._end
+        self._set(_HEAD, (self._seen, self._end) if self else None)
+        self.look_ahead()
+
+    def _pass_until(self, start: int) -> list[WindowEntry]:
+        """Pass the entries before a time, and return them."""
+        self._sort()
+        place = self._place_at(start)
+        gone, self._passed = self._entries[self._passed : place], place
+        if 2 * place > len(self._entries):  # seldom, since many windows may end at once
+            del self._entries[:place]
+            self._passed = 0
+        self._earliest_ms = self._entries[self._passed][1] if self else None
+        return gone
+
+    def _set(self, number: int, value: Any) -> None:
+        """Set an entry or the head in the state; None: remove it."""
+        state_key = _STATE_KEY, self.key, number
+        if self._state.changed is not None:
+            self._touched.add(state_key)
+        if value is None:
+            self._state.delete(state_key)
         else:
-            self._state.delete((_STATE_KEY, self.key, _HEAD))
-        self._look_ahead()
+            self._state[state_key] = value
+
+    def _append(self, entry: WindowEntry) -> None:
+        number, time_ms, *_ = entry
+        if self._entries:
+            last_number, last_ms, *_ = self._entries[-1]
+            self._is_sorted = self._is_sorted and last_ms <= time_ms
+            self._is_numbered = self._is_numbered and last_number < number
+        self._entries.append(entry)
+        self._next_number = number + 1
+        self._earliest_ms = time_ms if self._earliest_ms is None else min(self._earliest_ms, time_ms)
 
     def _place_of(self, number: int) -> int:
         return bisect.bisect_left(self._entries, number, key=_number_of)
@@ -332,15 +363,118 @@ class WindowContent:
         """Sort the entries by time, and drop those that have passed."""
         if not self._is_sorted:
             self._entries = sorted(self._entries[self._passed :], key=_time_of)
-            self._passed, self._is_sorted = 0, True
+            self._passed, self._is_sorted, self._is_numbered = 0, True, False
 
     def _end_for(self, time_ms: int) -> int:
         """Return when the next window ends, if this is the time of the earliest tuple."""
         ended = [each + self._window.step for each in (self._end, self.ended_ms) if each is not None]
         return max([self._window.end_after(time_ms), *ended])
 
-    def _look_ahead(self) -> None:
+    def look_ahead(self) -> None:
+        """Find out when the next window ends."""
         self.next_end = None
-        if self._window.kind == "time" and self:
-            first = self._entries[self._passed].time_ms if self._is_sorted else min(map(_time_of, self._entries))
-            self.next_end = self._end_for(first)
+        if self._window.kind == "time" and self._earliest_ms is not None:
+            self.next_end = self._end_for(self._earliest_ms)
+
+
+class WindowContents:
+    """The contents of the windows of one task, by their keys, and which of them end next.
+
+    It is the view of a state (`KeyValueState.view`), since making it takes the whole state.
+
+    Parameters
+    ----------
+    window : Window
+    state : KeyValueState
+    """
+
+    def __init__(self, window: Window, state: KeyValueState) -> None:
+        self._window = window
+        self._state = state
+        self._contents: dict[Hashable, WindowContent] = {}
+        # A heap of next ends, each with a number in between, since contents have no order. One that is not the next
+        # end of its content any more stays until its time.
+        self._ends: list[tuple[int, int, WindowContent]] = []
+        self._pushed = 0
+        # The keys of the state that the contents have set or removed.
+        self._touched: set[Any] = set()
+        # Key -> numbers that another worker has set or removed.
+        self._missed: dict[Hashable, set[int]] = {}
+        self._miss(state)
+
+    @classmethod
+    def of(cls, window: Window, state: KeyValueState, ended_ms: int | None) -> WindowContents:
+        """Return the contents that a state has, where all windows have ended that end then or earlier."""
+        view = state.view
+        if not isinstance(view, cls) or view._window != window:
+            view = state.view = cls(window, state)
+        missed, view._missed = view._missed, {}
+        for key, numbers in missed.items():
+            content = view._contents[key] = view.get(key, ended_ms)
+            content.ended_ms = ended_ms
+            content.follow(numbers)
+            content.look_ahead()
+            if content:
+                view._watch(content)
+            else:
+                del view._contents[key]
+        return view
+
+    def follow(self, changes: StateChanges) -> None:
+        """Take note of what another worker has changed; see `StateView`."""
+        for state_keys in changes:
+            self._miss(state_keys)
+
+    def _miss(self, state_keys: Iterable[Any]) -> None:
+        for _, key, number in filter(_is_ours, state_keys):
+            self._missed.setdefault(key, set()).add(number)
+
+    def agrees_with(self, changes: StateChanges) -> bool:
+        """Return whether only the contents have changed what they have in the state; see `StateView`."""
+        agrees = all(key in self._touched for state_keys in changes for key in filter(_is_ours, state_keys))
+        self._touched.clear()
+        return agrees
+
+    def get(self, key: Hashable, ended_ms: int | None) -> WindowContent:
+        """Return the content of a key, a new one if there is none; `add` keeps it."""
+        content = self._contents.get(key)
+        if content is None:
+            content = WindowContent(self._window, self._state, self._touched, key, ended_ms)
+        return content
+
+    def add(self, content: WindowContent, tup: Tuple, time_ms: int) -> None:
+        """Add a tuple to a content."""
+        self._contents[content.key] = content
+        content.add(tup, time_ms)
+        self._watch(content)
+
+    def due_windows(self, now_ms: int) -> Iterator[TupleWindow]:
+        """Yield the windows by time that have ended and have tuples, in the order of their ends.
+
+        Each counts as processed when the next one is asked for.
+        """
+        while self._ends and self._ends[0][0] <= now_ms:
+            end, _, content = self._ends[0]
+            if content.next_end != end or self._contents.get(content.key) is not content:
+                heapq.heappop(self._ends)
+                continue
+            window = content.next_window(end)
+            if window:
+                yield window
+            heapq.heappop(self._ends)
+            content.pass_on()
+            if content:
+                self._watch(content)
+            else:
+                del self._contents[content.key]
+
+    def _watch(self, content: WindowContent) -> None:
+        """Take note of when the next window of a content ends."""
+        if content.next_end is not None and content.next_end != content.watched_end:
+            content.watched_end = content.next_end
+            self._pushed += 1
+            heapq.heappush(self._ends, (content.next_end, self._pushed, content))
+
+
+def _is_ours(state_key: object) -> bool:
+    return isinstance(state_key, tuple) and len(state_key) == 3 and state_key[0] == _STATE_KEY
