@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import gc
 import io
 import os
 import subprocess
@@ -14,7 +15,8 @@ import pytest
 
 from acker.errors import CheckpointError, TopologyError
 from acker.spark.topologies import bolt_state
-from acker.spark.topologies.bolt_state import KeptStates, StateChain, StateCleaner, StateFiles, read_files
+from acker.spark.topologies.bolt_state import KeptStates, StateCleaner, StateFiles, read_files
+from acker.spark.topologies.state_log import StateChain, StateFile, StateLog
 from acker.topology.state import KeyValueState
 
 
@@ -61,9 +63,10 @@ def batches(tmp_path, forget):
 def test_a_file_has_what_its_micro_batch_changed(batches, tmp_path, forget):
     assert batches.run(lambda state: state.update(a=1, b=2)) == {}
     first = batches.chains[3]
-    assert batches.run(lambda state: (state.update(b=3), state.pop("a"), state.update(c=[1]))) == {"a": 1, "b": 2}
-    assert batches.chains[3].files[:1] == first.files
+    assert batches.run(lambda state: state.update(b=3)) == {"a": 1, "b": 2}
+    assert batches.chains[3].files[:1] == first.files and [file.keys for file in batches.chains[3].files] == [2, 1]
     assert len(list((tmp_path / "3").iterdir())) == 2
+    assert batches.run(lambda state: (state.pop("a"), state.update(c=[1]))) == {"a": 1, "b": 3}
     forget()
     assert batches.run(lambda state: state["c"].append(2)) == {"b": 3, "c": [1]}
     forget()
@@ -74,28 +77,6 @@ def test_a_micro_batch_without_changes_writes_nothing(batches, tmp_path):
     batches.run(lambda state: None)
     assert batches.chains == {}
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_chain_of_ten_files_is_replaced_by_one(batches, forget):
-    for number in range(25):
-        if number % 4 == 0:
-            forget()
-        before = batches.run(lambda state, number=number: state.update({number: number, "last": number}))
-        assert before == ({n: n for n in range(number)} | {"last": number - 1} if number else {})
-        assert 1 <= len(batches.chains[3].files) <= 10
-    assert len(batches.chains[3].files) == 5
-    forget()
-    assert batches.run(lambda state: None) == {n: n for n in range(25)} | {"last": 24}
-
-
-def test_the_file_that_replaces_a_chain_lacks_what_was_removed(batches, forget):
-    batches.run(lambda state: state.update(gone=1, kept=1))
-    for number in range(9):
-        batches.run(lambda state, number=number: state.update(kept=number))
-    batches.run(lambda state: state.pop("gone"))
-    assert len(batches.chains[3].files) == 1
-    forget()
-    assert batches.run(lambda state: None) == {"kept": 8}
 
 
 def test_a_worker_reads_only_the_files_that_it_does_not_know(batches, monkeypatch, tmp_path):
@@ -117,19 +98,18 @@ def test_a_worker_reads_only_the_files_that_it_does_not_know(batches, monkeypatc
         filesystem, base = locate(root)
         return Reading(filesystem), base
 
-    batches.run(lambda state: state.update(a=1))
-    known = batches.chains[3]
-    others = []
-    for number in range(3):  # another worker has these micro-batches
-        batches.run(lambda state, number=number: state.update({number: "other"}))
-        others.append(batches.chains[3].files[-1].rpartition("/")[2])
+    batches.run(lambda state: state.update(dict.fromkeys("abcdefgh", 1)))
+    mine = dict(KeptStates._states)
     KeptStates.clear()
-    KeptStates.keep(batches.folder, 3, known, KeyValueState({"a": 1}))
+    for number in range(2):  # another worker has these micro-batches
+        batches.run(lambda state, number=number: state.update({number: "other"}))
+    others = [file.name.rpartition("/")[2] for file in batches.chains[3].files[1:]]
+    monkeypatch.setattr(KeptStates, "_states", mine)
     # write() has gone by the name of another module's filesystem, so only reads are seen.
     monkeypatch.setattr(bolt_state, "locate", locate_reading)
     state = batches.files().new_state(3)
-    assert dict(state) == {"a": 1, 0: "other", 1: "other", 2: "other"}
-    assert read == others
+    assert dict(state) == dict.fromkeys("abcdefgh", 1) | {0: "other", 1: "other"}
+    assert read == others and len(others) == 1  # the second micro-batch has merged the first one's file
     assert not state.changes().values  # what was read is no change
 
 
@@ -191,8 +171,8 @@ def test_two_attempts_of_a_spark_task_at_once_write_files_of_their_own(batches, 
     assert batches.run(lambda state: None) == {"a": 3}
     forget()
     assert batches.run(lambda state: None) == {"a": 3}
-    StateCleaner(str(tmp_path), batches.chains)
-    assert {f"3/{path.name}" for path in (tmp_path / "3").iterdir()} == set(batches.chains[3].files)
+    StateCleaner(str(tmp_path)).remove_unused(batches.chains)
+    assert {f"3/{path.name}" for path in (tmp_path / "3").iterdir()} == {file.name for file in batches.chains[3].files}
 
 
 def test_two_processes_that_write_the_same_task_do_not_meet(batches, tmp_path):
@@ -200,7 +180,7 @@ def test_two_processes_that_write_the_same_task_do_not_meet(batches, tmp_path):
         "from acker.spark.topologies.bolt_state import StateFiles\n"
         f"files = StateFiles({str(tmp_path)!r}, {{}}, 0)\n"
         "files.new_state(3).update((n, n) for n in range(20_000))\n"
-        "print(input() + files.write()[3].files[0])\n"
+        "print(input() + files.write()[3].files[0].name)\n"
     )
     attempts = [
         subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -212,9 +192,7 @@ def test_two_processes_that_write_the_same_task_do_not_meet(batches, tmp_path):
     names = {attempt.communicate()[0].strip() for attempt in attempts}
     assert len(names) == 2
     for name in names:
-        values = {}
-        read_files(str(tmp_path), [name], values)
-        assert values == {n: n for n in range(20_000)}
+        assert read_files(str(tmp_path), [StateFile(name, 20_000, 0)]) == {n: n for n in range(20_000)}
 
 
 def test_a_full_disk_is_told_with_the_file_and_leaves_nothing(batches, tmp_path, monkeypatch, forget):
@@ -257,15 +235,45 @@ def test_a_file_that_is_missing_is_an_error(batches, forget, tmp_path):
 
 
 def test_a_new_chain_is_empty():
-    assert StateChain() == StateChain(())
+    assert StateChain() == StateChain((), ())
 
 
 def test_a_worker_drops_the_states_of_runs_that_have_ended(forget):
     state = KeyValueState({"a": 1})
-    KeptStates.keep("ended", 1, StateChain(("1/0-a",)), state, now=1000.0)
-    KeptStates.keep("other", 1, StateChain(), KeyValueState(), now=1300.0)
+    KeptStates.keep("ended", 1, StateLog(), state, now=1000.0)
+    KeptStates.keep("other", 1, StateLog(), KeyValueState(), now=1300.0)
     assert KeptStates.roots() == {"ended", "other"}
-    KeptStates.keep("other", 2, StateChain(), KeyValueState(), now=1300.1)
+    KeptStates.keep("other", 2, StateLog(), KeyValueState(), now=1300.1)
     assert KeptStates.roots() == {"other"}
-    KeptStates.keep("other", 2, StateChain(), KeyValueState(), now=9000.0)
-    assert KeptStates.take("other", 1)[0] == StateChain() and KeptStates.roots() == {"other"}  # a run's own are kept
+    KeptStates.keep("other", 2, StateLog(), KeyValueState(), now=9000.0)
+    assert KeptStates.take("other", 1)[1] == {} and KeptStates.roots() == {"other"}  # a run's own are kept
+
+
+def test_the_garbage_collector_does_not_look_at_what_is_kept_in_each_micro_batch(batches):
+    """Spark's workers let it look at everything after each task."""
+    batches.run(lambda state: state.update({("key", number): [number] for number in range(20_000)}))
+    try:
+        for number in range(3):
+            batches.run(lambda state, number=number: state.update({("new", number): (number, [])}))
+            gc.collect()
+            log, state = KeptStates.take(batches.folder, 3)
+            looked_at = {id(each) for each in gc.get_objects()}
+            assert not looked_at & {id(state), id(log._file_of), id(state["key", 7])}
+            KeptStates.keep(batches.folder, 3, log, state)
+    finally:
+        gc.unfreeze()
+
+
+def test_the_garbage_collector_looks_again_when_much_has_changed(batches):
+    batches.run(lambda state: state.update({number: [] for number in range(20_000)}))
+    try:
+        frozen = gc.get_freeze_count()
+        batches.run(lambda state: state.clear())
+        assert gc.get_freeze_count() < frozen - 19_000
+        batches.run(lambda state: state.update({number: [] for number in range(30_000)}))
+        assert gc.get_freeze_count() > 30_000
+        KeptStates.clear()
+        batches.run(lambda state: state.clear())
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.unfreeze()

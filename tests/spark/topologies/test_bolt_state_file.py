@@ -22,9 +22,7 @@ def test_states_of_a_file_are_those_that_the_first_micro_batch_finds(tmp_path: P
     written = files.write()
     assert set(written) == {4}
     for chain, expected in ((chains[4], {"fox": 2, "dog": 1}), (written[4], {"fox": 3})):
-        values: dict[str, int] = {}
-        read_files(root, chain.files, values)
-        assert values == expected
+        assert read_files(root, chain.files) == expected
 
 
 def test_values_of_a_class_that_only_a_script_has_are_read_elsewhere(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from acker.errors import CheckpointError
-from acker.spark.topologies.bolt_state import StateChain
 from acker.spark.topologies.checkpoint_layout import check_plans, layout_of, move_commit, shapes_of, tasks_of
 from acker.spark.topologies.journal import BatchCommit, BatchPlan, JournalEntry
 from acker.spark.topologies.stage_plan import plan_stages
+from acker.spark.topologies.state_log import StateChain, StateFile
 from acker.topology import Bolt, Grouping, Spout, StatefulBolt, Topology, Window, WindowedBolt
 
 
@@ -45,10 +45,14 @@ def graph_with(*, between=0, par=2, count="count", grouping=BY_WORD, bolt=Count)
     return type("Counted", (Topology,), specs).graph()
 
 
+def chain_of(name):
+    return StateChain((StateFile(name, 1, 1),), (name,))
+
+
 def commit_of(graph):
     tasks = tasks_of(graph)
     first, second = tasks["count"]
-    chains = {first: StateChain(("a",)), second: StateChain(("b",))}
+    chains = {first: chain_of("a"), second: chain_of("b")}
     spout = tasks["words"][1]
     return BatchCommit(chains, [JournalEntry(spout, 7, ("x",))], [(spout, 8)], tasks, shapes_of(graph))
 
@@ -64,7 +68,7 @@ def test_state_and_tuples_follow_their_components_to_other_tasks():
     graph = graph_with(between=3)
     moved = move_commit(before, graph)
     first, second = graph.nodes["count"].tasks
-    assert moved.chains == {first: StateChain(("a",)), second: StateChain(("b",))}
+    assert moved.chains == {first: chain_of("a"), second: chain_of("b")}
     assert moved.chains != before.chains
     assert [entry.task for entry in moved.entries] == [graph.nodes["words"].tasks[1]]
     assert moved.acked == [(graph.nodes["words"].tasks[1], 8)]
@@ -129,7 +133,7 @@ def test_groupings_that_choose_the_same_tasks_are_no_change():
 
 def test_a_bolt_of_one_task_and_a_bolt_without_state_may_change_their_grouping():
     one = graph_with(par=1)
-    commit = replace(commit_of(graph_with()), chains={one.nodes["count"].tasks[0]: StateChain(("a",))})
+    commit = replace(commit_of(graph_with()), chains={one.nodes["count"].tasks[0]: chain_of("a")})
     commit = replace(commit, tasks=tasks_of(one), shapes=shapes_of(one), entries=(), acked=())
     assert move_commit(commit, graph_with(par=1, grouping=Grouping.shuffle)).chains
     stateless, other = graph_with(bolt=Pass), graph_with(bolt=Pass, grouping=Grouping.shuffle)

@@ -13,15 +13,18 @@ from acker.errors import CheckpointError, TopologyError
 from acker.spark.checksums import seal
 from acker.spark.topologies import journal as journal_module
 from acker.spark.topologies import lease
-from acker.spark.topologies.bolt_state import StateChain, write_file
+from acker.spark.topologies.bolt_state import write_file
 from acker.spark.topologies.journal import BatchCommit, BatchPlan, Journal, JournalEntry, MemoryJournal
 from acker.spark.topologies.lease import Lease
 from acker.spark.topologies.mailbox import Letter
+from acker.spark.topologies.state_log import StateChain, StateFile
 from acker.topology import Reason, ReasonKind
 
 ENTRY = JournalEntry(1, ("a", 2), ("x", 1), "side", 7, attempt=2, reason=Reason(ReasonKind.FAILED, "bolt", 3, "no"))
 PLAN = BatchPlan([Letter(0, 1, -1, 0, b"block")], {5: 6}, {5: ENTRY}, frozenset({"bolt"}))
-COMMIT = BatchCommit({3: StateChain(("3/0-abc",))}, [ENTRY], [(1, "b")], {"bolt": (3, 4)})
+COMMIT = BatchCommit(
+    {3: StateChain((StateFile("3/0-abc", 2, 60),), ("3/0-abc",))}, [ENTRY], [(1, "b")], {"bolt": (3, 4)}
+)
 
 
 @pytest.fixture

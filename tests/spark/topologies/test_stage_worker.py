@@ -194,10 +194,8 @@ def test_two_attempts_of_a_spark_task_at_once_say_the_same(plan):
         assert chains.keys() == others.keys()
         for task, chain in chains.items():
             assert not set(chain.files) & set(others[task].files)
-            values, again = {}, {}
-            read_files(plan.state_root, chain.files, values)
-            read_files(plan.state_root, others[task].files, again)
-            assert values == again
+            values = read_files(plan.state_root, chain.files)
+            assert values == read_files(plan.state_root, others[task].files)
             found.append(values["sum"])
     assert sum(found) == sum(n * 2 + 100 for n in range(6) if n != 3)
 

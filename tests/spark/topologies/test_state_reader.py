@@ -9,14 +9,18 @@ import pytest
 from acker.errors import CheckpointError
 from acker.spark import read_state
 from acker.spark.topologies import state_reader
-from acker.spark.topologies.bolt_state import StateChain
 from acker.spark.topologies.journal import BatchCommit, Journal
+from acker.spark.topologies.state_log import StateChain, StateFile
 
 
 def write(root, name, changed, removed=()):
     path = root / "state" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(pickle.dumps((changed, removed)))
+
+
+def chain_of(*names):
+    return StateChain(tuple(StateFile(name, 1, 1) for name in names), names)
 
 
 def test_the_state_of_each_task_is_that_of_the_last_commit(tmp_path):
@@ -26,8 +30,8 @@ def test_the_state_of_each_task_is_that_of_the_last_commit(tmp_path):
     journal = Journal(str(tmp_path))
     journal.claim()
     tasks = {"lines": (1,), "count": (2, 3)}
-    journal.commit(0, BatchCommit({2: StateChain(("2/0-a",))}, tasks=tasks))
-    journal.commit(1, BatchCommit({2: StateChain(("2/0-a", "2/1-b"))}, tasks=tasks))
+    journal.commit(0, BatchCommit({2: chain_of("2/0-a")}, tasks=tasks))
+    journal.commit(1, BatchCommit({2: chain_of("2/0-a", "2/1-b")}, tasks=tasks))
     assert read_state(tmp_path) == read_state(f"file://{tmp_path}") == {"count": [{"a": 3}, {}]}
     journal.check()  # who reads takes no lease
     journal.release()
@@ -36,14 +40,14 @@ def test_the_state_of_each_task_is_that_of_the_last_commit(tmp_path):
 def test_files_that_a_running_topology_removes_are_looked_for_in_the_next_commit(tmp_path, monkeypatch):
     journal = Journal(str(tmp_path))
     journal.claim()
-    journal.commit(0, BatchCommit({2: StateChain(("2/0-a",))}, tasks={"count": (2,)}))
+    journal.commit(0, BatchCommit({2: chain_of("2/0-a")}, tasks={"count": (2,)}))
     read_files = state_reader.read_files
 
     def read_while_it_runs(*arguments):
         monkeypatch.undo()
         write(tmp_path, "2/1-b", {"a": 3})
-        journal.commit(1, BatchCommit({2: StateChain(("2/1-b",))}, tasks={"count": (2,)}))
-        read_files(*arguments)
+        journal.commit(1, BatchCommit({2: chain_of("2/1-b")}, tasks={"count": (2,)}))
+        return read_files(*arguments)
 
     monkeypatch.setattr(state_reader, "read_files", read_while_it_runs)
     assert read_state(tmp_path) == {"count": [{"a": 3}]}

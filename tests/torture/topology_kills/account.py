@@ -78,7 +78,7 @@ def check(folder: Path) -> Account:
     last, commit = Journal(str(folder / CHECKPOINT)).last_commit()
     if commit.entries:
         faults.append(f"the journal still has {commit.entries[:3]}")
-    used = {name for chain in commit.chains.values() for name in chain.files}
+    used = {file.name for chain in commit.chains.values() for file in chain.files}
     there = {
         str(path.relative_to(folder / CHECKPOINT / "state")) for path in (folder / CHECKPOINT / "state").glob("*/*")
     }

@@ -1,18 +1,19 @@
 """The state of bolts on Spark: for each task a chain of files, one more for each micro-batch that changed it.
 
-A file has the keys that its micro-batch changed. The driver commits the names of the files together with the
-micro-batch, so a Spark task that runs again, and a micro-batch that is computed again, leave files that nobody reads.
+The driver commits the names of the files together with the micro-batch, so a Spark task that runs again, and a
+micro-batch that is computed again, leave files that nobody reads. No file is ever written again, so whatever happens to
+the next one, the chain of the last commit is whole.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import pickle
 import reprlib
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from pyarrow import fs
@@ -20,11 +21,10 @@ from pyarrow import fs
 from acker._engine import storage
 from acker.errors import CheckpointError, TopologyError
 from acker.spark.paths import locate
+from acker.spark.topologies.state_log import StateChain, StateFile, StateLog
 from acker.spark.topologies.tuple_blocks import dumps, why_not_pickled
-from acker.topology.state import KeyValueState
+from acker.topology.state import KeyValueState, StateChanges
 
-# A chain of so many files is replaced by one.
-_CHAIN_MAX: Final = 10
 # For how long a state is kept that no micro-batch uses, since its run has ended or another worker does its task.
 _KEPT_SECS: Final = 300.0
 _OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3"})
@@ -32,17 +32,8 @@ _OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3"})
 CUT_SHORT: Final = (EOFError, pickle.UnpicklingError)
 
 
-@dataclass(frozen=True)
-class StateChain:
-    """The files that together are the state of one task, the oldest first.
-
-    Attributes
-    ----------
-    files : tuple of str
-        Names below the directory of states.
-    """
-
-    files: tuple[str, ...] = ()
+# From so many keys on, states are kept from the garbage collector.
+_FROZEN_KEYS: Final = 10_000
 
 
 class KeptStates:
@@ -52,22 +43,39 @@ class KeptStates:
     Spark ends workers that nobody uses.
     """
 
-    _states: ClassVar[dict[tuple[str, int], tuple[StateChain, KeyValueState, float]]] = {}
+    _states: ClassVar[dict[tuple[str, int], tuple[StateLog, KeyValueState, float]]] = {}
+    # How many keys have changed since the garbage collector has looked at the states.
+    _unseen: ClassVar[int] = 0
 
     @classmethod
-    def take(cls, root: str, task: int) -> tuple[StateChain, KeyValueState]:
+    def take(cls, root: str, task: int) -> tuple[StateLog, KeyValueState]:
         """Return what was kept for a task, or an empty state; it is not kept any more."""
-        chain, state, _ = cls._states.pop((root, task), (StateChain(), KeyValueState(), 0.0))
-        return chain, state
+        log, state, _ = cls._states.pop((root, task), (StateLog(), KeyValueState(), 0.0))
+        return log, state
 
     @classmethod
-    def keep(cls, root: str, task: int, chain: StateChain, state: KeyValueState, now: float | None = None) -> None:
+    def keep(cls, root: str, task: int, log: StateLog, state: KeyValueState, now: float | None = None) -> None:
         """Keep a state; drop those of other places that nobody has used for five minutes."""
         now = time.monotonic() if now is None else now
         idle = [key for key, (_, _, used) in cls._states.items() if key[0] != root and now - used > _KEPT_SECS]
         for key in idle:
-            del cls._states[key]
-        cls._states[root, task] = chain, state, now
+            cls._unseen += len(cls._states.pop(key)[1])
+        cls._states[root, task] = log, state, now
+
+    @classmethod
+    def spare_collector(cls, changed: int) -> None:
+        """Take note of how many keys have changed; the garbage collector looks at the states only when these are many.
+
+        Spark's workers collect all garbage after each task, which takes 50 ms with a million tuples in windows.
+        """
+        cls._unseen += changed
+        keys = sum(len(state) for _, state, _ in cls._states.values())
+        if cls._unseen >= max(_FROZEN_KEYS, keys / 2):
+            cls._unseen = 0
+            gc.unfreeze()
+            gc.collect()
+            if keys >= _FROZEN_KEYS:
+                gc.freeze()
 
     @classmethod
     def clear(cls) -> None:
@@ -80,25 +88,29 @@ class KeptStates:
         return {root for root, _ in cls._states}
 
 
-def read_files(root: str, names: Iterable[str], values: dict[Any, Any]) -> None:
-    """Apply what some files of a chain have changed to a state, the oldest first.
+def read_file(root: str, name: str) -> StateChanges:
+    """Return what a file of a chain has.
 
     Raises
     ------
     CheckpointError
-        A file is damaged.
+        The file is damaged.
     """
     filesystem, base = locate(root)
-    for name in names:
-        with filesystem.open_input_stream(f"{base}/{name}") as stream:
-            content = stream.read()
-        try:
-            changed, removed = pickle.loads(content)
-        except CUT_SHORT as fault:  # It was whole when its micro-batch was committed.
-            raise CheckpointError(f"{base}/{name}: damaged: {fault}; begin with a new checkpoint") from fault
-        values.update(changed)
-        for key in removed:
-            values.pop(key, None)
+    with filesystem.open_input_stream(f"{base}/{name}") as stream:
+        content = stream.read()
+    try:
+        return StateChanges(*pickle.loads(content))
+    except CUT_SHORT as fault:  # It was whole when its micro-batch was committed.
+        raise CheckpointError(f"{base}/{name}: damaged: {fault}; begin with a new checkpoint") from fault
+
+
+def read_files(root: str, files: Iterable[StateFile]) -> dict[Any, Any]:
+    """Return the state that some files are, the oldest first; see `read_file` for the error."""
+    state = KeyValueState(records=False)
+    for file in files:
+        state.follow(read_file(root, file.name))
+    return state.snapshot()
 
 
 class StateFiles:
@@ -121,26 +133,28 @@ class StateFiles:
         self._component_of = component_of
         self._chains = chains
         self._batch = batch
-        self._states: dict[int, tuple[StateChain, KeyValueState]] = {}
+        self._states: dict[int, tuple[StateLog, KeyValueState]] = {}
+        self._changed = 0
 
     def new_state(self, task: int) -> KeyValueState:
         """Return the state of a task, for the instance of its bolt that this micro-batch uses."""
-        chain = self._chains.get(task, StateChain())
-        state = self._read(task, chain)
-        self._states[task] = chain, state
-        return state
+        self._states[task] = self._read(task, self._chains.get(task, StateChain()))
+        return self._states[task][1]
 
-    def _read(self, task: int, chain: StateChain) -> KeyValueState:
-        """Return the state; of a chain that this worker knows, only the files that are new are read."""
-        known, state = KeptStates.take(self._root, task)
-        if known == chain:
-            return state
-        begin = len(known.files)
-        values = state.snapshot()
-        if chain.files[:begin] != known.files:
-            begin, values = 0, {}
-        read_files(self._root, chain.files[begin:], values)
-        return KeyValueState(values)
+    def _read(self, task: int, chain: StateChain) -> tuple[StateLog, KeyValueState]:
+        """Return the state; of a chain whose beginning this worker knows, only the files behind it are read."""
+        log, state = KeptStates.take(self._root, task)
+        if log.chain != chain:
+            files = chain.since(log.chain)
+            if files is None:
+                log, state, files = StateLog(), KeyValueState(), chain.files
+                self._changed += sum(file.keys for file in files)
+            for file in files:
+                changes = read_file(self._root, file.name)
+                state.follow(changes)
+                log.note(file.name, changes)
+            log.chain = chain
+        return log, state
 
     def write(self) -> dict[int, StateChain]:
         """Write what changed; return the new chains by task.
@@ -149,24 +163,29 @@ class StateFiles:
         ------
         TopologyError
             A key or a value cannot be pickled.
+        CheckpointError
+            A file cannot be written.
         """
         written: dict[int, StateChain] = {}
-        for task, (chain, state) in self._states.items():
-            changed, removed = state.take_changes()
-            if changed or removed:
-                whole = len(chain.files) >= _CHAIN_MAX
-                content = self._pickle(task, *((state.snapshot(), ()) if whole else (changed, removed)))
+        for task, (log, state) in self._states.items():
+            values, removed = state.take_changes()
+            self._changed += len(values) + len(removed)
+            if values or removed:
+                changes, before = log.next_changes([*values, *removed], state)
+                content = self._pickle(task, changes)
                 name = _write(self._root, task, self._batch, content)
-                written[task] = StateChain((name,) if whole else (*chain.files, name))
+                log.append(before, StateFile(name, sum(map(len, changes)), len(content)), changes)
+                written[task] = log.chain
             # If the micro-batch is computed again, its chain is another one, and this is not used.
-            KeptStates.keep(self._root, task, written.get(task, chain), state)
+            KeptStates.keep(self._root, task, log, state)
+        KeptStates.spare_collector(self._changed)
         return written
 
-    def _pickle(self, task: int, changed: Mapping[Any, Any], removed: Collection[Any]) -> bytes:
+    def _pickle(self, task: int, changes: StateChanges) -> bytes:
         try:
-            return dumps((changed, removed))
+            return dumps(tuple(changes))
         except Exception as fault:
-            key = next((key for key, value in changed.items() if why_not_pickled((key, value))), None)
+            key = next((key for key, value in changes.values.items() if why_not_pickled((key, value))), None)
             raise TopologyError(
                 f"component {self._component_of(task)!r}, task {task}: the state cannot be pickled: key"
                 f" {reprlib.repr(key)}: {fault}; keep values that can be pickled, and make the others in init_state"
@@ -175,11 +194,13 @@ class StateFiles:
 
 def write_states(root: str, states: Mapping[int, Mapping[Any, Any]]) -> dict[int, StateChain]:
     """Write whole states, by task, before the first micro-batch; return their chains."""
-    return {
-        task: StateChain((_write(root, task, "begin", dumps((dict(values), ()))),))
-        for task, values in states.items()
-        if values
-    }
+    chains = {}
+    for task, values in states.items():
+        if values:
+            content = dumps((dict(values), set()))
+            name = _write(root, task, "begin", content)
+            chains[task] = StateChain((StateFile(name, len(values), len(content)),), (name,))
+    return chains
 
 
 def _write(root: str, task: int, batch: int | str, content: bytes) -> str:
@@ -247,16 +268,24 @@ class StateCleaner:
         self._filesystem, self._base = locate(root)
         selector = fs.FileSelector(self._base, allow_not_found=True, recursive=True)
         found = [info.path for info in self._filesystem.get_file_info(selector) if info.is_file]
-        self._known = {"/".join(path.rsplit("/", 2)[1:]) for path in found}
+        # What the evaluations since the last commit have written.
+        self._new = {"/".join(path.rsplit("/", 2)[1:]) for path in found}
+        self._needed: dict[int, StateChain] = {}
 
     def add(self, chains: Mapping[int, StateChain]) -> None:
-        """Take note of files that an evaluation has written."""
-        self._known.update(name for chain in chains.values() for name in chain.files)
+        """Take note of the files that an evaluation has written, each the last one of a chain."""
+        self._new.update(chain.heads[-1] for chain in chains.values())
 
     def remove_unused(self, chains: Mapping[int, StateChain]) -> None:
         """Remove all files but those of some chains."""
-        needed = {name for chain in chains.values() for name in chain.files}
-        for name in self._known - needed:
+        before, self._needed = self._needed, dict(chains)
+        for task, chain in chains.items():
+            known = before.pop(task, None)
+            if chain is not known:
+                self._new.update(file.name for file in (known.files if known else ()))
+                self._new.difference_update(file.name for file in chain.files)
+        self._new.update(file.name for chain in before.values() for file in chain.files)
+        for name in self._new:
             with contextlib.suppress(FileNotFoundError):
                 self._filesystem.delete_file(f"{self._base}/{name}")
-        self._known = needed
+        self._new = set()

@@ -17,10 +17,11 @@ from acker.errors import CheckpointError, TopologyError
 from acker.observe.reasons import Reason
 from acker.spark.checksums import seal, unseal
 from acker.spark.paths import locate
-from acker.spark.topologies.bolt_state import StateChain, make_folder, write_file
+from acker.spark.topologies.bolt_state import make_folder, write_file
 from acker.spark.topologies.event_times import BoltTimes
 from acker.spark.topologies.lease import LEASE_SECS, Lease
 from acker.spark.topologies.mailbox import Letter
+from acker.spark.topologies.state_log import StateChain
 
 # So many micro-batches are kept. The last one is needed; the others help to see what happened.
 _KEPT: Final = 3

@@ -22,7 +22,6 @@ from acker.observe.reasons import Reason, ReasonKind
 from acker.spark.blocks import decode_block, encode_blocks
 from acker.spark.parcel import pack_function
 from acker.spark.placement import placements
-from acker.spark.topologies.bolt_state import StateChain
 from acker.spark.topologies.event_times import SourceKey, latest_by_task, merge_times, spout_keys
 from acker.spark.topologies.frames import FrameRows, emit_rows
 from acker.spark.topologies.mailbox import (
@@ -45,6 +44,7 @@ from acker.spark.topologies.mailbox import (
 from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.stage_plan import is_stateful
 from acker.spark.topologies.stage_worker import run_stage
+from acker.spark.topologies.state_log import StateChain
 from acker.spark.topologies.tuple_blocks import encode_tuples
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from acker.spark.topologies.bolt_state import StateChain
 from acker.spark.topologies.stage_plan import StagePlan
+from acker.spark.topologies.state_log import StateChain
 from acker.topology.graph import Graph
 
 

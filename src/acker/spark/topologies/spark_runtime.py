@@ -14,13 +14,14 @@ from acker.local.observe.hooks import Hook
 from acker.local.runtime import LocalRuntime
 from acker.local.wiring import ExecutorSet
 from acker.observe.holders import Holder
-from acker.spark.topologies.bolt_state import StateChain, read_files, write_states
+from acker.spark.topologies.bolt_state import read_files, write_states
 from acker.spark.topologies.frames import FrameRows, read_frame
 from acker.spark.topologies.journal import Journal, MemoryJournal
 from acker.spark.topologies.micro_batches import MicroBatches
 from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.spark_executor import DriverExecutors
 from acker.spark.topologies.stage_plan import StagePlan, is_stateful, plan_stages
+from acker.spark.topologies.state_log import StateChain
 from acker.spark.topologies.topology_checks import check_travels, idle_options
 from acker.spark.topologies.whereabouts import find_on_spark
 from acker.topology.checks import check_journal, check_ticks
@@ -130,11 +131,9 @@ class SparkRuntime(LocalRuntime):
     def _read_state(self, task: int) -> dict[Any, Any]:
         """Return the state of a task after the last micro-batch."""
         while True:
-            values: dict[Any, Any] = {}
             chain = self.batches._commit.chains.get(task, StateChain())
             try:
-                read_files(self.batches._plan.state_root, chain.files, values)
-                return values
+                return read_files(self.batches._plan.state_root, chain.files)
             except FileNotFoundError:
                 # Another thread may have committed a newer chain meanwhile, and removed the files of this one.
                 if self.batches._commit.chains.get(task, StateChain()) == chain:

@@ -9,8 +9,9 @@ from pyarrow import fs
 
 from acker.errors import CheckpointError
 from acker.spark.paths import locate
-from acker.spark.topologies.bolt_state import StateChain, read_files
+from acker.spark.topologies.bolt_state import read_files
 from acker.spark.topologies.journal import Journal
+from acker.spark.topologies.state_log import StateChain
 
 # A topology that runs meanwhile removes files that it has replaced; then the next commit is read.
 _ATTEMPTS_MAX: Final = 10
@@ -54,7 +55,5 @@ def _read(journal: Journal, root: str) -> dict[str, list[dict[Any, Any]]]:
             continue
         states[name] = []
         for task in tasks:
-            values: dict[Any, Any] = {}
-            read_files(f"{root}/state", commit.chains.get(task, StateChain()).files, values)
-            states[name].append(values)
+            states[name].append(read_files(f"{root}/state", commit.chains.get(task, StateChain()).files))
     return states
