@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from benchmarks.suite.measure import Alternation, Case, Result, Scale, expect, wall_ns
+from acker.topology import Grouping, Spout, StatefulBolt, Topology, Window, WindowedBolt
+from benchmarks.suite.measure import Alternation, Case, Goal, Ratio, Result, Scale, expect, wall_ns
 from benchmarks.suite.spark import CORES, session, write_messages
+from benchmarks.suite.spark_topologies import FOLDER, TopologyQuery
 from benchmarks.suite.streaming import (
     FILES,
     PARTITIONS_CONF,
@@ -40,6 +42,9 @@ LOGGED_MESSAGES: Final = 100_000
 LOGGED_OPEN: Final = 1_000_000
 TASKS: Final = (8, 80, 800)
 COMPLETIONS: Final = (10_000, 100_000, 1_000_000)
+KEPT: Final = (10_000, 1_000_000)
+CHANGED: Final = 1_000
+_TUPLES_A_KEY: Final = 10
 
 _PAIRS_MAX: Final = 5
 _MICRO_BATCHES: Final = 8
@@ -202,9 +207,124 @@ def completions(scale: Scale) -> Result:
     return Result("ms/call", samples, [], parameters, {"completions": sum(counts.values())})
 
 
+class Changes(Spout):
+    """Tuples that change one key each, one file in each micro-batch."""
+
+    outputs = ("key", "at")
+    tup_id_column = "number"
+
+    def frame(self, spark: Any, conf: Any) -> Any:
+        """Read them."""
+        stream = spark.readStream.schema("number long, key long, at long").option("maxFilesPerTrigger", 1)
+        return stream.parquet(conf[FOLDER])
+
+
+class Counts(StatefulBolt):
+    """Counts the tuples of each key."""
+
+    def process(self, tup: Any) -> None:
+        """Count one."""
+        self.state[tup.key] = self.state.get(tup.key, 0) + 1
+
+
+def _topologies(kept: int, changed: int) -> dict[str, type[Topology]]:
+    """Return a topology with a plain state of so many keys, and one with so many tuples in windows that are open."""
+
+    class Seconds(WindowedBolt):
+        """Windows of a second for each key, open for as long as it takes that many tuples to come."""
+
+        window = Window.tumbling(secs=1)
+        timestamp_field = "at"
+        lag_secs = kept / changed
+
+        def group_key(self, tup: Any) -> Any:
+            """Return the key."""
+            return tup.key
+
+        def process_window(self, window: Any) -> None:
+            """Do nothing."""
+
+    changes = Changes.spec()
+    return {
+        bolt.__name__: type(
+            f"{bolt.__name__}{kept}",
+            (Topology,),
+            {"changes": changes, "kept": bolt.spec(inputs={changes: Grouping.fields("key")}, par=CORES)},
+        )
+        for bolt in (Counts, Seconds)
+    }
+
+
+def _write_changes(folder: Path, kept: int, changed: int, files: int, *, windows: bool) -> list[Path]:
+    """Write as many tuples as are to be kept, then so many for each micro-batch."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir()
+    rng = np.random.default_rng(SEED)
+    paths = []
+    for file in range(files + 1):
+        begin, end = (0, kept) if not file else (kept + (file - 1) * changed, kept + file * changed)
+        numbers = np.arange(begin, end)
+        keys = (
+            numbers % (kept // _TUPLES_A_KEY) if windows else numbers if not file else rng.integers(kept, size=changed)
+        )
+        table = pa.table({"number": pa.array(numbers), "key": pa.array(keys), "at": pa.array(numbers // changed)})
+        paths.append(folder / f"{file}.parquet")
+        pq.write_table(table, paths[-1])
+    return paths
+
+
+def kept(scale: Scale) -> Result:
+    """Time micro-batches that change a thousand keys of a state or of windows, where few and where many are kept."""
+    from acker.spark import read_state
+
+    changed = scale.size(CHANGED, 10)
+    # The first micro-batch of a round is left out, and the last one is not reported.
+    rounds, files = max(1, scale.pairs // 5), 2 + scale.pairs
+    queries: dict[str, TopologyQuery] = {}
+    paths: dict[str, list[Path]] = {}
+    sizes = {side: scale.size(side, 100 * (1 + place)) for place, side in enumerate(KEPT)}
+    with tempfile.TemporaryDirectory() as name, streaming_session() as spark:
+        for full, size in sizes.items():
+            for bolt, topology in _topologies(size, changed).items():
+                side = f"{bolt} {full:,}"
+                folder = Path(name) / side.replace(" ", "-")
+                queries[side] = TopologyQuery(spark, folder, topology, changed)
+                paths[side] = _write_changes(folder / "files", size, changed, rounds * files, windows=bolt == "Seconds")
+                queries[side].run(paths[side][:1], size)
+        samples: dict[str, list[float]] = {side: [] for side in queries}
+        for number in range(rounds):
+            for side in list(queries)[:: -1 if number % 2 else 1]:
+                begin = 1 + number * files
+                taken = queries[side].run(paths[side][begin : begin + files])
+                samples[side] += taken[1:]
+        for side, query in queries.items():
+            tasks = read_state(query.checkpoint)["kept"]
+            size = sizes[int(side.split()[1].replace(",", ""))]
+            if side.startswith("Counts"):
+                expect(
+                    f"tuples counted, {side}", sum(map(sum, map(dict.values, tasks))), size + rounds * files * changed
+                )
+            else:
+                expect(f"tuples kept, {side}", sum(map(len, tasks)) >= size, True)
+        parameters = {
+            "changed": changed,
+            "kept": list(sizes.values()),
+            "cores": CORES,
+            "slowest": {side: max(each) for side, each in samples.items()},
+            "seed": SEED,
+        }
+    few, many = (f"{full:,}" for full in KEPT)
+    goal = scale.goal(Goal(at_most=1.3))
+    ratios = [Ratio(f"{bolt} {many}", f"{bolt} {few}", goal) for bolt in ("Counts", "Seconds")]
+    return Result("ms/micro-batch", samples, ratios, parameters, {"micro_batches": rounds * files})
+
+
 CASES: Final = [
     Case("spark/growth/partitions", "What does a partition of state cost each micro-batch?", partitions),
     Case("spark/growth/checkpoint", "What does Spark write for each byte that acker logs?", checkpoint),
     Case("spark/growth/tasks", "What does a task cost the driver?", tasks),
     Case("spark/growth/completions", "What does a completion cost the driver?", completions),
+    Case("spark/growth/kept", "What do kept keys cost a micro-batch of a topology that changes others?", kept),
 ]

@@ -37,7 +37,7 @@ _PAIRS_MAX: Final = 5
 
 TRACKED, UNTRACKED, BY_HAND, SMALL = "tracked", "untracked", "by hand", "topology"
 
-_FOLDER: Final = "user.folder"
+FOLDER: Final = "user.folder"
 
 
 class Lines(Spout):
@@ -50,8 +50,8 @@ class Lines(Spout):
         """Read them, in a stream one file in each micro-batch."""
         if conf["topology.spark.streaming"]:
             stream = spark.readStream.schema("number long, line string").option("maxFilesPerTrigger", 1)
-            return stream.parquet(conf[_FOLDER])
-        return spark.read.parquet(conf[_FOLDER])
+            return stream.parquet(conf[FOLDER])
+        return spark.read.parquet(conf[FOLDER])
 
 
 class Split(Bolt):
@@ -116,7 +116,7 @@ def _count_by_hand(spark: SparkSession, folder: str) -> int:
 def _count_by_topology(spark: SparkSession, folder: str, ackers: int) -> int:
     from acker.spark import run
 
-    report = run(WordCount, {_FOLDER: folder, "topology.acker.tasks": ackers}, spark=spark)
+    report = run(WordCount, {FOLDER: folder, "topology.acker.tasks": ackers}, spark=spark)
     return report.stats.components()["count"].executed
 
 
@@ -145,19 +145,34 @@ def batch(scale: Scale) -> Result:
     return Result("ns/tuple", per(taken, tuples), ratios, parameters, {"words": lines * WORDS_A_LINE})
 
 
-class _TopologyQuery:
-    """The topology at work as a stream, with the folder that its files come into."""
+class TopologyQuery:
+    """A topology at work as a stream, with the folder that its files come into.
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    Parameters
+    ----------
+    spark : SparkSession
+    folder : Path
+        Gets the files and the checkpoint.
+    topology : type of Topology
+        Its spout reads the folder in the option `FOLDER`, one file in each micro-batch.
+    rows : int
+        How many a file has.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path, topology: type[Topology], rows: int) -> None:
         self._spark = spark
         self._folder = folder
+        self._topology = topology
+        self._rows = rows
+        self.checkpoint = str(folder / "checkpoint")
         (folder / "in").mkdir(parents=True)
 
-    def run(self, files: list[Path]) -> list[float]:
+    def run(self, files: list[Path], rows: int | None = None) -> list[float]:
         """Take some more files, each in a micro-batch; return how many milliseconds each took, but for the last one.
 
-        The run ends within that one, before Spark reports it.
+        The run ends within that one, before Spark reports it. `rows`: how many each of these files has.
         """
+        rows = self._rows if rows is None else rows
         from pyspark.sql.streaming.listener import StreamingQueryListener
 
         from acker.spark import run
@@ -175,7 +190,7 @@ class _TopologyQuery:
             def onQueryIdle(self, event: Any) -> None: ...  # noqa: N802
 
             def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-                if event.progress.numInputRows >= LINES_SMALL:  # not only the row of the clock
+                if event.progress.numInputRows >= rows:  # not only the row of the clock
                     taken.append(float(event.progress.durationMs["triggerExecution"]))
 
             def onQueryTerminated(self, event: Any) -> None:  # noqa: ARG002, N802
@@ -185,12 +200,12 @@ class _TopologyQuery:
         self._spark.streams.addListener(listener)
         try:
             run(
-                WordCount,
-                {_FOLDER: str(self._folder / "in")},
+                self._topology,
+                {FOLDER: str(self._folder / "in")},
                 spark=self._spark,
-                checkpoint=str(self._folder / "checkpoint"),
+                checkpoint=self.checkpoint,
                 trigger="0 seconds",
-                until=len(files) * LINES_SMALL,
+                until=len(files) * rows,
             )
             ended.wait(60)
         finally:
@@ -218,7 +233,7 @@ def small(scale: Scale) -> Result:
             table = pa.table({"kind": column.cast(pa.int8()), "root_id": column, "value": column})
             pq.write_table(table, messages / f"{number}.parquet")
         queries: dict[str, Any] = {
-            SMALL: _TopologyQuery(spark, Path(name) / "topology"),
+            SMALL: TopologyQuery(spark, Path(name) / "topology", WordCount, LINES_SMALL),
             EMPTY: Query(spark, SIDES[EMPTY], Path(name) / "empty"),
         }
         sources = {SMALL: folder, EMPTY: messages}

@@ -26,6 +26,13 @@ def test_what_spark_writes_of_the_state_is_weighed(spark):
     assert result.checksum["completions"] > 0
 
 
+def test_micro_batches_are_timed_with_few_and_many_keys_kept(spark):
+    result = spark_growth.kept(TINY)
+    assert {len(samples) for samples in result.samples.values()} == {2}
+    assert [ratio.to for ratio in result.ratios] == ["Counts 10,000", "Seconds 10,000"]
+    assert result.parameters["slowest"].keys() == result.samples.keys()
+
+
 def test_tasks_and_completions_are_timed(spark):
     assert set(spark_growth.tasks(TINY).samples) == {"8 tasks", "80 tasks", "800 tasks"}
     result = spark_growth.completions(TINY)
