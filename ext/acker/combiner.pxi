@@ -49,6 +49,33 @@ def xxh64(const uint8_t[::1] data not None, uint64_t seed):
     return hash_
 
 
+def xxh64_each(const uint8_t[::1] data not None, const int64_t[::1] ends not None, uint64_t seed):
+    """Return the XXH64 hash of each piece of some bytes, as an int64 array: piece i is data[ends[i]:ends[i + 1]]."""
+    cdef Py_ssize_t pieces = ends.shape[0] - 1
+    cdef Py_ssize_t piece, bad = -1
+    cdef int64_t begin, end
+    cdef uint8_t nothing = 0
+    cdef const uint8_t* first = &nothing
+    if pieces < 0:
+        raise ValueError("ends: expected one number at least")
+    hashes = np.empty(pieces, np.int64)
+    cdef int64_t[::1] out = hashes
+    if data.shape[0] > 0:
+        first = &data[0]
+    with nogil:
+        begin = ends[0]
+        for piece in range(pieces):
+            end = ends[piece + 1]
+            if begin < 0 or end < begin or end > data.shape[0]:
+                bad = piece
+                break
+            out[piece] = <int64_t> c_xxh64(first + begin, <size_t> (end - begin), seed)
+            begin = end
+    if bad >= 0:
+        raise ValueError(f"ends: piece {bad} is not within the {data.shape[0]} bytes")
+    return hashes
+
+
 def shards_of(const int64_t[::1] root_id not None, uint32_t shards):
     """Return the shard of each root as a uint32 array."""
     cdef Py_ssize_t row

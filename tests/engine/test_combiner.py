@@ -1,5 +1,6 @@
 """The combiner against the plain-Python oracle, and what must never change: shards and ranks."""
 
+import itertools
 import threading
 
 import numpy as np
@@ -192,6 +193,18 @@ def test_ranks_are_what_they_have_always_been():
     assert track_rank(0, 1, 2) == 2360248972619621018
     assert track_rank(-1, 2**31 - 1, INT64_MIN) == -1707086678468058895
     assert track_rank(5, 1, 2) ^ track_rank(0, 1, 2) == 5
+
+
+def test_pieces_of_bytes_are_hashed_each_by_itself(core):
+    data = np.frombuffer("abcünï".encode() + bytes(range(100)), np.uint8)
+    ends = np.array([0, 0, 1, 3, 3, 8, 108])
+    expected = [core.xxh64(data[begin:end], 42) for begin, end in itertools.pairwise(ends.tolist())]
+    hashes = core.xxh64_each(data, ends, 42)
+    assert hashes.dtype == np.int64 and hashes.view(np.uint64).tolist() == expected
+    assert core.xxh64_each(data[:0], np.array([0]), 42).tolist() == []
+    for wrong in ([], [0, 110], [3, 2], [-1, 4], [0, 2**62]):
+        with pytest.raises(ValueError, match="ends: "):
+            core.xxh64_each(data, np.array(wrong, np.int64), 42)
 
 
 def test_xxh64_gives_the_published_hashes(core):

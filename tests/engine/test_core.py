@@ -94,6 +94,8 @@ def test_a_shard_of_none():
         lambda: _core.shard_of(longs(1), -1),
         lambda: _core.shards_of(None, 3),
         lambda: _core.xxh64(None, 0),
+        lambda: _core.xxh64_each(None, longs(0), 0),
+        lambda: _core.xxh64_each(b"", None, 0),
     )
 
 

@@ -224,33 +224,40 @@ def pipeline_of(frame, folder):
     """Return the same as a tracked pipeline."""
 
     def pack(row):
-        work(row.number, folder)
-        return [row.number]
+        work(number_in(row.number), folder)
+        return [number_in(row.number)]
 
     orders = spout(frame, message_id="number", attempt="attempt", component="orders", run_seed=1)
     return orders.bolt(pack, schema="number long", sink=True)
 
 
+def number_in(message_id):
+    """Return the number in a message id, which may be a text."""
+    return int(str(message_id).removeprefix("order "))
+
+
 def told_by(rows):
     """Return rows of failures or of dead letters as reasons by their message."""
     return [
-        (row["message_id"], Reason(ReasonKind.FAILED, row["component"], None, row["reason"], row["attempt"]))
+        (number_in(row["message_id"]), Reason(ReasonKind.FAILED, row["component"], None, row["reason"], row["attempt"]))
         for row in rows
     ]
 
 
-def run_pipeline(folder, spark):
-    rounds, failures, letters = [[(number, 1) for number in NUMBERS]], [], []
+def run_pipeline(folder, spark, ids="long"):
+    first = [(f"order {number}" if ids == "string" else number, 1) for number in NUMBERS]
+    rounds, failures, letters = [first], [], []
     replays = Replays(
         f"{folder}/ledger",
         attempts_max=ATTEMPTS_MAX,
         backoff_secs=0,
+        message_id=ids,
         replay=lambda rows, _: rounds.append([(row["message_id"], row["attempt"]) for row in rows.to_pylist()]),
         dead_letter=lambda rows, _: letters.extend(rows.to_pylist()),
     )
     settle = for_each_completion(replays=replays)
     for number, rows in enumerate(rounds):
-        part = pipeline_of(spark.createDataFrame(rows, "number long, attempt long"), folder).persist()
+        part = pipeline_of(spark.createDataFrame(rows, f"number {ids}, attempt long"), folder).persist()
         failures += [row.asDict() for row in part.failures().collect()]
         settle(part.completions(include_pending=True), number)
         part.unpersist()
@@ -258,19 +265,25 @@ def run_pipeline(folder, spark):
     return Told.of(told_by(failures), told_by(letters))
 
 
+def run_pipeline_texts(folder, spark):
+    return run_pipeline(folder, spark, "string")
+
+
 def run_pipeline_stream(folder, spark):
+    """Run it as a stream, with ids that are texts."""
     spark.conf.set(PROVIDER_CONF, PROVIDER)
-    schema, failures = "number long, attempt long", []
-    spark.range(len(NUMBERS)).selectExpr("id as number", "1L as attempt").write.parquet(f"{folder}/new")
+    schema, failures = "number string, attempt long", []
+    spark.range(len(NUMBERS)).selectExpr("'order ' || id as number", "1L as attempt").write.parquet(f"{folder}/new")
     replays = Replays(
         f"{folder}/ledger",
         attempts_max=ATTEMPTS_MAX,
         backoff_secs=0,
+        message_id="string",
         replay=f"{folder}/again",
         dead_letter=f"{folder}/dead",
     )
     new = spark.readStream.schema(schema).parquet(f"{folder}/new")
-    again = spark.readStream.schema(Replays.ddl).parquet(f"{folder}/again")
+    again = spark.readStream.schema(replays.ddl).parquet(f"{folder}/again")
     rows = new.union(again.selectExpr("message_id as number", "cast(attempt as long) as attempt"))
 
     def keep(done, batch_id):
@@ -283,7 +296,8 @@ def run_pipeline_stream(folder, spark):
         query = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
         query.awaitTermination()
     attempts, told = Counter(), []
-    for number, component, reason in failures:
+    for message_id, component, reason in failures:
+        number = number_in(message_id)
         attempts[number] += 1
         told.append((number, Reason(ReasonKind.FAILED, component, None, reason, attempts[number])))
     return Told.of(told, told_by(spark.read.parquet(f"{folder}/dead").toArrow().to_pylist()))
@@ -296,6 +310,7 @@ RUNS = {
     "spark, rows of a DataFrame": (run_spark_rows, "pack"),
     "spark, a stream": (run_spark_stream, "pack"),
     "pipeline": (run_pipeline, "pack"),
+    "pipeline, ids that are texts": (run_pipeline_texts, "pack"),
     "pipeline, a stream": (run_pipeline_stream, "pack"),
     "consumer": (run_consumer, None),
 }

@@ -316,6 +316,11 @@ def xxh64(data: npt.NDArray[np.uint8], seed: int = 0) -> int:
     return core.xxh64(data, seed)
 
 
+def xxh64_each(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64], seed: int = 0) -> npt.NDArray[np.int64]:
+    """Return the XXH64 of each piece of some bytes, as int64: piece i is ``data[ends[i]:ends[i + 1]]``."""
+    return core.xxh64_each(data, ends, seed)
+
+
 def _check_partials(partials: Partials) -> Partials:
     if len(partials) not in (6, 7):
         raise ColumnValueError(f"partials: expected 6 columns, or 7 with event times, got {len(partials)}")

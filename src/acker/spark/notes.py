@@ -41,7 +41,7 @@ _FAILURE_FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("row", pa.string()),
 ]
 FAILURE_SCHEMA: Final = pa.schema(_FAILURE_FIELDS)
-# What the spout knows: a row for each tree.
+# What the spout knows: a row for each tree. With ids that are texts or bytes there is a column message_id, too.
 HEAD_SCHEMA: Final = pa.schema([pa.field("root_id", pa.int64()), pa.field("attempt", pa.int64())])
 
 
@@ -86,6 +86,47 @@ def decode_note(data: Any) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(content)).read_all()
 
 
+class TextIds:
+    """The ids of trees that are texts or bytes.
+
+    Parameters
+    ----------
+    tables : list of Table
+        With columns root_id and message_id.
+
+    Attributes
+    ----------
+    root_id : (n,) int64
+        Sorted.
+    """
+
+    def __init__(self, tables: list[pa.Table]) -> None:
+        self.root_id = np.empty(0, np.int64)
+        self._ids: Any = None
+        if tables:
+            table = pa.concat_tables([each.select(["root_id", "message_id"]) for each in tables]).combine_chunks()
+            order = np.argsort(table["root_id"].to_numpy(), kind="stable")
+            table = table.take(order)
+            self.root_id, self._ids = table["root_id"].to_numpy(), table["message_id"].combine_chunks()
+
+    def of(self, root_id: npt.NDArray[np.int64], type_: Any) -> pa.Array[Any]:
+        """Return the id of each tree; null where it is not known."""
+        if self._ids is None:
+            unknown: pa.Array[Any] = pa.array([None] * len(root_id), type_)
+            return unknown
+        found = np.minimum(np.searchsorted(self.root_id, root_id), max(len(self.root_id) - 1, 0))
+        is_known = self.root_id[found] == root_id if len(self.root_id) else np.zeros(len(root_id), np.bool_)
+        ids: pa.Array[Any] = self._ids.take(pa.array(found, mask=~is_known)).cast(type_)
+        return ids
+
+    def all_of(self, root_id: npt.NDArray[np.int64]) -> list[tuple[int, Any]]:
+        """Return (root id, id) of each row of these trees: several for a tree that several rows have."""
+        if self._ids is None:
+            return []
+        places = np.flatnonzero(np.isin(self.root_id, root_id))
+        return list(zip(self.root_id[places].tolist(), self._ids.take(pa.array(places)).to_pylist(), strict=True))
+
+
 class Notes:
     """The notes of the trees of one shard."""
 
@@ -106,9 +147,13 @@ class Notes:
         """Return the attempt of each tree; 0 where the spout has none."""
         if not self._heads:
             return np.zeros(len(root_id), np.int64)
-        heads = pa.concat_tables(self._heads)
+        heads = pa.concat_tables([table.select(HEAD_SCHEMA.names) for table in self._heads])
         place = places_in(heads["root_id"].to_numpy(), root_id)
         return np.where(place < 0, 0, heads["attempt"].to_numpy()[place])
+
+    def text_ids(self) -> TextIds:
+        """Return the ids of the trees that the spouts began, where these are texts or bytes."""
+        return TextIds([table for table in self._heads if "message_id" in table.column_names])
 
     def failed(self, root_id: npt.NDArray[np.int64]) -> Failed:
         """Return why trees failed. Of several failures the first by its text counts, whatever their order."""

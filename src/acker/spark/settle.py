@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from acker._engine.combiner import Combiner, shard_of
@@ -12,6 +13,7 @@ from acker.spark.messages import describe_shared_ids, quote_column
 from acker.spark.notes import Notes, is_note
 from acker.spark.parcel import pack_function
 from acker.spark.placement import place_of
+from acker.spark.text_ids import text_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +33,6 @@ COMPLETIONS_DDL: Final = (
     "root_id long not null, message_id long not null, task_id int not null, outcome tinyint not null,"
     " elapsed_ms long not null"
 )
-# What completions of pipelines say beside it.
-WHY_DDL: Final = ", component string, reason string"
 
 
 def check_block_columns(blocks: DataFrame, column: str, shard: str) -> None:
@@ -79,25 +79,32 @@ def by_shard(rows: DataFrame, shards: int | None) -> DataFrame:
     return rows.repartition(shards, place_of(rows.shard, shards))
 
 
-def settle_rows(rows: DataFrame, shards: int | None, *, include_pending: bool, of_pipeline: bool = False) -> DataFrame:
+def settle_rows(rows: DataFrame, shards: int | None, *, include_pending: bool, ids: str | None = None) -> DataFrame:
     """Settle a batch of rows (shard, block).
 
     Parameters
     ----------
-    of_pipeline : bool
-        The rows are those of a pipeline: there are notes among the blocks, and completions say why trees failed; a tree
-        with two TRACKs is an error, see `describe_shared_ids`.
+    ids : str, optional
+        The rows are those of a pipeline, whose message ids have this type: there are notes among the blocks, and
+        completions say why trees failed; a tree with two TRACKs is an error, see `describe_shared_ids`.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return settle_blocks(batches, shards, include_pending, of_pipeline=of_pipeline)
+        return settle_blocks(batches, shards, include_pending, ids)
 
-    ddl = f"{COMPLETIONS_DDL}{WHY_DDL}" if of_pipeline else COMPLETIONS_DDL
-    return by_shard(rows, shards).mapInArrow(pack_function(run, "settle"), ddl)
+    return by_shard(rows, shards).mapInArrow(pack_function(run, "settle"), completions_ddl(COMPLETIONS_DDL, ids))
+
+
+def completions_ddl(ddl: str, ids: str | None) -> str:
+    """Return the columns of completions, with those that a pipeline with such message ids adds."""
+    if ids is None:
+        return ddl
+    ids_ddl = ddl if ids == "bigint" else re.sub(r"message_id long(?: not null)?", f"message_id {ids}", ddl)
+    return f"{ids_ddl}, component string, reason string"
 
 
 def settle_blocks(
-    batches: Iterator[pa.RecordBatch], shards: int | None, include_pending: bool, *, of_pipeline: bool = False
+    batches: Iterator[pa.RecordBatch], shards: int | None, include_pending: bool, ids: str | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Merge the blocks of one partition and yield its completions; runs in Spark's Python workers."""
     combiner = Combiner()
@@ -105,25 +112,33 @@ def settle_blocks(
     tracks: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
     for batch in batches:
         for number, block in zip(batch.column(0), batch.column(1), strict=True):
-            if of_pipeline and is_note(block.as_buffer()):
+            if ids is not None and is_note(block.as_buffer()):
                 notes.add(block.as_buffer())
                 continue
             partials, _ = decode_block(block.as_buffer())
             if shards is not None and (shard_of(partials.root_id, shards) != number.as_py()).any():
                 raise ArgumentValueError(f"blocks: a block of shard {number.as_py()} of {shards} holds other trees")
             combiner.merge(partials)
-            if of_pipeline:
+            if ids is not None:
                 tracks.append(tracks_of(partials))
-                if combiner.duplicates:
-                    raise ArgumentValueError(f"message_id: {describe_shared_ids(tracks)}")
+    if ids is not None and combiner.duplicates:
+        raise ArgumentValueError(f"message_id: {describe_shared_ids(tracks, notes.text_ids())}")
     done = combiner.settle(include_pending)
-    yield from completion_batches(done, notes if of_pipeline else None)
+    yield from completion_batches(done, None if ids is None else notes, ids)
 
 
-def completion_batches(done: Completions, notes: Notes | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the completions as Arrow batches of a size that Spark takes well; with notes, also why trees failed."""
+def completion_batches(
+    done: Completions, notes: Notes | None = None, ids: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the completions as Arrow batches of a size that Spark takes well.
+
+    With the notes of a pipeline they also say why trees failed, and have its message ids, of the given type.
+    """
     batch = done.to_arrow()
     if notes is not None:
+        if (type_ := text_type(ids)) is not None:
+            place = batch.schema.get_field_index("message_id")
+            batch = batch.set_column(place, "message_id", notes.text_ids().of(done.root_id, type_))
         for name, column in notes.failed(done.root_id)._asdict().items():
             batch = batch.append_column(name, column)
     for first in range(0, len(done), _COMPLETION_BATCH_ROWS):

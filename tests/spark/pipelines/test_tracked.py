@@ -301,6 +301,42 @@ def test_two_spouts_in_one_pipeline(lines) -> None:
     assert {tuple(row) for row in done.groupBy("outcome").count().collect()} == {(0, 2 * len(TEXTS) - 1), (1, 1)}
 
 
+@pytest.mark.parametrize("type_", ["string", "binary"])
+def test_ids_that_are_no_numbers_come_back_as_they_are(spark, type_) -> None:
+    texts = {"a-1": "a b", "ü": "boom", "": "c", "lost": "x"}
+    rows = [(None, "a"), *texts.items()]
+    frame = spark.createDataFrame(rows, "line string, text string").withColumn("line", F.col("line").cast(type_))
+    ids = {text: text if type_ == "string" else text.encode() for text in texts}
+    tracked = lose(words_of(frame.repartition(3)), "word", "x")
+    tracked = tracked.bolt(keep, schema="word string", component="count", sink=True).persist()
+    ended = {"a-1": Outcome.ACKED, "ü": Outcome.FAILED, "": Outcome.ACKED, "lost": Outcome.PENDING}
+    assert outcomes(tracked) == {ids[text]: outcome for text, outcome in ended.items()}
+    (failed,) = tracked.failures().collect()
+    assert (failed.message_id, failed.component, failed.attempt) == (ids["ü"], "split", 0)
+    assert dict(tracked.completions().dtypes)["message_id"] == dict(tracked.failures().dtypes)["message_id"] == type_
+    tracked.unpersist()
+
+
+def test_copies_of_a_text_id_are_named(spark) -> None:
+    one = spark.createDataFrame([("a", "x"), ("b", "x")], "line string, text string")
+    pipelines = words_of(one.union(one).repartition(4)).bolt(keep, schema="word string", component="count", sink=True)
+    with pytest.raises(
+        PythonException, match=r"2 rows of one batch have the message id 'a' \(and of 1 other ids, such"
+    ):
+        pipelines.completions().collect()
+
+
+def test_ids_of_two_types_are_not_settled_together(spark, lines) -> None:
+    texts = spark.createDataFrame([("a", "x")], "line string, text string")
+    one = counted(lines)
+    other = spout(texts, message_id="line", component="texts", run_seed=1).bolt(
+        keep, schema="line string, word string", component="end", sink=True
+    )
+    text = "message_id: ids of 'lines' are bigint, those of 'texts' are string: cast one of the columns"
+    with pytest.raises(ValueError, match=text):
+        completions_of(one, other)
+
+
 def test_rows_without_a_message_id_stay_unanchored(spark) -> None:
     frame = spark.createDataFrame([(None, "a b"), (7, "c d"), (None, "boom")], "line long, text string")
     tracked = words_of(frame).bolt(keep, schema="word string", component="count", sink=True).persist()
@@ -438,9 +474,9 @@ def test_arguments_are_checked_where_the_pipeline_is_written(spark, lines) -> No
             r"message_id: there is no column 'number'; there are line, text",
         ),
         (
-            lambda: spout(lines, message_id="text"),
+            lambda: spout(lines.withColumn("half", F.col("line") / 2), message_id="half"),
             TypeError,
-            r"message_id: expected a column of integers, 'text' is string",
+            r"message_id: expected a column of integers, strings or binaries, 'half' is double",
         ),
         (lambda: spout(lines, message_id="line", source="text"), TypeError, r"source: .* 'text' is string"),
         (lambda: spout(lines, message_id="line", task_id=-1), ValueError, r"task_id: expected an integer from 0"),

@@ -13,12 +13,14 @@ from acker._engine.combiner import Combiner, shard_of
 from acker._engine.protocol import Kind, Outcome
 from acker.errors import ArgumentValueError, CheckpointError
 from acker.spark.blocks import encode_blocks, read_header
+from acker.spark.notes import encode_note
 from acker.spark.pipelines.stages import BLOCK, SHARD, Stage
 from acker.spark.pipelines.transforms import BoltTransform, SpoutTransform
 from acker.spark.streams.microbatch import ShardBatch, update
 from acker.spark.streams.shard_rules import ShardRules
 from acker.spark.streams.state_format import CHUNK_ROWS_MAX, ChunkSize, decode_chunk, decode_head, encode_head
 from acker.spark.streams.table_cache import TableCache
+from acker.spark.text_ids import numbers_of
 from tests.spark.lossy import LossyLink
 from tests.torture.microbatches import Message, MicroBatches, settle_by_event_time
 
@@ -292,7 +294,7 @@ def test_a_block_of_another_shard_is_refused(cache):
 
 
 def test_rows_of_a_pipeline_that_share_a_message_id_are_named_and_nothing_is_written(cache):
-    store, rules = Store(), ShardRules(1, 2, Fraction(1000), of_pipeline=True)
+    store, rules = Store(), ShardRules(1, 2, Fraction(1000), ids="bigint")
     update(store, cache, "key", 0, ShardBatch(0, blocks_of([Message(Kind.TRACK, 7, 5, 0, 42)]), 0), rules)
     store.commit()
     twice = [Message(Kind.TRACK, 8, 5, 0, 43), Message(Kind.TRACK, 8, 5, 0, 43), Message(Kind.TRACK, 9, 5, 0, 44)]
@@ -306,8 +308,51 @@ def test_rows_of_a_pipeline_that_share_a_message_id_are_named_and_nothing_is_wri
     assert update(store, cache, "key", 0, ShardBatch(1, again, 10), rules)[1].duplicates == 1
 
 
+def text_blocks(ids, roots=None):
+    """Return the blocks and notes of trees that begin, and that nothing ends."""
+    roots = numbers_of(pa.array(ids)) if roots is None else np.array(roots)
+    heads = {"root_id": roots, "attempt": np.zeros(len(ids), np.int64), "message_id": pa.array(ids)}
+    messages = [Message(Kind.TRACK, root, 5, 0, root) for root in roots.tolist()]
+    return [*blocks_of(messages, max(1, len(ids))), encode_note(pa.table(heads))]
+
+
+def test_text_ids_of_open_trees_are_kept_until_they_end(cache, tmp_path):
+    store, rules = Store(), ShardRules(1, 2, Fraction(1000), 3, ids="string")
+    ended = []
+    for batch in range(70):  # so many that old chunks are removed, and what is open is written again
+        ids = [f"order {batch}-{number}" for number in range(3)]
+        blocks = text_blocks(ids if batch else [*ids, "first"])
+        if batch == 40:
+            cache = TableCache(tmp_path / "another worker")
+        done, _ = update(store, cache, "key", 0, ShardBatch(batch, blocks, 10 * batch), rules)
+        store.commit()
+        assert len(done) == 0
+    assert {number for number in store.written if number != "head" and number < 0} == {
+        -number for number in store.written if number != "head" and number > 0
+    }
+    assert len(store.written) < 140, "the ids of removed chunks go with them"
+    done, _ = update(store, cache, "key", 0, ShardBatch(70, text_blocks([]), 10_000), rules)
+    ended = dict(zip(done.message_id.tolist(), done.outcome.tolist(), strict=True))
+    expected = {"first", *(f"order {batch}-{number}" for batch in range(70) for number in range(3))}
+    assert ended == dict.fromkeys(expected, Outcome.TIMED_OUT)
+
+
+def test_two_text_ids_with_one_hash_are_an_error_that_names_both(cache):
+    store, rules = Store(), ShardRules(1, 2, Fraction(1000), ids="string")
+    text = r"message_id: the message ids 'a' and 'b' have the same 64-bit hash"
+    with pytest.raises(ArgumentValueError, match=text):
+        update(store, cache, "key", 0, ShardBatch(0, text_blocks(["a", "b"], [7, 7]), 0), rules)
+    with pytest.raises(ArgumentValueError, match=r"2 rows of one batch have the message id 'a'\."):
+        update(store, cache, "key", 0, ShardBatch(0, text_blocks(["a", "a"], [7, 7]), 0), rules)
+    store.roll_back()
+    update(store, cache, "key", 0, ShardBatch(0, text_blocks(["a"], [7]), 0), rules)
+    assert update(store, cache, "key", 0, ShardBatch(1, text_blocks(["a"], [7]), 1), rules)[1].duplicates == 1
+    with pytest.raises(ArgumentValueError, match=text):
+        update(store, cache, "key", 0, ShardBatch(2, text_blocks(["b"], [7]), 2), rules)
+
+
 def test_rows_of_a_pipeline_that_share_a_message_id_are_named_whatever_their_times(cache):
-    rules = ShardRules(1, 2, Fraction(1000), event_time=True, of_pipeline=True)
+    rules = ShardRules(1, 2, Fraction(1000), event_time=True, ids="bigint")
     twice = [(Message(Kind.TRACK, 8, 5, 0, 43), 0), (Message(Kind.TRACK, 8, 5, 0, 43), 10**6)]
     with pytest.raises(
         ArgumentValueError, match="message_id: 2 rows of one batch have the message id 43\\. They would"
@@ -360,7 +405,7 @@ def test_trees_of_a_pipeline_expire_by_event_time_however_the_stream_is_cut(seed
     rows = sorted((rng.randrange(60_000), " ".join(rng.choices(words, (9, 9, 1, 1), k=3))) for _ in range(120))
     rows = [(number, at, text) for number, (at, text) in enumerate(rows)]
     rows.sort(key=lambda row: row[1] + rng.uniform(0, delay_ms))
-    rules = ShardRules(1, 2, Fraction(timeout_ms), 3, event_time=True, of_pipeline=True)
+    rules = ShardRules(1, 2, Fraction(timeout_ms), 3, event_time=True, ids="bigint")
     # Of a tree with a FAIL nothing more is waited for; lost words keep a tree open until the watermark has come by.
     expected = {}
     over = max(at for _, at, _ in rows) - delay_ms

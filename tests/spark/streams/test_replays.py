@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +19,7 @@ from pyspark.errors import StreamingQueryException
 from acker import COMPLETION_SCHEMA, Completions, Outcome
 from acker.errors import ArgumentTypeError, ArgumentValueError, CheckpointError
 from acker.spark import ReplayCounts, Replays, for_each_completion, spout
+from acker.spark.pipelines.completions import PipelineCompletions
 from blocks import ROOT
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -198,6 +200,35 @@ def test_why_an_overdue_replay_became_a_dead_letter(tmp_path):
     assert (letter["outcome"], letter["root_id"]) == (Outcome.TIMED_OUT, 101)
 
 
+def test_messages_may_have_ids_that_are_texts(tmp_path):
+    now = [1000.0]
+
+    def start(**options):
+        folders = {"replay": tmp_path / "again", "dead_letter": tmp_path / "dead"}
+        defaults = {"attempts_max": 2, "message_id": "string", "clock": lambda: now[0]}
+        return Replays(tmp_path / "ledger", **folders, **{**defaults, **options})
+
+    def completions(**ended):
+        done = Completions.from_rows([(100 + place, 0, 3, how, 5) for place, how in enumerate(ended.values())])
+        reasons = np.array([None if how == Outcome.ACKED else "ValueError: no" for how in ended.values()], object)
+        return PipelineCompletions.of(done, np.array(list(ended), object), reasons, reasons)
+
+    assert start().schema.field("message_id").type == pa.string() and "message_id string" in start().ddl
+    start().settle(completions(a=Outcome.FAILED, b=Outcome.ACKED, ü=Outcome.FAILED), 0)
+    assert start().held()["message_id"].to_pylist() == ["a", "ü"]
+    now[0] += 1
+    start().settle(completions(), 1)
+    start().settle(completions(ü=Outcome.ACKED, a=Outcome.FAILED), 2)
+    start().settle(completions(ü=Outcome.ACKED, a=Outcome.FAILED), 2)
+    assert start().counts() == ReplayCounts(messages=2, failures=3, replayed=2, recovered=1, dead_letters=1)
+    (letter,) = pq.read_table(tmp_path / "dead").to_pylist()
+    assert (letter["message_id"], letter["attempt"], letter["reason"]) == ("a", 2, "ValueError: no")
+    with pytest.raises(ArgumentTypeError, match=r"Replays was made for message ids of type string, .* have long ones"):
+        start().settle(ended((1, Outcome.FAILED)), 3)
+    with pytest.raises(CheckpointError, match=r"message ids are of type 'string', .* with message_id='long'"):
+        start(message_id="long").counts()
+
+
 def test_reasons_reach_the_dead_letters(tmp_path):
     texts = {101: "split: a negation", 102: "pack: no sofa"}
     seen = []
@@ -247,6 +278,7 @@ def test_what_happens_is_logged(calls, caplog):
         ({"backoff_secs": -1}, "backoff_secs: expected a number of seconds from 0 on, got -1"),
         ({"backoff_secs_max": float("inf")}, "backoff_secs_max: expected a number of seconds from 0 on, got inf"),
         ({"backoff_secs": True}, "backoff_secs: expected a number of seconds, got bool"),
+        ({"message_id": "int"}, "message_id: expected one of 'long', 'string', 'binary', got 'int'"),
         ({"reasons": "failed"}, "reasons: expected a function, got str"),
         ({"clock": 5}, "clock: expected a function, got int"),
     ],

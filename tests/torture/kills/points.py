@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-    from acker.spark.streams.microbatch import Store
     from acker.spark.streams.shard_rules import ShardRules
+    from acker.spark.streams.state_format import Store
 
 # Points of the driver; all others are of workers.
 SINK, KEPT = "sink", "kept"

@@ -5,7 +5,7 @@ equal those of the compiled module byte by byte. `acker.ReferenceAcker` takes th
 need the compiled module.
 """
 
-from acker._engine.plain.combine import CombineTable, shards_of, xxh64
+from acker._engine.plain.combine import CombineTable, shards_of, xxh64, xxh64_each
 from acker._engine.plain.open_trees import OpenTreesTable, open_trees_bytes
 from acker._engine.plain.sharded import ShardedAcker
 from acker._engine.plain.tuple_tree import Anchoring, Tracking, TreeBase
@@ -23,6 +23,7 @@ __all__ = [
     "open_trees_bytes",
     "shards_of",
     "xxh64",
+    "xxh64_each",
 ]
 
 # As of the compiled module.

@@ -6,6 +6,7 @@ message costs some tenths of a microsecond.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +47,19 @@ def shards_of(root_id: _Int64, shards: int) -> _UInt32:
 def xxh64(data: _UInt8, seed: int) -> int:
     """Return the XXH64 hash of some bytes."""
     return _xxh64.xxh64(bytes(data), seed)
+
+
+def xxh64_each(data: _UInt8, ends: _Int64, seed: int) -> _Int64:
+    """Return the XXH64 hash of each piece of some bytes, as an int64 array: piece i is data[ends[i]:ends[i + 1]]."""
+    if not len(ends):
+        raise ValueError("ends: expected one number at least")
+    content, places = bytes(data), [int(end) for end in ends.tolist()]
+    hashes = np.empty(len(places) - 1, np.uint64)
+    for piece, (begin, end) in enumerate(itertools.pairwise(places)):
+        if not 0 <= begin <= end <= len(content):
+            raise ValueError(f"ends: piece {piece} is not within the {len(content)} bytes")
+        hashes[piece] = _xxh64.xxh64(content[begin:end], seed)
+    return hashes.view(np.int64)
 
 
 class CombineTable:

@@ -19,6 +19,8 @@ class PipelineCompletions(Completions):
 
     Attributes
     ----------
+    message_id : (m,) int64 or object
+        Objects where ids are strings or bytes.
     component : (m,) object
         The bolt that failed the tree; None where none did.
     reason : (m,) object
@@ -31,6 +33,19 @@ class PipelineCompletions(Completions):
         super().__init__(*columns)
         self.component = component
         self.reason = reason
+
+    @classmethod
+    def of(
+        cls, done: Completions, message_id: npt.NDArray[Any], component: Objects, reason: Objects
+    ) -> PipelineCompletions:
+        """Return completions with their message ids and reasons."""
+        columns = (done.root_id, message_id, done.task_id, done.outcome, done.elapsed_ms)
+        return cls(*columns, component=component, reason=reason)
+
+    @property
+    def has_text_ids(self) -> bool:
+        """Whether message ids are strings or bytes."""
+        return self.message_id.dtype == np.dtype(object)
 
     def at(self, places: npt.NDArray[Any]) -> PipelineCompletions:
         """Return the rows at these places, or those where a mask is true."""

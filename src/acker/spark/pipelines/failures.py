@@ -9,19 +9,19 @@ import pyarrow as pa
 
 from acker.spark.blocks import decode_block, tracks_of
 from acker.spark.notes import Notes, ids_or_zero, is_note, places_in, take_places
+from acker.spark.text_ids import text_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from acker.spark.pipelines.anchors import Int64s
 
-FAILURES_DDL: Final = (
-    "message_id long, component string, reason string, attempt long, row string, root_id long, tuple_id long"
-)
+# Behind the message id.
+FAILURES_DDL: Final = "component string, reason string, attempt long, row string, root_id long, tuple_id long"
 
 
-def list_failures(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Turn the blocks and notes of one partition into the rows that `Tracked.failures` describes."""
+def list_failures(batches: Iterator[pa.RecordBatch], ids: str) -> Iterator[pa.RecordBatch]:
+    """Turn blocks and notes of a partition into the rows that `Tracked.failures` describes, with ids of this type."""
     notes = Notes()
     tracks = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for batch in batches:
@@ -33,16 +33,21 @@ def list_failures(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
                 tracks.append(tracks_of(decode_block(data)[0]))
     failed = notes.failures()
     if failed.num_rows:
-        yield from _with_messages(failed, notes, tracks).to_batches()
+        yield from _with_messages(failed, notes, tracks, text_type(ids)).to_batches()
 
 
-def _with_messages(failed: pa.Table, notes: Notes, tracks: list[tuple[Int64s, Int64s]]) -> pa.Table:
+def _with_messages(
+    failed: pa.Table, notes: Notes, tracks: list[tuple[Int64s, Int64s]], text: pa.DataType | None
+) -> pa.Table:
     root_id, message_id = (np.concatenate(column) for column in zip(*tracks, strict=True))
     has_tree = failed["root_id"].is_valid().to_numpy()
     roots = ids_or_zero(failed["root_id"])
     place = np.where(has_tree, places_in(root_id, roots), -1)
+    message = pa.array(message_id).take(take_places(place))
+    if text is not None:
+        message = notes.text_ids().of(np.where(place < 0, 0, roots), text)
     columns: dict[str, Any] = {
-        "message_id": pa.array(message_id).take(take_places(place)),
+        "message_id": message,
         "attempt": pa.array(notes.attempts_of(roots), mask=~has_tree),
         **{name: failed[name] for name in failed.column_names},
     }

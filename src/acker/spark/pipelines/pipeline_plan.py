@@ -56,6 +56,8 @@ class PipelinePlan:
         The default of bolts.
     unread : frozenset of str
         The components whose outputs no bolt reads.
+    ids : str
+        The type of message ids: "bigint" for integers of any width, "string" or "binary".
     """
 
     frame: DataFrame
@@ -71,6 +73,7 @@ class PipelinePlan:
     origins: frozenset[object]
     strict: bool
     unread: frozenset[str]
+    ids: str
 
     @functools.cached_property
     def dataframe(self) -> DataFrame:
@@ -168,6 +171,11 @@ def check_disjoint(plans: list[PipelinePlan]) -> None:
             raise ArgumentValueError(f"shards: {plans[0].shards} in one pipeline, {plan.shards} in another")
         if plan.is_streaming != plans[0].is_streaming:
             raise ArgumentValueError("expected pipelines that are all streaming or all batch, got both")
+        if plan.ids != plans[0].ids:
+            raise ArgumentValueError(
+                f"message_id: ids of {' and '.join(map(repr, plans[0].spouts))} are {plans[0].ids}, those of"
+                f" {' and '.join(map(repr, plan.spouts))} are {plan.ids}: cast one of the columns"
+            )
         for name, token in plan.components.items():
             if names.setdefault(name, token) is not token:
                 raise ArgumentValueError(f"component: {name!r} names two components")

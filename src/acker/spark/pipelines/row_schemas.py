@@ -11,6 +11,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     ShortType,
+    StringType,
     StructField,
     StructType,
 )
@@ -57,6 +58,19 @@ def check_integer_column(schema: StructType, parameter: str, name: str) -> None:
     found = schema[name].dataType
     if not isinstance(found, _INTEGERS):
         raise ArgumentTypeError(f"{parameter}: expected a column of integers, {name!r} is {found.simpleString()}")
+
+
+def check_id_column(schema: StructType, parameter: str, name: str) -> str:
+    """Refuse a column that is missing, or holds no message ids; return "bigint", "string" or "binary"."""
+    found = schema[name].dataType if name in schema.names else None
+    if isinstance(found, (StringType, BinaryType)):
+        return "string" if isinstance(found, StringType) else "binary"
+    if found is None or isinstance(found, _INTEGERS):
+        check_integer_column(schema, parameter, name)
+        return "bigint"
+    raise ArgumentTypeError(
+        f"{parameter}: expected a column of integers, strings or binaries, {name!r} is {found.simpleString()}"
+    )
 
 
 def make_nullable(schema: StructType) -> StructType:

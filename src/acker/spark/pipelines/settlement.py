@@ -38,8 +38,8 @@ def settle_pipelines(plans: list[PipelinePlan], options: CompletionOptions) -> D
     parts = [plan.blocks_and_notes(options.event_time) for plan in plans]
     rows = functools.reduce(lambda one, other: one.union(other), parts)
     if is_streaming:
-        return completions_of_block_stream(rows, shards, options, of_pipeline=True)
-    return settle_rows(rows, shards, include_pending=options.include_pending, of_pipeline=True)
+        return completions_of_block_stream(rows, shards, options, ids=plans[0].ids)
+    return settle_rows(rows, shards, include_pending=options.include_pending, ids=plans[0].ids)
 
 
 def _check_event_time(plans: list[PipelinePlan], event_time: str) -> None:

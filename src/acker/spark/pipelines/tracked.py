@@ -34,6 +34,7 @@ from acker.spark.pipelines.failures import FAILURES_DDL, list_failures
 from acker.spark.pipelines.pipeline_plan import PipelinePlan, check_component, check_disjoint, map_batches
 from acker.spark.pipelines.row_schemas import (
     arrow_schema_of,
+    check_id_column,
     check_integer_column,
     check_names,
     make_nullable,
@@ -70,8 +71,9 @@ def spout(
     frame : DataFrame
         Batch or streaming.
     message_id : str
-        The integer column with the spout's own id of each row, unique within (source, attempt); in a stream for all of
-        its life. A row where it is null stays unanchored: no completion reports it.
+        The column with the spout's own id of each row, unique within (source, attempt); in a stream for all of its
+        life. Integers, strings or binaries, such as UUIDs: of these the acker gets a 64-bit hash, and completions,
+        failures and replays have the id itself. A row where it is null stays unanchored: no completion reports it.
     component : str
         Name of the spout.
     source : str, optional
@@ -116,7 +118,7 @@ def spout(
     schema = make_nullable(frame.schema)
     check_names(schema)
     check_component(component)
-    check_integer_column(schema, "message_id", message_id)
+    ids = check_id_column(schema, "message_id", message_id)
     if source is not None:
         check_integer_column(schema, "source", source)
     for name, column, most in (("task_id", task_id, INT32_MAX), ("attempt", attempt, INT64_MAX)):
@@ -145,6 +147,7 @@ def spout(
             origins=frozenset({token}),
             strict=bool(strict),
             unread=frozenset({component}),
+            ids=ids,
         )
     )
 
@@ -424,7 +427,10 @@ class Tracked:
         return settle_pipelines([self.plan], options)
 
     def blocks(self) -> DataFrame:
-        """Return the packed messages, columns shard int and block binary: for `completions_from_blocks`."""
+        """Return the packed messages, columns shard int and block binary: for `completions_from_blocks`.
+
+        Message ids that are texts are numbers there: those that Spark's function ``xxhash64`` gives.
+        """
         return self.plan.blocks()
 
     def failures(self) -> DataFrame:
@@ -436,7 +442,12 @@ class Tracked:
         travel with the first.
         """
         rows = by_shard(self.plan.blocks_and_notes(), self.plan.shards)
-        return rows.mapInArrow(pack_function(list_failures, "failures"), FAILURES_DDL)
+        ids = self.plan.ids
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return list_failures(batches, ids)
+
+        return rows.mapInArrow(pack_function(run, "failures"), f"message_id {ids}, {FAILURES_DDL}")
 
     def counters(self) -> PipelineCounters:
         """Compute the counters of each component; evaluates the pipeline."""

@@ -16,11 +16,12 @@ from acker._engine.ids import root_ids, tuple_ids
 from acker._engine.protocol import Kind
 from acker.errors import ArgumentValueError, ColumnValueError, StrictError
 from acker.spark.messages import describe_shared_ids, event_times_of
-from acker.spark.notes import HEAD_SCHEMA
+from acker.spark.notes import HEAD_SCHEMA, TextIds
 from acker.spark.pipelines import anchors as trees
 from acker.spark.pipelines.anchors import Anchors, Int64s
 from acker.spark.pipelines.collector import FANOUT_MAX, MessageCollector, TaskCounters
 from acker.spark.pipelines.user_functions import Produced, reason_of, run_batch, run_rows
+from acker.spark.text_ids import is_text, numbers_of
 
 # The length of the text of a failed row: whole documents should not travel twice.
 ROW_CHARS_MAX: Final = 1000
@@ -55,10 +56,13 @@ class SpoutTransform:
     def run(self, flows: Iterator[Flow], collector: MessageCollector) -> Iterator[Flow]:
         """Track the rows with a message id; those where it is null stay unanchored."""
         tracks: list[tuple[Int64s, Int64s]] = []
+        named: list[pa.Table] = []
         for rows, _ in flows:
             tracked = rows.column(self.message_id).is_valid()
             part = rows.filter(tracked)
-            message_id = self._column(part, self.message_id)
+            texts = part.column(self.message_id)
+            has_texts = is_text(texts.type)
+            message_id = numbers_of(texts) if has_texts else self._column(part, self.message_id)
             task_id = self._column(part, self.task_id)
             attempt = self._column(part, self.attempt)
             source: str | Int64s = "" if self.source is None else self._column(part, self.source)
@@ -67,11 +71,16 @@ class SpoutTransform:
             kind = np.full(root_id.size, Kind.TRACK, np.int8)
             event_ms = None if self.event_time is None else self._event_ms(part, self.event_time)
             duplicates = collector.add(kind, root_id, tuple_id, task_id.astype(np.int32), message_id, event_ms=event_ms)
-            if isinstance(self.attempt, str) or self.attempt:
-                collector.add_heads(pa.table([pa.array(root_id), pa.array(attempt)], schema=HEAD_SCHEMA))
+            heads = pa.table([pa.array(root_id), pa.array(attempt)], schema=HEAD_SCHEMA)
+            if has_texts:
+                heads = heads.append_column("message_id", texts)
+                named.append(heads)
+            if has_texts or isinstance(self.attempt, str) or self.attempt:
+                collector.add_heads(heads)
             tracks.append((root_id, message_id))
             if duplicates:
-                raise ColumnValueError(f"{self.component}: {self.message_id}: {describe_shared_ids(tracks)}")
+                shared = describe_shared_ids(tracks, TextIds(named))
+                raise ColumnValueError(f"{self.component}: {self.message_id}: {shared}")
             counters = collector.counters(self.component)
             counters.emitted += rows.num_rows
             counters.messages += root_id.size

@@ -178,7 +178,7 @@ def _read(spark: SparkSession, path: str, operator: int, row: Any) -> AckerState
             heads[place] = decode_head(bytes(data))
         except CheckpointError as unreadable:
             states.append(ShardState(shard=-1, partition=partition, fault=str(unreadable)))
-    logs = _collect(lambda _: _read_logs(load(number != HEAD_KEY), heads), path)
+    logs = _collect(lambda _: _read_logs(load(number > HEAD_KEY), heads), path)
     found = {log.place: log for log in logs}
     empty = _summarise(-1, {}, None)
     for place, head in heads.items():

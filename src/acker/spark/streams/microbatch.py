@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -18,18 +18,23 @@ from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentValueError, CheckpointError
 from acker.spark.blocks import decode_block, tracks_of
 from acker.spark.messages import describe_shared_ids
+from acker.spark.notes import Notes, is_note
+from acker.spark.pipelines.completions import PipelineCompletions
 from acker.spark.streams.reports import MicroBatchReport
 from acker.spark.streams.shard_rules import ShardRules
 from acker.spark.streams.state_format import (
     CHUNK_ROWS_MAX,
     ChunkSize,
     Head,
+    Store,
     decode_chunk,
     decode_head,
     encode_chunk,
     encode_head,
 )
 from acker.spark.streams.table_cache import TableCache, close_on_error
+from acker.spark.streams.text_log import TextLog
+from acker.spark.text_ids import text_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,25 +53,6 @@ _ROOM_TIMES: Final = 8
 _CREDIT_PER_ROW: Final = 2
 _CREDIT_PER_BATCH: Final = 1024
 _CREDIT_MAX: Final = 4 * CHUNK_ROWS_MAX
-
-
-class Store(Protocol):
-    """The store of a shard's state."""
-
-    def head(self) -> bytes | None:
-        """Return the head, None when there is no state yet."""
-
-    def put_head(self, data: bytes) -> None:
-        """Write the head."""
-
-    def chunk(self, number: int) -> bytes | None:
-        """Return a chunk of the log."""
-
-    def put_chunk(self, number: int, data: bytes) -> None:
-        """Write a chunk."""
-
-    def remove_chunk(self, number: int) -> None:
-        """Remove a chunk."""
 
 
 class ShardBatch(NamedTuple):
@@ -207,11 +193,13 @@ class _MicroBatch:
         self._native_ns = 0
         self._bytes_written = 0
         self._chunks_cleaned = 0
+        self._notes = Notes()
+        self._texts: TextLog | None = None
 
     def run(self, batch: ShardBatch) -> Completions:
         """Apply the messages, then let trees time out."""
         head, rules = self.head, self._rules
-        partials = self._combine(batch.blocks)
+        partials = self._combine(batch.blocks if rules.ids is None else self._read_notes(batch.blocks))
         # A clock that was set back stands still for one micro-batch, and then continues.
         clock_ms = max(batch.clock_ms, head.clock_ms) if rules.event_time else batch.clock_ms
         time_ms = head.time_ms + max(0, clock_ms - head.clock_ms)
@@ -225,11 +213,13 @@ class _MicroBatch:
         )
         self._native_ns += time.perf_counter_ns() - started_ns
         self._counts = self._counts.plus(merged.counts)
+        if self._texts is not None and merged.counts.duplicates:
+            self._texts.refuse_collisions()
         self.head = head._replace(clock_ms=clock_ms, time_ms=time_ms, batch_id=batch.batch_id)
         # Before anything expires, as positions are valid until the table changes.
         self._write(merged.changed, merged.gone)
         self._add_credit(len(merged.changed), merged.gone.shape[1])
-        completions = self._expire(merged.completions)
+        completions = self._tell(self._expire(merged.completions))
         self._clean()
         self._table.shrink()
         self.head = self.head._replace(
@@ -239,6 +229,25 @@ class _MicroBatch:
             counts=head.counts.plus(self._counts),
         )
         return completions
+
+    def _read_notes(self, blocks: Iterable[Any]) -> list[Any]:
+        """Take the notes of a pipeline from among the blocks; return the others."""
+        blocks = list(blocks)
+        for note in filter(is_note, blocks):
+            self._notes.add(note)
+        type_ = text_type(self._rules.ids)
+        if type_ is not None:
+            chunks = range(self.head.first_chunk, self.head.next_chunk)
+            self._texts = TextLog(self._store, type_, self._notes.text_ids(), chunks)
+        return [block for block in blocks if not is_note(block)]
+
+    def _tell(self, done: Completions) -> Completions:
+        """Return completions of a pipeline with their own message ids, and with why trees failed."""
+        if self._rules.ids is None:
+            return done
+        ids = done.message_id if self._texts is None else self._texts.of(done.root_id).to_numpy(zero_copy_only=False)
+        why = (column.to_numpy(zero_copy_only=False) for column in self._notes.failed(done.root_id))
+        return PipelineCompletions.of(done, ids, *why)
 
     def _combine(self, blocks: Iterable[Any]) -> Partials:
         """Return the messages of the micro-batch combined by root, or by root and cohort."""
@@ -257,10 +266,9 @@ class _MicroBatch:
             combiner = Combiner(resets=True, cohorts=self._rules.cohorts_of_blocks)
             for partials in parts:
                 combiner.merge(partials)
-            if combiner.duplicates and self._rules.of_pipeline:
-                raise ArgumentValueError(
-                    f"message_id: {describe_shared_ids([tracks_of(partials) for partials in parts])}"
-                )
+            if combiner.duplicates and self._rules.ids is not None:
+                tracks = [tracks_of(partials) for partials in parts]
+                raise ArgumentValueError(f"message_id: {describe_shared_ids(tracks, self._notes.text_ids())}")
             duplicates += combiner.duplicates
             self._native_ns += combiner.native_ns
             parts = combiner.partials()
@@ -304,8 +312,9 @@ class _MicroBatch:
         entries = self._table.take(changed, number)
         data = encode_chunk(entries, gone)
         self._store.put_chunk(number, data)
-        self._bytes_written += len(data)
-        size = ChunkSize(len(entries.root_id) + gone.shape[1], len(data))
+        size_bytes = len(data) + (0 if self._texts is None else self._texts.write(number, entries))
+        self._bytes_written += size_bytes
+        size = ChunkSize(len(entries.root_id) + gone.shape[1], size_bytes)
         self.head = self.head._replace(chunks=(*self.head.chunks, size))
 
     def _add_credit(self, changed: int, gone: int) -> None:
@@ -325,6 +334,8 @@ class _MicroBatch:
             rows -= size.rows
             credit_rows -= size.rows
             self._store.remove_chunk(head.first_chunk + cleaned)
+            if self._texts is not None:
+                self._texts.remove(head.first_chunk + cleaned)
             cleaned += 1
         if not cleaned:
             return

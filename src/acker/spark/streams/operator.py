@@ -16,11 +16,13 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from acker._engine.completions import Completions
 from acker._engine.schemas import COMPLETION_SCHEMA
 from acker.errors import CheckpointError
-from acker.spark.notes import Notes, is_note
+from acker.spark.notes import Failed
 from acker.spark.parcel import Parcel
+from acker.spark.pipelines.completions import PipelineCompletions
 from acker.spark.streams.microbatch import ShardBatch, update
 from acker.spark.streams.state_format import HEAD_KEY, VARIABLE, decode_head
 from acker.spark.streams.table_cache import worker_cache
+from acker.spark.text_ids import text_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,6 +79,11 @@ class AckerProcessor(StatefulProcessor):
 
     def __init__(self, rules: ShardRules, name: str) -> None:
         self._rules = rules
+        self._no_completion = _NO_COMPLETION
+        if rules.ids is not None:
+            message_id = _NO_COMPLETION.message_id if text_type(rules.ids) is None else np.full(1, None, object)
+            nothing = np.full(1, None, object)
+            self._no_completion = PipelineCompletions.of(_NO_COMPLETION, message_id, nothing, nothing)
         # Part of file names, while an observation may have any name.
         self._name = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
         # Used in place of the query's id, which workers do not know if the query was started through Spark Connect.
@@ -130,11 +137,6 @@ class AckerProcessor(StatefulProcessor):
     def _update(self, shard: int, blocks: list[Any], clock_ms: int) -> Iterator[pd.DataFrame]:
         context = TaskContext.get()
         assert context is not None
-        notes = Notes() if self._rules.of_pipeline else None
-        if notes is not None:
-            for note in filter(is_note, blocks):
-                notes.add(note)
-            blocks = [block for block in blocks if not is_note(block)]
         batch = ShardBatch(int(context.getLocalProperty("streaming.sql.batchId") or -1), blocks, clock_ms)
         query = context.getLocalProperty("sql.streaming.queryId") or self._plan
         key = f"{query}-{self._name}-{shard}"
@@ -142,8 +144,8 @@ class AckerProcessor(StatefulProcessor):
         if self._rules.event_time:
             self._set_timer(report)
         if len(completions):
-            yield frame_of(completions, notes=notes)
-        yield frame_of(_NO_COMPLETION, json.dumps(report._asdict()), notes)
+            yield frame_of(completions)
+        yield frame_of(self._no_completion, json.dumps(report._asdict()))
 
     def _set_timer(self, report: MicroBatchReport) -> None:
         """Set a timer for the next rotation while entries are held, and remove all others."""
@@ -177,11 +179,10 @@ def _restore_processor(kind: type[AckerProcessor], fields: dict[str, Any]) -> Ac
     return processor
 
 
-def frame_of(done: Completions, report: str | None = None, notes: Notes | None = None) -> pd.DataFrame:
-    """Return rows of the operator's output; with notes, also why trees failed."""
+def frame_of(done: Completions, report: str | None = None) -> pd.DataFrame:
+    """Return rows of the operator's output; of a pipeline, with why trees failed."""
     columns = {name: getattr(done, name) for name in COMPLETION_SCHEMA.names}
     columns["report"] = np.full(len(done), report, object)
-    if notes is not None:
-        why = notes.failed(done.root_id)._asdict()
-        columns |= {name: column.to_numpy(zero_copy_only=False) for name, column in why.items()}
+    if isinstance(done, PipelineCompletions):
+        columns |= {name: getattr(done, name) for name in Failed._fields}
     return pd.DataFrame(columns)

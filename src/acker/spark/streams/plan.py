@@ -21,7 +21,7 @@ from acker.spark.event_columns import check_event_column
 from acker.spark.notes import Failed
 from acker.spark.placement import place_of
 from acker.spark.session_checks import PARTITIONS_CONF, check_streaming_session
-from acker.spark.settle import WHY_DDL
+from acker.spark.settle import completions_ddl
 from acker.spark.streams.reports import SHARDS, MicroBatchReport
 from acker.spark.streams.rows import blocks_of_rows
 from acker.spark.streams.shard_rules import ShardRules
@@ -55,7 +55,7 @@ def default_shards(session: SparkSession) -> int:
 
 
 def completions_of_block_stream(
-    blocks: DataFrame, shards: int, options: CompletionOptions, *, of_pipeline: bool = False
+    blocks: DataFrame, shards: int, options: CompletionOptions, *, ids: str | None = None
 ) -> DataFrame:
     """Settle the blocks of a stream.
 
@@ -67,20 +67,20 @@ def completions_of_block_stream(
     shards : int
         The number of shards into which the blocks were split.
     options : CompletionOptions
-    of_pipeline : bool
-        The messages are those of a pipeline: there are notes among the blocks, and completions say why trees failed; a
-        tree with two TRACKs in one micro-batch ends the query.
+    ids : str, optional
+        The messages are those of a pipeline, whose message ids have this type: there are notes among the blocks, and
+        completions say why trees failed; a tree with two TRACKs in one micro-batch ends the query.
     """
     session = blocks.sparkSession
     check_streaming_session(session)
     if options.timeout is None:
         _warn_of_no_timeout()
-    rules = make_rules(options, shards=shards, partitions=state_partitions(session), of_pipeline=of_pipeline)
+    rules = make_rules(options, shards=shards, partitions=state_partitions(session), ids=ids)
     event_time = options.event_time is not None
     # Imported here, since it imports pandas, which a worker that only combines does not need.
     from acker.spark.streams.operator import OUTPUT_DDL, AckerProcessor
 
-    output = f"{OUTPUT_DDL}{WHY_DDL}" if of_pipeline else OUTPUT_DDL
+    output = completions_ddl(OUTPUT_DDL, ids)
 
     if event_time:
         blocks = blocks.withColumn("event_time", F.timestamp_millis("event_ms")).withWatermark(
@@ -105,7 +105,7 @@ def completions_of_block_stream(
     return (
         produced.observe(options.observation, _collect_reports().alias(SHARDS))
         .where(F.col("report").isNull())
-        .select(*COMPLETION_SCHEMA.names, *(Failed._fields if of_pipeline else ()))
+        .select(*COMPLETION_SCHEMA.names, *(() if ids is None else Failed._fields))
     )
 
 
@@ -119,7 +119,7 @@ def _clock_ms() -> Column:
     return F.zip_with(now, now, lambda one, _: F.unix_millis(one))[0]
 
 
-def make_rules(options: CompletionOptions, *, shards: int, partitions: int, of_pipeline: bool = False) -> ShardRules:
+def make_rules(options: CompletionOptions, *, shards: int, partitions: int, ids: str | None = None) -> ShardRules:
     """Return the rules by which each shard of a stream settles trees."""
     high_water = options.high_water
     return ShardRules(
@@ -130,7 +130,7 @@ def make_rules(options: CompletionOptions, *, shards: int, partitions: int, of_p
         high_water=None if high_water is None else divide_up(high_water, shards),
         every_message_refreshes=options.protocol == PROTOCOLS[1],
         event_time=options.event_time is not None,
-        of_pipeline=of_pipeline,
+        ids=ids,
     )
 
 

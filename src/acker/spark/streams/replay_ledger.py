@@ -49,7 +49,21 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("reason", pa.string()),
 ]
 REPLAY_SCHEMA: Final = pa.schema(_FIELDS)
-LEDGER_SCHEMA: Final = pa.schema([*_FIELDS, pa.field("step", pa.int8()), pa.field("at_ms", pa.int64())])
+# The types of message ids, by Spark's names.
+ID_TYPES: Final[dict[str, pa.DataType]] = {"long": pa.int64(), "string": pa.string(), "binary": pa.binary()}
+
+
+def replay_schema(ids: str) -> pa.Schema:
+    """Return the columns that users see, with message ids of one of `ID_TYPES`."""
+    return REPLAY_SCHEMA.set(1, pa.field("message_id", ID_TYPES[ids]))
+
+
+def ledger_schema(ids: str) -> pa.Schema:
+    """Return the columns of a ledger."""
+    return pa.schema([*replay_schema(ids), pa.field("step", pa.int8()), pa.field("at_ms", pa.int64())])
+
+
+LEDGER_SCHEMA: Final = ledger_schema("long")
 
 _VERSION: Final = "4"
 _KEY: Final = b"acker.replays"
@@ -165,14 +179,18 @@ class ReplayLedger:
     Parameters
     ----------
     folder : Folder
+    ids : str
+        The type of message ids, of `ID_TYPES`.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, ids: str = "long") -> None:
         self._folder = folder
+        self._schema = ledger_schema(ids)
+        self._ids = ids
         self._state: LedgerState | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_folder": self._folder, "_state": None}
+        return {**self.__dict__, "_state": None}
 
     def state(self) -> LedgerState:
         """Return the state, read anew if the files are others than before.
@@ -273,7 +291,7 @@ class ReplayLedger:
         return state._replace(files=frozenset({name}), rows=held)
 
     def _write(self, name: str, rows: pa.Table, counts: ReplayCounts, note: Mapping[str, Any]) -> None:
-        note = {"version": _VERSION, "counts": counts._asdict(), **note}
+        note = {"version": _VERSION, "ids": self._ids, "counts": counts._asdict(), **note}
         table = rows.replace_schema_metadata({_KEY: json.dumps(note).encode()})
         self._folder.write(name, seal_parquet(parquet_of(table)))
 
@@ -281,7 +299,7 @@ class ReplayLedger:
         files = _files_of(names)
         numbers = {name: _number_of(name) for name in files}
         full = max((number for name, number in numbers.items() if name.startswith("state")), default=None)
-        parts = [LEDGER_SCHEMA.empty_table()]
+        parts = [self._schema.empty_table()]
         last, query, id_, counts = _NONE, "", "", ReplayCounts()
         if full is not None:
             table, note = self._read_file(_state_name(full))
@@ -316,6 +334,12 @@ class ReplayLedger:
                 f"replays: {self._folder.path}/{name}: expected format version {_VERSION}, got {note['version']}; run"
                 " the query with the release of acker that wrote it"
             )
+        ids = note.get("ids", "long")
+        if ids != self._ids:
+            raise CheckpointError(
+                f"replays: {self._folder.path}/{name}: its message ids are of type {ids!r}, and Replays was made with"
+                f" message_id={self._ids!r}: messages with other ids need a new folder of replays"
+            )
         counts = ReplayCounts(**note["counts"])
         return table.replace_schema_metadata(None), _Note(
             counts, note["previous"], note["query"], note["id"], note.get("failed", "")
@@ -330,7 +354,7 @@ def parquet_of(table: pa.Table) -> bytes:
 
 
 def fold(tables: list[pa.Table]) -> pa.Table:
-    """Return what is held after some tables of `LEDGER_SCHEMA`: the last row of each message, if it is to be held."""
+    """Return what is held after some tables of a ledger: the last row of each message, if it is to be held."""
     rows = pa.concat_tables(tables)
     group = number_keys(rows["task_id"].to_numpy(), rows["message_id"].to_numpy())
     last = rows.num_rows - 1 - np.unique(group[::-1], return_index=True)[1]
@@ -340,6 +364,8 @@ def fold(tables: list[pa.Table]) -> pa.Table:
 
 def number_keys(task_id: npt.NDArray[Any], message_id: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Return a number from 0 up for each row, equal where task and message are."""
+    if message_id.dtype == np.dtype(object) and len(message_id):
+        message_id = pa.array(message_id).dictionary_encode().indices.to_numpy()
     group = np.zeros(len(task_id), np.int64)
     order = np.lexsort((task_id, message_id))
     task_id, message_id = task_id[order], message_id[order]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from acker._engine.completions import Completions
 from acker._engine.protocol import Outcome
@@ -19,7 +20,6 @@ from acker.errors import ArgumentValueError
 from acker.observe.backoff import backoff
 from acker.spark.pipelines.completions import PipelineCompletions
 from acker.spark.streams.replay_ledger import (
-    LEDGER_SCHEMA,
     Decisions,
     LedgerState,
     ReplayCounts,
@@ -27,6 +27,7 @@ from acker.spark.streams.replay_ledger import (
     fold,
     number_keys,
 )
+from acker.spark.text_ids import numbers_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -104,7 +105,7 @@ def decide(
     tries = np.ones(is_known.size, np.int32)
     tries[is_known] = attempt[matches.place[is_known]]
     failed = matches.failed.at(~is_waiting)
-    failures = _rows_of_failures(failed, tries[~is_waiting], _texts_of(failed, reasons), rules, now_ms)
+    failures = _rows_of_failures(failed, tries[~is_waiting], _texts_of(failed, reasons), rules, now_ms, held.schema)
     ended = matches.acked.copy()
     ended[matches.place[is_known]] = True
     is_overdue = ~waits & ~ended & (now_ms - at_ms > 1000 * rules.open_secs_max)
@@ -138,7 +139,7 @@ def decide(
 def _match(held: pa.Table, done: Completions) -> _Matches:
     # Only these rows can change anything; the others are most.
     has_failed = done.message_id[done.outcome != Outcome.ACKED]
-    done = done.at(np.isin(done.message_id, np.concatenate([held["message_id"].to_numpy(), has_failed])))
+    done = done.at(_is_among(done.message_id, np.concatenate([held["message_id"].to_numpy(), has_failed])))
     rows = held.num_rows
     group = number_keys(
         np.concatenate([held["task_id"].to_numpy(), done.task_id]),
@@ -157,10 +158,21 @@ def _match(held: pa.Table, done: Completions) -> _Matches:
     return _Matches(is_acked[of_held], done.at(failed[first]), place[found])
 
 
+def _is_among(ids: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    if ids.dtype != np.dtype(object) or not len(ids) or not len(wanted):
+        return np.isin(ids, wanted)
+    found: Any = pc.is_in(pa.array(ids), value_set=pa.array(wanted))
+    among: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+    return among
+
+
 def fingerprint(done: Completions) -> str:
     """Return a text that is another one where other messages did not end ACKED, whatever their order."""
     failed = np.flatnonzero(done.outcome != Outcome.ACKED)
-    columns = (done.task_id[failed], done.message_id[failed], done.outcome[failed])
+    ids: npt.NDArray[Any] = done.message_id[failed]
+    if ids.dtype == np.dtype(object):
+        ids = numbers_of(pa.array(ids, pa.binary()))
+    columns = (done.task_id[failed], ids, done.outcome[failed])
     order = np.lexsort(columns)
     return hashlib.blake2b(b"".join(column[order].tobytes() for column in columns), digest_size=8).hexdigest()
 
@@ -186,11 +198,16 @@ def _rows_of_overdue(held: pa.Table, rules: ReplayRules, now_ms: int) -> pa.Tabl
     )
     secs = f"{rules.open_secs_max:g} s"
     texts = [f"attempt {number} was replayed, and no tree of it ended within {secs}" for number in attempt.tolist()]
-    return _rows_of_failures(failed, attempt, texts, rules, now_ms)
+    return _rows_of_failures(failed, attempt, texts, rules, now_ms, held.schema)
 
 
 def _rows_of_failures(
-    failed: Completions, attempt: npt.NDArray[np.int32], texts: Sequence[str], rules: ReplayRules, now_ms: int
+    failed: Completions,
+    attempt: npt.NDArray[np.int32],
+    texts: Sequence[str],
+    rules: ReplayRules,
+    now_ms: int,
+    schema: pa.Schema,
 ) -> pa.Table:
     """Return the next steps of messages whose attempts failed."""
     different, which = np.unique(attempt, return_inverse=True)
@@ -212,7 +229,7 @@ def _rows_of_failures(
         "step": step,
         "at_ms": np.where(step == ReplayStep.WAIT, now_ms + wait_ms, now_ms),
     }
-    return pa.table(columns).cast(LEDGER_SCHEMA)
+    return pa.table(columns).cast(schema)
 
 
 def _next_step(
@@ -222,5 +239,5 @@ def _next_step(
     rows = held.filter(pa.array(which))
     changed: dict[str, Any] = {"attempt": attempt[which], "step": np.full(rows.num_rows, step, np.int8)}
     changed["at_ms"] = np.full(rows.num_rows, now_ms)
-    columns = [pa.array(changed[name]) if name in changed else rows[name] for name in LEDGER_SCHEMA.names]
-    return pa.table(columns, names=LEDGER_SCHEMA.names).cast(LEDGER_SCHEMA)
+    columns = [pa.array(changed[name]) if name in changed else rows[name] for name in rows.schema.names]
+    return pa.table(columns, names=rows.schema.names).cast(rows.schema)

@@ -16,11 +16,13 @@ from acker._engine.protocol import INT32_MAX, check_integer
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.folders import Folder
 from acker.spark.streams.replay_ledger import (
+    ID_TYPES,
     REPLAY_SCHEMA,
     ReplayCounts,
     ReplayLedger,
     ReplayStep,
     parquet_of,
+    replay_schema,
 )
 from acker.spark.streams.replay_rules import ReasonsFunction, ReplayRules, decide, fingerprint, name_reasons, reason_of
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from acker._engine.completions import Completions
 
 ReplayFunction: TypeAlias = "Callable[[pa.Table, int], object]"
+
+_DDL: Final = "task_id int, message_id {}, attempt int, root_id long, outcome byte, component string, reason string"
 
 _log: Final = logging.getLogger("acker.spark")
 
@@ -60,6 +64,8 @@ class Replays:
     open_secs_max : float > 0
         An attempt that was replayed, and of which no tree has ended after so many seconds, counts as failed: maybe
         nobody read it. Longer than the timeout of trees and the lag of the query together.
+    message_id : {"long", "string", "binary"}
+        The type of message ids; "long" for integers of any width.
     reasons : callable, optional
         Called with `acker.Completions` that did not end ACKED; returns a text for each. By default what a bolt of the
         pipeline has raised, and the outcome in words where none did. 1,000 characters are kept.
@@ -69,9 +75,9 @@ class Replays:
     Attributes
     ----------
     ddl : str
-        The columns of the files, for ``spark.readStream.schema(...)``.
+        The columns of the files, for ``spark.readStream.schema(...)``; of the class, with ids of type long.
     schema : pyarrow.Schema
-        The columns of the tables.
+        The columns of the tables, likewise.
 
     Raises
     ------
@@ -98,10 +104,8 @@ class Replays:
     >>> again = spark.readStream.schema(aspark.Replays.ddl).parquet("/data/orders/again")               # doctest: +SKIP
     """
 
-    ddl: Final = (
-        "task_id int, message_id long, attempt int, root_id long, outcome byte, component string, reason string"
-    )
-    schema: Final = REPLAY_SCHEMA
+    ddl: str = _DDL.format("long")
+    schema: pa.Schema = REPLAY_SCHEMA
 
     def __init__(
         self,
@@ -113,6 +117,7 @@ class Replays:
         backoff_secs: float = 1.0,
         backoff_secs_max: float = 60.0,
         open_secs_max: float = 3600.0,
+        message_id: str = "long",
         reasons: ReasonsFunction | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -127,7 +132,13 @@ class Replays:
                 raise ArgumentTypeError(f"{name}: expected a function, got {type(function).__name__}")
         folder = Folder("ledger", ledger)
         self._where = folder.path
-        self._ledger = ReplayLedger(folder)
+        if message_id not in ID_TYPES:
+            raise ArgumentValueError(
+                f"message_id: expected one of {', '.join(map(repr, ID_TYPES))}, got {message_id!r}"
+            )
+        self._ids = message_id
+        self.ddl, self.schema = _DDL.format(message_id), replay_schema(message_id)
+        self._ledger = ReplayLedger(folder, message_id)
         self._replay = _outlet("replay", replay)
         self._dead_letter = _outlet("dead_letter", dead_letter)
         self._reasons = reasons or name_reasons
@@ -175,6 +186,7 @@ class Replays:
         CheckpointError
             The ledger is damaged, or belongs to another checkpoint.
         """
+        self._check_ids(done)
         state = self._ledger.state()
         failed = fingerprint(done)
         rows = self._ledger.decisions_of(state, batch_id, query, failed)
@@ -192,6 +204,16 @@ class Replays:
             messages = rows.filter(pa.array(step == wanted)).select(REPLAY_SCHEMA.names)
             if messages.num_rows:
                 act(messages, batch_id, state.id)
+
+    def _check_ids(self, done: Completions) -> None:
+        found = "long"
+        if len(done) and done.message_id.dtype == np.dtype(object):
+            found = "binary" if isinstance(done.message_id[0], bytes) else "string"
+        if len(done) and found != self._ids:
+            raise ArgumentTypeError(
+                f"message_id: Replays was made for message ids of type {self._ids}, and the completions have"
+                f" {found} ones: give Replays(..., message_id={found!r})"
+            )
 
     def _report_overdue(self, batch_id: int, overdue: int) -> None:
         if overdue:
@@ -215,7 +237,7 @@ class Replays:
         if dead:
             one = rows.filter(pa.array(step == ReplayStep.DEAD_LETTER)).slice(0, 1).to_pylist()[0]
             _log.warning(
-                "replays of %s: micro-batch %d: messages that are given up: %d, one of them message %d of task %d: %s",
+                "replays of %s: micro-batch %d: messages that are given up: %d, one of them message %r of task %d: %s",
                 *(self._where, batch_id, dead, one["message_id"], one["task_id"], reason_of(one)),
             )
 

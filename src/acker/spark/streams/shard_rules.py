@@ -29,9 +29,9 @@ class ShardRules:
         The rule of protocol "storm-0.9".
     event_time : bool
         Whether the clock is the watermark.
-    of_pipeline : bool
-        Whether messages are those of a pipeline: notes come with them, so completions say why trees failed, and two
-        TRACKs of one tree in a micro-batch are an error.
+    ids : str or None
+        The type of message ids, "bigint", "string" or "binary", if messages are those of a pipeline: notes come with
+        them, so completions say why trees failed, and two TRACKs of one tree in a micro-batch are an error.
     """
 
     shards: int
@@ -41,7 +41,7 @@ class ShardRules:
     high_water: int | None = None
     every_message_refreshes: bool = False
     event_time: bool = False
-    of_pipeline: bool = False
+    ids: str | None = None
 
     @property
     def cohorts(self) -> Cohorts | None:
@@ -58,7 +58,7 @@ class ShardRules:
         So two rows that share a tree are noticed, whatever their times.
         """
         cohorts = self.cohorts
-        return cohorts._replace(timeout_ms=0) if cohorts is not None and self.of_pipeline else cohorts
+        return cohorts._replace(timeout_ms=0) if cohorts is not None and self.ids is not None else cohorts
 
     def rotation_at(self, time_ms: int) -> int:
         """Return the number of rotations up to a moment: one each timeout / (buckets - 1), without rounding."""

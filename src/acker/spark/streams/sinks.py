@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from acker._engine.completions import Completions
 from acker._engine.schemas import COMPLETION_SCHEMA
@@ -15,9 +16,9 @@ from acker.errors import ArgumentTypeError, ColumnValueError
 from acker.spark.notes import Failed
 from acker.spark.pipelines.completions import PipelineCompletions
 from acker.spark.session_checks import is_classic
+from acker.spark.text_ids import is_text
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from acker.spark.streams.replays import Replays
@@ -148,13 +149,22 @@ def _shorten(fault: Exception) -> str | None:
 
 def _completions_of(table: pa.Table) -> Completions:
     """Return rows from Spark as columns that own their memory; with why trees failed, where a pipeline says it."""
+    ids = table["message_id"]
+    if is_text(ids.type):
+        place = table.schema.get_field_index("message_id")
+        table = table.set_column(place, "message_id", pa.nulls(len(table), pa.int64()).fill_null(0))
     columns = table.select(COMPLETION_SCHEMA.names).cast(COMPLETION_SCHEMA)
     empties = {field.name: np.zeros(0, field.type.to_pandas_dtype()) for field in COMPLETION_SCHEMA}
     plain = [
         np.concatenate([empty, *(chunk.to_numpy(zero_copy_only=False) for chunk in columns[name].chunks)])
         for name, empty in empties.items()
     ]
+    done = Completions(*plain)
     if table.num_columns == len(COMPLETION_SCHEMA):
-        return Completions(*plain)
-    texts = {name: np.array(table[name].to_pylist(), object) for name in Failed._fields}
-    return PipelineCompletions(*plain, **texts)
+        return done
+    component, reason = (_objects(table[name]) for name in Failed._fields)
+    return PipelineCompletions.of(done, _objects(ids) if is_text(ids.type) else done.message_id, component, reason)
+
+
+def _objects(column: pa.ChunkedArray[Any]) -> Any:
+    return column.combine_chunks().to_numpy(zero_copy_only=False).astype(object)

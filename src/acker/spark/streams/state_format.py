@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 import struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,25 @@ _HEAD_MAGIC: Final = b"ACKERHED"
 _CHUNK_MAGIC: Final = b"ACKERLOG"
 _CHECKSUM: Final = struct.Struct("<Q")
 _LENGTHS: Final = struct.Struct("<QQ")
+
+
+class Store(Protocol):
+    """The store of a shard's state."""
+
+    def head(self) -> bytes | None:
+        """Return the head, None when there is no state yet."""
+
+    def put_head(self, data: bytes) -> None:
+        """Write the head."""
+
+    def chunk(self, number: int) -> bytes | None:
+        """Return a chunk of the log."""
+
+    def put_chunk(self, number: int, data: bytes) -> None:
+        """Write a chunk."""
+
+    def remove_chunk(self, number: int) -> None:
+        """Remove a chunk."""
 
 
 class ChunkSize(NamedTuple):

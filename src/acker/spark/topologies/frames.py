@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from acker._engine.combiner import xxh64
 from acker.errors import TopologyError
+from acker.spark import text_ids
 from acker.spark.parcel import pack_function
 from acker.spark.topologies.mailbox import batches_of
 from acker.topology.graph import Node
@@ -89,15 +89,21 @@ def _kind_of(frame: object) -> str:
 
 def number_of(tup_id: Any) -> int:
     """Return the message id of a tuple id: the number itself, or 64 bits of a hash of what is no number."""
-    if type(tup_id) is str:
-        text: Any = tup_id.encode("utf-8", "surrogatepass")
-        number = xxh64(text)
-        return number - 2**64 if number >= 2**63 else number
+    if type(tup_id) is str or type(tup_id) is bytes:
+        return text_ids.number_of(tup_id)
     if isinstance(tup_id, int) and not isinstance(tup_id, bool) and -(2**63) <= tup_id < 2**63:
         return tup_id
     # Not `stable_hash`: its 32 bits are the same for two of a hundred thousand ids, and more likely than not.
     digest = hashlib.blake2b(repr(tup_id).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
+
+
+def numbers_of(column: pa.Array[Any]) -> list[int]:
+    """Return the message id of each tuple id of a column without nulls."""
+    if text_ids.is_text(column.type):
+        numbers: list[int] = text_ids.numbers_of(column).tolist()
+        return numbers
+    return [number_of(each) for each in column.to_pylist()]
 
 
 def emit_rows(
@@ -123,21 +129,24 @@ def _emit_rows(
     collector: Any = executor.tasks[0].collector
     width = len(plan.graph.nodes[component].streams[DEFAULT_STREAM].fields)
 
-    def emit(columns: Sequence[list[Any]], ids: Sequence[Any]) -> None:
-        for row, tup_id in zip(zip(*columns, strict=True), ids, strict=True):
-            if message_id is not None:
-                if tup_id is None:
-                    raise TopologyError(f"component {component!r}: frame() has a row whose {message_id!r} is null")
-                collector.message_id = number_of(tup_id)
+    def emit(columns: Sequence[list[Any]], ids: Sequence[Any], numbers: Sequence[int]) -> None:
+        for row, tup_id, number in zip(zip(*columns, strict=True), ids, numbers, strict=True):
+            collector.message_id = number
             collector.emit(row, tup_id)
         collector.pending.clear()
 
     for batch in batches:
-        columns = [column.to_pylist() for column in batch.columns[:width]]
-        ids: Any = [None] * batch.num_rows if message_id is None else batch.column(message_id).to_pylist()
+        columns = [values.to_pylist() for values in batch.columns[:width]]
+        ids: Any = [None] * batch.num_rows
+        numbers: Sequence[int] = range(batch.num_rows)
+        if message_id is not None:
+            column = batch.column(message_id)
+            if column.null_count:
+                raise TopologyError(f"component {component!r}: frame() has a row whose {message_id!r} is null")
+            ids, numbers = column.to_pylist(), numbers_of(column)
         for begin in range(0, batch.num_rows, _EMIT_ROWS):
             part = slice(begin, begin + _EMIT_ROWS)
-            rows = [column[part] for column in columns], ids[part]
+            rows = [values[part] for values in columns], ids[part], numbers[part]
             worker.executors.call(executor, lambda rows=rows: emit(*rows))  # type: ignore[misc]
             worker.work()
             yield from batches_of(worker.full())
@@ -159,7 +168,7 @@ def find_rows(rows: FrameRows, wanted: frozenset[int]) -> dict[int, tuple[Any, t
         import pyarrow
 
         for batch in batches:
-            yield batch.filter(pyarrow.array([number_of(each) in wanted for each in batch.column(name).to_pylist()]))
+            yield batch.filter(pyarrow.array([number in wanted for number in numbers_of(batch.column(name))]))
 
     table = rows.frame.mapInArrow(pack_function(select), rows.frame.schema).toArrow()
     tup_ids: Any = table.column(name).to_pylist()
