@@ -15,6 +15,8 @@ SCRIPT = Path(__file__).resolve().parents[1] / "scripts/broker.py"
 IMPOSSIBLE = 3
 NOT_BROUGHT = 4
 STOP_SECONDS = 150.0  # longer than the script takes for a server that does not stop
+# How long a client waits for an answer on a machine that does much else; libraries have limits of five seconds.
+PATIENCE_SECS = 300.0
 
 
 class NoServerError(Exception):

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from acker.testing.connectors import SourceHarness
 from tests.connectors.proxy import Proxy
+from tests.servers import PATIENCE_SECS
 
 
 def with_port(url: str, port: int) -> str:
@@ -56,7 +57,7 @@ class RedisHarness(ServerHarness):
         super().__init__(server)
         import redis
 
-        self.client = redis.Redis.from_url(server.url)
+        self.client = redis.Redis.from_url(server.url, socket_timeout=PATIENCE_SECS)
         self._make_user()
         self.url = self._url_of(self.secret)
 

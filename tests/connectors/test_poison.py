@@ -18,7 +18,7 @@ from tests.connectors.harnesses import JetStreamHarness, PostgreSQLHarness, Redi
 POISON = b"17"
 VALUES = [b"%d" % number for number in range(40)]
 DELIVERIES_MAX = 4
-LONG = 120.0
+LONG = 600.0
 
 PROGRAM = """
 import os, signal, sys

@@ -14,6 +14,7 @@ from acker.connectors import Outgoing, redis_streams
 from acker.connectors.redis_streams import RedisStreams, RedisStreamsPublisher
 from acker.errors import ArgumentValueError, ConnectionLostError, PublishError, SourceError
 from tests.connectors.sources import OwnerContract, Seen, closed_at_the_end, opens, take, texts_of, values
+from tests.servers import PATIENCE_SECS
 
 GROUP = "workers"
 SECRET = "s3cret/#word"
@@ -21,7 +22,7 @@ SECRET = "s3cret/#word"
 
 @pytest.fixture
 def client(redis):
-    with redis_py.Redis.from_url(redis.url) as client:
+    with redis_py.Redis.from_url(redis.url, socket_timeout=PATIENCE_SECS) as client:
         yield client
 
 
@@ -122,6 +123,7 @@ def test_an_entry_without_the_field_of_the_value(client, stream, opened):
     assert delivery.value == b"7"
 
 
+@pytest.mark.slow
 def test_a_body_of_100_mb_and_an_empty_one(client, stream, opened):
     big = os.urandom(1 << 20) * 100
     client.xadd(stream, {"value": big})

@@ -10,11 +10,12 @@ from acker.connectors import Outgoing
 from acker.connectors.redis_streams import RedisStreams, RedisStreamsPublisher
 from blocks import ROOT
 from tests.connectors.running_page import programs_of, run_consumer
+from tests.servers import PATIENCE_SECS
 
 
 def test_the_consumer_of_the_page(redis):
     (block,) = programs_of("redis-streams.md", "tests/connectors/test_redis_streams_page.py")
-    with redis_py.Redis.from_url(redis.url) as client:
+    with redis_py.Redis.from_url(redis.url, socket_timeout=PATIENCE_SECS) as client:
         client.delete("orders", "orders-dead")
         for order in ("lamp desk", "rug"):
             client.xadd("orders", {"value": order})
@@ -32,7 +33,7 @@ def test_the_consumer_of_the_page(redis):
 def test_the_permissions_of_the_page_are_enough(redis):
     page = (ROOT / "docs/redis-streams.md").read_text(encoding="utf-8")
     reading, writing = re.search(r"permissions `([^`]+)` on the key of the stream, and `([^`]+)`", page).groups()
-    with redis_py.Redis.from_url(redis.url) as client:
+    with redis_py.Redis.from_url(redis.url, socket_timeout=PATIENCE_SECS) as client:
         client.delete("orders")
         words = f"ACL SETUSER reader reset on >s3cret ~orders +@connection {reading} {writing}"
         client.execute_command(*words.split())

@@ -31,7 +31,7 @@ import pytest
 import redis as redis_client
 
 from tests.connectors.proxy import Proxy
-from tests.servers import NoServerError
+from tests.servers import PATIENCE_SECS, NoServerError
 
 pytestmark = pytest.mark.repository
 
@@ -47,7 +47,7 @@ def end_and_start(server, end):
 
 @ENDS
 def test_redis_keeps_what_it_confirmed(redis, end):
-    with redis_client.Redis.from_url(redis.url) as client:
+    with redis_client.Redis.from_url(redis.url, socket_timeout=PATIENCE_SECS) as client:
         entry = client.xadd(f"kept over {end}", {"value": "1"})
         end_and_start(redis, end)
         assert client.xrange(f"kept over {end}") == [(entry, {b"value": b"1"})]
@@ -55,7 +55,7 @@ def test_redis_keeps_what_it_confirmed(redis, end):
 
 def test_a_paused_server_hangs_until_it_is_resumed(redis):
     with (
-        redis_client.Redis.from_url(redis.url) as patient,
+        redis_client.Redis.from_url(redis.url, socket_timeout=PATIENCE_SECS) as patient,
         redis_client.Redis.from_url(redis.url, socket_timeout=0.2) as hasty,
     ):
         assert patient.ping()
@@ -215,7 +215,7 @@ def test_a_port_can_be_chosen_unless_it_is_in_use(redis):
 def test_the_next_test_finds_a_server_that_runs(redis):
     """Although another one left it stopped."""
     assert redis.state == "up"
-    with redis_client.Redis.from_url(redis.url) as client:
+    with redis_client.Redis.from_url(redis.url, socket_timeout=PATIENCE_SECS) as client:
         assert client.ping()
 
 

@@ -14,6 +14,7 @@ import redis as redis_client
 from acker.connectors import Outgoing
 from acker.connectors.rabbitmq import RabbitMQPublisher
 from acker.connectors.redis_streams import RedisStreamsPublisher
+from tests.servers import PATIENCE_SECS
 from tests.spark.topologies.broker_words import ATTEMPTS_MAX
 from tests.torture.topology_kills.account import counts_in
 
@@ -50,7 +51,7 @@ class RedisStream:
             assert set(publisher.publish([Outgoing(word.encode()) for word in words])) == {None}
 
     def left(self):
-        with redis_client.Redis.from_url(self.url) as client:
+        with redis_client.Redis.from_url(self.url, socket_timeout=PATIENCE_SECS) as client:
             (group,) = client.xinfo_groups(self.name)
             return group["pending"] + group["lag"]
 
