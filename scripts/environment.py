@@ -3,7 +3,7 @@
 Up to six steps, each repeated only when its inputs have changed (stamps in .venv/acker): a JDK for targets that start
 Spark; the virtual environment; what the native modules are built with; and then three steps at once, namely the native
 modules, compiled in place (an editable install, so Python sources need no step), the target's dependencies from
-pyproject.toml, and message brokers for targets whose tests use them, if they can be had.
+pyproject.toml, with an archive of Spark's classes for its tests, and message brokers, if they can be had.
 """
 
 import argparse
@@ -40,6 +40,7 @@ class Needs(NamedTuple):
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     jdk: bool = False
+    spark_archive: bool = False
     brokers: tuple[str, ...] = ()
 
 
@@ -57,6 +58,7 @@ LEVELS = {
         extras=("spark", "connect", "cli", *EXPORTERS, *CLIENTS),
         groups=("lint", "test", "browser", "bench", "docs"),
         jdk=True,
+        spark_archive=True,
         brokers=(*BROKERS, *BROWSER),
     ),
     "docs": Needs(extras=("spark", "cli", *EXPORTERS, *CLIENTS), groups=("docs",)),
@@ -194,6 +196,24 @@ def ensure_native_module(pyproject: dict[str, Any]) -> None:
     put_stamp("build", value)
 
 
+def ensure_spark_archive(jdk: Path, level: str) -> None:
+    """Archive the classes that Spark loads, so that the many JVMs of the tests start sooner; they do without one."""
+    archive = STAMPS / "spark.jsa"
+    release = (jdk / "release").read_text() if (jdk / "release").is_file() else ""
+    value = digest(str(jdk), release, (STAMPS / f"dependencies-{level}").read_text())
+    if has_stamp("spark-archive", value):
+        return
+    say("Archiving the classes of Spark, about twenty seconds")
+    archive.unlink(missing_ok=True)
+    environ = {**os.environ, "JAVA_HOME": str(jdk), "PYSPARK_PYTHON": str(PYTHON), "PYSPARK_DRIVER_PYTHON": str(PYTHON)}
+    environ.pop("SPARK_HOME", None)
+    command = [PYTHON, ROOT / "scripts/spark_archive.py", archive]
+    done = subprocess.run(command, capture_output=True, check=False, env=environ, stdin=subprocess.DEVNULL, text=True)
+    if not archive.is_file():
+        say(f"Without an archive each Spark of the tests starts some seconds later: {done.stderr.strip()[-300:]}")
+    put_stamp("spark-archive", value)
+
+
 def ensure_brokers(names: tuple[str, ...]) -> None:
     """Get the brokers of the tests; without one, say that its tests will be skipped."""
 
@@ -218,10 +238,16 @@ def main() -> None:
     jdk = find_jdk.find_or_install(dict(os.environ)) if LEVELS[level].jdk else None
     ensure_venv()
     ensure_dependencies(pyproject, "build")
+
+    def ensure_rest() -> None:
+        ensure_dependencies(pyproject, level)
+        if jdk is not None and LEVELS[level].spark_archive:
+            ensure_spark_archive(jdk.home, level)
+
     with concurrent.futures.ThreadPoolExecutor() as pool:
         steps = [
             pool.submit(ensure_native_module, pyproject),
-            pool.submit(ensure_dependencies, pyproject, level),
+            pool.submit(ensure_rest),
             pool.submit(ensure_brokers, LEVELS[level].brokers),
         ]
     for step in steps:

@@ -14,6 +14,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.torture.spark_home import jvm_options
+
 pytestmark = pytest.mark.repository
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -510,6 +512,28 @@ def test_the_modules_are_compiled_while_the_rest_is_downloaded(
     monkeypatch.setattr(environment, "ensure_dependencies", lambda _, level: None)
     with pytest.raises(SystemExit, match="7"):
         environment.main()
+
+
+def test_the_options_of_the_tests_name_the_archive_of_spark_if_there_is_one(tmp_path: Path) -> None:
+    spaced = tmp_path / "a folder"
+    spaced.mkdir()
+    archives = [tmp_path / "none.jsa", tmp_path / "spark.jsa", spaced / "spark.jsa"]
+    for archive in archives[1:]:
+        archive.touch()
+    assert [str(archive) in jvm_options(archive) for archive in archives] == [False, True, False]
+
+
+@pytest.mark.slow  # what it makes is an advantage of every other test with Spark, and none needs it
+@pytest.mark.spark
+def test_a_jvm_takes_the_classes_of_spark_from_the_archive(tmp_path: Path) -> None:
+    archive, log = tmp_path / "spark.jsa", tmp_path / "classes"
+    subprocess.run([sys.executable, SCRIPTS / "spark_archive.py", archive], check=True, stdin=subprocess.DEVNULL)
+    program = "from pyspark.sql import SparkSession; SparkSession.builder.master('local[1]').getOrCreate().stop()"
+    options = f"{jvm_options(archive)} -Xlog:class+load:file={log}"
+    environ = {**os.environ, "SPARK_SUBMIT_OPTS": options}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environ, stdin=subprocess.DEVNULL)
+    loaded = [line for line in log.read_text().splitlines() if " org.apache.spark." in line]
+    assert len([line for line in loaded if "source: shared objects file" in line]) > 1_000
 
 
 def test_commands_run_with_the_environments_python_and_java(machine: Path, checkout: Path) -> None:

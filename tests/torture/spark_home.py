@@ -5,9 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-# The tests start some forty JVMs, each for a minute or less. Such a JVM never earns back what its second compiler and
-# a parallel garbage collector cost: with these options a start of Spark takes half the processor time.
-JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Made by the set-up: see scripts/spark_archive.py.
+ARCHIVE: Final = Path(__file__).resolve().parents[2] / ".venv/acker/spark.jsa"
+
+
+def jvm_options(archive: Path) -> str:
+    """Return options for JVMs that run Spark for a minute or less, as the tests start some forty of them.
+
+    Such a JVM never earns back what its second compiler and a parallel garbage collector cost: without them a start of
+    Spark takes half the processor time, and with an archive of its classes half of that. A JVM for which the archive
+    does not fit would say so among the output of its program.
+    """
+    options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    if not archive.is_file() or " " in str(archive):
+        return options
+    return f"{options} -XX:SharedArchiveFile={archive} -Xlog:disable -Xlog:all=error:stderr"
+
+
+JVM_OPTIONS: Final = jvm_options(ARCHIVE)
 
 
 def make_spark_home(home: Path) -> Path:
