@@ -78,6 +78,14 @@ class Batches(TicklessBatchingBolt):
             self.emit(list(tup), anchors=[tup])
 
 
+class MixedBatches(Batches):
+    """What it emits belongs to all trees of the batch."""
+
+    def process_batch(self, key, tups):
+        for tup in reversed(tups):
+            self.emit(list(tup))
+
+
 class Holds(Pass):
     """Emits and acks each tuple when the next one has come, or at a tick."""
 
@@ -147,7 +155,7 @@ def make_topology(rng, lag, length):
         spout = specs[f"spout{number}"] = type("S", (rng.choice([Tracked, Untracked]),), members).spec(par=par)
         inputs.append(spout)
     for depth in range(rng.randint(0, 3)):
-        kind = rng.choice([Pass, Pass, Twice, Awaits, Batches, Holds])
+        kind = rng.choice([Pass, Pass, Twice, Awaits, Batches, MixedBatches, Holds])
         copies *= 2 if kind is Twice else 1
         layer = kind.spec(inputs={each: grouping_of(rng) for each in inputs}, par=rng.randint(1, 4))
         specs[f"layer{depth}"] = layer
@@ -248,6 +256,17 @@ def test_windows_end_while_the_source_goes_on(layers):
         feed(source, 45)
         scheduler.advance(5)
         assert times_of(seen) == [10] * 4 + [20, 30, 40] and not late(scheduler)
+
+
+def test_a_source_has_not_reached_the_times_of_others_in_its_batch():
+    seen, sources = [], feeders(2)
+    with Scheduler.of(make(sources, windows_of(seen), [MixedBatches])) as scheduler:
+        feed(sources[0], *range(1000, 1020))
+        feed(sources[1], *range(8))
+        scheduler.advance(5)
+        feed(sources[1], *range(8, 30))
+        scheduler.advance(5)
+        assert not late(scheduler) and set(times_of(seen)) <= {10, 20}
 
 
 def test_the_slowest_of_several_sources_counts_until_it_has_finished():

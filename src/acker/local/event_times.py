@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -156,26 +156,38 @@ class ComponentTimes:
         self._trees = {task: TreeSource(now_ns) for task in spouts}
         # Root id -> the latest time of its tuples that have come, while its tree is open.
         self._noted: dict[int, int] = {}
+        # The same of tuples that belong to other trees as well, such as those of a batch: their times may be of these,
+        # so the earliest counts, and only where the tree has no tuple of its own.
+        self._shared: dict[int, int] = {}
+        self._latest_ms: int | None = None
         self._noted_max = _NOTED_MIN
         self._seen_ended_ms: int | None = None
         self._has_told = False
 
-    def note(self, roots: Iterable[int], time_ms: int) -> None:
+    def note(self, roots: Collection[int], time_ms: int) -> None:
         """Take note of a tuple that came."""
-        for root_id in roots:
-            before = self._noted.get(root_id)
-            if before is None or before < time_ms:
-                self._noted[root_id] = time_ms
-        if len(self._noted) > self._noted_max:
-            open_ids: set[int] = set()
-            for progress in self.spouts.values():
-                open_ids.update(progress.task.collector.open_root_ids())
-            self._noted = {root_id: noted for root_id, noted in self._noted.items() if root_id in open_ids}
-            self._noted_max = max(_NOTED_MIN, 2 * len(self._noted))
+        self._latest_ms = time_ms if self._latest_ms is None else max(self._latest_ms, time_ms)
+        if len(roots) == 1:
+            (root_id,) = roots
+            self._noted[root_id] = max(self._noted.get(root_id, time_ms), time_ms)
+        else:
+            for root_id in roots:
+                self._shared[root_id] = min(self._shared.get(root_id, time_ms), time_ms)
+        if len(self._noted) + len(self._shared) > self._noted_max:
+            self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        open_ids: set[int] = set()
+        for progress in self.spouts.values():
+            open_ids.update(progress.task.collector.open_root_ids())
+        self._noted = {root_id: noted for root_id, noted in self._noted.items() if root_id in open_ids}
+        self._shared = {root_id: noted for root_id, noted in self._shared.items() if root_id in open_ids}
+        self._noted_max = max(_NOTED_MIN, 2 * (len(self._noted) + len(self._shared)))
 
     def end_tree(self, spout: int, root_id: int, now_ns: int) -> None:
         """Take note of the end of a tree."""
-        time_ms = self._noted.pop(root_id, None)
+        shared_ms = self._shared.pop(root_id, None)
+        time_ms = self._noted.pop(root_id, shared_ms)
         source = self._trees.get(spout)
         if time_ms is not None and source is not None:
             source.came_ns = now_ns
@@ -187,10 +199,13 @@ class ComponentTimes:
             self._trees[spout].begin_round(is_all=is_all)
 
     def sources(self) -> list[SourceTime]:
-        """Return what the spout tasks have reached."""
+        """Return what the spout tasks have reached, and the latest time, which counts once all of them are gone."""
         return [
-            SourceTime(each.reached_ms, self.is_over or self._is_gone(each, self.spouts[spout]))
-            for spout, each in self._trees.items()
+            SourceTime(self._latest_ms, is_gone=True),
+            *(
+                SourceTime(each.reached_ms, self.is_over or self._is_gone(each, self.spouts[spout]))
+                for spout, each in self._trees.items()
+            ),
         ]
 
     def _is_gone(self, source: TreeSource, progress: SpoutProgress) -> bool:

@@ -11,9 +11,28 @@ import numpy as np
 import pytest
 
 from acker.spark.topologies import micro_batches
-from acker.spark.topologies.event_times import SourceState, SpoutLook, Watermarks, latest_by_task, move_times
+from acker.spark.topologies.event_times import (
+    LATEST,
+    BatchWatermark,
+    SourceState,
+    SpoutLook,
+    Watermarks,
+    join_shared,
+    latest_by_task,
+    move_times,
+)
 from acker.spark.topologies.stage_plan import plan_stages
-from acker.topology import Bolt, Grouping, ReliableSpout, Spout, Topology, Window, WindowedBolt
+from acker.topology import (
+    Bolt,
+    Grouping,
+    ReliableSpout,
+    Spout,
+    TicklessBatchingBolt,
+    Topology,
+    Window,
+    WindowedBolt,
+)
+from acker.topology.tuples import TupleSource
 from tests.spark.topologies.both import is_first, note, run_spark
 
 SEC = 1_000_000_000
@@ -57,6 +76,16 @@ class Pass(Bolt):
 
     def process(self, tup):
         self.emit(list(tup))
+
+
+class MixedBatches(TicklessBatchingBolt):
+    """What it emits belongs to all trees of the batch."""
+
+    outputs = FIELDS
+
+    def process_batch(self, key, tups):
+        for tup in tups:
+            self.emit(list(tup))
 
 
 class Windows(WindowedBolt):
@@ -123,7 +152,7 @@ def test_nothing_is_late_with_any_number_of_tasks_and_partitions(spark, tmp_path
         wanted += [(at, kind.first + at) for at in range(kind.count)]
     for depth in range(rng.randint(0, 3)):
         grouping = rng.choice([Grouping.SHUFFLE, Grouping.fields("n")])
-        layer = Pass.spec(inputs=dict.fromkeys(inputs, grouping), par=rng.randint(1, 5))
+        layer = rng.choice([Pass, MixedBatches]).spec(inputs=dict.fromkeys(inputs, grouping), par=rng.randint(1, 5))
         inputs = [specs.setdefault(f"layer{depth}", layer)]
     specs["windows"] = Windows.spec(inputs=dict.fromkeys(inputs, Grouping.fields("n")), par=rng.randint(1, 4))
     conf = {"topology.max.spout.pending": rng.choice([10, 30, 1000])}
@@ -305,3 +334,31 @@ def test_the_latest_time_by_whose_trees_they_are(seed):
         if root in owner_of:
             expected[owner_of[root]] = max(time, expected.get(owner_of[root], 0))
     assert latest_by_task(roots, times, ended, owners) == expected
+
+
+def test_times_of_other_trees_in_a_batch_are_no_progress_of_a_source():
+    """A tuple of several trees may have the time of any: the earliest counts, and only for trees without own tuples."""
+    watermark = BatchWatermark(Two.graph(), "windows", None)
+    source = TupleSource("behind", "default", 9, FIELDS)
+    for at, roots in ((5, [1]), (3, [1]), (900, [1, 2]), (7, [2, 3]), (800, [2, 3])):
+        tup = source.tuple_type(source.make_values([at, 0]), source, dict.fromkeys(roots, 1))
+        watermark.note(tup, 1000 * at)
+    assert watermark.senders == {LATEST: 900_000}  # so that all windows end once all sources have ended
+    assert watermark.trees == {1: 5_000} and watermark.shared == {1: 900_000, 2: 7_000, 3: 7_000}
+    own, shared = [], []
+    for is_shared, *columns in watermark.tree_columns():
+        (shared if is_shared else own).append(np.stack(columns))
+    other_task = np.array([[2, 4], [6_000, 1_000]])
+    roots, times = join_shared(own, [*shared, other_task])
+    assert dict(zip(roots.tolist(), times.tolist(), strict=True)) == {1: 5_000, 2: 6_000, 3: 7_000, 4: 1_000}
+    assert [len(column) for column in join_shared([], [])] == [0, 0]
+
+
+def test_the_latest_time_of_all_counts_once_all_sources_are_gone(watermarks):
+    """As locally: of a source whose tuples all came in batches of several trees."""
+    states = {1: SourceState(15_000), 2: SourceState(16_000), "frame": SourceState(17_000), LATEST: SourceState(90_000)}
+    goes_on = SpoutLook(set(), set(), are_all_finished=False)
+    assert watermarks.ended({"windows": states}, {}, goes_on, [1, 2], 1001 * SEC)["windows"] == 10_000
+    is_over = SpoutLook({1, 2, 3}, set(), are_all_finished=True)
+    assert watermarks.ended({"windows": states}, {}, is_over, [], 1001 * SEC)["windows"] == 90_000
+    assert move_times({"windows": states}, Two.graph(), lambda task: task)["windows"] == states

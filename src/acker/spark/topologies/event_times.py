@@ -6,7 +6,7 @@ a bolt stays as it is while a micro-batch runs, however Spark cuts it into tasks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -26,6 +26,9 @@ _NS_PER_SEC: Final = 1_000_000_000
 # A source of tuples: the task of a spout on the driver, or the name of another component, whose tasks only say how
 # Spark has cut its rows.
 SourceKey = int | str
+
+# Stands among the sources of a bolt for the latest time of all its tuples, which counts once all of them are gone.
+LATEST: Final = ""
 
 
 class SourceState(NamedTuple):
@@ -78,7 +81,10 @@ class BatchWatermark:
     senders : dict of SourceKey to int
         The latest time by source, where that is known.
     trees : dict of int to int
-        Root id -> the latest time, where the settlement has to say whose tree it is.
+        Root id -> the latest time of tuples of this tree alone, where the settlement has to say whose it is.
+    shared : dict of int to int
+        Root id -> the earliest time of tuples that belong to other trees as well, such as those of a batch: their times
+        may be of these.
     late : str or None
         What is to be said of the first late tuple.
     """
@@ -88,6 +94,7 @@ class BatchWatermark:
         self.name = name
         self.senders: dict[SourceKey, int] = {}
         self.trees: dict[int, int] = {}
+        self.shared: dict[int, int] = {}
         self.late: str | None = None
         self._graph = graph
         self._ended_ms = ended_ms
@@ -96,13 +103,21 @@ class BatchWatermark:
     def note(self, tup: Tuple, time_ms: int) -> None:
         """Take note of a tuple that came, and of its event time."""
         roots = None if self._only is not None else tup._ids
-        for root_id in roots or ():
-            self.trees[root_id] = max(self.trees.get(root_id, time_ms), time_ms)
         if not roots:
             key = self._only
             if key is None:
                 key = key_of(self._graph.nodes[tup.component], tup.task)
-            self.senders[key] = max(self.senders.get(key, time_ms), time_ms)
+            self._note_source(key, time_ms)
+        elif len(roots) == 1:
+            (root_id,) = roots
+            self.trees[root_id] = max(self.trees.get(root_id, time_ms), time_ms)
+        else:
+            self._note_source(LATEST, time_ms)
+            for root_id in roots:
+                self.shared[root_id] = min(self.shared.get(root_id, time_ms), time_ms)
+
+    def _note_source(self, key: SourceKey, time_ms: int) -> None:
+        self.senders[key] = max(self.senders.get(key, time_ms), time_ms)
 
     def ended_ms(self) -> int | None:
         """Return the end of the last window that may end now."""
@@ -112,10 +127,34 @@ class BatchWatermark:
         """Keep what is to be said of the first late tuple."""
         self.late = self.late or text
 
-    def tree_columns(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the root ids and the latest times of `trees`."""
-        count = len(self.trees)
-        return np.fromiter(self.trees.keys(), np.int64, count), np.fromiter(self.trees.values(), np.int64, count)
+    def tree_columns(self) -> Iterator[tuple[bool, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Yield root ids and times: of `trees`, and, with True before them, of `shared`."""
+        for is_shared, times in ((False, self.trees), (True, self.shared)):
+            if times:
+                count = len(times)
+                yield (
+                    is_shared,
+                    np.fromiter(times.keys(), np.int64, count),
+                    np.fromiter(times.values(), np.int64, count),
+                )
+
+
+def join_shared(
+    own: Sequence[npt.NDArray[np.int64]], shared: Sequence[npt.NDArray[np.int64]]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return root ids and times of trees: their own times, and the earliest shared one where a tree has no own.
+
+    Parameters
+    ----------
+    own, shared : sequence of (2, n) int64
+        Root ids and times, as the tasks of a bolt have noted them.
+    """
+    roots, times = np.concatenate([*own, np.empty((2, 0), np.int64)], axis=1)
+    other, earliest = np.concatenate([*shared, np.empty((2, 0), np.int64)], axis=1)
+    order = np.lexsort((earliest, other))
+    other, earliest = other[order], earliest[order]
+    is_first = np.append(True, other[1:] != other[:-1])[: len(other)] & ~np.isin(other, roots)
+    return np.append(roots, other[is_first]), np.append(times, earliest[is_first])
 
 
 def latest_by_task(
@@ -235,6 +274,9 @@ class Watermarks:
             sources = []
             for key in dict.fromkeys([*self._keys[name], *known]):
                 state = known.get(key, SourceState())
+                if key == LATEST:
+                    sources.append(SourceTime(state.time_ms, is_gone=True))
+                    continue
                 if (
                     state.time_ms is None
                     and len(self._keys[name]) > 1
@@ -289,7 +331,7 @@ def move_times(
         found[name] = {
             now: sources[key]
             for key, now in keys.items()
-            if now is not None and (isinstance(now, int) or now in graph.nodes)
+            if now is not None and (isinstance(now, int) or now == LATEST or now in graph.nodes)
         }
     return found
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +23,7 @@ from acker.observe.reasons import Reason, ReasonKind
 from acker.spark.blocks import decode_block, encode_blocks
 from acker.spark.parcel import pack_function
 from acker.spark.placement import placements
-from acker.spark.topologies.event_times import SourceKey, latest_by_task, merge_times, spout_keys
+from acker.spark.topologies.event_times import SourceKey, join_shared, latest_by_task, merge_times, spout_keys
 from acker.spark.topologies.frames import FrameRows, emit_rows
 from acker.spark.topologies.mailbox import (
     CHANGED,
@@ -354,10 +355,13 @@ def _times_by_source(
     ended, tasks = done.root_id[order], done.task_id[order].astype(np.int64)
     for place in np.flatnonzero(tasks == 0).tolist():  # trees of spouts on the driver
         tasks[place] = owners.get(int(ended[place]), 0)
+    noted: dict[str, tuple[list[npt.NDArray[np.int64]], list[npt.NDArray[np.int64]]]] = {}
+    for name, is_shared, root_bytes, time_bytes in map(pickle.loads, times):
+        columns = np.stack([np.frombuffer(root_bytes, np.int64), np.frombuffer(time_bytes, np.int64)])
+        noted.setdefault(name, ([], []))[is_shared].append(columns)
     found: dict[str, dict[SourceKey, int]] = {}
-    for name, root_bytes, time_bytes in map(pickle.loads, times):
-        columns = np.frombuffer(root_bytes, np.int64), np.frombuffer(time_bytes, np.int64)
-        for task, time_ms in latest_by_task(*columns, ended, tasks).items():
+    for name, (own, shared) in noted.items():
+        for task, time_ms in latest_by_task(*join_shared(own, shared), ended, tasks).items():
             if task in keys:
                 merge_times(found, name, {keys[task]: time_ms})
     return [(name, by_source, None) for name, by_source in found.items()]

@@ -157,13 +157,12 @@ class StageWorker:
     def _tree_times(self) -> Iterator[Letter]:
         """Yield the event times of trees for the shards that settle these, which know whose trees they are."""
         for watermark in self.executors.watermarks:
-            if not watermark.trees:
-                continue
-            root_ids, times = watermark.tree_columns()
-            shards = shard_of(root_ids, self._plan.shards)
-            for shard in np.unique(shards).tolist():
-                columns = root_ids[shards == shard].tobytes(), times[shards == shard].tobytes()
-                yield self._number(self._keys[shard], TREE_TIMES, pickle.dumps((watermark.name, *columns)))
+            for is_shared, root_ids, times in watermark.tree_columns():
+                shards = shard_of(root_ids, self._plan.shards)
+                for shard in np.unique(shards).tolist():
+                    columns = root_ids[shards == shard].tobytes(), times[shards == shard].tobytes()
+                    content = pickle.dumps((watermark.name, is_shared, *columns))
+                    yield self._number(self._keys[shard], TREE_TIMES, content)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """End the stage: bolts release what they hold, and everything that was gathered leaves."""
