@@ -111,6 +111,12 @@ OPTIONS: Final[dict[str, Option]] = {
         1, "milliseconds that an executor waits when its spouts emit nothing", 0, 60_000
     ),
     "topology.async.max.concurrency": _integer(128, "number of coroutines that one executor runs at once", 1),
+    "topology.spark.batch.bytes": _integer(
+        64_000_000,
+        "on Spark: bytes of tuples at which a micro-batch is full; at twice as many spouts wait",
+        1,
+        1_000_000_000,
+    ),
     "topology.spark.streaming": _boolean(False, "set by acker.spark: whether the topology runs as a stream"),
     "topology.debug": _boolean(False, "the attribute `debug` of components"),
 }

@@ -137,6 +137,17 @@ def test_nothing_is_late_of_several_sources_with_several_tasks_and_partitions(sp
 
 
 @pytest.mark.spark
+def test_nothing_is_late_of_sources_that_emit_more_than_the_bytes_of_a_micro_batch(spark, tmp_path):
+    class Crowded(Topology):
+        paced = Paced.spec(par=2)
+        windows = Windows.spec(inputs={paced: Grouping.fields("n")}, par=2)
+
+    end = run_spark(Crowded, spark, tmp_path / "run", {"topology.spark.batch.bytes": 400})
+    assert not any(row.user for row in end.report.stats.components().values())  # none is late
+    assert end.report.stats.components()["windows"].executed == 2 * Paced.count
+
+
+@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_is_late_with_any_number_of_tasks_and_partitions(spark, tmp_path, seed):

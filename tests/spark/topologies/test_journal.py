@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from dataclasses import replace
 
 import pytest
@@ -18,10 +19,21 @@ from acker.spark.topologies.journal import BatchCommit, BatchPlan, Journal, Jour
 from acker.spark.topologies.lease import Lease
 from acker.spark.topologies.mailbox import Letter
 from acker.spark.topologies.state_log import StateChain, StateFile
+from acker.spark.topologies.tuple_blocks import encode_tuples
 from acker.topology import Reason, ReasonKind
+from acker.topology.tuples import TupleSource
 
 ENTRY = JournalEntry(1, ("a", 2), ("x", 1), "side", 7, attempt=2, reason=Reason(ReasonKind.FAILED, "bolt", 3, "no"))
-PLAN = BatchPlan([Letter(0, 1, -1, 0, b"block")], {5: 6}, {5: ENTRY}, frozenset({"bolt"}))
+
+SOURCE = TupleSource("spout", "side", 1, ["word", "n"])
+
+
+def letter_of(values, root=5):
+    """Return a letter with a tuple."""
+    return Letter(0, 1, -1, 0, encode_tuples([(3, [SOURCE.tuple_type(SOURCE.make_values(values), SOURCE, {root: 6})])]))
+
+
+PLAN = BatchPlan([letter_of(ENTRY.values)], {5: 6}, {5: ENTRY}, frozenset({"bolt"}))
 COMMIT = BatchCommit(
     {3: StateChain((StateFile("3/0-abc", 2, 60),), ("3/0-abc",))}, [ENTRY], [(1, "b")], {"bolt": (3, 4)}
 )
@@ -193,12 +205,35 @@ def test_tuples_that_no_later_run_could_read_are_refused(claimed, tmp_path):
     class Local:
         """A class that cannot be imported."""
 
-    plan = BatchPlan([], {5: 6}, {5: JournalEntry(1, 1, (Local(),))})
+    plan = BatchPlan([letter_of(["x", Local()])], {5: 6}, {5: JournalEntry(1, 1, (Local(),))})
     with pytest.raises(
         TopologyError, match=r"micro-batch 0 cannot be pickled for the journal .*Local.*; let spouts emit"
     ):
         claimed(tmp_path).write_plan(0, plan)
     assert not list((tmp_path / "plans").iterdir())
+
+
+def test_a_plan_has_each_value_once(claimed, tmp_path):
+    body = os.urandom(1_000_000)
+    entry = replace(ENTRY, values=("x", body))
+    plan = replace(PLAN, letters=[letter_of(entry.values)], entries={5: entry})
+    claimed(tmp_path).write_plan(0, plan)
+    assert (tmp_path / "plans" / "1-0").stat().st_size < 1_010_000
+    assert claimed(tmp_path).plans() == {0: plan}
+
+
+def test_values_of_the_classes_of_a_program_stay_of_these_classes(claimed, tmp_path, monkeypatch):
+    """Between the workers and the driver of a script its classes travel by value: a copy would be another class."""
+    monkeypatch.setattr(Mine, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", Mine, raising=False)
+    entry = replace(ENTRY, values=("x", Mine()))
+    plan = replace(PLAN, letters=[letter_of(entry.values)], entries={5: entry})
+    claimed(tmp_path).write_plan(0, plan)
+    assert type(claimed(tmp_path).plans()[0].entries[5].values[1]) is Mine
+
+
+class Mine:
+    """A class of a script."""
 
 
 def test_a_batch_job_keeps_the_last_commit_alone():

@@ -1,7 +1,9 @@
-"""The figures of a topology on Spark, as the driver adds them up."""
+"""The figures of a topology on Spark, as the driver adds them up; and the queue that bounds its micro-batches."""
 
+from acker.local.clock import Flag
 from acker.observe.latencies import LATENCY_BOUNDS_NS, LatencyRecorder
-from acker.spark.topologies.spark_executor import SummedLatencies
+from acker.spark.topologies.spark_executor import SummedLatencies, WeighedQueue
+from acker.topology.tuples import TupleSource
 
 
 def test_latencies_are_added_as_if_each_was_recorded():
@@ -23,3 +25,81 @@ def test_latencies_of_workers_and_of_the_driver_are_one_histogram():
     for ns in (5_000, 7_000_000, 9_000_000_000):
         expected.record(ns)
     assert added.snapshot() == expected.snapshot()
+
+
+SOURCE = TupleSource("spout", "default", 1, ["body"])
+
+
+def chunk_of(task, *trees):
+    """Return tuples for a task: root id and size of each."""
+    return task, [
+        SOURCE.tuple_type(SOURCE.make_values([bytes(size)]), SOURCE, None if root is None else {root: root})
+        for root, size in trees
+    ]
+
+
+def put(queue, *chunks):
+    for chunk in chunks:
+        queue.put(chunk, len(chunk[1]))
+
+
+def roots_in(taken):
+    return [(task, [next(iter(tup._ids or [None])) for tup in tuples]) for task, tuples in taken.chunks]
+
+
+def test_a_micro_batch_takes_all_that_fits():
+    queue = WeighedQueue(100, Flag(), 10_000)
+    assert queue.take_batch() == ([], 0, 0, None)
+    put(queue, chunk_of(3, (1, 2000), (2, 3000)), chunk_of(4, (3, 1000)))
+    taken = queue.take_batch()
+    assert roots_in(taken) == [(3, [1, 2]), (4, [3])] and taken.tuples == 3
+    assert 6000 <= taken.size_bytes < 6500
+    assert taken.largest[0] == "spout" and 3000 <= taken.largest[1] < 3100
+    assert (queue.size, queue.waiting_bytes) == (3, 0)
+    queue.done_batch(taken)
+    assert queue.size == 0
+
+
+def test_what_does_not_fit_waits_for_the_next_micro_batch_in_its_order():
+    queue = WeighedQueue(100, Flag(), 10_000)
+    put(queue, chunk_of(3, (1, 6000), (2, 6000), (3, 100)), chunk_of(4, (4, 100), (5, 7000)))
+    batches = []
+    while (taken := queue.take_batch()).tuples:
+        batches.append(roots_in(taken))
+        assert taken.size_bytes <= 10_000
+        queue.done_batch(taken)
+    assert batches == [[(3, [1])], [(3, [2, 3]), (4, [4])], [(4, [5])]]
+    assert (queue.size, queue.waiting_bytes) == (0, 0)
+
+
+def test_all_that_waits_is_taken_where_its_order_matters():
+    queue = WeighedQueue(100, Flag(), 10_000)
+    put(queue, chunk_of(3, (1, 6000), (2, 6000)), chunk_of(4, (3, 6000)))
+    assert roots_in(queue.take_batch(is_whole=True)) == [(3, [1, 2]), (4, [3])]
+
+
+def test_a_tree_stays_together_and_one_that_is_larger_than_a_micro_batch_is_alone():
+    queue = WeighedQueue(100, Flag(), 10_000)
+    put(queue, chunk_of(3, (1, 8000), (2, 50_000), (None, 10)), chunk_of(4, (3, 10), (2, 50_000), (1, 8000)))
+    batches = []
+    while (taken := queue.take_batch()).tuples:
+        batches.append(roots_in(taken))
+        queue.done_batch(taken)
+    assert batches == [[(3, [1]), (4, [1])], [(3, [2]), (4, [2])], [(3, [None]), (4, [3])]]
+
+
+def test_spouts_wait_while_two_micro_batches_of_bytes_are_held():
+    queue, spout = WeighedQueue(100, Flag(), 10_000), Flag()
+    spout.clear()
+    put(queue, chunk_of(3, (1, 9000)))
+    taken = queue.take_batch()
+    put(queue, chunk_of(3, (2, 9000)))
+    assert queue.has_room(spout)
+    put(queue, chunk_of(3, (3, 9000)))
+    assert not queue.has_room(spout) and not spout.is_set()
+    queue.done_batch(taken)
+    assert spout.is_set() and queue.has_room(spout)
+    put(queue, *(chunk_of(3, (root, 1)) for root in range(98)))
+    assert not queue.has_room(spout)  # by their number
+    assert queue.clear() == 100
+    assert queue.has_room(spout) and queue.take_batch().tuples == 0

@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acker.errors import TopologyError
-from acker.spark.topologies.tuple_blocks import decode_tuples, encode_tuples
+from acker.spark.topologies.tuple_blocks import (
+    bytes_of,
+    decode_tuples,
+    encode_tuples,
+    is_pickled_by_value,
+    values_by_root,
+)
 from acker.topology.tuples import TupleSource
 
 SOURCES = [
@@ -104,3 +110,48 @@ def test_tuples_that_come_out_take_no_ack_val_with_them():
 def test_a_value_that_cannot_be_pickled_is_an_error():
     with pytest.raises(TopologyError, match=r"component 'words': the field 'only' .* cannot pickle 'generator' object"):
         encode_tuples([(1, [make(SOURCES[2], [(n for n in ())], None)])])
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(1, 9), st.lists(tuples(), max_size=8)), max_size=5))
+def test_the_values_of_each_tree_can_be_read_without_its_tuples(chunks):
+    expected = {}
+    for tup in (tup for _, chunk in chunks for tup in chunk):
+        for root in tup._ids or ():
+            expected.setdefault(root, repr(tuple(tup.values)))
+    found = values_by_root(encode_tuples(chunks))
+    assert found.keys() == expected.keys()
+    # A block packs its tuples stream by stream in their order, so the first one is the same.
+    assert {root: repr(of_root) for root, of_root in found.items()} == expected
+
+
+class Grown:
+    """A class that a worker cannot import."""
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [
+        (b"x" * 5_000_000, 5_000_000, 5_001_000),
+        ("x" * 1_000_000, 1_000_000, 1_001_000),
+        (7, 20, 50),
+        ({"body": [b"x" * 5_000_000]}, 5_000_000, 5_001_000),
+        (np.zeros(1_000_000), 8_000_000, 8_001_000),
+        (np.zeros((1000, 1000))[:, ::2], 4_000_000, 4_001_000),
+        (lambda: None, 20, 500),  # what cannot be pickled is refused elsewhere
+    ],
+    ids=["bytes", "str", "int", "nested", "array", "strided", "function"],
+)
+def test_the_size_of_a_tuple_is_that_of_what_it_holds(value, least, most):
+    tup = make(SOURCES[2], [value], None)
+    assert least <= bytes_of(tup) <= most
+
+
+def test_a_block_with_classes_by_value_is_known():
+    def block_of(value):
+        return encode_tuples([(1, [make(SOURCES[2], [value], {5: 6})])])
+
+    local = type("Local", (), {})
+    assert is_pickled_by_value(block_of(local()))
+    assert is_pickled_by_value(block_of(lambda: None))
+    assert not is_pickled_by_value(block_of({"a": [np.zeros(3), Grown()]}))

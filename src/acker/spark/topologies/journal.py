@@ -22,6 +22,7 @@ from acker.spark.topologies.event_times import BoltTimes
 from acker.spark.topologies.lease import LEASE_SECS, Lease
 from acker.spark.topologies.mailbox import Letter
 from acker.spark.topologies.state_log import StateChain
+from acker.spark.topologies.tuple_blocks import is_pickled_by_value, values_by_root
 
 # So many micro-batches are kept. The last one is needed; the others help to see what happened.
 _KEPT: Final = 3
@@ -104,6 +105,8 @@ class BatchPlan:
         Root id -> the spout task whose tree it is, if a bolt has event time.
     ended : mapping of str to int
         Bolt with event time -> the end of the last window that may end, in milliseconds.
+    split : bool
+        In the journal: whether the values of `entries` are in `letters` alone.
     """
 
     letters: Sequence[Letter] = ()
@@ -117,6 +120,7 @@ class BatchPlan:
     time_ns: int = 0
     spouts: Mapping[int, int] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
+    split: bool = False
 
     def recovered(self) -> BatchPlan:
         """Return the plan as it is done again after a crash."""
@@ -153,6 +157,25 @@ class BatchCommit:
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     times: BoltTimes = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
+
+
+def _without_values(plan: BatchPlan) -> BatchPlan:
+    """Leave the values out of the entries, since the letters have them; but not if these hold classes by value."""
+    if any(is_pickled_by_value(letter.block) for letter in plan.letters):
+        return plan
+    return replace(plan, entries={root: replace(entry, values=()) for root, entry in plan.entries.items()}, split=True)
+
+
+def _with_values(plan: BatchPlan) -> BatchPlan:
+    """Give the entries their values again."""
+    if not getattr(plan, "split", False):  # an earlier release has not left any out
+        return plan
+    values: dict[int, tuple[Any, ...]] = {}
+    for letter in plan.letters:
+        for root, of_root in values_by_root(letter.block).items():
+            values.setdefault(root, of_root)
+    entries = {root: replace(entry, values=values[root]) for root, entry in plan.entries.items()}
+    return replace(plan, entries=entries, split=False)
 
 
 class _Version(NamedTuple):
@@ -232,7 +255,7 @@ class Journal:
         """Copy the last commit, and before it the plans: what the last lease has is whole if it has a commit."""
         version, commit = self._last_commit()
         for plan, content in self._plans().items():
-            self._write("plans", plan._replace(epoch=self._lease.epoch), content)
+            self._write_plan(plan._replace(epoch=self._lease.epoch), content)
         self._write("commits", _Version(self._lease.epoch, version.batch), commit)
 
     def last_commit(self) -> tuple[int, BatchCommit]:
@@ -257,12 +280,15 @@ class Journal:
         for version in self._versions("plans"):
             with contextlib.suppress(FileNotFoundError):  # the run before this one may be removing old ones
                 if version.epoch == epoch and (plan := self._read("plans", version)) is not None:
-                    plans[version] = plan
+                    plans[version] = _with_values(plan)
         return plans
 
     def write_plan(self, batch: int, plan: BatchPlan) -> None:
         """Write and sync what a micro-batch processes."""
-        self._write("plans", _Version(self._lease.epoch, batch), plan)
+        self._write_plan(_Version(self._lease.epoch, batch), plan)
+
+    def _write_plan(self, version: _Version, plan: BatchPlan) -> None:
+        self._write("plans", version, _without_values(plan))
 
     def commit(self, batch: int, commit: BatchCommit) -> None:
         """Write and sync how a micro-batch ended, and remove what nobody needs any more.

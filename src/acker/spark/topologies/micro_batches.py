@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from acker.errors import CheckpointError
+from acker.errors import CheckpointError, TopologyError
 from acker.observe.reasons import Reason
 from acker.spark.placement import placements
 from acker.spark.topologies.bolt_state import StateCleaner
@@ -18,12 +19,13 @@ from acker.spark.topologies.checkpoint_layout import check_plans, layout_of, mov
 from acker.spark.topologies.event_times import SourceKey, SpoutLook, Watermarks
 from acker.spark.topologies.frames import FrameRows, find_rows
 from acker.spark.topologies.journal import BatchPlan, Journal, JournalEntry, MemoryJournal
+from acker.spark.topologies.jvm import Jvm, Load
 from acker.spark.topologies.mailbox import Letter
 from acker.spark.topologies.microbatch_job import FailedTree, MicroBatchJob, MicroBatchResult
 from acker.spark.topologies.microbatch_plan import MicroBatchPlan
-from acker.spark.topologies.spark_executor import DriverExecutors
+from acker.spark.topologies.spark_executor import DriverExecutors, Taken
 from acker.spark.topologies.spout_tuples import SpoutTuples
-from acker.spark.topologies.tuple_blocks import Chunk, encode_tuples, tuples_by_root
+from acker.spark.topologies.tuple_blocks import Chunk, bytes_of, encode_tuples, tuples_by_root
 from acker.spark.topologies.whereabouts import RunningBatch
 from acker.topology.graph import Graph
 from acker.topology.spout import ReliableSpout, Spout
@@ -41,6 +43,12 @@ _EVALUATIONS_MAX: Final = 5
 _FEW_TREES: Final = 10_000
 # unless a task of it has more than so many.
 _TREES_MAX: Final = 100_000
+# What a value of Spark may have: an array of Java, with a header.
+_BLOCK_MAX: Final = 2**31 - 64
+# Tuples that are larger together travel in several values.
+_LETTER_BYTES: Final = 4_000_000
+# After so many bytes Python looks for the DataFrames of micro-batches that have ended.
+_FREE_BYTES: Final = 8_000_000
 # How long a micro-batch whose jobs are cancelled may take to end, and how often they are cancelled.
 _CANCEL_SECS: Final = 30
 _LOOK_SECS: Final = 0.1
@@ -70,6 +78,7 @@ class MicroBatches:
     fault : BaseException or None
         What a micro-batch ended with.
     running : RunningBatch or None
+    jvm : Jvm
     """
 
     def __init__(
@@ -80,6 +89,7 @@ class MicroBatches:
         self._journal = journal
         self._seed = run_seed
         self._tag = f"acker-{run_seed.hex()}"
+        self.jvm = Jvm(spark)
         # Before the claim: what a run writes that takes over from this one is not for this one to remove.
         self._files = StateCleaner(plan.state_root)
         journal.claim()
@@ -95,6 +105,7 @@ class MicroBatches:
         self._told_late: set[str] = set()
         self._frames: Mapping[str, FrameRows] = {}
         self._last_trees: int | None = None
+        self._unfreed_bytes = 0
         self.evaluations = 0
         self.traces = 0
         self.fault: BaseException | None = None
@@ -116,6 +127,11 @@ class MicroBatches:
     def lost(self) -> CheckpointError | None:
         """Why another run has the checkpoint now, once it is known."""
         return self._journal.lost
+
+    @property
+    def next_load(self) -> Load:
+        """The micro-batch after the last one."""
+        return Load(self.last + 1)
 
     def release(self) -> None:
         """Leave the checkpoint to the next run."""
@@ -163,20 +179,21 @@ class MicroBatches:
             )
         spark = self._executors.spark
         spark.is_running = True
-        self._spark.sparkContext.addJobTag(self._tag)
         self._frames = frames
-        by_root: dict[int, list[Tuple]] = {}
-        tuples, began = 0, time.monotonic()
+        taken, began = Taken([]), time.monotonic()
+        load = Load(batch)
         try:
+            self._spark.sparkContext.addJobTag(self._tag)
             self._journal.check()
             planned = self._plans.get(batch)
             if planned is None:
                 look = SpoutLook.at(self._executors.spouts_by_task)
-                chunks, tuples = spark.take()
-                by_root = tuples_by_root(chunks)
-                planned = _make_plan(self._plan, self._tuples, chunks, by_root)
+                # A watermark is of all that was emitted before: to leave some of it in the queue would make that late.
+                taken = spark.take(is_whole=bool(self._watermarks.names))
+                load = Load(batch, *taken[1:])
+                planned = _make_plan(self._plan, self._tuples, taken)
                 if self._watermarks.names:
-                    planned = self._with_times(planned, look, chunks, frames)
+                    planned = self._with_times(planned, look, taken.chunks, frames)
                 moves = planned.ended != self._commit.ended
                 if not planned.letters and not frames and not planned.ticks and not moves:
                     self._save()
@@ -185,6 +202,7 @@ class MicroBatches:
                 self._tuples.tell_journaled(planned.entries.values())
             else:
                 planned = planned.recovered()
+                load = Load(batch, len(planned.tracks), sum(len(letter.block) for letter in planned.letters))
                 logger.warning(
                     "micro-batch %d: its %d trees run again; %d others come from their source again",
                     batch,
@@ -193,20 +211,35 @@ class MicroBatches:
                 )
             self.running = RunningBatch(batch, spark.clock.now_ns(), planned.tracks.keys())
             result, failed = self._evaluate(batch, planned, frames)
-            self._finish(batch, planned, result, failed, by_root)
+            self._finish(batch, planned, result, failed, tuples_by_root(taken.chunks))
+            self._free(load.size_bytes)
             acked, secs = sum(result.acked.values()), time.monotonic() - began
             self._last_trees = acked + len(failed)
             logger.info("micro-batch %d: %d trees acked, %d failed, %.1f s", batch, acked, len(failed), secs)
             return True
         except BaseException as fault:
             self.fault = fault
-            raise
+            if not self.jvm.is_to_blame(fault):
+                raise
+            self.fault = self.jvm.death(load, spark.batch_bytes)
+            raise self.fault from fault
         finally:
-            if tuples:
-                spark.inbox.done(tuples)
+            spark.end(taken)
             spark.is_running = False
             self.running = None
-            self._spark.sparkContext.removeJobTag(self._tag)
+            if not self.jvm.has_died():
+                self._spark.sparkContext.removeJobTag(self._tag)
+
+    def _free(self, size_bytes: int) -> None:
+        """Let the JVM free the tuples of micro-batches that have ended.
+
+        It keeps them until Python drops their DataFrames. These are in cycles, and Python looks for cycles by the
+        number of its objects, of which large tuples have few.
+        """
+        self._unfreed_bytes += size_bytes
+        if self._unfreed_bytes >= _FREE_BYTES:
+            self._unfreed_bytes = 0
+            gc.collect()
 
     def cancel(self) -> bool:
         """Cancel the Spark jobs of the micro-batch that runs, if any, and wait for its end; return whether it came.
@@ -216,7 +249,8 @@ class MicroBatches:
         deadline = time.monotonic() + _CANCEL_SECS
         # Again and again, since the micro-batch may be between two jobs.
         while not self._lock.acquire(timeout=_LOOK_SECS):
-            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            if not self.jvm.has_died():
+                self._spark.sparkContext.cancelJobsWithTag(self._tag)
             if time.monotonic() > deadline:
                 logger.error("the micro-batch that runs has not ended %d s after its job was cancelled", _CANCEL_SECS)
                 return False
@@ -386,13 +420,12 @@ class MicroBatches:
         spark.settling.ack_sender.send()
 
 
-def _make_plan(
-    shared: MicroBatchPlan, tuples: SpoutTuples, chunks: Sequence[Chunk], by_root: Mapping[int, list[Tuple]]
-) -> BatchPlan:
+def _make_plan(shared: MicroBatchPlan, tuples: SpoutTuples, taken: Taken) -> BatchPlan:
     """Return the tuples as letters, with their trees."""
     plan, graph = shared.plan, shared.graph
+    by_root = tuples_by_root(taken.chunks)
     by_place: dict[tuple[int, int], list[Chunk]] = {}
-    for task, of_task in chunks:
+    for task, of_task in taken.chunks:
         stage = plan.stage_of[graph.component_of(task)]
         by_place.setdefault((stage, task % shared.places), []).append((task, of_task))
     tracks: dict[int, int] = dict.fromkeys(by_root, 0)
@@ -400,14 +433,40 @@ def _make_plan(
         for tup in of_root:
             tracks[root_id] ^= (tup._ids or {})[root_id]
     keys = placements(shared.places).tolist()
-    letters = [
-        Letter(keys[place], stage, -1, seq, encode_tuples(parts))
-        for seq, ((stage, place), parts) in enumerate(sorted(by_place.items()))
-    ]
+    letters: list[Letter] = []
+    for (stage, place), parts in sorted(by_place.items()):
+        for part in _parts_of(parts, taken.size_bytes):
+            letters.append(Letter(keys[place], stage, -1, len(letters), encode_tuples(part)))
+    if taken.largest is not None and any(len(letter.block) > _BLOCK_MAX for letter in letters):
+        component, size = taken.largest
+        raise TopologyError(
+            f"component {component!r}: it has emitted a tuple of {size:,} bytes, and Spark takes at most"
+            f" {_BLOCK_MAX:,}; emit where the data is, or its parts"
+        )
     entries, borrowed = tuples.entries(by_root)
     ticks, layout = tuples.executors.spark.due_ticks(), layout_of(graph, plan)
     time_ns = time.time_ns()
     return BatchPlan(letters, tracks, entries, ticks, borrowed, layout=layout, places=shared.places, time_ns=time_ns)
+
+
+def _parts_of(chunks: list[Chunk], size_bytes: int) -> Iterator[list[Chunk]]:
+    """Yield tuples in parts for letters of a good size: Spark copies the whole of a value several times."""
+    if size_bytes <= _LETTER_BYTES:
+        yield chunks
+        return
+    part: list[Chunk] = []
+    of_part = 0
+    for task, tuples in chunks:
+        begin = 0
+        for end, tup in enumerate(tuples, 1):
+            of_part += bytes_of(tup)
+            if of_part >= _LETTER_BYTES:
+                yield [*part, (task, tuples[begin:end])]
+                part, of_part, begin = [], 0, end
+        if begin < len(tuples):
+            part.append((task, tuples[begin:]))
+    if part:
+        yield part
 
 
 def _failed_rows(trees: Sequence[FailedTree], frames: Mapping[str, FrameRows], graph: Graph) -> list[JournalEntry]:

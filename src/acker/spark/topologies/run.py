@@ -173,7 +173,7 @@ def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str
     lifecycle = runtime.lifecycle
 
     def goes_on() -> bool:
-        return bool(query.isActive) and runtime.batches.lost is None
+        return runtime.batches.lost is None and _is_active(query, runtime)
 
     try:
         while goes_on() and not lifecycle.reached.is_set() and not lifecycle.over.is_set():
@@ -186,7 +186,7 @@ def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str
             pass
         if not goes_on():
             runtime.abort()
-            fault = runtime.batches.fault or runtime.batches.lost or query.exception()
+            fault = _fault_of(query, runtime)
             if fault is not None:
                 lifecycle.error, lifecycle.outcome = fault, "failed"
                 raise fault
@@ -194,7 +194,26 @@ def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str
         runtime.stop()
     finally:
         runtime.cancel_jobs()
-        query.stop()
+        if not runtime.batches.jvm.has_died():
+            query.stop()
+
+
+def _is_active(query: StreamingQuery, runtime: SparkRuntime) -> bool:
+    try:
+        return bool(query.isActive)
+    except Exception as fault:
+        if runtime.batches.jvm.has_died(fault):
+            return False
+        raise
+
+
+def _fault_of(query: StreamingQuery, runtime: SparkRuntime) -> BaseException | None:
+    """Return why the query has ended."""
+    batches = runtime.batches
+    if not batches.jvm.has_died():
+        return batches.fault or batches.lost or query.exception()
+    runtime.cancel_jobs()  # its micro-batch ends at once, and says how
+    return batches.fault or batches.jvm.death(batches.next_load, runtime.executors.spark.batch_bytes)
 
 
 def _start_query(runtime: SparkRuntime, checkpoint: str, trigger: str) -> StreamingQuery:

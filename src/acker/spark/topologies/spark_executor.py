@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import bisect
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from acker._engine.ids import IdGenerator
 from acker._flow import Outlet
+from acker.local.clock import Signal
 from acker.local.collectors import ExecutorParts, LocalBoltCollector
 from acker.local.executors.base import Mode
 from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
-from acker.local.queues import TupleQueue
+from acker.local.queues import Queue, TupleQueue
 from acker.local.wiring import ExecutorSet, RuntimeParts
 from acker.observe.latencies import LATENCY_BOUNDS_NS, LatencyRecorder
 from acker.spark.topologies.outcome_feed import OutcomeFeed
-from acker.spark.topologies.tuple_blocks import Chunk
+from acker.spark.topologies.tuple_blocks import Chunk, bytes_of
 from acker.topology.graph import Node, Subscription
 from acker.topology.spout import has_frame
 from acker.topology.tuples import Tuple
@@ -26,6 +28,131 @@ from acker.topology.tuples import Tuple
 _LINGER_NS: Final = 200_000_000
 # How often it is looked whether windows by event time may end although nothing comes.
 _WATERMARK_NS: Final = 1_000_000_000
+
+
+class Taken(NamedTuple):
+    """What a micro-batch has taken of the queue.
+
+    Attributes
+    ----------
+    chunks : list of Chunk
+    tuples, size_bytes : int
+    largest : (str, int) or None
+        The component that emitted the largest tuple, and its size.
+    """
+
+    chunks: list[Chunk]
+    tuples: int = 0
+    size_bytes: int = 0
+    largest: tuple[str, int] | None = None
+
+
+class WeighedQueue(Queue[Chunk]):
+    """The queue of all bolts: it is full by the number of its tuples, or by their bytes.
+
+    Parameters
+    ----------
+    capacity : int
+    signal : Signal
+    bytes_max : int
+        The bytes of one micro-batch. There is room for two: one that runs and one that waits.
+
+    Attributes
+    ----------
+    waiting_bytes : int
+        Of the tuples that no micro-batch has taken.
+    """
+
+    __slots__ = ("_bytes_max", "_held_bytes", "_sizes", "waiting_bytes")
+
+    def __init__(self, capacity: int, signal: Signal, bytes_max: int) -> None:
+        super().__init__(capacity, signal)
+        self._bytes_max = bytes_max
+        self._sizes: deque[list[int]] = deque()
+        self._held_bytes = self.waiting_bytes = 0
+
+    def put(self, chunk: Chunk, items: int) -> None:
+        """Add a chunk, even if there is no room."""
+        sizes = [bytes_of(tup) for tup in chunk[1]]
+        with self._lock:
+            self._sizes.append(sizes)
+            self._held_bytes += sum(sizes)
+            self.waiting_bytes += sum(sizes)
+            super().put(chunk, items)
+
+    def has_room(self, producer: Signal) -> bool:
+        """Return whether a producer may take new work; if not, its signal is set once there is room."""
+        with self._lock:
+            if self._held_bytes < 2 * self._bytes_max:
+                return super().has_room(producer)
+            if producer not in self._waiting:
+                self._waiting.append(producer)
+            return False
+
+    def take_batch(self, *, is_whole: bool = False) -> Taken:
+        """Take the oldest tuples that make up a micro-batch: all of a tree, and at least one tree; or all tuples."""
+        with self._lock:
+            chunks, sizes = list(self._chunks), list(self._sizes)
+            self._chunks.clear()
+            self._sizes.clear()
+            if self.waiting_bytes > self._bytes_max and not is_whole:
+                chunks, sizes, left = _split(chunks, sizes, self._bytes_max)
+                for chunk, of_chunk in left:
+                    self._chunks.append(chunk)
+                    self._sizes.append(of_chunk)
+            size_bytes = sum(map(sum, sizes))
+            self.waiting_bytes -= size_bytes
+        largest = max(
+            (
+                (max(of_chunk), tuples[of_chunk.index(max(of_chunk))]._source.component)
+                for (_, tuples), of_chunk in zip(chunks, sizes, strict=True)
+                if tuples
+            ),
+            default=None,
+        )
+        return Taken(chunks, sum(map(len, sizes)), size_bytes, None if largest is None else (largest[1], largest[0]))
+
+    def done_batch(self, taken: Taken) -> None:
+        """Make room for what a micro-batch has processed."""
+        with self._lock:
+            self._held_bytes -= taken.size_bytes
+            super().done(taken.tuples)
+
+    def clear(self) -> int:
+        """Drop everything; return the number of tuples."""
+        with self._lock:
+            self._sizes.clear()
+            self._held_bytes = self.waiting_bytes = 0
+            return super().clear()
+
+
+def _split(
+    chunks: Sequence[Chunk], sizes: Sequence[list[int]], bytes_max: int
+) -> tuple[list[Chunk], list[list[int]], list[tuple[Chunk, list[int]]]]:
+    """Return the first tuples that fit, with all others of their trees; their sizes; and what is left."""
+    roots: set[int] = set()
+    size_bytes, is_full = 0, False
+    first: list[Chunk] = []
+    of_first: list[list[int]] = []
+    left: list[tuple[Chunk, list[int]]] = []
+    for (task, tuples), of_chunk in zip(chunks, sizes, strict=True):
+        mine: list[tuple[Tuple, int]] = []
+        others: list[tuple[Tuple, int]] = []
+        for tup, size in zip(tuples, of_chunk, strict=True):
+            ids = tup._ids or {}
+            is_full = is_full or (size_bytes > 0 and size_bytes + size > bytes_max)
+            if is_full and roots.isdisjoint(ids):
+                others.append((tup, size))
+                continue
+            mine.append((tup, size))
+            roots.update(ids)
+            size_bytes += size
+        if mine:
+            first.append((task, [tup for tup, _ in mine]))
+            of_first.append([size for _, size in mine])
+        if others:
+            left.append(((task, [tup for tup, _ in others]), [size for _, size in others]))
+    return first, of_first, left
 
 
 class BoltFigures(BoltTask):
@@ -79,8 +206,8 @@ class SparkExecutor(BoltExecutor):
     run_batch : callable, optional
         Runs a micro-batch of what `take` returns; returns whether there was anything to do. Without it another thread
         calls `take`.
-    batch_tuples : int
-        A micro-batch begins at once when so many tuples wait.
+    batch_tuples, batch_bytes : int
+        A micro-batch begins at once when so many tuples wait, or so many bytes of them.
     is_running, has_plans : bool
         Whether a micro-batch runs, and whether one that an earlier run has planned is still to be run.
     settling : LocalBoltCollector
@@ -95,9 +222,12 @@ class SparkExecutor(BoltExecutor):
     tasks: list[BoltFigures]  # type: ignore[assignment]
     settling: LocalBoltCollector
 
-    def __init__(self, *args: Any, batch_tuples: int, **options: Any) -> None:
+    inbox: WeighedQueue
+
+    def __init__(self, *args: Any, batch_tuples: int, batch_bytes: int, **options: Any) -> None:
         super().__init__(*args, capacity=batch_tuples, **options)
-        self.batch_tuples = batch_tuples
+        self.batch_tuples, self.batch_bytes = batch_tuples, batch_bytes
+        self.inbox = WeighedQueue(batch_tuples, self.signal, batch_bytes)
         self.run_batch: Callable[[bool], bool] | None = None
         self.is_running = False
         self.has_plans = False
@@ -108,13 +238,14 @@ class SparkExecutor(BoltExecutor):
         self._tick_at: dict[str, int] = {}
         self._first_ns: int | None = None
 
-    def take(self) -> tuple[list[Chunk], int]:
-        """Return all tuples that wait, task by task, and their number; call `inbox.done` with it at the end."""
-        chunks: list[Chunk] = []
+    def take(self, *, is_whole: bool) -> Taken:
+        """Return the tuples of a micro-batch, or all that wait; call `end` with them at its end."""
         self._first_ns = None
-        while (chunk := self.inbox.take()) is not None:
-            chunks.append(chunk)
-        return chunks, sum(len(tuples) for _, tuples in chunks)
+        return self.inbox.take_batch(is_whole=is_whole)
+
+    def end(self, taken: Taken) -> None:
+        """Make room for what a micro-batch has processed."""
+        self.inbox.done_batch(taken)
 
     def settle(self, tuples: list[Tuple], reason: Any) -> None:
         """Ack tuples of one tree, or fail the tree."""
@@ -171,7 +302,10 @@ class SparkExecutor(BoltExecutor):
             self._first_ns = now
         ends = mode in (Mode.DRAIN, Mode.DEACTIVATE)
         is_due = self._first_ns is not None and (
-            ends or self.inbox.size >= self.batch_tuples or now >= self._first_ns + _LINGER_NS
+            ends
+            or self.inbox.size >= self.batch_tuples
+            or self.inbox.waiting_bytes >= self.batch_bytes
+            or now >= self._first_ns + _LINGER_NS
         )
         return self.run_batch(is_due)
 
@@ -194,12 +328,10 @@ class DriverExecutors(ExecutorSet):
 
     spark: SparkExecutor
 
-    def __init__(self, parts: RuntimeParts, batch_tuples: int) -> None:
-        self._batch_tuples = batch_tuples
+    def __init__(self, parts: RuntimeParts, batch_tuples: int, batch_bytes: int) -> None:
         ackers = [acker.inbox for acker in parts.ackers]
-        self.spark = SparkExecutor(
-            "spark", parts.clock, parts.lifecycle_signal, batch_tuples=batch_tuples, ackers=ackers
-        )
+        bounds = {"batch_tuples": batch_tuples, "batch_bytes": batch_bytes}
+        self.spark = SparkExecutor("spark", parts.clock, parts.lifecycle_signal, ackers=ackers, **bounds)
         super().__init__(parts)
         self.bolts = [self.spark]
         self.spark.settling = self._collector("spark", 0)

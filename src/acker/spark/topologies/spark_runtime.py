@@ -17,6 +17,7 @@ from acker.observe.holders import Holder
 from acker.spark.topologies.bolt_state import read_files, write_states
 from acker.spark.topologies.frames import FrameRows, read_frame
 from acker.spark.topologies.journal import Journal, MemoryJournal
+from acker.spark.topologies.jvm import BATCH_BYTES
 from acker.spark.topologies.micro_batches import MicroBatches
 from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.spark_executor import DriverExecutors
@@ -143,7 +144,8 @@ class SparkRuntime(LocalRuntime):
 
     def _make_executors(self) -> ExecutorSet:
         options = resolve(self._parts.conf)
-        executors = DriverExecutors(self._parts, options["topology.max.spout.pending"] or _PENDING_MAX)
+        pending_max = options["topology.max.spout.pending"] or _PENDING_MAX
+        executors = DriverExecutors(self._parts, pending_max, options[BATCH_BYTES])
         self.batches.attach(executors)
         executors.spark.may_end = self._may_end
         return executors

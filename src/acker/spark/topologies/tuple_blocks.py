@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -24,6 +25,10 @@ from acker.topology.tuples import Tuple, TupleSource
 Chunk = tuple[int, list[Tuple]]
 
 _PROTOCOL: Final = 5
+# All types whose size is that of one object.
+_FLAT: Final = frozenset({bytes, bytearray, str, int, float, bool, type(None)})
+# The module whose functions make again what is pickled by value.
+_BY_VALUE: Final = b"cloudpickle"
 _source_of = attrgetter("_source")
 
 
@@ -42,6 +47,39 @@ def dumps(content: object) -> bytes:
     from pyspark import cloudpickle
 
     return cloudpickle.dumps(content, _PROTOCOL)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def bytes_of(tup: Tuple) -> int:
+    """Return about how large the values of a tuple are, as they travel."""
+    return sum(map(_size_of, tup.values))
+
+
+def _size_of(value: object) -> int:
+    if type(value) in _FLAT:
+        return sys.getsizeof(value)
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        size = len(pickle.dumps(value, _PROTOCOL, buffer_callback=buffers.append))
+    except Exception:  # noqa: BLE001  Whatever it raises: it is refused, or pickled by value, when it travels.
+        return sys.getsizeof(value)
+    return size + sum(buffer.raw().nbytes for buffer in buffers)
+
+
+def values_by_root(block: bytes) -> dict[int, tuple[Any, ...]]:
+    """Return root id -> the values of the first tuple of its tree in a block."""
+    found: dict[int, tuple[Any, ...]] = {}
+    for _, _, _, columns, root_bytes, _, others in pickle.loads(block):
+        root_ids = np.frombuffer(root_bytes, np.int64).tolist()
+        rows = zip(*columns, strict=True) if columns else [()] * len(root_ids)
+        for place, (root_id, values) in enumerate(zip(root_ids, rows, strict=True)):
+            for root in (others[place] or ()) if place in others else (root_id,):
+                found.setdefault(root, values)
+    return found
+
+
+def is_pickled_by_value(block: bytes) -> bool:
+    """Return whether a block may hold classes or functions by value: read again, they are not those of the program."""
+    return _BY_VALUE in block
 
 
 def why_not_pickled(content: object) -> str | None:
