@@ -35,6 +35,14 @@ def texts(tmp_path: Path) -> Path:
     return folder
 
 
+# A file of the journal: of a lease, a micro-batch, and the number of the file if there is a second one.
+JOURNALED = re.compile(r"\d+-(\d+)(?:\.\d+)?")
+
+
+def names_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("*")]
+
+
 class Program:
     """The word count in a process group of its own, which can be killed with its JVM."""
 
@@ -49,7 +57,7 @@ class Program:
     def wait_for(self, folder: Path, number: int) -> None:
         """Wait until a folder of the journal has the file of a micro-batch, or of a later one."""
         deadline = time.monotonic() + LONG
-        while not any(int(path.stem) >= number for path in folder.glob("*") if path.stem.isdecimal()):
+        while not any(int(found[1]) >= number for found in map(JOURNALED.fullmatch, names_in(folder)) if found):
             assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
 
     def kill(self) -> None:
