@@ -22,6 +22,8 @@ from acker.connectors import consumer as consumer_module
 from acker.local.prometheus import RuntimeCollector
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 
+# Seconds that no test waits for.
+LONG = 600.0
 QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
 
 
@@ -673,6 +675,47 @@ def test_a_forked_process_cannot_stop_a_consumer(broker):
             os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         assert consumer.stats().state != "draining"
+
+
+def test_a_forked_process_does_no_part_of_a_message(broker):
+    """Its acker is a copy: what it did would be done twice, and nobody would be told."""
+    broker.publish([b"1"])
+    with ThreadPoolExecutor(1) as pool, Consumer(MemorySource(broker)) as consumer:
+        message = next(iter(consumer))
+        with message:
+            consumer.process -= 1
+            calls = [
+                message.child,
+                message.ack,
+                message.fail,
+                message.reset_timeout,
+                message.__enter__,
+                lambda: message.submit(pool, print, "done in the forked process"),
+                consumer.start,
+                consumer.stop,
+            ]
+            for call in calls:
+                with pytest.raises(ForkedError):
+                    call()
+            consumer.process += 1
+    assert broker.acked == [b"1"]
+
+
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_decoder_that_ends_the_program_holds_no_message(broker, end):
+    """The traceback holds the message's handle: without an end of its own the stop would wait for it."""
+    broker.publish([b"1"])
+
+    def decode(body):
+        raise end
+
+    consumer = Consumer(MemorySource(broker), decode=decode, drain_secs=LONG)
+    messages = iter(consumer)
+    with pytest.raises(end) as raised:  # and hold the traceback
+        next(messages)
+    consumer.close()
+    assert raised.tb is not None and broker.left() == 1 and not broker.acked
+    assert consumer.stats().released == 1
 
 
 # ---- pools of processes ---------------------------------------------------------------------------------------------

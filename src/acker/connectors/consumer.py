@@ -159,6 +159,7 @@ class Consumer:
         RuntimeStateError
             It was started before.
         """
+        self._refuse_fork()
         with self._starting:
             self._start()
 
@@ -299,6 +300,9 @@ class Consumer:
                 tree.is_final = True
                 message.fail(f"the body cannot be decoded: {describe(fault)}")
                 return None
+            except BaseException as end:  # of the program: its traceback holds the message until long after the end
+                message.fail(end)
+                raise
         return message
 
     def _end_tree(self, attempt: Attempt) -> None:

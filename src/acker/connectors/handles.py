@@ -184,6 +184,7 @@ class Handle:
         return self._child(sys._getframe(1))
 
     def _child(self, frame: FrameType) -> Child:
+        self._refuse_fork()
         tree = self._tree
         owner = tree.owner
         tuple_id = owner.next_id()
@@ -268,6 +269,7 @@ class Handle:
 
     def _part(self, frame: FrameType) -> Handle:
         """Return the handle that a call or a coroutine has to end."""
+        self._refuse_fork()
         current = _current.get()
         if current is not None and current._tree is self._tree and not current._is_ended:
             return current._child(frame)
@@ -346,6 +348,12 @@ class Handle:
         """
         self._end_once("failed" if reason is None else describe(reason))
 
+    def _refuse_fork(self) -> None:
+        """Refuse the call in a forked process, whose acker is a copy: nothing that it does there counts."""
+        process = self._tree.owner.process
+        if process != _Process.id:
+            raise ForkedError("message", process, "use it in the process that got it")
+
     def _refuse_if_handed_over(self) -> None:
         if self._handed_over_by:
             raise TupleStateError(
@@ -358,9 +366,8 @@ class Handle:
 
     def _end(self, reason: str | None) -> bool:
         """End, if it has not ended yet; return whether that was so."""
+        self._refuse_fork()
         tree = self._tree
-        if tree.owner.process != _Process.id:
-            raise ForkedError("message", tree.owner.process, "end it in the process that got it")
         with tree.lock:
             if self._is_ended:
                 return False
@@ -384,6 +391,7 @@ class Handle:
 
     def reset_timeout(self) -> None:
         """Give the message its whole timeout again, for work that takes long and makes progress."""
+        self._refuse_fork()
         if self.alive:
             self._tree.owner.post_quietly((_RESET_TIMEOUT, self._tree.root_id, 0, 0, 0))
 
@@ -397,6 +405,7 @@ class Handle:
         return self._tree.attempt.state == "open"
 
     def __enter__(self) -> Self:
+        self._refuse_fork()
         self._refuse_if_handed_over()
         self._is_entered = True
         return self

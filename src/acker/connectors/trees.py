@@ -76,8 +76,9 @@ class MessageTrees:
         oldest_ms = (time.monotonic_ns() - oldest[0].since_ns) // 1_000_000 if oldest else None
         stall = self._watchdog.stall(int(1000 * now), self._store.counts.acked, len(self._store), oldest_ms)
         if stall is not None:
-            named = describe_open(oldest).text() or "none"
-            self._logger.warning("%s: %s; the oldest: %s", self._name, stall, named)
+            named = describe_open(oldest).text()
+            who = f"the oldest: {named}" if named else "none is handed out: they wait for their turn or another attempt"
+            self._logger.warning("%s: %s; %s", self._name, stall, who)
 
     def _rotate(self, now: float) -> None:
         self._rotate_at = now + self._rotate_secs
