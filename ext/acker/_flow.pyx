@@ -123,6 +123,18 @@ cdef extern from "<atomic>":
         void store(unsigned long)
         unsigned long exchange(unsigned long)
 
+    cdef cppclass AtomicBool "std::atomic<bool>":
+        void store(bint)
+
+cdef extern from "step_mark.h" namespace "acker":
+    cdef cppclass StepMark:
+        ThreadId stepping
+        ThreadId resting
+        AtomicBool woken
+        void begin(unsigned long)
+
+    bint wait_for_step_of "acker::wait_for_step"(vector[StepMark*]&, double) except + nogil
+
 cdef tuple NO_ARGUMENTS = ()
 
 # The owner of a tuple that was acked or failed. Nobody counts references to this object: threads that count those to
@@ -424,9 +436,7 @@ cdef class OutputBuffer:
     cdef public int64_t keep_alive_at
     cdef readonly object lock
     cdef readonly bint closed
-    # The thread inside a step of the executor, and the one that runs its coroutines between steps; 0: none.
-    cdef ThreadId stepping
-    cdef ThreadId resting
+    cdef StepMark mark
 
     def __init__(self, flush_at):
         self.dirty = []
@@ -437,13 +447,19 @@ cdef class OutputBuffer:
     def enter(self, bint resting=False):
         """Make this thread the executor's until `leave`; return what to pass to `leave`."""
         cdef unsigned long me = PyThread_get_thread_ident()
-        return self.stepping.exchange(0 if resting else me), self.resting.exchange(me if resting else 0)
+        before = self.mark.stepping.load(), self.mark.resting.load()
+        if resting:
+            self.mark.stepping.store(0)
+        else:
+            self.mark.begin(me)
+        self.mark.resting.store(me if resting else 0)
+        return before
 
     def leave(self, before):
         """Restore the threads from before `enter`."""
         stepping, resting = before
-        self.stepping.store(stepping)
-        self.resting.store(resting)
+        self.mark.stepping.store(stepping)
+        self.mark.resting.store(resting)
 
     def close(self):
         """Refuse calls from other threads; after this returns, none of them is running."""
@@ -454,10 +470,11 @@ cdef class OutputBuffer:
     cdef bint on_executor_thread(self) except -1:
         """Whether this thread is the executor's. Between steps it wakes the executor, which then flushes."""
         cdef unsigned long me = PyThread_get_thread_ident()
-        if me == self.stepping.load():
+        if me == self.mark.stepping.load():
             return True
-        if me != self.resting.load():
+        if me != self.mark.resting.load():
             return False
+        self.mark.woken.store(True)
         self._wake()
         return True
 
@@ -514,6 +531,26 @@ cdef class OutputBuffer:
         for outlet in self.dirty:
             outlet.take()
         self.dirty.clear()
+
+
+def wait_for_step(list outputs not None, double secs):
+    """Wait without the GIL until something may have to be sent early, for the flusher.
+
+    Returns
+    -------
+    bool
+        True: an executor is inside a step that has gone on for `secs`, or a coroutine has done something between steps.
+        False: no executor is inside a step.
+    """
+    cdef vector[StepMark*] marks
+    cdef OutputBuffer output
+    cdef bint found
+    for each in outputs:
+        output = <OutputBuffer?>each
+        marks.push_back(&output.mark)
+    with nogil:
+        found = wait_for_step_of(marks, secs)
+    return found
 
 
 cdef class StreamGrouping:

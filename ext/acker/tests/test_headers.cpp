@@ -15,6 +15,7 @@
 #include "headers/protocol.cpp"
 #include "headers/recent_ids.cpp"
 #include "headers/snapshot.cpp"
+#include "headers/step_mark.cpp"
 #include "headers/sweep.cpp"
 #include "headers/threads.cpp"
 

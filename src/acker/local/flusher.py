@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
+from acker._flow import wait_for_step
 from acker.local.clock import Flag
 from acker.local.executors.base import ComponentExecutor
 
@@ -73,13 +73,10 @@ class Flusher:
         return busy, sent
 
     def _work(self) -> None:
-        pause = _IDLE_SECS
         while not self._over.is_set():
-            self.signal.wait(pause)
+            self.signal.wait(_IDLE_SECS)
             self.signal.clear()
-            time.sleep(_LINGER_SECS)
-            busy, sent = self.look()
-            if not busy:
-                pause = _IDLE_SECS
-            else:
+            pause = _LINGER_SECS
+            while wait_for_step([each.outbox for each in self._executors() if not each.abandoned], pause):
+                _, sent = self.look()
                 pause = _LINGER_SECS if sent else min(2 * pause, _LOOK_SECS_MAX)
