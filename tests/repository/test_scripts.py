@@ -529,7 +529,7 @@ def test_a_jvm_takes_the_classes_of_spark_from_the_archive(tmp_path: Path) -> No
     archive, log = tmp_path / "spark.jsa", tmp_path / "classes"
     # As the set-up does: without the archive that the tests themselves may have.
     environ = {name: value for name, value in os.environ.items() if name not in {"SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR"}}
-    command = [sys.executable, SCRIPTS / "spark_archive.py", archive]
+    command = [sys.executable, str(SCRIPTS / "spark_archive.py"), str(archive)]
     subprocess.run(command, check=True, env=environ, stdin=subprocess.DEVNULL)
     program = "from pyspark.sql import SparkSession; SparkSession.builder.master('local[1]').getOrCreate().stop()"
     options = f"{jvm_options(archive)} -Xlog:class+load:file={log}"
