@@ -256,6 +256,8 @@ def test_a_tree_that_is_never_closed_warns():
     [
         (lambda: TupleTree(print, protocol="heron"), ArgumentValueError, "protocol: expected one of"),
         (lambda: TupleTree([]), ArgumentTypeError, "ackers: expected a callable"),
+        (lambda: TupleTree(None), ArgumentTypeError, "ackers: expected a callable"),
+        (lambda: TupleTree(1), ArgumentTypeError, "ackers: expected a callable"),
         (lambda: TupleTree([print, 5]), ArgumentTypeError, "ackers: expected a callable"),
         (lambda: make()[0].track(-1, 42), ArgumentValueError, "task_id: expected an integer from 0"),
         (lambda: make()[0].track(2**31, 42), ArgumentValueError, "task_id: expected an integer from 0"),

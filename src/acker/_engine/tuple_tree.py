@@ -96,7 +96,10 @@ class TupleTree(core.TreeBase):
         if protocol not in PROTOCOLS:
             names = ", ".join(map(repr, PROTOCOLS))
             raise ArgumentValueError(f"protocol: expected one of {names}, got {protocol!r}")
-        targets = (ackers,) if callable(ackers) else tuple(ackers)
+        try:
+            targets = (ackers,) if callable(ackers) else tuple(ackers)
+        except TypeError:
+            targets = ()
         if not targets or not all(map(callable, targets)):
             raise ArgumentTypeError("ackers: expected a callable or a sequence of at least one callable")
         super().__init__(targets, protocol == "fsshelter", next_id, now_ms)

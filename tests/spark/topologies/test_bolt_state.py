@@ -218,8 +218,10 @@ def test_a_damaged_file_is_an_error_with_its_name(batches, forget, tmp_path):
     batches.run(lambda state: state.update(a=1))
     (path,) = (tmp_path / "3").iterdir()
     whole = path.read_bytes()
-    for size in range(len(whole)):
-        path.write_bytes(whole[:size])
+    cut = [whole[:size] for size in range(len(whole))]
+    flipped = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in range(len(whole))]
+    for content in (*cut, *flipped, whole + b"\0"):
+        path.write_bytes(content)
         forget()
         with pytest.raises(CheckpointError, match=f"{path}: damaged"):
             batches.files().new_state(3)

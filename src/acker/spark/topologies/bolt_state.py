@@ -20,6 +20,7 @@ from pyarrow import fs
 
 from acker._engine import storage
 from acker.errors import CheckpointError, TopologyError
+from acker.spark.checksums import seal, unseal
 from acker.spark.paths import locate
 from acker.spark.topologies.state_log import StateChain, StateFile, StateLog
 from acker.spark.topologies.tuple_blocks import dumps, why_not_pickled
@@ -28,9 +29,6 @@ from acker.topology.state import KeyValueState, StateChanges
 # For how long a state is kept that no micro-batch uses, since its run has ended or another worker does its task.
 _KEPT_SECS: Final = 300.0
 _OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3"})
-# What unpickling raises if the end is missing.
-CUT_SHORT: Final = (EOFError, pickle.UnpicklingError)
-
 
 # From so many keys on, states are kept from the garbage collector.
 _FROZEN_KEYS: Final = 10_000
@@ -100,9 +98,10 @@ def read_file(root: str, name: str) -> StateChanges:
     with filesystem.open_input_stream(f"{base}/{name}") as stream:
         content = stream.read()
     try:
-        return StateChanges(*pickle.loads(content))
-    except CUT_SHORT as fault:  # It was whole when its micro-batch was committed.
+        pickled = unseal(content)
+    except (EOFError, ValueError) as fault:  # It was whole when its micro-batch was committed.
         raise CheckpointError(f"{base}/{name}: damaged: {fault}; begin with a new checkpoint") from fault
+    return StateChanges(*pickle.loads(pickled))
 
 
 def read_files(root: str, files: Iterable[StateFile]) -> dict[Any, Any]:
@@ -208,7 +207,7 @@ def _write(root: str, task: int, batch: int | str, content: bytes) -> str:
     filesystem, base = locate(root)
     name = f"{task}/{batch}-{uuid.uuid4().hex[:12]}"
     make_folder(filesystem, f"{base}/{task}")
-    write_file(filesystem, f"{base}/{name}", content)
+    write_file(filesystem, f"{base}/{name}", seal(content))
     return name
 
 
