@@ -8,6 +8,7 @@ import pytest
 
 from acker.errors import CheckpointError
 from acker.spark import read_state
+from acker.spark.checksums import seal
 from acker.spark.topologies import state_reader
 from acker.spark.topologies.journal import BatchCommit, Journal
 from acker.spark.topologies.state_log import StateChain, StateFile
@@ -16,7 +17,7 @@ from acker.spark.topologies.state_log import StateChain, StateFile
 def write(root, name, changed, removed=()):
     path = root / "state" / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps((changed, removed)))
+    path.write_bytes(seal(pickle.dumps((changed, removed))))
 
 
 def chain_of(*names):
