@@ -33,14 +33,16 @@ def lines(result: dict[str, Any]) -> Iterator[Line]:
         yield Line(name, "failed", "", "", result["error"].strip().splitlines()[-1], "")
         return
     figures, unit = result["figures"], result["unit"]
-    medians = ", ".join(f"{side} {digits(spread['median'])}" for side, spread in figures.items()) + f" {unit}"
     for ratio in result["ratios"]:
-        what, goal = f"{ratio['of']} / {ratio['to']}", _goal(ratio["goal"], ratio["met"])
-        yield Line(name, what, digits(ratio["median"]), _quartiles(ratio), medians, goal)
-        name = medians = ""
+        sides = ratio["of"], ratio["to"]
+        medians = " / ".join(digits(figures[side]["median"]) for side in sides) + (f" {unit}" if name else "")
+        goal = _goal(ratio["goal"], ratio["met"])
+        yield Line(name, " / ".join(sides), digits(ratio["median"]), _quartiles(ratio), medians, goal)
+        name = ""
+    compared = {side for ratio in result["ratios"] for side in (ratio["of"], ratio["to"])}
     for side, spread in figures.items():
         goal = result["goals"].get(side)
-        if goal or not result["ratios"]:
+        if goal or side not in compared:
             median = f"{digits(spread['median'])} {unit}"
             yield Line(name, side, median, _quartiles(spread), "", _goal(goal, goal and goal["met"]))
             name = ""

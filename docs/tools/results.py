@@ -51,26 +51,27 @@ def _is(case: str, result: dict[str, Any]) -> bool:
 
 def table(name: str, *cases: str) -> str:
     """Return the table of some cases; without the column of goals where none has one."""
-    rows = [line for result in select(name, cases) for line in report.lines(result)]
-    width = 6 if any(row.goal for row in rows) else 5
-    head = ["case", "", "median", "quartiles", "medians of the sides", "goal"]
-    rules = ["---", "---", "--:", "--:", "---", "---"]
+    rows = [_row(line) for result in select(name, cases) for line in report.lines(result)]
+    width = 5 if any(row[-1] for row in rows) else 4
+    head = ["case", "", "median (quartiles)", "of each side", "goal"]
+    rules = ["---", "---", "--:", "--:", "---"]
     return "\n".join("| " + " | ".join(row[:width]) + " |" for row in [head, rules, *rows])
 
 
+def _row(line: report.Line) -> list[str]:
+    quartiles = line.quartiles.replace(" to ", "\N{EN DASH}")
+    median = f"{line.median} ({quartiles})" if quartiles else line.median
+    return [line.case, line.what, median, line.figures, line.goal]
+
+
 def machine(name: str) -> str:
-    """Return a sentence on when and where a file was measured."""
+    """Return a line on when and where a file was measured."""
     found = read_results(name)
-    processor, versions, system = found["machine"], found["versions"], found["system"]
-    caches = ", ".join(f"{level} {size}" for level, size in processor["cache_bytes"].items())
-    used = ("python", "compiler", "cython", "numpy", "pyarrow", "pyspark")
-    load = ", ".join(f"{each:.1f}" for each in processor["load_average"])
+    processor, python = found["machine"], found["versions"]["python"]
     return (
-        f"Commit {found['commit']}, {found['time'][:10]}: "
-        f"{processor['processor']}, {processor['usable_cores']} cores ({caches}), "
-        f"{processor['memory_bytes'] / 2**30:.0f} GiB; {system['kernel']}; "
-        + ", ".join(versions[each] if each in ("python", "compiler") else f"{each} {versions[each]}" for each in used)
-        + f". Load average before the run {load}. [All of it, raw samples included](../benchmarks/results/{name}.json)."
+        f"{processor['processor']}, {processor['usable_cores']} cores, load {processor['load_average'][0]:.1f};"
+        f" {python}; {found['time'][:10]}, commit {found['commit'][:7]}."
+        f" [Versions and raw samples](../benchmarks/results/{name}.json)"
     )
 
 
