@@ -17,7 +17,7 @@ pytestmark = pytest.mark.repository
 
 LONG = 60.0
 BLOCKS = [block for block in blocks_of(ROOT / "docs/rabbitmq.md") if block.note.startswith("run by")]
-THREADS, ASYNCIO, CONNECTIONS, QUORUM, PUBLISH = range(5)
+CONSUMER, CONNECTIONS, QUORUM, PUBLISH = range(4)
 
 
 @pytest.fixture
@@ -42,9 +42,8 @@ def adapted(block, url, names):
     return block._replace(body=code, prints=prints)
 
 
-@pytest.mark.parametrize("number", [THREADS, ASYNCIO])
-def test_a_consumer_of_the_page(rabbitmq, queues, monkeypatch, number):
-    """It runs until all messages are acked; one is no JSON, which only the first example has a place for."""
+def test_the_consumer_of_the_page(rabbitmq, queues, monkeypatch):
+    """It runs until all messages are acked; one is no JSON, and becomes a dead letter."""
     channel, names = queues
     made = []
 
@@ -55,7 +54,7 @@ def test_a_consumer_of_the_page(rabbitmq, queues, monkeypatch, number):
 
     monkeypatch.setattr(acker.connectors, "Consumer", Seen)
     bodies = [b'{"parts": [1, 2]}', b'{"parts": []}', b'{"parts": [3]}']
-    for body in [*bodies, b"no JSON"] if number == THREADS else bodies:
+    for body in [*bodies, b"no JSON"]:
         channel.basic_publish("", names["jobs"], body)
 
     def stop():
@@ -63,7 +62,7 @@ def test_a_consumer_of_the_page(rabbitmq, queues, monkeypatch, number):
         while time.monotonic() < deadline:
             if made:
                 stats = made[0].stats()
-                if stats.acked == 3 and stats.dead_letters == (number == THREADS):
+                if stats.acked == 3 and stats.dead_letters == 1:
                     break
             time.sleep(0.01)
         made[0].stop()
@@ -72,13 +71,13 @@ def test_a_consumer_of_the_page(rabbitmq, queues, monkeypatch, number):
     stopping.start()
     worked = []
     scope = {"__name__": "docs", "print": lambda *words: worked.append(words)}
-    run_blocks([adapted(BLOCKS[number], rabbitmq.url, names)], scope)
+    run_blocks([adapted(BLOCKS[CONSUMER], rabbitmq.url, names)], scope)
     stopping.join(LONG)
     assert Counter(worked) == Counter(("worked on", part) for part in (1, 2, 3))
     assert channel.basic_get(names["jobs"], auto_ack=True)[2] is None
     _, properties, body = channel.basic_get(names["jobs.dead"], auto_ack=True)
-    assert body == (b"no JSON" if number == THREADS else None)
-    assert properties is None or "cannot be decoded" in properties.headers["acker-reason"]
+    assert body == b"no JSON"
+    assert "cannot be decoded" in properties.headers["acker-reason"]
 
 
 @pytest.mark.parametrize("number", [CONNECTIONS, PUBLISH])
@@ -98,4 +97,4 @@ def test_the_quorum_queue_is_declared_by_publisher_and_consumer(rabbitmq):
 
 
 def test_the_page_has_these_examples():
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 4
