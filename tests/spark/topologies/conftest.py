@@ -4,6 +4,16 @@ import logging
 
 import pytest
 
+from acker.spark.topologies.bolt_state import KeptStates
+from acker.spark.topologies.kept_bolts import KeptBolts
+
+
+@pytest.fixture(autouse=True)
+def new_worker():
+    """Let each test begin like a new worker: some run stages in their own process, where bolts and states are kept."""
+    KeptBolts.clear()
+    KeptStates.clear()
+
 
 @pytest.fixture
 def quiet():

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from operator import is_
 from typing import ClassVar, Final
 
 from acker.topology.bolt import Bolt
 
-# An attribute with more elements is not compared, and its bolt not kept.
-_ELEMENTS_MAX: Final = 10_000
+# Attribute -> its value, and all that this contains.
+Contents = Mapping[str, Sequence[object]]
+
+# An attribute with more objects in it is not compared, and its bolt not kept.
+_OBJECTS_MAX: Final = 10_000
 # A bolt that has one of these begins and ends with each micro-batch.
 _LIFE: Final = ("activate", "deactivate", "close")
 # What a runtime binds to a component.
@@ -26,16 +30,15 @@ class KeptBolts:
     after a micro-batch as after `initialize`. So what a micro-batch finds in them does not depend on the worker.
     """
 
-    _bolts: ClassVar[dict[tuple[bytes, int], tuple[Bolt, dict[str, object]]]] = {}
+    _bolts: ClassVar[dict[tuple[bytes, int], Bolt]] = {}
 
     @classmethod
     def take(cls, run: bytes, task: int) -> Bolt | None:
         """Return the bolt that was kept for a task; it is not kept any more."""
-        kept = cls._bolts.pop((run, task), None)
-        return None if kept is None else kept[0]
+        return cls._bolts.pop((run, task), None)
 
     @classmethod
-    def keep(cls, run: bytes, task: int, bolt: Bolt, before: dict[str, object]) -> tuple[bool, list[str]]:
+    def keep(cls, run: bytes, task: int, bolt: Bolt, before: Contents) -> tuple[bool, list[str]]:
         """Keep a bolt at the end of a micro-batch, if that is possible.
 
         Returns
@@ -43,33 +46,47 @@ class KeptBolts:
         bool, list of str
             Whether it is kept; and its public attributes that have changed since `before`.
         """
-        after = fingerprint(bolt)
-        changed = sorted(
-            name for name in before.keys() | after.keys() if before.get(name, _MISSING) != after.get(name, _MISSING)
-        )
+        after = contents_of(bolt)
+        changed = sorted(name for name in before.keys() | after.keys() if not _is_same(before, after, name))
         is_kept = not changed and all(getattr(type(bolt), name) is getattr(Bolt, name) for name in _LIFE)
         if is_kept:
             for other in [key for key in cls._bolts if key[0] != run]:  # of a run that has ended
                 del cls._bolts[other]
-            cls._bolts[run, task] = bolt, after
+            cls._bolts[run, task] = bolt
         return is_kept, [name for name in changed if not name.startswith("_")]
 
-
-_MISSING: Final = object()
-
-
-def fingerprint(bolt: Bolt) -> dict[str, object]:
-    """Return for each attribute something that differs once the attribute, or an element of it, is another one."""
-    return {name: _fingerprint_of(value) for name, value in vars(bolt).items() if name not in _BOUND}
+    @classmethod
+    def clear(cls) -> None:
+        """Let go of all of them."""
+        cls._bolts.clear()
 
 
-def _fingerprint_of(value: object) -> object:
-    if isinstance(value, Mapping):
-        elements: list[object] = [*value.keys(), *value.values()]
-    elif isinstance(value, Sequence | AbstractSet) and not isinstance(value, str | bytes):
-        elements = list(value)
-    else:
-        return id(value)
-    if len(elements) > _ELEMENTS_MAX:
-        return object()  # differs from everything
-    return id(value), tuple(map(id, elements))
+def contents_of(bolt: Bolt) -> Contents:
+    """Return what the attributes of a bolt hold now."""
+    return {name: _objects_in(value) for name, value in vars(bolt).items() if name not in _BOUND}
+
+
+def _objects_in(value: object) -> list[object]:
+    """Return the value and all that it contains, in any depth.
+
+    The objects themselves and not their addresses: a number may get the address of one that is gone.
+    """
+    objects: list[object] = []
+    todo = [value]
+    while todo:
+        each = todo.pop()
+        objects.append(each)
+        if isinstance(each, Mapping):
+            todo += (*each.keys(), *each.values())
+        elif isinstance(each, Sequence | AbstractSet) and not isinstance(each, str | bytes):
+            todo += each
+        if len(objects) + len(todo) > _OBJECTS_MAX:
+            return [object()]  # differs from everything
+    return objects
+
+
+def _is_same(before: Contents, after: Contents, name: str) -> bool:
+    if name not in before or name not in after:
+        return False
+    one, other = before[name], after[name]
+    return len(one) == len(other) and all(map(is_, one, other))

@@ -18,7 +18,7 @@ from acker.local.executors.spout import SpoutExecutor
 from acker.local.queues import Queue, TupleQueue
 from acker.local.wiring import ExecutorSet, RuntimeParts, TaskStates
 from acker.spark.topologies.event_times import BatchWatermark
-from acker.spark.topologies.kept_bolts import KeptBolts, fingerprint
+from acker.spark.topologies.kept_bolts import Contents, KeptBolts, contents_of
 from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.topology.bolt import Bolt
 from acker.topology.component import Component
@@ -94,7 +94,7 @@ class StageExecutors(ExecutorSet):
         self.watermarks: list[BatchWatermark] = []
         self._kept: dict[int, Bolt] = {}
         self._making: Bolt | None = None
-        self._fingerprints: dict[int, dict[str, object]] = {}
+        self._before: dict[int, Contents] = {}
         self._place = place
         self._stages = place.plan.plan
         acker = AckInbox()
@@ -182,7 +182,7 @@ class StageExecutors(ExecutorSet):
                 task.active = task.collector.task in self._kept
             self.enter(executor, Mode.RUN)
             for task in executor.tasks:
-                self._fingerprints[task.collector.task] = fingerprint(task.bolt)
+                self._before[task.collector.task] = contents_of(task.bolt)
 
     def tick(self, components: frozenset[str]) -> None:
         """Give the tasks of some components a tick tuple."""
@@ -246,7 +246,7 @@ class StageExecutors(ExecutorSet):
                 collector = task.collector
                 if task.held_count or collector.has_observers:
                     continue
-                before = self._fingerprints[collector.task]
+                before = self._before[collector.task]
                 is_kept, changed = KeptBolts.keep(self._place.plan.run, collector.task, task.bolt, before)
                 task.opened = not is_kept
                 if changed:
