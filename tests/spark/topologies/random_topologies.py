@@ -165,6 +165,8 @@ class PlannedBolt(Planned, Bolt):
             path = f"{tup.path}.{self.component_name}-{number}"
             stream, task = self.stream_of(path)
             alone = chance(self.plan.unanchored, "alone", path)
+            if alone:
+                note(self, "alone", path)
             values = [path, number_of("key", path) % KEYS, tup.hops - 1]
             self.emit(values, stream=stream, direct_task=task, anchors=[] if alone else anchors)
 
