@@ -20,7 +20,7 @@ from growth import (
 
 
 def parts_table() -> str:
-    """Return what each part costs, at each size that was measured."""
+    """Return what each part costs, at the least and at the greatest size that was measured."""
     known = constants()
     rows = [
         ("combining in a task", "messages of the task", _sizes(known.combine, "ns a message")),
@@ -70,8 +70,8 @@ def parts_table() -> str:
 
 
 def _sizes(points: Mapping[float, float], unit: str) -> str:
-    shown = ", ".join(f"{digits(cost)} at {size:,.0f}" for size, cost in sorted(points.items()))
-    return f"{shown} ({unit})"
+    (least, first), *_, (most, last) = sorted(points.items())
+    return f"{digits(first)} {unit} at {least:,.0f}, {digits(last)} at {most:,.0f}"
 
 
 def cluster_table() -> str:
@@ -85,17 +85,13 @@ def cluster_table() -> str:
         row("open trees", lambda it: f"{it.open_trees:,}"),
         row("messages a second", lambda it: f"{it.executors * MESSAGES_A_SECOND:,}"),
         row("shards; partitions; tasks that combine", lambda it: f"{it.shards:,} each"),
-        row("open trees of a shard", lambda it: f"{it.shard_trees:,.0f}"),
         row("**shuffle**: blocks a micro-batch", lambda it: f"{it.blocks:,}"),
         row("bytes a micro-batch", lambda it: size_of(it.shuffle_bytes)),
         row("**state**: the log, in all", lambda it: size_of(it.state_bytes)),
-        row("tables, in each executor", lambda it: size_of(it.table_bytes)),
         row("**checkpoint**: bytes written a micro-batch", lambda it: size_of(it.checkpoint_bytes)),
         row("files written a micro-batch", lambda it: f"{it.files:,.0f}"),
         row("**work** of each core in a micro-batch", lambda it: time_of(it.core_ns)),
         row("of it for the number of blocks", lambda it: time_of(it.block_ns)),
-        row("**a lost executor**: state to load", lambda it: size_of(it.state_bytes / it.executors)),
-        row("its tables, read back side by side", lambda it: time_of(it.rebuild_ns)),
         row("**driver**: tasks, at most", lambda it: time_of(it.task_ns)),
         row(
             "completions to a function",
@@ -136,10 +132,13 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 def load() -> str:
     """Return the load that the page computes with."""
     seconds = OPEN_AN_EXECUTOR * MESSAGES_A_TREE // MESSAGES_A_SECOND
+    one = Cluster(1, constants())
     return (
         f"Each executor has {CORES} cores, brings {MESSAGES_A_SECOND:,} messages a second, {MESSAGES_A_TREE} for each"
         f" tree, and has {OPEN_AN_EXECUTOR:,} open trees, so a tree takes {seconds:,} s to be done. There is one shard,"
-        f" one partition and one task for each core, and a micro-batch every {TRIGGER_S} s."
+        f" one partition and one task for each core, and a micro-batch every {TRIGGER_S} s. However many executors"
+        f" there are, each has {size_of(one.table_bytes)} of tables; if it is lost, others load"
+        f" {size_of(one.state_bytes)} of state, and read the tables back side by side in {time_of(one.rebuild_ns)}."
     )
 
 
