@@ -42,6 +42,22 @@ SERVERS = {"starlette", "uvicorn"}
 EXPORTERS = {"prometheus_client", "opentelemetry"}
 HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib"} | EXPORTERS | CLIENTS | SERVERS
 
+# The private attributes that modules may read of objects whose class stands in another module.
+PRIVATE_ALLOWED = {
+    # Of components, whose public names belong to those who derive from them: for runtimes.
+    *("_bind", "_bind_state", "_definition_error", "_finished", "_needs_journal", "_no_replay", "_on_dead_letter"),
+    *("_next_due_ms", "_replay_due", "_replays", "_settle_held", "_settles_itself"),
+    *("_has_due_windows", "_holds_windows", "_watermark"),
+    # Of tuples, whose public names are those of fields: for runtimes.
+    *("_ids", "_is_settled", "_owner", "_source"),
+    # Of what a class has just made of itself.
+    *("_read", "_slots"),
+    # Of `NamedTuple`, which has no other names for them.
+    *("_asdict", "_fields", "_make", "_replace"),
+    # Of Python, PySpark and pika, which have no public ones.
+    *("_current_frames", "_exit", "_get_running_loop", "_getframe", "_jdf", "_terminate_stream"),
+}
+
 LINE_LENGTH_MAX = 120
 PRAGMA = re.compile(r"\s*# (?:noqa|type: ignore).*")  # not counted, as ruff does
 FUNCTION_LINES_MAX = 70
@@ -208,6 +224,40 @@ def test_a_class_name_means_one_thing() -> None:
     doubled = {name: found for name, found in places.items() if len(found) > 1}
     assert_none(f"{name}: {', '.join(found)}" for name, found in doubled.items() if name not in SAME_CLASS_NAME)
     assert set(SAME_CLASS_NAME) <= set(doubled), "a reason without a doubled name"
+
+
+def private_reads(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each private attribute that is read of an object of another module's class."""
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(ast.Name("self" | "cls"), attr, ast.Store()):
+                own.add(attr)
+            case ast.AnnAssign(ast.Name(name)) | ast.Assign([ast.Name(name)]):
+                own.add(name)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(ast.Name("self" | "cls") | ast.Call(ast.Name("super"))):
+                continue
+            case ast.Attribute(_, attr) if re.fullmatch(r"_[a-z].*", attr) and attr not in own:
+                yield node.lineno, ast.unparse(node)
+
+
+def test_nobody_reaches_through_a_class() -> None:
+    used, places = set(), []
+    for path in tracked("src/acker/*.py"):
+        for line, text in private_reads(ast.parse(path.read_text(encoding="utf-8"))):
+            attr = text.rpartition(".")[2]
+            used.add(attr)
+            if attr not in PRIVATE_ALLOWED:
+                places.append(f"{path.relative_to(ROOT)}:{line}: {text}: give its class a method")
+    assert_none(places)
+    assert used >= PRIVATE_ALLOWED, f"nobody reads {PRIVATE_ALLOWED - used} any more: remove them from the list"
+
+
+def test_a_reach_through_a_class_is_found() -> None:
+    tree = ast.parse("class Mine:\n    def f(self, other):\n        return self._a, other._f, other.part._secret.x")
+    assert [text for _, text in private_reads(tree)] == ["other._f", "other.part._secret"]
 
 
 def test_nothing_below_spark_imports_what_is_optional() -> None:

@@ -73,7 +73,7 @@ def test_after_max_fails_replays_it_is_a_dead_letter(task, caplog):
     spout.emit(["a"], tup_id=1)
     for attempt in range(1, 5):
         assert not spout.finished
-        assert spout._attempt(1) == attempt
+        assert spout._replays.attempt_of(1) == attempt
         spout.fail(1, FAILED)
         collector.now += 100_000
         spout._replay_due(collector.now)
@@ -85,7 +85,7 @@ def test_after_max_fails_replays_it_is_a_dead_letter(task, caplog):
         "gave up tuple 1 after 4 attempts: failed in split[3]: ValueError: odd (attempt 4); values ('a',)"
     )
     assert spout.finished and spout._next_due_ms is None
-    assert spout._attempt(1) == 1
+    assert spout._replays.attempt_of(1) == 1
 
 
 def test_dead_letters_go_where_the_spout_says(task):
@@ -120,7 +120,7 @@ def test_a_restart_is_not_the_tuples_fault(task, kind):
         spout.fail(1, Reason(kind))
         collector.now += 1500
         assert spout._replay_due(collector.now) == 1
-    assert spout.dead == [] and spout._attempt(1) == 1
+    assert spout.dead == [] and spout._replays.attempt_of(1) == 1
 
 
 def test_the_ledger_survives_the_spout(task):
@@ -176,11 +176,11 @@ def test_a_tuple_that_waits_may_be_emitted_by_the_spout_itself(task):
     spout.emit(["a"], tup_id=1)
     spout.fail(1)
     spout.emit(["b"], tup_id=1)
-    assert spout._attempt(1) == 2 and spout._next_due_ms is None
+    assert spout._replays.attempt_of(1) == 2 and spout._next_due_ms is None
     assert spout._replay_due(10_000) == 0
     assert len(collector.emitted) == 2
     spout.emit(["c"], tup_id=1)  # still open: no further attempt
-    assert spout._attempt(1) == 2
+    assert spout._replays.attempt_of(1) == 2
 
 
 def test_outcomes_of_tuples_that_are_not_open_are_logged_and_ignored(task, caplog):

@@ -161,8 +161,11 @@ class LocalCollector(Emitter):
             )
         raise TopologyError(f"{where} {len(values)} values; expected {route.width}: {fields}")
 
-    def _refuse_unrun(self, method: str, returned: object) -> None:
+    def refuse_unrun(self, method: str, returned: object) -> None:
+        """Refuse what a method has returned and nobody runs, such as a coroutine."""
         refuse_unrun(f"{self.component}[{self.task}]", method, returned)
+
+    _refuse_unrun = refuse_unrun  # by which the native half calls it
 
     def _direct(self, route: Route, direct_task: int | None) -> list[Outlet]:
         """Return the outlet to a task of a direct stream."""
@@ -254,6 +257,12 @@ class AsyncBoltCollector(LocalBoltCollector):
     def begin(self, tup: Tuple) -> None:
         """Set the tuple that the running coroutine processes."""
         set_inputs(self, (tup,))
+
+    def end(self, tup: Tuple, elapsed_ns: int) -> None:
+        """Record that the coroutine of a tuple has ended, and how long it took."""
+        self.latency.record(elapsed_ns)
+        if self.has_observers:
+            self._on_execute(tup)
 
     def emit(
         self,

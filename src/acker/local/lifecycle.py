@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple
 
-from acker.local.clock import Clock
+from acker.local.clock import Clock, Signal
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import Executor, Mode
 from acker.local.opening import Opening
 from acker.local.shutdown import Shutdown
 from acker.local.topology_run import NS_PER_SEC, Steps, TopologyRun, Wait
+from acker.local.until import Until
 from acker.local.wiring import ExecutorSet
 from acker.observe.reasons import ReasonKind
 from acker.observe.stats import RunOutcome, RuntimeState
@@ -45,6 +46,8 @@ class Lifecycle(TopologyRun):
 
     Parameters
     ----------
+    clock, signal, ackers
+        As for `TopologyRun`.
     make_executors : callable
         Makes the executors of spouts and bolts.
     spawn : callable
@@ -71,6 +74,7 @@ class Lifecycle(TopologyRun):
         self,
         *,
         clock: Clock,
+        signal: Signal,
         ackers: Sequence[AckerExecutor],
         make_executors: Callable[[], ExecutorSet],
         spawn: Callable[[Executor], None],
@@ -79,7 +83,7 @@ class Lifecycle(TopologyRun):
         save_states: Callable[[], None],
         limits: Limits,
     ) -> None:
-        super().__init__(clock=clock, ackers=ackers, drain_ns=limits.drain_ns)
+        super().__init__(clock=clock, signal=signal, ackers=ackers, drain_ns=limits.drain_ns)
         self.state: RuntimeState = "new"
         self.error: BaseException | None = None
         self.last_crash: BaseException | None = None
@@ -113,6 +117,14 @@ class Lifecycle(TopologyRun):
         self.stop_asked = self.abort_asked = True
         self.signal.set()
 
+    def note_outcome(self, until: Until) -> None:
+        """Set the outcome to that of a condition that was reached."""
+        self.outcome = self.outcome_of(until)
+
+    def fail(self, error: BaseException) -> None:
+        """Set the error with which the run ends."""
+        self.error, self.outcome = error, "failed"
+
     def pause(self, paused: bool) -> None:
         """Pause or resume the spouts."""
         self._pause_asked = paused
@@ -136,7 +148,8 @@ class Lifecycle(TopologyRun):
             self._wait = next(self._steps, None)
         except BaseException as error:  # A component cannot be made, or its `finished` raises.
             logger.exception("the topology cannot continue")
-            self._wait, self.error, self.outcome = None, error, "failed"
+            self._wait = None
+            self.fail(error)
             for executor in self.executors or ():
                 executor.outbox.close()
             self.set_mode([*self.ackers, *self.living()], Mode.CLOSE)
@@ -161,7 +174,7 @@ class Lifecycle(TopologyRun):
         except Exception as error:
             logger.exception("the states of the bolts could not be saved; the file has those of the last save, if any")
             if self.error is None:
-                self.error, self.outcome = error, "failed"
+                self.fail(error)
         self.state = "stopped"
         self.running.set()
         self.over.set()
@@ -233,8 +246,7 @@ class Lifecycle(TopologyRun):
         # What ends a program ends the topology. A CancelledError is no Exception, and a restart may help against it.
         is_end = isinstance(error, (KeyboardInterrupt, SystemExit))
         if is_end or self._limits.no_restart or self._restarts_in_a_row >= self._limits.restarts_max:
-            self.error = error
-            self.outcome = "failed"
+            self.fail(error)
             return False
         self._restarts_in_a_row += 1
         yield from self._shutdown.halt(self.clock.now_ns() + self.drain_ns)
@@ -261,7 +273,8 @@ class Lifecycle(TopologyRun):
         if drains and not self.crashed_executors():
             yield from shutdown.drain(deadline)
             for executor in self.crashed_executors()[:1]:
-                self.error, self.outcome = executor.crash, "failed"
+                assert executor.crash is not None
+                self.fail(executor.crash)
                 logger.error("%s raised while the topology drained", executor.name, exc_info=executor.crash)
             shutdown.warn_of_open_trees()
         if self.abort_asked:

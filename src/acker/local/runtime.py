@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError
-from acker.local.clock import Clock, SystemClock
+from acker.local.clock import Clock, Flag, SystemClock
 from acker.local.collectors import text_of
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import Executor
@@ -109,13 +109,18 @@ class LocalRuntime(StateSnapshots, HasPage):
         self._threads = threads
         self._started = self._error_raised = False
         self._started_at = ""
-        self._started_ns = self._ended_ns = 0
+        self._ended_ns = 0
         self._sampler = _sampler_of(self.graph, options, self.clock)
         timeout_ns = round(options["topology.message.timeout.secs"] * _NS)
         self._watchdog = StallWatchdog(max(1, timeout_ns // _NS_PER_MS))
+        signal = Flag()
+        self.ackers = [
+            make_acker(number, options, self.clock, signal, seed) for number in range(options["topology.acker.tasks"])
+        ]
         self.lifecycle = Lifecycle(
             clock=self.clock,
-            ackers=[],
+            signal=signal,
+            ackers=self.ackers,
             make_executors=self._make_executors,
             spawn=self._spawn,
             find_stall=self._find_stall,
@@ -123,22 +128,17 @@ class LocalRuntime(StateSnapshots, HasPage):
             save_states=lambda: self._states.save_at_end(self._bolts()),
             limits=_limits_of(options, timeout_ns, max_restarts, no_restart),
         )
-        self.ackers = [
-            make_acker(number, options, self.clock, self.lifecycle.signal, seed)
-            for number in range(options["topology.acker.tasks"])
-        ]
         for acker in self.ackers:
             acker.on_restore = self._track_again
             if not options["topology.enable.message.timeouts"]:
                 acker.open_roots = self.lifecycle.open_roots
-        self.lifecycle.ackers = self.ackers
         self.flusher = Flusher(lambda: self.lifecycle.executors or (), self.lifecycle.over)
         self._states = StateKeeper(self.graph, state)
         self._parts = RuntimeParts(
             self.graph,
             {**self.graph.conf, **overrides},
             self.clock,
-            self.lifecycle.signal,
+            signal,
             self.ackers,
             hooks,
             self._sampler,
@@ -163,7 +163,7 @@ class LocalRuntime(StateSnapshots, HasPage):
         self.live.open(self, self._sampler)
         self._started = True
         self._started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._started_ns = self.lifecycle.started_ns = self.clock.now_ns()
+        self.lifecycle.begin()
         if not self.ackers:
             text = "%s: topology.acker.tasks is 0: tuples are acked as soon as they are emitted, even if they fail"
             logger.warning(text, self.graph.name)
@@ -213,15 +213,13 @@ class LocalRuntime(StateSnapshots, HasPage):
             self._error_raised = True
             raise self.lifecycle.error
         if self.lifecycle.reached.is_set():
-            self.lifecycle.outcome = self.lifecycle.outcome_of(parsed)
+            self.lifecycle.note_outcome(parsed)
         return self.lifecycle.outcome
 
     def watch_for(self, until: str | int | None) -> Until:
-        """Set the condition at which `lifecycle.reached` is set."""
+        """Set the condition at which `lifecycle.reached` is set; return it."""
         parsed = parse_until(until)
-        self.lifecycle.until = parsed  # before the next line: until then the lifecycle looks at no condition
-        self.lifecycle.reached.clear()
-        self.lifecycle.signal.set()
+        self.lifecycle.watch_for(parsed)
         return parsed
 
     def pause(self) -> None:
@@ -295,7 +293,7 @@ class LocalRuntime(StateSnapshots, HasPage):
 
     def stats(self) -> RuntimeStats:
         """Return all counts and gauges of all tasks since the start. Any thread may call it at any time."""
-        uptime_ns = max(1, (self._ended_ns or self.clock.now_ns()) - self._started_ns) if self._started else 1
+        uptime_ns = max(1, (self._ended_ns or self.clock.now_ns()) - self.lifecycle.started_ns) if self._started else 1
         return RuntimeStats(
             topology=self.graph.name,
             state=self.state,
@@ -311,7 +309,7 @@ class LocalRuntime(StateSnapshots, HasPage):
             topology=self.graph.name,
             outcome=lifecycle.outcome,
             started_at=self._started_at,
-            seconds=((self._ended_ns or self.clock.now_ns()) - self._started_ns) / _NS,
+            seconds=((self._ended_ns or self.clock.now_ns()) - self.lifecycle.started_ns) / _NS,
             stats=self.stats(),
             restarts=lifecycle.restarts,
             abandoned=tuple(lifecycle.abandoned),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from acker._engine.protocol import acker_of
-from acker.local.clock import Clock, Flag
+from acker.local.clock import Clock, Signal
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import Executor, Mode
 from acker.local.executors.bolt import BoltExecutor
@@ -46,6 +46,8 @@ class TopologyRun:
     Parameters
     ----------
     clock : Clock
+    signal : Signal
+        Set when the lifecycle should look again.
     ackers : sequence of AckerExecutor
     drain_ns : int
         How long open trees may take to end when the topology stops.
@@ -59,13 +61,13 @@ class TopologyRun:
     until : Until
         The condition at which `reached` is set.
     reached : threading.Event
-    signal : Signal
-        Set when the lifecycle should look again.
+    started_ns : int
+        When it began, by the clock.
     """
 
-    def __init__(self, *, clock: Clock, ackers: Sequence[AckerExecutor], drain_ns: int) -> None:
+    def __init__(self, *, clock: Clock, signal: Signal, ackers: Sequence[AckerExecutor], drain_ns: int) -> None:
         self.clock = clock
-        self.signal = Flag()
+        self.signal = signal
         self.ackers = ackers
         self.executors: ExecutorSet | None = None
         self.started_ns = clock.now_ns()
@@ -77,6 +79,16 @@ class TopologyRun:
         self.abandoned: list[Abandoned] = []
         self.undelivered = 0
         self._steps_seen = -1
+
+    def begin(self) -> None:
+        """Count the time of the run from now on."""
+        self.started_ns = self.clock.now_ns()
+
+    def watch_for(self, until: Until) -> None:
+        """Set the condition at which `reached` is set. Any thread may call it."""
+        self.until = until  # before the next line: until then the lifecycle looks at no condition
+        self.reached.clear()
+        self.signal.set()
 
     def require_executors(self) -> ExecutorSet:
         """Return the executors of a run that was started."""

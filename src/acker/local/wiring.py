@@ -302,7 +302,7 @@ class ExecutorSet:
                 name_origin(error, self._parts.graph.name, node.name, method, collector.task)
                 raise
             if returned is not None:
-                collector._refuse_unrun(method, returned)
+                collector.refuse_unrun(method, returned)
 
 
 def make_acker(

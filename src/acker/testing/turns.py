@@ -15,7 +15,7 @@ Part = Executor | Lifecycle
 
 def _poll_ns(part: Part) -> int | None:
     """Return when a spout that had nothing to emit is to be asked again."""
-    return part._idle_until if isinstance(part, SpoutExecutor) else None
+    return part.idle_until if isinstance(part, SpoutExecutor) else None
 
 
 def _fits(name: str, pattern: str) -> bool:

@@ -63,6 +63,17 @@ class ReplayTable:
         else:
             self.entries[tup_id] = before
 
+    def resume(
+        self, tup_id: Hashable, values: Sequence[Any], stream: str | None, direct_task: int | None, attempt: int
+    ) -> None:
+        """Take over a tuple from elsewhere: this attempt of it is open."""
+        self.entries[tup_id] = ReplayEntry(values, stream, direct_task, attempt)
+
+    def attempt_of(self, tup_id: Hashable) -> int:
+        """Return the number of a tuple's open attempt; 1 if it is unknown."""
+        entry = self.entries.get(tup_id)
+        return 1 if entry is None else entry.attempt
+
     def schedule(self, tup_id: Hashable, due_ms: int, *, counted: bool) -> None:
         """Schedule a replay at due_ms; `counted` tells whether it is a further attempt."""
         entry = self.entries[tup_id]

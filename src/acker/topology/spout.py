@@ -184,6 +184,7 @@ class ReliableSpout(Spout):
 
     def __init__(self) -> None:
         super().__init__()
+        # A runtime may replace it, as after a restart.
         self._replays = ReplayTable()
 
     @property
@@ -275,11 +276,6 @@ class ReliableSpout(Spout):
             Of the last failure.
         """
         self.logger.error("gave up tuple %r after %d attempts: %s; values %r", tup_id, reason.attempt, reason, values)
-
-    def _attempt(self, tup_id: Hashable) -> int:
-        """Return the number of a tuple's open attempt, 1 if unknown; runtimes put it into reasons."""
-        entry = self._replays.entries.get(tup_id)
-        return 1 if entry is None else entry.attempt
 
     def _replay_due(self, now_ms: int, limit: int | None = None) -> int:
         """Emit the tuples whose replay is due, at most `limit` of them; return how many."""

@@ -176,6 +176,10 @@ class WindowedBolt(StatefulBolt):
             "as late_tuples, and process_late() may keep them"
         )
 
+    def _holds_windows(self) -> bool:
+        """Return whether any tuple is in a window."""
+        return bool(self._contents)
+
     def _has_due_windows(self) -> bool:
         """Return whether windows by event time have ended that were not processed."""
         ended_ms = self._watermark.ended_ms()

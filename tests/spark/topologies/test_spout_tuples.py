@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from acker.local.executors.spout import SpoutTask
 from acker.spark.topologies.journal import BatchCommit, JournalEntry
 from acker.spark.topologies.spout_tuples import SpoutTuples
 from acker.topology import ReliableSpout
@@ -26,7 +27,8 @@ def tuples_of(spout):
     """Return the tuples of a spout with task 1, whose runtime's clock is at one second."""
     collector = SimpleNamespace(task=1, component="spout", now_ms=lambda: 1_000, pending={}, resumed={})
     collector.resume_attempts = collector.resumed.__setitem__
-    executors = SimpleNamespace(spout_tasks=lambda: [SimpleNamespace(spout=spout, collector=collector)], feeds={})
+    task = SpoutTask(spout, lambda _: None, collector, None)
+    executors = SimpleNamespace(spout_tasks=lambda: [task], feeds={})
     feed = executors.feeds[1] = Feed()
     executors.feed = lambda number: feed
     return SpoutTuples(executors)

@@ -166,7 +166,7 @@ class AsyncBoltTask(BoltTask):
         try:
             returned = await self.bolt.process(tup)
             if returned is not None:
-                collector._refuse_unrun("process", returned)
+                collector.refuse_unrun("process", returned)
             if self._auto_ack:
                 collector.ack_unless_settled(tup)
         except asyncio.CancelledError:
@@ -174,9 +174,7 @@ class AsyncBoltTask(BoltTask):
         except BaseException as error:  # noqa: BLE001  The reason of a failed tree. The loop would stop at a SystemExit.
             return error
         finally:
-            collector.latency.record(self._clock.now_ns() - begin)
-            if collector.has_observers:
-                collector._on_execute(tup)
+            collector.end(tup, self._clock.now_ns() - begin)
         return None
 
     def settle(self, tup: Tuple, coroutine: asyncio.Task[BaseException | None], *, halted: bool) -> None:
@@ -379,16 +377,15 @@ class AsyncSpoutTask(SpoutTask):
         return limit
 
     def _keep_alive_if_due(self) -> None:
-        hand = self.collector.output
-        if hand.keep_alive_at and self.loop.now_ns() >= hand.keep_alive_at:
-            assert isinstance(hand, Outbox)
-            hand._keep_alive()
+        outbox = self.executor.outbox
+        if outbox.keep_alive_at and self.loop.now_ns() >= outbox.keep_alive_at and outbox.keep_alive is not None:
+            outbox.keep_alive()
 
     def _has_returned(self) -> bool:
         """Let `next_tuple` run; return whether it has returned."""
         if self.next_tuple_call is None:
             if not self._waits:
-                self._call("next_tuple")
+                self.call("next_tuple")
                 return True
             self.next_tuple_call = self.loop.create_task(self.spout.next_tuple())
             self.next_tuple_call.add_done_callback(self._touch)
@@ -442,14 +439,14 @@ class AsyncSpoutTask(SpoutTask):
         return not self._later and super().is_quiet()
 
     def _ack_method(self) -> Callable[[Any], Any]:
-        return functools.partial(self._call, "ack")
+        return functools.partial(self.call, "ack")
 
     def _invoke(self, method: str, *arguments: object) -> None:
         returned = getattr(self.spout, method)(*arguments)
         if method in MAY_BE_ASYNC and inspect.isawaitable(returned):
             self._finish(method, asyncio.ensure_future(returned, loop=self.loop))
         elif returned is not None:
-            self.collector._refuse_unrun(method, returned)
+            self.collector.refuse_unrun(method, returned)
 
     def _finish(self, method: str, coroutine: asyncio.Future[Any]) -> None:
         """Wait for a coroutine, which a halt cancels; `keep_alive` is called meanwhile."""

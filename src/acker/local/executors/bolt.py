@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 from acker.local.clock import Clock
@@ -65,7 +66,7 @@ class BoltTask(ComponentTask):
         self._error_count = 0
         self._clock = clock
         self._tick = tick
-        self._tick_ns = tick_ns
+        self.tick_ns = tick_ns
         self._auto_ack = self.bolt.auto_ack and not self.bolt._settles_itself
         self._auto_fail = self.bolt.auto_fail
 
@@ -88,19 +89,19 @@ class BoltTask(ComponentTask):
 
     def tick(self) -> None:
         """Hand the component a tick tuple."""
-        assert self._tick_ns is not None
-        self.tick_at = self._clock.now_ns() + self._tick_ns
+        assert self.tick_ns is not None
+        self.tick_at = self._clock.now_ns() + self.tick_ns
         collector = self.collector
         collector.inputs = ()
-        tick = self._tick.tuple_type((self._tick_ns / 1e9,), self._tick)
+        tick = self._tick.tuple_type((self.tick_ns / 1e9,), self._tick)
         tick._owner = collector
-        self._call("process_tick", tick)
+        self.call("process_tick", tick)
         if tick._is_settled:  # pystorm's bolts ack ticks too, so that the ack counts.
             collector.executed += 1
 
     def holds_windows(self) -> bool:
         """Return whether there are tuples in windows by event time."""
-        return isinstance(self.bolt, WindowedBolt) and bool(self.bolt._contents)
+        return isinstance(self.bolt, WindowedBolt) and self.bolt._holds_windows()
 
     def has_due_windows(self) -> bool:
         """Return whether windows by event time have ended that were not processed."""
@@ -261,6 +262,12 @@ class BoltExecutor(ComponentExecutor):
     def overrides_deactivate(self) -> bool:
         """Whether its component overrides `deactivate`."""
         return any(type(task.bolt).deactivate is not Bolt.deactivate for task in self.tasks)
+
+    def waiting(self) -> Iterator[tuple[BoltTask, list[Tuple]]]:
+        """Yield the tuples that have come, those first among which the step works. Any thread may call it."""
+        chunk = self._chunk
+        for place, tuples in chain(() if chunk is None else (chunk,), self.inbox.chunks()):
+            yield self.tasks[place], tuples
 
     def drop(self) -> int:
         """Drop the queue and the buffers; return how many tuples were in the queue."""

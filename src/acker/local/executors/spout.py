@@ -15,6 +15,7 @@ from acker.local.executors.base import ComponentExecutor, Mode
 from acker.local.executors.task import ComponentTask
 from acker.local.queues import Queue
 from acker.observe.reasons import Reason
+from acker.topology.replays import ReplayTable
 from acker.topology.spout import ReliableSpout, Spout
 
 _NS_PER_MS = 1_000_000
@@ -35,6 +36,16 @@ class TreeWatcher(Protocol):
         """Wake whoever waits for the end of trees, now that the spout has heard of it."""
 
 
+class OtherOutcomes(Protocol):
+    """Outcomes for a spout that come from no acker of this process; see `acker.spark.topologies.outcome_feed`."""
+
+    def deliver(self, *, log_errors: bool) -> None:
+        """Deliver those that have come to the spout; log what it raises, if asked to."""
+
+    def is_quiet(self) -> bool:
+        """Return whether all were delivered."""
+
+
 class SpoutTask(ComponentTask):
     """One task of a spout: the component, its collector, and the limit of open tuples.
 
@@ -45,6 +56,10 @@ class SpoutTask(ComponentTask):
         Takes the component, connects it to the collector and initializes it.
     pending_max : int or None
         Limit of open tracked tuples.
+
+    Attributes
+    ----------
+    other_outcomes : OtherOutcomes or None
     """
 
     collector: LocalSpoutCollector
@@ -55,9 +70,20 @@ class SpoutTask(ComponentTask):
         super().__init__(spout, bind)
         self.spout = spout
         self.collector = collector
+        self.other_outcomes: OtherOutcomes | None = None
         self._pending_max = sys.maxsize if pending_max is None else pending_max
         self._reliable = spout if isinstance(spout, ReliableSpout) else None
         self._fail_takes_reason = takes_reason(self.spout.fail)
+
+    @property
+    def replays(self) -> ReplayTable | None:
+        """The tuples that a ReliableSpout has open, or emits again; None for another spout."""
+        return None if self._reliable is None else self._reliable._replays
+
+    def attempt_of(self, tup_id: Hashable) -> int:
+        """Return the number of the open attempt of a tuple, from 1."""
+        replays = self.replays
+        return self.collector.attempt_of(tup_id) if replays is None else replays.attempt_of(tup_id)
 
     @property
     def finished(self) -> bool:
@@ -66,6 +92,8 @@ class SpoutTask(ComponentTask):
 
     def is_quiet(self) -> bool:
         """Return whether nothing is open and every outcome was delivered."""
+        if self.other_outcomes is not None and not self.other_outcomes.is_quiet():
+            return False
         return not self.collector.undelivered and not self.collector.pending and not self.collector.untracked_ids
 
     def may_emit(self) -> bool:
@@ -102,15 +130,17 @@ class SpoutTask(ComponentTask):
 
     def keep_alive(self) -> None:
         """Call the component's `keep_alive`."""
-        self._call("keep_alive")
+        self.call("keep_alive")
 
     def deliver_outcomes(self, verdicts: list[TreeOutcome], *, log_errors: bool) -> None:
         """Deliver the outcomes of trees to the component.
 
         What `ack` or `fail` raise escapes, and the next call continues behind it; with `log_errors` it is logged.
         """
+        if self.other_outcomes is not None:
+            self.other_outcomes.deliver(log_errors=log_errors)
         ack, on_error = self._ack_method(), self._log_error if log_errors else None
-        self.collector.deliver_outcomes(verdicts, ack, self._fail, on_error)
+        self.collector.deliver_outcomes(verdicts, ack, self.fail, on_error)
         self.collector.ack_untracked(ack, on_error)  # Emitted by another thread, with no acker to track it.
 
     def _log_error(self, tup_id: Hashable) -> None:
@@ -121,11 +151,12 @@ class SpoutTask(ComponentTask):
         """Return what is called with the id of an acked tuple."""
         return self.spout.ack
 
-    def _fail(self, tup_id: Hashable, reason: Reason) -> None:
+    def fail(self, tup_id: Hashable, reason: Reason) -> None:
+        """Tell the component that a tuple has failed."""
         if self._fail_takes_reason:
-            self._call("fail", tup_id, reason)
+            self.call("fail", tup_id, reason)
         else:
-            self._call("fail", tup_id)
+            self.call("fail", tup_id)
 
     def inherit(self, previous: SpoutTask) -> None:
         """Take over counts, and what a reliable spout has to replay, from the task that ran before a restart."""
@@ -158,7 +189,9 @@ class SpoutExecutor(ComponentExecutor):
     Attributes
     ----------
     tree_watcher : TreeWatcher or None
-        What hears of the end of trees, if a bolt of the topology has event time.
+        Hears of the end of trees, if a bolt of the topology has event time.
+    idle_until : int or None
+        When a spout that emitted nothing is asked again, by the clock.
     """
 
     def __init__(self, *args: Any, poll_ns: int, capacity: int, **options: Any) -> None:
@@ -171,7 +204,7 @@ class SpoutExecutor(ComponentExecutor):
         self._requests: deque[Callable[[], object]] = deque()
         self.outbox.keep_alive = self._keep_alive
         self._poll_ns = poll_ns
-        self._idle_until: int | None = None
+        self.idle_until: int | None = None
 
     def request(self, call: Callable[[], object]) -> None:
         """Have a function called between two calls of the spouts. Any thread may ask."""
@@ -195,7 +228,7 @@ class SpoutExecutor(ComponentExecutor):
         """Wait for outcomes or room; a spout that had no tuple is asked again after `poll_ns`."""
         due = self._alive_ns()
         if not self.blocked:
-            dues = (self.deadline_ns(), self._idle_until)
+            dues = (self.deadline_ns(), self.idle_until)
             due = min((each for each in dues if each is not None), default=None)
         self.clock.wait(self.signal, due)
 
@@ -242,7 +275,7 @@ class SpoutExecutor(ComponentExecutor):
         self.discard()
 
     def _work(self, mode: Mode, limit: int) -> bool:
-        self._idle_until = None
+        self.idle_until = None
         try:
             worked = self._deliver_outcomes(log_errors=mode is Mode.SETTLE)
         finally:
@@ -289,5 +322,5 @@ class SpoutExecutor(ComponentExecutor):
         finally:
             self.flush()
         if not got and any(task.may_emit() and not task.spout._finished for task in self.tasks):
-            self._idle_until = self.clock.now_ns() + self._poll_ns
+            self.idle_until = self.clock.now_ns() + self._poll_ns
         return got > 0

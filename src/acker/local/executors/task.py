@@ -39,7 +39,7 @@ class ComponentTask:
         if self.active is active:
             return False
         self.active = active
-        self._call("activate" if active else "deactivate")
+        self.call("activate" if active else "deactivate")
         return True
 
     def close(self) -> None:
@@ -57,9 +57,9 @@ class ComponentTask:
         self.activate(active=False)
 
     def _close(self) -> None:
-        self._call("close")
+        self.call("close")
 
-    def _call(self, method: str, *arguments: object) -> None:
+    def call(self, method: str, *arguments: object) -> None:
         """Call a method of the component; an exception says which component raised it."""
         try:
             self._invoke(method, *arguments)
@@ -70,7 +70,7 @@ class ComponentTask:
     def _invoke(self, method: str, *arguments: object) -> None:
         returned = getattr(self._component, method)(*arguments)
         if returned is not None:
-            self.collector._refuse_unrun(method, returned)
+            self.collector.refuse_unrun(method, returned)
 
 
 def name_origin(error: BaseException, topology: str, component: str, method: str, task: int) -> None:

@@ -18,7 +18,6 @@ from acker.observe.holders import Holder
 from acker.observe.reasons import Reason, ReasonKind
 from acker.observe.stats import RuntimeStats
 from acker.topology.graph import Graph
-from acker.topology.spout import ReliableSpout
 from acker.ui.actions import set_log_level
 from acker.ui.source import Action, ActionError
 
@@ -124,7 +123,7 @@ class RuntimeActions:
 
 def _revive(task: SpoutTask, letter: DeadLetter) -> None:
     """Have a dead letter emitted again; the task's executor calls this."""
-    spout = task.spout
-    assert isinstance(spout, ReliableSpout)
-    if not spout._replays.revive(letter.tup_id, letter.entry, task.collector.now_ms()):
-        spout.logger.warning("dead letter %r is not replayed: a tuple of this id is open", letter.tup_id)
+    replays = task.replays
+    assert replays is not None
+    if not replays.revive(letter.tup_id, letter.entry, task.collector.now_ms()):
+        task.spout.logger.warning("dead letter %r is not replayed: a tuple of this id is open", letter.tup_id)

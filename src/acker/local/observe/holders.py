@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from acker.local.executors.base import ComponentExecutor
-from acker.local.executors.bolt import BoltExecutor
+from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.wiring import ExecutorSet
 from acker.observe.holders import Holder, How
 from acker.topology.tuples import Tuple
@@ -45,8 +45,8 @@ def find_holders(executors: ExecutorSet, roots: Collection[int], now_ns: int) ->
             if busy_ms is not None:
                 note(chain(_inputs(collector), *(outlet.waiting() for outlet in collector.outlets)), inside)
         if isinstance(executor, BoltExecutor):
-            for place, tuples in _waiting(executor):
-                collector = executor.tasks[place].collector
+            for task, tuples in _oldest(executor.waiting()):
+                collector = task.collector
                 settled = [tup for tup in tuples if tup._is_settled]
                 if busy_ms is not None:  # The acks of a step leave when it ends.
                     note(settled, Holder(collector.component, collector.task, "process", busy_ms))
@@ -78,14 +78,10 @@ def _inputs(collector: Any) -> tuple[Tuple, ...]:
     return getattr(collector, "inputs", ())
 
 
-def _waiting(executor: BoltExecutor) -> Iterator[tuple[int, list[Tuple]]]:
-    """Yield the chunks of a queue, the one that is being processed first."""
-    chunk = executor._chunk
-    if chunk is not None:
-        yield chunk
+def _oldest(chunks: Iterable[tuple[BoltTask, list[Tuple]]]) -> Iterator[tuple[BoltTask, list[Tuple]]]:
     looked_at = 0
-    for place, tuples in executor.inbox.chunks():
-        yield place, tuples
+    for task, tuples in chunks:
+        yield task, tuples
         looked_at += len(tuples)
         if looked_at > _LOOKED_AT_MAX:
             return

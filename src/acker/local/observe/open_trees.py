@@ -12,7 +12,6 @@ from acker._flow import PendingTuple
 from acker.local.executors.spout import SpoutTask
 from acker.local.wiring import ExecutorSet
 from acker.observe.failures import shown_id
-from acker.topology.spout import ReliableSpout
 
 # How many old trees are counted for each task of a spout, and how many trees of one id are found.
 OLD_MAX = 10_000
@@ -87,10 +86,8 @@ def is_named(tup_id: Hashable, text: str) -> bool:
 
 
 def _waiting(task: SpoutTask, text: str) -> Iterable[UnfinishedTree]:
-    spout = task.spout
-    if not isinstance(spout, ReliableSpout):
-        return
-    for tup_id, entry in spout._replays.entries.copy().items():
+    replays = task.replays
+    for tup_id, entry in () if replays is None else replays.entries.copy().items():
         if entry.due_ms is not None and is_named(tup_id, text):
             collector = task.collector
             due_ns = entry.due_ms * 1_000_000
@@ -100,8 +97,7 @@ def _waiting(task: SpoutTask, text: str) -> Iterable[UnfinishedTree]:
 
 
 def _tree(task: SpoutTask, row: PendingTuple) -> UnfinishedTree:
-    collector, spout = task.collector, task.spout
-    attempt = (spout._attempt if isinstance(spout, ReliableSpout) else collector.attempt_of)(row.tup_id)
+    collector, attempt = task.collector, task.attempt_of(row.tup_id)
     return UnfinishedTree(collector.component, collector.task, row.tup_id, row.root_id, row.emitted_ns, attempt)
 
 

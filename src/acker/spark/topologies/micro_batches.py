@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from acker.errors import CheckpointError, TopologyError
 from acker.observe.reasons import Reason
 from acker.spark.placement import placements
-from acker.spark.topologies.bolt_state import StateCleaner
+from acker.spark.topologies.bolt_state import StateCleaner, read_files, write_states
 from acker.spark.topologies.checkpoint_layout import check_plans, layout_of, move_commit
 from acker.spark.topologies.event_times import SourceKey, SpoutLook, Watermarks
 from acker.spark.topologies.frames import FrameRows, find_rows
@@ -25,6 +25,7 @@ from acker.spark.topologies.microbatch_job import FailedTree, MicroBatchJob, Mic
 from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.spark_executor import DriverExecutors, Taken
 from acker.spark.topologies.spout_tuples import SpoutTuples
+from acker.spark.topologies.state_log import StateChain
 from acker.spark.topologies.tuple_blocks import Chunk, bytes_of, encode_tuples, tuples_by_root
 from acker.spark.topologies.whereabouts import RunningBatch
 from acker.topology.graph import Graph
@@ -122,6 +123,23 @@ class MicroBatches:
         self._plans_before = [each for number, each in plans.items() if number <= self.last]
         check_plans(self._plans, plan.graph, plan.plan)
         self._files.remove_unused(self._commit.chains)
+
+    def begin_with(self, states: Mapping[int, Mapping[Any, Any]]) -> None:
+        """Take over the states of an earlier run, by task, before the first micro-batch."""
+        chains = write_states(self._plan.state_root, states)
+        self._commit = replace(self._commit, chains=chains)
+        self._files.add(chains)
+
+    def read_state(self, task: int) -> dict[Any, Any]:
+        """Return the state of a task after the last micro-batch. Any thread may call it."""
+        while True:
+            chain = self._commit.chains.get(task, StateChain())
+            try:
+                return read_files(self._plan.state_root, chain.files)
+            except FileNotFoundError:
+                # Another thread may have committed a newer chain meanwhile, and removed the files of this one.
+                if self._commit.chains.get(task, StateChain()) == chain:
+                    raise
 
     @property
     def lost(self) -> CheckpointError | None:

@@ -12,7 +12,7 @@ from acker.errors import CheckpointError
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
 from acker.observe.reasons import Reason
 from acker.spark.topologies.journal import JournalEntry
-from acker.topology.spout import ReliableSpout, has_frame
+from acker.topology.spout import has_frame
 from acker.topology.tuples import row_of
 
 
@@ -38,16 +38,13 @@ class OutcomeFeed:
         self.is_over = False
         self._executor = executor
         self._task = task
-        self._reliable = task.spout if isinstance(task.spout, ReliableSpout) else None
         self._outcomes: deque[tuple[JournalEntry, Reason | None, bool, int]] = deque()
         # Of an earlier run: tuple id -> values, None if unknown; and the ids whose outcome the spout will hear.
         self._journaled: dict[Hashable, tuple[Any, ...] | None] = {}
         self._awaited: set[Hashable] = set()
         self._acked: set[Hashable] = set()
         self._left_out = False
-        self._deliver, self._is_quiet = task.deliver_outcomes, task.is_quiet
-        task.deliver_outcomes = self._deliver_outcomes  # type: ignore[method-assign]
-        task.is_quiet = self._is_quiet_too  # type: ignore[method-assign]
+        task.other_outcomes = self
         if has_frame(type(task.spout)):
             task.spout.next_tuple = self._end_of_frame  # type: ignore[method-assign]
 
@@ -66,14 +63,8 @@ class OutcomeFeed:
         self._outcomes.append((entry, reason, counts, elapsed_ms))
         self._executor.signal.set()
 
-    def _deliver_outcomes(self, verdicts: list[Any], *, log_errors: bool) -> None:
-        # While a coroutine of `next_tuple` runs, nothing else of the spout does.
-        call = getattr(self._task, "next_tuple_call", None)
-        if call is None or call.done():
-            self._tell_all(log_errors=log_errors)
-        self._deliver(verdicts, log_errors=log_errors)
-
-    def _tell_all(self, *, log_errors: bool) -> None:
+    def deliver(self, *, log_errors: bool) -> None:
+        """Deliver the outcomes that have come to the spout; its executor calls this."""
         while self._outcomes:
             try:
                 self._tell(*self._outcomes[0])
@@ -83,8 +74,9 @@ class OutcomeFeed:
                 return  # It was logged before, and the checkpoint keeps what was not told.
             self._outcomes.popleft()
 
-    def _is_quiet_too(self) -> bool:
-        return not self._outcomes and self._is_quiet()
+    def is_quiet(self) -> bool:
+        """Return whether the spout has all outcomes."""
+        return not self._outcomes
 
     def _end_of_frame(self) -> None:
         if self.is_over:
@@ -92,12 +84,11 @@ class OutcomeFeed:
 
     def _tell(self, entry: JournalEntry, reason: Reason | None, counts: bool, elapsed_ms: int) -> None:
         task, tup_id = self._task, entry.tup_id
-        if self._reliable is not None:
-            self._reliable._replays.record(tup_id, entry.values, entry.stream, entry.direct_task)
-            self._reliable._replays.entries[tup_id].attempt = entry.attempt
+        if task.replays is not None:
+            task.replays.resume(tup_id, entry.values, entry.stream, entry.direct_task, entry.attempt)
         if reason is None:
             try:
-                task._call("ack", tup_id)
+                task.call("ack", tup_id)
             except BaseException:
                 task.collector.ack_errors += 1
                 raise
@@ -106,7 +97,7 @@ class OutcomeFeed:
         else:
             # As for what the driver emits: the live page, hooks and the next attempt know of it.
             task.collector.resume_attempts(tup_id, entry.attempt)
-            task._fail(tup_id, task.collector.note_failure(tup_id, reason, elapsed_ms, counts=counts))
+            task.fail(tup_id, task.collector.note_failure(tup_id, reason, elapsed_ms, counts=counts))
         self._awaited.discard(tup_id)
 
     # ---- emissions ---------------------------------------------------------------------------------------------------
@@ -173,7 +164,8 @@ class OutcomeFeed:
             return False
         values = self._journaled[tup_id]
         is_acked = tup_id in self._acked
-        is_open = tup_id in self._awaited or (self._reliable is not None and tup_id in self._reliable._replays.entries)
+        replays = self._task.replays
+        is_open = tup_id in self._awaited or (replays is not None and tup_id in replays.entries)
         if not is_open and (not is_acked or values is None):
             del self._journaled[tup_id]  # It has failed for good, or nobody knows whether it is the same.
             return False

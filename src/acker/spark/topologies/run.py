@@ -179,7 +179,7 @@ def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str
         while goes_on() and not lifecycle.reached.is_set() and not lifecycle.over.is_set():
             lifecycle.reached.wait(_LOOK_SECS)
         if lifecycle.reached.is_set():
-            lifecycle.outcome = lifecycle.outcome_of(parsed)
+            lifecycle.note_outcome(parsed)
         lifecycle.stop()
         # What is open ends by micro-batches, as long as the query makes any.
         while goes_on() and not lifecycle.over.wait(_LOOK_SECS):
@@ -188,7 +188,7 @@ def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str
             runtime.abort()
             fault = _fault_of(query, runtime)
             if fault is not None:
-                lifecycle.error, lifecycle.outcome = fault, "failed"
+                lifecycle.fail(fault)
                 raise fault
             logger.error("%s: the query was stopped, by something else than this run", runtime.graph.name)
         runtime.stop()

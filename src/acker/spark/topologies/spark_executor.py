@@ -268,7 +268,7 @@ class SparkExecutor(BoltExecutor):
         now = self.clock.now_ns()
         due = set()
         for task in self.tasks:
-            name, tick_ns = task.collector.component, task._tick_ns
+            name, tick_ns = task.collector.component, task.tick_ns
             if tick_ns is None or name in due:
                 continue
             if now >= self._tick_at.setdefault(name, self._made_ns + tick_ns):

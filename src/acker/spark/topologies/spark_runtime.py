@@ -14,7 +14,6 @@ from acker.local.observe.hooks import Hook
 from acker.local.runtime import LocalRuntime
 from acker.local.wiring import ExecutorSet
 from acker.observe.holders import Holder
-from acker.spark.topologies.bolt_state import read_files, write_states
 from acker.spark.topologies.frames import FrameRows, read_frame
 from acker.spark.topologies.journal import Journal, MemoryJournal
 from acker.spark.topologies.jvm import BATCH_BYTES
@@ -22,7 +21,6 @@ from acker.spark.topologies.micro_batches import MicroBatches
 from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.spark_executor import DriverExecutors
 from acker.spark.topologies.stage_plan import StagePlan, is_stateful, plan_stages
-from acker.spark.topologies.state_log import StateChain
 from acker.spark.topologies.topology_checks import check_travels, idle_options
 from acker.spark.topologies.whereabouts import find_on_spark
 from acker.topology.checks import check_journal, check_ticks
@@ -101,11 +99,11 @@ class SparkRuntime(LocalRuntime):
         self.batches = MicroBatches(spark, base, journal, os.urandom(16))
         if self.batches.last < 0:
             try:
-                self._begin_with(self._states.restored(), f"{state_root}/state")
+                self.batches.begin_with(self._states.restored())
             except BaseException:
                 self.release()
                 raise
-        self._states.read_elsewhere = self._read_state
+        self._states.read_elsewhere = self.batches.read_state
         # What the first micro-batch of a batch job reads.
         self._frames: dict[str, FrameRows] = {}
 
@@ -122,23 +120,6 @@ class SparkRuntime(LocalRuntime):
             tracked=bool(self.ackers),
             state_root=state_root,
         )
-
-    def _begin_with(self, states: Mapping[int, Mapping[Any, Any]], state_root: str) -> None:
-        """Take the states of an earlier run, by task."""
-        chains = write_states(state_root, states)
-        self.batches._commit = replace(self.batches._commit, chains=chains)
-        self.batches._files.add(chains)
-
-    def _read_state(self, task: int) -> dict[Any, Any]:
-        """Return the state of a task after the last micro-batch."""
-        while True:
-            chain = self.batches._commit.chains.get(task, StateChain())
-            try:
-                return read_files(self.batches._plan.state_root, chain.files)
-            except FileNotFoundError:
-                # Another thread may have committed a newer chain meanwhile, and removed the files of this one.
-                if self.batches._commit.chains.get(task, StateChain()) == chain:
-                    raise
 
     # ---- micro-batches -----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from acker.errors import CheckpointError
 from acker.spark.topologies.journal import BatchCommit, BatchPlan, JournalEntry, TupleKey
 from acker.spark.topologies.outcome_feed import OutcomeFeed
 from acker.spark.topologies.spark_executor import DriverExecutors
-from acker.topology.spout import ReliableSpout
 from acker.topology.tuples import Tuple
 
 
@@ -61,18 +60,16 @@ class SpoutTuples:
             self._feed(entry).put(entry, None, counts=False)
 
     def _restore(self, entry: JournalEntry) -> None:
-        spout = self._tasks[entry.task].spout
+        task = self._tasks[entry.task]
         if entry.reason is not None:
             self._feed(entry).expect(entry.tup_id, entry.values, is_awaited=True)
             self._feed(entry).put(entry, entry.reason, counts=False)
-        elif isinstance(spout, ReliableSpout):
+        elif task.replays is not None:
             self._feed(entry).expect(entry.tup_id, entry.values, is_awaited=False)
-            spout._replays.record(entry.tup_id, entry.values, entry.stream, entry.direct_task)
-            spout._replays.entries[entry.tup_id].attempt = entry.attempt
+            task.replays.resume(entry.tup_id, entry.values, entry.stream, entry.direct_task, entry.attempt)
             is_counted = entry.due is not None
-            self._tasks[entry.task].collector.resume_attempts(entry.tup_id, entry.attempt + is_counted)
-            due_ms = self._tasks[entry.task].collector.now_ms() + _wait_ms(entry)
-            spout._replays.schedule(entry.tup_id, due_ms, counted=is_counted)
+            task.collector.resume_attempts(entry.tup_id, entry.attempt + is_counted)
+            task.replays.schedule(entry.tup_id, task.collector.now_ms() + _wait_ms(entry), counted=is_counted)
 
     def _feed(self, entry: JournalEntry) -> OutcomeFeed:
         spout = self._tasks[entry.task].spout
@@ -96,12 +93,11 @@ class SpoutTuples:
             if not task.spout.journaled:
                 borrowed.update(each.root_id for each in list(task.collector.pending.values()))
                 continue
-            attempts = task.spout if isinstance(task.spout, ReliableSpout) else None
             for pending in list(task.collector.pending.values()):
                 tuples = by_root.get(pending.root_id)
                 if tuples is not None:
                     first = tuples[0]
-                    replay = None if attempts is None else attempts._replays.entries.get(pending.tup_id)
+                    replay = None if task.replays is None else task.replays.entries.get(pending.tup_id)
                     direct_task, attempt = (None, 1) if replay is None else (replay.direct_task, replay.attempt)
                     entries[pending.root_id] = JournalEntry(
                         number, pending.tup_id, tuple(first.values), first.stream, direct_task, attempt
@@ -162,10 +158,8 @@ class SpoutTuples:
             feed = self.executors.feeds.get(number)
             for entry in () if feed is None else feed.failures():
                 entries[entry.key] = entry
-            if not isinstance(task.spout, ReliableSpout):
-                continue
             now, now_ms = time.time(), task.collector.now_ms()
-            for tup_id, replay in task.spout._replays.entries.copy().items():
+            for tup_id, replay in () if task.replays is None else task.replays.entries.copy().items():
                 where = replay.stream, replay.direct_task
                 waiting = JournalEntry(number, tup_id, tuple(replay.values), *where, replay.attempt)
                 if replay.due_ms is not None:
