@@ -71,7 +71,7 @@ NEED_CLIENTS = [
 collect_ignore_glob += NEED_CLIENTS if MISSING else []
 
 # The live page needs a server, and its tests in a browser a driver.
-collect_ignore_glob += [] if find_spec("starlette") else ["ui/*", "local/observe/test_live_view.py"]
+collect_ignore_glob += [] if find_spec("starlette") else ["ui/*", "local/page/test_live_view.py"]
 collect_ignore_glob += [] if find_spec("playwright") else ["ui/test_browser*.py"]
 
 # Names a server of Spark Connect for the tests, such as local[2]: set by tests/spark/test_connect.py.

@@ -8,7 +8,7 @@ import re
 from rich.console import Console
 
 from acker.cli.table import terminal_table
-from acker.local.observe.figures import HEADINGS
+from acker.observe.summary import HEADINGS
 
 
 def test_the_table_is_drawn(stats) -> None:

@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from acker.local import Abandoned, LocalRuntime, RunReport, run
-from acker.local.observe.report_view import report_view
+from acker.local.page.report_view import report_view
 from acker.topology import Bolt, ReliableSpout, Topology
 from acker.ui import LivePage, frozen
 from acker.ui.frozen import freeze

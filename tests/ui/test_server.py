@@ -342,7 +342,7 @@ class Small(Topology):
     numbers = Numbers.spec()
     sink = Sink.spec(inputs=[numbers])
 run(Small, until="drained"{ui})
-names = {{"starlette", "uvicorn", "anyio", "acker.ui.server", "acker.ui.app", "acker.local.observe.live_view"}}
+names = {{"starlette", "uvicorn", "anyio", "acker.ui.server", "acker.ui.app", "acker.local.page.live_view"}}
 print(*sorted(names & set(sys.modules)))
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from acker.local.observe.figures import HEADINGS, Row, rows
+from acker.observe.summary import HEADINGS, Row, rows
 
 if TYPE_CHECKING:
     from rich.table import Table

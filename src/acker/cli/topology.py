@@ -16,7 +16,7 @@ from acker.cli.environment import require
 from acker.cli.load import UsageError, blame_state, load
 from acker.cli.table import terminal_table
 from acker.errors import PageError
-from acker.local.observe.figures import line, quantity
+from acker.observe.summary import line, quantity
 from acker.ui import LivePage
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def write_report(
     if path.suffix == ".json":
         text = json.dumps(report.to_json(), indent=2) + "\n"
     else:
-        from acker.local.observe.report_view import report_view
+        from acker.local.page.report_view import report_view
         from acker.ui.frozen import freeze
 
         text = freeze(report_view(report, graph, crash, last), history)
@@ -261,7 +261,7 @@ def _lines(runtime: LocalRuntime, console: Console) -> Iterator[None]:
 
 def _show(report: RunReport, console: Console, crash: str | None) -> None:
     """Print the table, the problems, and the verdict as the last line."""
-    from acker.local.observe.report_view import verdict
+    from acker.local.page.report_view import verdict
 
     tone, text = verdict(report, crash)
     colour = {"good": "green", "fair": "yellow", "bad": "red"}[tone]

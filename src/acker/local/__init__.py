@@ -10,13 +10,13 @@ if NAME == "python":
     raise compiled_only("acker.local")
 
 from acker.local.clock import Clock, SystemClock
-from acker.local.observe.hooks import Hook
-from acker.local.observe.notebook import watch
+from acker.local.hooks import Hook
 from acker.local.run import run
 from acker.local.runtime import LocalRuntime
 from acker.local.states import read_state
 from acker.observe.latencies import Histogram
 from acker.observe.metric_names import Figures, HasStats, metric_points
+from acker.observe.notebook import watch
 from acker.observe.stats import Abandoned, ComponentStats, RunReport, RuntimeStats, TaskStats
 
 __all__ = [

@@ -20,10 +20,10 @@ from acker._engine.protocol import Outcome
 from acker._flow import AckSender, BoltEmitter, Emitter, Outlet, PendingTuple, Route, SpoutEmitter
 from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError, exception_text
 from acker.local.clock import Clock
+from acker.local.hooks import Hook, check_hook
 from acker.local.inputs import inputs_of, set_inputs
-from acker.local.observe.hooks import Hook, check_hook
-from acker.local.observe.sampling import Sampler
 from acker.local.queues import Outbox
+from acker.local.tracing import Sampler
 from acker.observe.failures import FailureLog
 from acker.observe.latencies import LatencyRecorder
 from acker.observe.reasons import Reason, ReasonKind

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from acker.local.clock import Clock
-from acker.local.observe.hooks import Hook
+from acker.local.hooks import Hook
 from acker.local.runtime import LocalRuntime
 from acker.local.until import parse_until
 from acker.observe.stats import RunReport

@@ -19,12 +19,12 @@ from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import Executor
 from acker.local.executors.bolt import BoltExecutor
 from acker.local.flusher import Flusher
+from acker.local.hooks import Hook, check_hook
 from acker.local.lifecycle import Lifecycle, Limits
-from acker.local.observe.hooks import Hook, check_hook
-from acker.local.observe.live_page import HasPage, RuntimePage
-from acker.local.observe.readings import busy_ms, read_tasks
-from acker.local.observe.sampling import Sampler
+from acker.local.page.live_page import HasPage, RuntimePage
 from acker.local.states import StateKeeper, StateSnapshots
+from acker.local.task_stats import busy_ms, read_tasks
+from acker.local.tracing import Sampler
 from acker.local.until import Until, parse_until
 from acker.local.wiring import ExecutorSet, RuntimeParts, make_acker
 from acker.observe.stats import RunReport, RuntimeState, RuntimeStats

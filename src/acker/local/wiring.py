@@ -22,10 +22,10 @@ from acker.local.executors.bolt import BoltExecutor, BoltTask, sample_interval
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
 from acker.local.executors.state_gate import StateGate
 from acker.local.executors.task import name_origin
-from acker.local.observe.hooks import Hook
-from acker.local.observe.sampling import Sampler
+from acker.local.hooks import Hook
 from acker.local.queues import Outbox, TupleQueue
 from acker.local.routing import make_route
+from acker.local.tracing import Sampler
 from acker.observe.failures import FailureLog
 from acker.observe.reasons import ReasonKind
 from acker.topology.bolt import Bolt

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from acker.errors import ArgumentValueError, CheckpointError, SessionError
-from acker.local.observe.hooks import Hook
+from acker.local.hooks import Hook
 from acker.local.run import stop_on_signals
 from acker.local.until import parse_until
 from acker.observe.stats import RunReport

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from acker.errors import SessionError, TopologyError
-from acker.local.observe.hooks import Hook
+from acker.local.hooks import Hook
 from acker.local.runtime import LocalRuntime
 from acker.local.wiring import ExecutorSet
 from acker.observe.holders import Holder

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from acker.local.observe.holders import find_outcomes
+from acker.local.page.holders import find_outcomes
 from acker.observe.durations import format_duration
 from acker.observe.holders import Holder
 from acker.spark.topologies.spark_executor import DriverExecutors

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from acker.local.observe.report_view import OUTCOMES, octaves, report_view, verdict
+from acker.local.page.report_view import OUTCOMES, octaves, report_view, verdict
 from acker.observe.latencies import Histogram
 from acker.observe.stats import Abandoned, RunOutcome, RunReport, RuntimeStats
 from acker.topology import Bolt, Grouping, Spout, Topology, Tuple

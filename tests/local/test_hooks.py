@@ -118,7 +118,7 @@ def signature(name: str) -> str:
 
 @pytest.mark.repository
 def test_the_page_has_each_method_with_its_signature_and_what_it_sees() -> None:
-    page = (Path(__file__).parents[3] / "docs/observability.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/observability.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+\([^`]*component: str[^`]*\))` \| (.+) \|$", page, re.MULTILINE)
     methods = [name for name, value in vars(Hook).items() if inspect.isfunction(value)]
     seen = [inspect.getdoc(getattr(Hook, name)).removeprefix("See ").removesuffix(".") for name in methods]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from acker.local.observe.sampling import Sampler
+from acker.local.tracing import Sampler
 from acker.observe.failures import FailureLog
 from acker.ui.opening import open_page
 from acker.ui.options import PageChoice, live_page_of
 from acker.ui.recorder import Recorder
 
 if TYPE_CHECKING:
-    from acker.local.observe.actions import Observed
+    from acker.local.page.actions import Observed
     from acker.local.wiring import ExecutorSet
     from acker.observe.holders import Holder
     from acker.ui.server import LiveServer
@@ -50,7 +50,7 @@ class RuntimePage:
         """
         if self._options is None or self.failures is None:
             return
-        from acker.local.observe.live_view import RuntimeView
+        from acker.local.page.live_view import RuntimeView
 
         view = RuntimeView(runtime, self.failures, sampler, values=self._options.values)
         if self._options.serve:
@@ -83,7 +83,7 @@ class HasPage:
 
     def find_holders(self, executors: ExecutorSet, roots: Collection[int], now_ns: int) -> dict[int, list[Holder]]:
         """Return who holds the tuples of open trees, by their root ids. Any thread may call it."""
-        from acker.local.observe.holders import find_holders
+        from acker.local.page.holders import find_holders
 
         return find_holders(executors, roots, now_ns)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from acker.local import LocalRuntime
-from acker.local.observe.live_view import RuntimeView
+from acker.local.page.live_view import RuntimeView
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.readings import ROWS_MAX
 from acker.testing import ManualClock, Scheduler

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from acker.local.observe import tracing
-from acker.local.observe.tracing import (
+from acker.local import tracing
+from acker.local.tracing import (
     OPEN_EDGES_MAX,
     SETTLED_EDGES_MAX,
     EdgeTraces,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from acker.local.observe.figures import HEADINGS, Row, duration, line, rate, rows
 from acker.observe.stats import RuntimeStats, TaskStats
+from acker.observe.summary import HEADINGS, Row, duration, line, rate, rows
 from tests.figures import Runtime
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from acker import __version__
-from acker.local.observe.figures import losses, quantity, rate
 from acker.observe.latencies import Histogram, milliseconds
 from acker.observe.stats import ComponentStats, RunReport
+from acker.observe.summary import losses, quantity, rate
 from acker.topology.graph import Graph, Subscription
 
 OUTCOMES: Final = {

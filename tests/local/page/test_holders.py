@@ -6,7 +6,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from acker.local import LocalRuntime
-from acker.local.observe.holders import find_holders
+from acker.local.page.holders import find_holders
 from acker.topology import Bolt, Grouping, Spout, Topology
 
 NUMBERS = 4_000

@@ -6,19 +6,29 @@ The acker only knows the xor of a tree's open tuple ids, which names no task. So
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
+from collections.abc import Hashable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
 from acker.local.clock import Clock
 from acker.observe.durations import format_duration
+from acker.observe.reasons import Reason, ReasonKind
 
 # Limits of what is kept of one tree, which may be of any size.
 OPEN_EDGES_MAX: Final = 1_000
 SETTLED_EDGES_MAX: Final = 200
 # Number of tasks that a description names.
 _NAMED_MAX: Final = 8
+# Number of warnings that a report keeps: the last ones.
+_TEXTS_MAX: Final = 1_000
+
+# The outcomes that cause a warning, and how it names them.
+_WARNED: Final = {ReasonKind.TIMED_OUT: "timed out", ReasonKind.SHUTDOWN: "was open at the end"}
+
+logger = logging.getLogger("acker.local")
 
 
 class HeldTuple(NamedTuple):
@@ -201,6 +211,49 @@ class EdgeTraces:
             self._ended[root] = None
             if len(self._ended) > self._limit:
                 del self._ended[next(iter(self._ended))]
+
+
+class Sampler:
+    """Traces one tree in `sample`, chosen by its root id, so that all tasks choose the same trees.
+
+    Parameters
+    ----------
+    names : mapping
+        Task id -> component.
+
+    Attributes
+    ----------
+    texts : deque of str
+        For each traced tree that timed out or was open at the end: which tasks held which tuples, for how long.
+    """
+
+    def __init__(self, clock: Clock, sample: int, names: Mapping[int, str]) -> None:
+        self.traces = EdgeTraces(clock)
+        self.texts: deque[str] = deque(maxlen=_TEXTS_MAX)
+        self._sample = sample
+        self._names = names
+
+    def record_emit(self, ids: Mapping[int, int], task: int, component: str) -> None:
+        """Record a delivery to a task."""
+        for root_id, tuple_id in ids.items():
+            if root_id % self._sample == 0:
+                self.traces.record_emit(root_id, tuple_id, self._names[task], task, component)
+
+    def record_settle(self, ids: Mapping[int, int], *, failed: bool) -> None:
+        """Record that a tuple was acked or failed."""
+        for root_id, tuple_id in ids.items():
+            if root_id % self._sample == 0:
+                (self.traces.record_fail if failed else self.traces.record_ack)(root_id, tuple_id)
+
+    def record_end(self, root_id: int, component: str, tup_id: Hashable, reason: Reason | None) -> None:
+        """Record that a tree ended; warn if it timed out or was open at the end."""
+        if root_id % self._sample:
+            return
+        if reason is not None and reason.kind in _WARNED:
+            text = f"{component}: {tup_id!r} {_WARNED[reason.kind]}: {self.traces.describe(root_id)}"
+            self.texts.append(text)
+            logger.warning("%s", text)
+        self.traces.forget(root_id)
 
 
 def _describe_holder(edges: list[HeldTuple]) -> str:

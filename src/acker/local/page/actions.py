@@ -11,7 +11,7 @@ from acker.local.clock import Clock
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.spout import SpoutTask
 from acker.local.lifecycle import Lifecycle
-from acker.local.observe.open_trees import find_trees
+from acker.local.page.open_trees import find_trees
 from acker.local.wiring import ExecutorSet
 from acker.observe.failures import DeadLetter, FailureLog, shown_id
 from acker.observe.holders import Holder

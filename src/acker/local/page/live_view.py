@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from acker.errors import exception_text
-from acker.local.observe.actions import Observed, RuntimeActions
-from acker.local.observe.components_view import ComponentsView
-from acker.local.observe.open_trees import UnfinishedTree, count_older, find_trees, is_named, oldest_trees
-from acker.local.observe.sampling import Sampler
+from acker.local.page.actions import Observed, RuntimeActions
+from acker.local.page.components_view import ComponentsView
+from acker.local.page.open_trees import UnfinishedTree, count_older, find_trees, is_named, oldest_trees
+from acker.local.tracing import Sampler
 from acker.local.wiring import ExecutorSet
 from acker.observe.failures import DeadLetter, Failure, FailureLog, shown_id, shown_values
 from acker.observe.headline import Situation, headline
