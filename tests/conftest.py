@@ -1,4 +1,4 @@
-"""What the tests share: both implementations of the acker, and one Hypothesis profile."""
+"""What the tests share: the acker beside the reference, servers of brokers, Spark, and one Hypothesis profile."""
 
 import os
 import signal
@@ -12,9 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import acker
-import acker._engine.combiner
-import acker._engine.open_trees
-import acker._engine.plain
+import acker._core
 from tests.leftovers import Before
 from tests.servers import NoServerError, Server
 from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
@@ -260,21 +258,8 @@ def pytest_runtest_teardown(item):
 
 @pytest.fixture(params=[acker.Acker, acker.ReferenceAcker], ids=["native", "reference"])
 def acker_type(request):
-    """Both implementations: whatever holds for the one holds for the other."""
+    """The acker and its specification: whatever holds for the one holds for the other."""
     return request.param
-
-
-@pytest.fixture(params=[acker._core, acker._engine.plain], ids=["compiled", "plain"], scope="module")
-def core(request):
-    """Both implementations of what `Combiner` and `OpenTrees` use, one after the other; returns the one in force."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(acker._engine.combiner, "core", request.param)
-        patch.setattr(acker._engine.open_trees, "core", request.param)
-        yield request.param
-
-
-# For tests of what only compiled code has, in modules where all others run with both.
-COMPILED_ONLY = pytest.mark.parametrize("core", [acker._core], indirect=True, ids=["compiled"])
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 
 from acker._engine.columns import check_columns
 from acker._engine.completions import Completions
-from acker._engine.protocol import AckerOptions, Kind, Outcome, track_rank
+from acker._engine.protocol import INT64_MAX, AckerOptions, Kind, Outcome
 from acker._engine.rules import message_rows
 from acker._engine.snapshot import (
     BLOCK_ENTRIES,
@@ -19,6 +19,7 @@ from acker._engine.snapshot import (
     encode_pieces,
     input_of,
 )
+from acker._engine.xxh64 import xxh64
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -75,6 +76,19 @@ def settle_as_sets(
             continue
         rows.append((root, message, task, outcome, 0))
     return Completions.from_rows(rows)
+
+
+def track_rank(value: int, task_id: int, message_id: int) -> int:
+    """Return the rank of a TRACK among several of one root in a set of messages; the one of least rank counts.
+
+    ``value ^ XXH64(message_id, seed=XXH64(task_id, seed=42))`` as an int64, the numbers hashed as 8 and 4 little-endian
+    bytes: in Spark ``value ^ xxhash64(task_id, message_id)``. A set has no first TRACK, so some order must choose, and
+    an aggregate of Spark's holds no key longer than 64 bits. TRACKs that differ in one column never have the same rank,
+    others with chance 2^-64.
+    """
+    seed = xxh64(task_id.to_bytes(4, "little", signed=True), 42)
+    rank = value % 2**64 ^ xxh64(message_id.to_bytes(8, "little", signed=True), seed)
+    return rank - 2**64 if rank > INT64_MAX else rank
 
 
 class State(NamedTuple):

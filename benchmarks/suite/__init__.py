@@ -4,11 +4,6 @@ Each module answers one question. Every case checks its own work against the wor
 the same load in alternating order, and reports ratios with their spread; see docs/benchmarks.md.
 """
 
-from acker._engine.implementation import NAME, compiled_only
-
-if NAME == "python":
-    raise compiled_only("benchmarks.suite")
-
 from benchmarks.suite.suite import CASES, main
 
 __all__ = ["CASES", "main"]

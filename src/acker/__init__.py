@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from acker._engine import implementation, schemas
+from acker._engine import schemas
+from acker._engine.acker import Acker
 from acker._engine.completions import Completions
 from acker._engine.ids import IdGenerator
-from acker._engine.implementation import build_info
+from acker._engine.native import build_info
 from acker._engine.protocol import (
     Kind,
     Message,
@@ -22,6 +23,7 @@ from acker._engine.protocol import (
     parse_tuple_id,
 )
 from acker._engine.reference import ReferenceAcker
+from acker._engine.sharded import ShardedAcker
 from acker._engine.tuple_tree import Anchoring, Tracking, TupleTree
 from acker.errors import (
     AckerError,
@@ -47,14 +49,6 @@ from acker.errors import (
     TupleStateError,
     UnusableError,
 )
-
-if TYPE_CHECKING or implementation.NAME == "native":
-    from acker._engine.acker import Acker
-    from acker._engine.sharded import ShardedAcker
-else:
-    from acker._engine.plain import ShardedAcker
-
-    Acker = ReferenceAcker
 
 if TYPE_CHECKING:
     import pyarrow as pa

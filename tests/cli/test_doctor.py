@@ -69,7 +69,7 @@ def test_the_doctor_runs_a_task_on_each_core() -> None:
     (executor,) = [line for line in lines if line.startswith("ok executor ")]
     assert "tasks: 2; " in executor and "ok tasks 2 of 2 answered" in lines
     info = acker.build_info()
-    about = f"acker {acker.__version__}, {info['implementation']}, {info['kernel']}, {info['abi']}; at "
+    about = f"acker {acker.__version__}, {info['kernel']}, {info['abi']}; at "
     for line in (executor, *[line for line in lines if line.startswith("ok driver ")]):
         assert f"python {platform.python_version()} at {sys.executable}; {about}" in line
 

@@ -6,7 +6,6 @@ import threading
 import pytest
 
 from acker import Acker, BusyError, Kind, PendingTree, ReferenceAcker, ShardedAcker
-from acker._engine.plain import ShardedAcker as PlainShardedAcker
 from acker.errors import ArgumentTypeError, ArgumentValueError
 
 TRACK, OK, FAIL = Kind.TRACK, Kind.OK, Kind.FAIL
@@ -14,13 +13,12 @@ MAKERS = {
     "native": Acker,
     "reference": ReferenceAcker,
     "sharded": lambda **options: ShardedAcker(3, 1, **options),
-    "plain": lambda **options: PlainShardedAcker(3, 1, **options),
 }
 
 
 @pytest.fixture(params=MAKERS.values(), ids=MAKERS)
 def make(request):
-    """Every implementation of the contract."""
+    """Every acker of the contract."""
     return request.param
 
 
@@ -54,7 +52,7 @@ def test_before_the_first_call_the_clock_is_not_known(make):
 
 
 @pytest.mark.parametrize("protocol", ["storm", "storm-0.9", "fsshelter"])
-def test_all_implementations_say_the_same(protocol):
+def test_all_ackers_say_the_same(protocol):
     rng = random.Random(protocol)
     ackers = [make(protocol=protocol, buckets=4, seed=1) for make in MAKERS.values()]
     for step in range(200):

@@ -1,4 +1,4 @@
-"""What ingest accepts and refuses: every bad input, by both implementations, in the same words, and nothing applied."""
+"""What ingest accepts and refuses: every bad input, also by the reference in the same words, and nothing applied."""
 
 import re
 

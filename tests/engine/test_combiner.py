@@ -1,6 +1,8 @@
 """The combiner against the plain-Python oracle, and what must never change: shards and ranks."""
 
+import functools
 import itertools
+import operator
 import threading
 
 import numpy as np
@@ -9,14 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acker import AckerMemoryError, BusyError, Kind, _core
+from acker._engine.columns import check_columns
 from acker._engine.combiner import SHARDS_MAX, Cohorts, Combiner, Partials, shard_of
-from acker._engine.protocol import INT64_MAX, INT64_MIN, track_rank
+from acker._engine.protocol import INT64_MAX, INT64_MIN
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
-from tests.oracles import settle_as_sets
-
-# All of it with the compiled table and with its twin.
-pytestmark = pytest.mark.usefixtures("core")
-COMPILED_ONLY = pytest.mark.parametrize("core", [_core], indirect=True, ids=["compiled"])
+from tests.oracles import settle_as_sets, track_rank
 
 # Few, so that messages of one tree meet and TRACKs are doubled; the extremes by name.
 ROOTS = [0, -1, INT64_MIN, INT64_MAX, 1, 2, 1 << 40, 2 << 40]
@@ -195,24 +194,24 @@ def test_ranks_are_what_they_have_always_been():
     assert track_rank(5, 1, 2) ^ track_rank(0, 1, 2) == 5
 
 
-def test_pieces_of_bytes_are_hashed_each_by_itself(core):
+def test_pieces_of_bytes_are_hashed_each_by_itself():
     data = np.frombuffer("abcünï".encode() + bytes(range(100)), np.uint8)
     ends = np.array([0, 0, 1, 3, 3, 8, 108])
-    expected = [core.xxh64(data[begin:end], 42) for begin, end in itertools.pairwise(ends.tolist())]
-    hashes = core.xxh64_each(data, ends, 42)
+    expected = [_core.xxh64(data[begin:end], 42) for begin, end in itertools.pairwise(ends.tolist())]
+    hashes = _core.xxh64_each(data, ends, 42)
     assert hashes.dtype == np.int64 and hashes.view(np.uint64).tolist() == expected
-    assert core.xxh64_each(data[:0], np.array([0]), 42).tolist() == []
+    assert _core.xxh64_each(data[:0], np.array([0]), 42).tolist() == []
     for wrong in ([], [0, 110], [3, 2], [-1, 4], [0, 2**62]):
         with pytest.raises(ValueError, match="ends: "):
-            core.xxh64_each(data, np.array(wrong, np.int64), 42)
+            _core.xxh64_each(data, np.array(wrong, np.int64), 42)
 
 
-def test_xxh64_gives_the_published_hashes(core):
+def test_xxh64_gives_the_published_hashes():
     # The test vectors of the xxHash library: empty input, and texts shorter and longer than its 32-byte stripe.
-    assert core.xxh64(b"", 0) == 0xEF46DB3751D8E999
-    assert core.xxh64(b"a", 0) == 0xD24EC4F1A98C6E5B
-    assert core.xxh64(b"abc", 0) == 0x44BC2CF5AD770999
-    assert core.xxh64(b"The quick brown fox jumps over the lazy dog", 0) == 0x0B242D361FDA71BC
+    assert _core.xxh64(b"", 0) == 0xEF46DB3751D8E999
+    assert _core.xxh64(b"a", 0) == 0xD24EC4F1A98C6E5B
+    assert _core.xxh64(b"abc", 0) == 0x44BC2CF5AD770999
+    assert _core.xxh64(b"The quick brown fox jumps over the lazy dog", 0) == 0x0B242D361FDA71BC
 
 
 def test_in_partials_the_finished_trees_come_first():
@@ -304,7 +303,6 @@ def failing_allocations():
     _core.fail_allocations_after(-1)
 
 
-@COMPILED_ONLY
 @pytest.mark.parametrize("successes", range(6))
 def test_out_of_memory_says_how_far_it_came_and_harms_nothing(failing_allocations, successes):
     root_id = np.arange(20_000)
@@ -322,7 +320,6 @@ def test_out_of_memory_says_how_far_it_came_and_harms_nothing(failing_allocation
     assert len(combiner) == 20_000
 
 
-@COMPILED_ONLY
 def test_out_of_memory_in_merge(failing_allocations):
     partials = combiner_of([(2, root, 1, 0, 0) for root in range(3000)]).partials()[0]
     combiner = Combiner()
@@ -368,6 +365,30 @@ def test_a_combiner_with_cohorts_wants_event_times():
     with pytest.raises(ColumnValueError, match="event_ms: expected a column, since trees expire by event time"):
         combiner.merge(combiner_of([(0, 1, 1, 0, 0)]).partials()[0])
     assert len(combiner) == 0
+
+
+@given(st.lists(st.tuples(rows, st.integers(-40, 40)), max_size=40), st.sampled_from([(0, 2), (10, 2), (7, 5)]))
+def test_with_cohorts_each_root_has_a_row_for_each_cohort(some, cohorts):
+    timeout_ms, buckets = cohorts
+    combiner, merged = (Combiner(resets=True, cohorts=Cohorts(*cohorts)) for _ in range(2))
+    combiner.add_unchecked(check_columns(*columns_of([row for row, _ in some])), np.array([at for _, at in some], "i8"))
+    for _ in range(2):
+        merged.merge(combiner.partials()[0])
+    expected = {}
+    for row, at in some:
+        cohort = at * (buckets - 1) // timeout_ms if timeout_ms else 0
+        expected.setdefault((row[1], cohort), []).append((row, at))
+    for held, times in ((combiner, 1), (merged, 2)):
+        found = zip(*map(np.ndarray.tolist, held.partials()[0]), strict=True)
+        assert sorted((root, at, value, flags) for root, value, flags, *_, at in found) == sorted(
+            (
+                root,
+                min(at for _, at in of_cohort),
+                functools.reduce(operator.xor, (row[2] for row, _ in of_cohort if row[0] in (1, 2)), 0) * (2 - times),
+                functools.reduce(operator.or_, ({0: 1, 3: 2, 4: 4}.get(row[0], 0) for row, _ in of_cohort)),
+            )
+            for (root, _), of_cohort in expected.items()
+        )
 
 
 def test_partials_are_what_they_say():

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from acker import Acker, Kind, _core
-from acker._engine import plain
 from acker._engine.combiner import Combiner
 from acker._engine.open_trees import OpenTrees
 
@@ -79,12 +78,9 @@ def test_counters_that_are_no_eleven(make):
 )
 def test_cohorts_that_no_moment_can_be_parted_by(cohorts):
     one = longs(1), longs(1), flags(0), longs(0), ints(-1), longs(0), longs(-(2**63)), 0, None, False
-    for tables in _core, plain:
-        table = tables.OpenTreesTable(bytearray(tables.open_trees_bytes(4)), 4, 1)
-        refuses(
-            lambda tables=tables: tables.CombineTable(1, False, cohorts), lambda table=table: table.merge(*one, cohorts)
-        )
-        assert len(table) == 0
+    table = _core.OpenTreesTable(bytearray(_core.open_trees_bytes(4)), 4, 1)
+    refuses(lambda: _core.CombineTable(1, False, cohorts), lambda: table.merge(*one, cohorts))
+    assert len(table) == 0
 
 
 def test_a_shard_of_none():
@@ -150,12 +146,7 @@ def test_gups_of_no_memory_and_columns_of_unequal_length():
     assert gups.checksum() == 7
 
 
-# --- combiners and open trees, compiled and plain ---------------------------------------------------
-
-
-@pytest.fixture(params=[_core, plain], ids=["compiled", "plain"])
-def module(request):
-    return request.param
+# --- combiners and open trees ---------------------------------------------------------------------
 
 
 COLUMNS = (small(0, 2), longs(1, 2), longs(3, 4), ints(0, 0), longs(5, 6))
@@ -171,8 +162,8 @@ def spoilt(columns, optional=()):
             yield (*columns[:place], other, *columns[place + 1 :])
 
 
-def test_a_combine_table_refuses_columns_that_do_not_belong_together(module):
-    table = module.CombineTable(1, False)
+def test_a_combine_table_refuses_columns_that_do_not_belong_together():
+    table = _core.CombineTable(1, False)
     for columns in spoilt(COLUMNS, optional={3, 4}):
         refuses(lambda columns=columns: table.add(*columns))
     for columns in spoilt(PARTIALS):
@@ -184,12 +175,12 @@ def test_a_combine_table_refuses_columns_that_do_not_belong_together(module):
         refuses(lambda columns=columns: combiner.add_unchecked(columns))
 
 
-def table_of(module, capacity=64):
-    return module.OpenTreesTable(mmap.mmap(-1, module.open_trees_bytes(capacity)), capacity, 1)
+def table_of(capacity=64):
+    return _core.OpenTreesTable(mmap.mmap(-1, _core.open_trees_bytes(capacity)), capacity, 1)
 
 
-def test_an_open_trees_table_refuses_columns_that_do_not_belong_together(module):
-    table = table_of(module)
+def test_an_open_trees_table_refuses_columns_that_do_not_belong_together():
+    table = table_of()
     for columns in spoilt(PARTIALS):
         refuses(lambda columns=columns: table.merge(*columns, None, 0, None, False, None))
     for columns in spoilt(ENTRIES):
@@ -207,8 +198,8 @@ def test_an_open_trees_table_refuses_columns_that_do_not_belong_together(module)
     assert len(table) == 0 and table.check_invariants()
 
 
-def test_an_open_trees_table_gives_no_entry_that_is_not_there(module):
-    table = table_of(module)
+def test_an_open_trees_table_gives_no_entry_that_is_not_there():
+    table = table_of()
     table.put(*ENTRIES, 1)
     table.erase(longs(2), ENTRIES[3][ENTRIES[0] == 2])
     for bad in (1, 2, 63, 64, 2**31, 2**32 - 1):
@@ -342,9 +333,3 @@ def test_hostile_bytes_end_in_an_exception_or_in_a_table_that_agrees_with_itself
         else:
             assert count_used(trees)
     assert 500 < refused < 3000
-
-
-def test_the_plain_table_takes_up_no_memory_of_others():
-    for data in (WHOLE, bytes(4096), b"x" * 4096):
-        with pytest.raises(ValueError, match="the memory holds no table"):
-            plain.OpenTreesTable(Memory(data).view)

@@ -16,7 +16,7 @@ from acker._engine import combiner as combining
 from acker._engine.columns import check_columns
 from acker._engine.combiner import Combiner
 from acker._engine.completions import Completions
-from acker._engine.implementation import core
+from acker._engine.native import core
 from acker.errors import AckerMemoryError
 
 SLICE = core.SLICE_ROWS

@@ -1,18 +1,20 @@
 """Open trees against the rules in Python, and against the acker that takes messages one by one."""
 
+import itertools
 import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from acker import Acker, Kind, _core
-from acker._engine.combiner import Combiner, Partials
+from acker import Acker, Kind
+from acker._engine.columns import check_columns
+from acker._engine.combiner import Cohorts, Combiner, Partials
 from acker._engine.open_trees import OpenTrees, PrivateMemory, TreeCounts, TreeEntries
+from acker._engine.protocol import INT64_MAX, INT64_MIN
 from tests.torture.microbatches import TRACKED, Gathered, MicroBatches, Track
-
-# All of it with the compiled table and with its twin.
-pytestmark = pytest.mark.usefixtures("core")
-COMPILED_ONLY = pytest.mark.parametrize("core", [_core], indirect=True, ids=["compiled"])
+from tests.torture.timed_microbatches import TimedMicroBatches
 
 COLUMNS = ("i8", "i8", "u1", "i8", "i4", "i8")
 
@@ -105,6 +107,83 @@ def test_it_does_what_the_model_does_and_the_log_gives_it_back(seed, every_messa
     assert 10**9 not in trees
 
 
+TIMED_MESSAGE = st.tuples(
+    st.sampled_from([0, 0, 1, 2, 2, 3, 4]),
+    st.sampled_from([0, -1, INT64_MIN, INT64_MAX, 1, 2, 1 << 40]),
+    st.sampled_from([0, 1, 2, 3, -1, INT64_MIN]),
+    st.sampled_from([0, 1, 2**31 - 1]),
+    st.sampled_from([0, 1, 2, 3, -1, INT64_MIN]),
+    st.integers(-40, 40),
+)
+
+
+def timed_partials(messages, cohorts):
+    """Return the partials of (kind, root id, value, task id, message id, event time) rows."""
+    combiner = Combiner(resets=True, cohorts=cohorts)
+    if messages:
+        *columns, event_ms = map(list, zip(*messages, strict=True))
+        combiner.add_unchecked(check_columns(*columns), np.array(event_ms, np.int64))
+    return combiner.partials()[0]
+
+
+def gathered_by_root(timed):
+    """Yield each root with what timed partials say of it in the order of their times."""
+    rows = sorted(zip(*(column.tolist() for column in timed), strict=True), key=lambda row: (row[0], row[-1]))
+    for root, of_root in itertools.groupby(rows, key=lambda row: row[0]):
+        yield root, [(at, Gathered(value, flags, Track(*track))) for _, value, flags, *track, at in of_root]
+
+
+@given(
+    st.lists(st.lists(TIMED_MESSAGE, max_size=30), max_size=4),
+    st.sampled_from([Cohorts(0, 2), Cohorts(10, 2), Cohorts(7, 5)]),
+    st.sampled_from([None, 0, 2]),
+    st.booleans(),
+)
+def test_with_event_times_it_does_what_the_model_does(batches, cohorts, high_water, every_message_refreshes):
+    model = TimedMicroBatches(cohorts, high_water=high_water, every_message_refreshes=every_message_refreshes)
+    trees, log, counts = OpenTrees(seed=5), Log(), TreeCounts()
+    for number, messages in enumerate(batches, 1):
+        timed = timed_partials(messages, cohorts)
+        merged = trees.merge(
+            timed, time_ms=0, high_water=high_water, every_message_refreshes=every_message_refreshes, cohorts=cohorts
+        )
+        expected = [done for root, said in gathered_by_root(timed) for done in model.merge(root, said)]
+        assert merged.completions.rows() == expected
+        log.write(trees, merged.changed, merged.gone)
+        horizon = 10 * number - 40
+        expired = trees.expire(horizon, 40)
+        assert rows_of(expired.completions) == sorted(model.expire(horizon, 40))
+        counts = counts.plus(merged.counts).plus(expired.counts)
+        trees.check_invariants()
+        held = sorted(model.held())
+        assert (len(trees), trees.open) == (len(model), model.open)
+        # All of them were logged, so these are all positions.
+        columns = trees.take(trees.logged_before(log.next, len(trees) + 1), number)
+        assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == held
+        assert len(log.read(horizon)) == len(held)
+    assert counts._asdict() == model.counts
+
+
+def test_entries_are_known_by_root_and_start():
+    trees = OpenTrees()
+    roots = np.arange(6, dtype=np.int64)
+    task_id = np.array([0, 1, -1, -2, 2, 3], np.int32)
+    trees.put(TreeEntries(roots, roots, roots, roots, roots, task_id), 1)
+    trees.erase(np.array([[1, 99, 4, 5], [1, 99, 4, 4]]))
+    assert (len(trees), trees.open) == (4, 2)
+    later = roots[:2] + 7
+    trees.put(TreeEntries(roots[:2], later, later, roots[:2], later, np.array([-1, 5], np.int32)), 2)
+    columns = trees.take(trees.logged_before(9, 10), 3)
+    assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == [
+        (0, 7, 7, 0, 7, -1),
+        (1, 8, 8, 1, 8, 5),
+        (2, 2, 2, 2, 2, -1),
+        (3, 3, 3, 3, 3, -2),
+        (5, 5, 5, 5, 5, 3),
+    ]
+    assert (len(trees), trees.open) == (5, 2)
+
+
 @pytest.mark.parametrize("protocol", ["storm", "storm-0.9"])
 def test_one_message_a_micro_batch_is_the_acker_of_one_message_after_the_other(protocol):
     rng = random.Random(protocol)
@@ -180,7 +259,6 @@ def test_rows_that_settle_at_once_or_are_known_take_no_room():
     assert len(trees) == capacity and trees._table.capacity > held and capacity + 1 in trees
 
 
-@COMPILED_ONLY
 def test_memory_can_be_handed_on():
     handed = PrivateMemory(10)
     with pytest.raises(ValueError, match="no table"):
@@ -188,13 +266,14 @@ def test_memory_can_be_handed_on():
     trees = OpenTrees()
     trees.merge(partials([(7, 1, 0, 0, 0, 0)]), time_ms=5)
     trees.token = bytes(range(16))
+    with pytest.raises(ValueError, match="16 bytes"):
+        trees.token = b"short"
     again = OpenTrees.attach(trees.memory)
     assert 7 in again
     assert again.token == bytes(range(16))
     assert len(again) == 1
 
 
-@COMPILED_ONLY
 def test_no_memory_leaves_it_as_it_was():
     def refuse(size_bytes):
         if size_bytes > 1_000_000:

@@ -1,10 +1,12 @@
-"""The laws of docs/protocol.md, one test each, on both implementations; and the vocabulary."""
+"""The laws of docs/protocol.md, one test each, for the acker and its reference; and the vocabulary."""
+
+import inspect
 
 import numpy as np
 import pytest
 
 import acker
-from acker import Kind, Outcome
+from acker import Acker, Kind, Outcome, ReferenceAcker
 from acker._engine.protocol import INT64_MAX, INT64_MIN, PROTOCOLS, check_integer, elapsed_ms, start_tick
 from acker.errors import ArgumentTypeError
 
@@ -507,3 +509,28 @@ def test_a_missing_name_is_named():
         acker.Ackr  # noqa: B018 - the look-up itself is on trial
     with pytest.raises(AttributeError, match=r"module 'acker\._engine\.schemas' has no attribute 'SCHEMA'"):
         acker._engine.schemas.SCHEMA  # noqa: B018
+
+
+def test_ackers_can_be_called_alike():
+    names = [name for name in dir(Acker) if not name.startswith("_")]
+    assert len(names) > 10
+    for name in [*names, "__init__"]:
+        native, reference = getattr(Acker, name), getattr(ReferenceAcker, name)
+        if callable(native):
+            parameters = [inspect.signature(one).parameters.values() for one in (native, reference)]
+            shapes = [[(one.name, one.kind, one.default) for one in each] for each in parameters]
+            assert shapes[0] == shapes[1], name
+
+
+def test_the_invariants_of_the_reference_can_fail():
+    for spoil in (
+        lambda acker: acker._trees.buckets[1].update(acker._trees.buckets[0]),
+        lambda acker: acker._trees.counts.update(tracked=7),
+        lambda acker: setattr(acker._trees, "open", 0),
+    ):
+        acker = ReferenceAcker()
+        acker.ingest(Kind.TRACK, [1], [2], [3])
+        acker.check_invariants()
+        spoil(acker)
+        with pytest.raises(AssertionError, match="contradict themselves"):
+            acker.check_invariants()

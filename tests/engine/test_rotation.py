@@ -13,7 +13,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(params=[Acker, ReferenceAcker, lambda: ShardedAcker(2, 1)], ids=["native", "reference", "sharded"])
 def a(request):
-    """A new acker of each implementation."""
+    """A new acker of each kind."""
     return request.param()
 
 

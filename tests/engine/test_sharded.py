@@ -12,7 +12,6 @@ import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +22,6 @@ from hypothesis import strategies as st
 
 import acker
 from acker import Acker, BusyError, Completions, Kind, ReferenceAcker, ShardedAcker, _core, acker_of
-from acker._engine import plain
 from acker._engine.protocol import INT64_MAX, INT64_MIN
 from acker.errors import ArgumentValueError
 from acker.testing import TreeStream
@@ -301,19 +299,18 @@ def test_all_shards_together_hold_what_one_acker_would(shards: int, high_water: 
     assert held.stats().rejected > 0 and held.stats().dropped > 0
 
 
-@pytest.mark.parametrize("sharded", [ShardedAcker, plain.ShardedAcker], ids=["compiled", "plain"])
 @pytest.mark.parametrize(("shards", "high_water", "least"), [(3, 0, 1), (8, 2, 4), (256, 100, 128), (2, 0, 1)])
-def test_each_shard_has_a_seat_or_the_acker_is_refused(sharded: Any, shards: int, high_water: int, least: int) -> None:
+def test_each_shard_has_a_seat_or_the_acker_is_refused(shards: int, high_water: int, least: int) -> None:
     text = (
         f"^high_water: {high_water} allows {2 * high_water + 1} open trees, and each of {shards} shards needs room for"
         f" one; expected high_water >= {least}, or at most {2 * high_water + 1} shards$"
     )
     with pytest.raises(ArgumentValueError, match=text):
-        sharded(shards, high_water=high_water)
+        ShardedAcker(shards, high_water=high_water)
     blob = Acker(high_water=high_water).snapshot()
     with pytest.raises(ArgumentValueError, match=text):
-        sharded.restore(blob, shards)
-    for held in (sharded(shards, high_water=least), sharded.restore(blob, 2 * high_water + 1)):
+        ShardedAcker.restore(blob, shards)
+    for held in (ShardedAcker(shards, high_water=least), ShardedAcker.restore(blob, 2 * high_water + 1)):
         for root in range(held.shards):
             assert acker_of(root, held.shards) == root
             assert len(held.ingest(Kind.TRACK, [root], [1], [0])) == 0

@@ -487,7 +487,7 @@ def test_random_bytes_behind_a_right_checksum_never_crash(acker_type):
     assert 0 < refused < 500
 
 
-def test_both_implementations_say_the_same_about_damage():
+def test_all_ackers_say_the_same_about_damage():
     """Several things are wrong at once: both look in the same order."""
     rng = np.random.default_rng(2)
     names = list(ENTRY)

@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import importlib.util
 import itertools
 import os
 import pickle
@@ -17,31 +16,10 @@ from hypothesis import strategies as st
 
 import acker
 from acker import Kind, Message, Outcome, PendingTree, TupleTree, _core
-from acker._engine import implementation, plain, tuple_tree
 from acker._engine.protocol import INT64_MAX, INT64_MIN, PROTOCOLS
 from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, TupleStateError
+from tests.engine.tuple_tree_model import ModelTree
 
-
-def over_the_twin():
-    """Return `TupleTree` as ACKER_IMPLEMENTATION=python has it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(implementation, "core", plain)
-        spec = importlib.util.spec_from_file_location("twin_of_tuple_tree", tuple_tree.__file__)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return module.TupleTree
-
-
-NATIVE, TWIN = TupleTree, over_the_twin()
-
-
-@pytest.fixture(params=[NATIVE, TWIN], ids=["compiled", "plain"], autouse=True)
-def _tree_type(request, monkeypatch):
-    """Both implementations: whatever holds for the one holds for the other."""
-    monkeypatch.setitem(globals(), "TupleTree", request.param)
-
-
-COMPILED_ONLY = pytest.mark.parametrize("_tree_type", [NATIVE], indirect=True, ids=["compiled"])
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 any_order = pytest.mark.parametrize("protocol", ["storm", "storm-0.9"])
 
@@ -566,7 +544,7 @@ def test_a_clock_may_jump_over_the_whole_range():
     spout.close()
 
 
-# --- two implementations ----------------------------------------------------------------------------------------------
+# --- the model --------------------------------------------------------------------------------------------------------
 
 SMALL = st.integers(0, 4)
 MESSAGE_IDS = st.none() | st.integers(INT64_MIN - 1, INT64_MAX + 1)
@@ -634,10 +612,9 @@ class Player:
         return self.noted, self.sent, [(each.category, str(each.message)) for each in caught]
 
 
-@COMPILED_ONLY  # once is enough
 @given(STEPS, st.sampled_from(PROTOCOLS), st.integers(1, 3))
-def test_both_implementations_do_the_same(steps, protocol, ackers):
-    assert Player(NATIVE, protocol, ackers).run(steps) == Player(TWIN, protocol, ackers).run(steps)
+def test_it_does_what_the_model_does(steps, protocol, ackers):
+    assert Player(TupleTree, protocol, ackers).run(steps) == Player(ModelTree, protocol, ackers).run(steps)
 
 
 def test_a_subclass_hears_of_every_acknowledgement():
@@ -789,7 +766,6 @@ def interrupt_at(number, call, *arguments):
     return False
 
 
-@COMPILED_ONLY
 def test_an_interrupted_acknowledgement_was_sent_or_can_be_made_again():
     for number in itertools.count():
         tree, sent = make()
@@ -807,7 +783,6 @@ def test_an_interrupted_acknowledgement_was_sent_or_can_be_made_again():
     assert number > 3
 
 
-@COMPILED_ONLY
 def test_an_interrupted_close_has_sent_or_can_be_made_again():
     for number in itertools.count():
         tree, sent = make()
@@ -823,10 +798,9 @@ def test_an_interrupted_close_has_sent_or_can_be_made_again():
     assert number > 3
 
 
-# --- what only compiled code has --------------------------------------------------------------------------------------
+# --- native objects ---------------------------------------------------------------------------------------------------
 
 
-@COMPILED_ONLY
 def test_without_memory_an_acknowledgement_is_not_made(scarce_memory):
     tree, sent = make()
     _core.fail_allocations_after(0)
@@ -837,10 +811,9 @@ def test_without_memory_an_acknowledgement_is_not_made(scarce_memory):
     assert sent == [Message(Kind.OK, 7, 5)]
 
 
-@COMPILED_ONLY
 def test_objects_made_by_hand_raise():
     errors = (AttributeError, IndexError, TypeError)
-    bare = NATIVE.__new__(NATIVE)
+    bare = TupleTree.__new__(TupleTree)
     for call in (
         lambda: bare.track(0, 1),
         lambda: bare.ok("7:5"),

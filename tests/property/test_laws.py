@@ -1,4 +1,4 @@
-"""Laws that need no oracle, on both implementations."""
+"""Laws that need no oracle, for the acker and its reference."""
 
 import itertools
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import acker
 from acker import Kind, Outcome
 from acker._engine.completions import Completions
-from acker._engine.protocol import INT64_MAX, INT64_MIN, PROTOCOLS, track_rank
-from tests.oracles import settle_as_sets
+from acker._engine.protocol import INT64_MAX, INT64_MIN, PROTOCOLS
+from tests.oracles import settle_as_sets, track_rank
 
 both = pytest.mark.parametrize("cls", [acker.Acker, acker.ReferenceAcker], ids=["native", "reference"])
 

@@ -210,7 +210,6 @@ def test_a_circle_is_found() -> None:
 # Class names that are defined more than once, and why that is right.
 SAME_CLASS_NAME = {
     "Message": "that of a broker, and that to the acker: acker.connectors and acker export each under its own name",
-    "ShardedAcker": "the native one and its twin in plain Python: the public name is whichever is in force",
 }
 
 

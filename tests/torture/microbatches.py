@@ -12,7 +12,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from acker._engine.open_trees import TreeCounts
-from acker._engine.protocol import Kind, Outcome, track_rank
+from acker._engine.protocol import Kind, Outcome
+from tests.oracles import track_rank
 
 TRACKED, FAILED, RESET = 1, 2, 4
 

@@ -148,7 +148,6 @@ def test_an_acker_within_a_zip_cannot_be_sent(monkeypatch, tmp_path):
 def places_of(shipped):
     """Return where acker is on each executor, from the executor's folder."""
     assert len(shipped.executors) == len({found["folder"] for found in shipped.executors}) == 2
-    assert {found["implementation"] for found in shipped.executors} == {"native"}
     return {found["at"].removeprefix(found["folder"] + "/") for found in shipped.executors}
 
 
@@ -180,15 +179,6 @@ def test_acker_is_in_a_packed_environment(lacking, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_zip_brings_the_implementation_in_python(lacking, tmp_path):
-    shipped = submit(Recipe.ZIP, tmp_path / "job", lacking, messages=MESSAGES // 10)
-    assert shipped.messages >= MESSAGES // 10 and shipped.outcomes["ACKED"] > 0
-    assert [found["implementation"] for found in shipped.executors] == ["python", "python"]
-    assert {Path(found["at"]).parent.name for found in shipped.executors} == {"acker.zip"}
-
-
-@pytest.mark.slow
-@pytest.mark.spark
 def test_a_job_that_fails_is_told(lacking, tmp_path):
     with pytest.raises(ShippingError, match="archives: the job ended with 1"):
         submit(Recipe.ARCHIVES, tmp_path / "job", lacking, messages=1000, packed=tmp_path / "none.tar.gz")
@@ -200,14 +190,11 @@ def test_the_page_has_the_commands_that_are_run(tmp_path):
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     blocks = re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
     lines = [line.removeprefix("$ ") for kind, block in blocks if kind == "console" for line in block.splitlines()]
-    submits = [shlex.split(line) for line in lines if "spark-submit" in line]
-    assert len(submits) == 2
-    for recipe, typed in zip((Recipe.ARCHIVES, Recipe.ZIP), submits, strict=True):
-        (tmp_path / recipe).mkdir()
-        command, variables = command_of(recipe, tmp_path / recipe, Path("python"), Path("environment.tar.gz"))
-        words = [word.replace(f"{tmp_path / recipe}/", "") for word in command]
-        settings = {f"{name}={value}" for name, value in variables.items()} | {"PYSPARK_DRIVER_PYTHON=python"}
-        assert {word for word in typed if word not in settings} <= {*words, "spark-submit", "job.py"}
+    (typed,) = [shlex.split(line) for line in lines if "spark-submit" in line]
+    command, variables = command_of(Recipe.ARCHIVES, tmp_path, Path("python"), Path("environment.tar.gz"))
+    words = [word.replace(f"{tmp_path}/", "") for word in command]
+    settings = {f"{name}={value}" for name, value in variables.items()} | {"PYSPARK_DRIVER_PYTHON=python"}
+    assert {word for word in typed if word not in settings} <= {*words, "spark-submit", "job.py"}
     (install,) = [shlex.split(line) for line in lines if "/pip install" in line]
     assert set(PACKAGES) | {"venv-pack", "acker"} == set(install[2:])
     (example,) = [block for kind, block in blocks if kind == "python"]
@@ -247,7 +234,7 @@ def test_the_doctor_finds_executors_without_acker(lacking, tmp_path):
 def test_the_doctor_looks_at_what_is_sent(lacking, tmp_path):
     code, lines = doctor(tmp_path / "doctor", lacking, "--ship", master="local[2]")
     assert (code, lines[-1]) == (0, "ok tasks 2 of 2 answered")
-    assert len(lines) == 2 and f"acker {acker.__version__}, native, " in lines[0]
+    assert len(lines) == 2 and f"acker {acker.__version__}, " in lines[0]
 
 
 @pytest.mark.slow
@@ -255,5 +242,5 @@ def test_the_doctor_looks_at_what_is_sent(lacking, tmp_path):
 def test_the_doctor_finds_another_release(lacking, tmp_path, other_release):
     code, lines = doctor(tmp_path / "doctor", lacking, "--conf", f"spark.executorEnv.PYTHONPATH={other_release}")
     assert code == 1
-    assert "acker 9.9.9, native, " in lines[0] and f"at {other_release}" in lines[0]
+    assert "acker 9.9.9, " in lines[0] and f"at {other_release}" in lines[0]
     assert lines[1].startswith(f"NO fix the driver has acker {acker.__version__}: install the same release in both")

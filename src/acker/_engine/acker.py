@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self, SupportsIndex
 
 from acker._engine.columns import Columns, check_columns, check_now_ms, columns_from_arrow, find_root_id
 from acker._engine.completions import Completions
-from acker._engine.implementation import core, kernel
 from acker._engine.interrupts import slices, tell_ingested, tell_rotated
+from acker._engine.native import core, kernel
 from acker._engine.protocol import (
     INT64_MAX,
     PROTOCOLS,

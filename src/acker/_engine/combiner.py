@@ -3,7 +3,7 @@
 Spark guarantees no order, so a tree is judged by all of its messages (see *Combined messages* in the protocol): the xor
 of its OK and ANCHOR values, its TRACK, and whether any message was a FAIL. A `Combiner` gathers these by root. They
 leave it as `Partials`, split by shard, and other combiners merge them. Xor is associative and of several TRACKs the one
-of least rank counts (`protocol.track_rank`), so the result does not depend on the order or the grouping.
+of least rank counts (docs/protocol.md), so the result does not depend on the order or the grouping.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from acker._engine.columns import Columns, check_columns
 from acker._engine.completions import Completions
-from acker._engine.implementation import core
 from acker._engine.interrupts import slices, tell_applied
+from acker._engine.native import core
 from acker._engine.protocol import check_integer, check_seed
 from acker._engine.single_entry import SingleEntry
 from acker.errors import AckerMemoryError, BusyError, ColumnTypeError, ColumnValueError

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from acker._engine.completions import Completions
-from acker._engine.implementation import core
+from acker._engine.native import core
 from acker.errors import AckerError, AckerMemoryError
 
 

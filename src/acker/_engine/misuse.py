@@ -1,4 +1,4 @@
-"""The errors and warnings of a `TupleTree` that is used wrongly; the native classes and their twin share them."""
+"""The errors and warnings of a `TupleTree` that is used wrongly; the native classes raise them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from acker._engine.completions import Completions
-from acker._engine.implementation import core
+from acker._engine.native import core
 from acker._engine.protocol import check_seed
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ import numpy as np
 
 from acker._engine.codes import Outcome as Outcome  # noqa: PLC0414 (exported from here, beside the other words)
 from acker._engine.notebook import html_table
-from acker._engine.xxh64 import xxh64
 from acker.errors import ArgumentTypeError, ArgumentValueError
 
 if TYPE_CHECKING:
@@ -255,19 +254,6 @@ def elapsed_ms(tick: int, now_ms: int) -> int:
     """
     difference = (now_ms - tick) % _TICK_MODULUS
     return 0 if difference > _ELAPSED_MS_MAX else difference
-
-
-def track_rank(value: int, task_id: int, message_id: int) -> int:
-    """Return the rank of a TRACK among several of one root in a set of messages; the one of least rank counts.
-
-    ``value ^ XXH64(message_id, seed=XXH64(task_id, seed=42))`` as an int64, the numbers hashed as 8 and 4 little-endian
-    bytes: in Spark ``value ^ xxhash64(task_id, message_id)``. A set has no first TRACK, so some order must choose, and
-    an aggregate of Spark's holds no key longer than 64 bits. TRACKs that differ in one column never have the same rank,
-    others with chance 2^-64.
-    """
-    seed = xxh64(task_id.to_bytes(4, "little", signed=True), 42)
-    rank = (value & UINT64_MAX) ^ xxh64(message_id.to_bytes(8, "little", signed=True), seed)
-    return rank - 2**64 if rank > INT64_MAX else rank
 
 
 @overload

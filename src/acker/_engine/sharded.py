@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Self, SupportsIndex
 
 from acker._engine.acker import NativeAcker
-from acker._engine.implementation import core, kernel
+from acker._engine.native import core, kernel
 from acker._engine.protocol import PROTOCOLS, AckerOptions, check_integer, check_options, check_seats
 from acker._engine.snapshot import SnapshotReader, input_of
 from acker._engine.storage import Readable, open_input

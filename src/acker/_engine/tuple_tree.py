@@ -43,8 +43,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn, SupportsIndex
 
-from acker._engine.implementation import core
 from acker._engine.misuse import copy_error
+from acker._engine.native import core
 from acker._engine.protocol import INT64_MAX, PROTOCOLS, Kind, Message, PendingTree, check_integer
 from acker.errors import ArgumentTypeError, ArgumentValueError
 

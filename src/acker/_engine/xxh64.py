@@ -1,4 +1,4 @@
-"""XXH64 in plain Python, the hash of checksums and ranks, for use without the native core and for checking it.
+"""XXH64 in plain Python: the checksums of `ReferenceAcker`'s snapshots, and the ranks of doubled TRACKs.
 
 The hash is Yann Collet's: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
 """

@@ -276,13 +276,10 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
     "--conf", multiple=True, callback=_settings, metavar="KEY=VALUE", help="Set a Spark option. May be repeated."
 )
 @click.option("--archives", metavar="A,B#NAME", help="Archives that executors unpack, as for spark-submit.")
-@click.option("--py-files", metavar="A,B", help="Files to add to the path of Python workers, as for spark-submit.")
 @click.option("--python", metavar="PROGRAM", help="Python for the workers.  [default: PYSPARK_PYTHON, or this one]")
 @click.option("--ship", is_flag=True, help="Send acker to the executors first, as acker.spark.ship does.")
 @exit_with_code
-def doctor(
-    master: str, conf: dict[str, str], archives: str | None, py_files: str | None, python: str | None, ship: bool
-) -> None:
+def doctor(master: str, conf: dict[str, str], archives: str | None, python: str | None, ship: bool) -> None:
     """Show versions, start Spark, and check acker on each executor.
 
     One task runs on each core. Where an executor has no acker, or one that does not fit, the output says how to fix it.
@@ -292,4 +289,4 @@ def doctor(
 
     names = {"spark.archives": archives, "spark.pyspark.python": python}
     given = {key: value for key, value in names.items() if value is not None}
-    sys.exit(main(master, {**conf, **given}, py_files=py_files.split(",") if py_files else (), ship=ship))
+    sys.exit(main(master, {**conf, **given}, ship=ship))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from acker.cli.probe import probe, prober
 
 _PACKAGES: Final = ("numpy", "pyarrow", "pandas", "pyspark", "protobuf", "click", "rich")
 # The facts that a process reports about its acker, in the order of the output.
-_FIELDS: Final = ("acker", "implementation", "kernel", "abi")
+_FIELDS: Final = ("acker", "kernel", "abi")
 _WAYS: Final = "docs/shipping.md has the ways to do so"
 
 
@@ -38,9 +38,7 @@ class _Sheet:
         click.echo(f"  {mark}  {name:<11} {value}")
 
 
-def main(
-    master: str, conf: Mapping[str, str] | None = None, *, py_files: Sequence[str] = (), ship: bool = False
-) -> int:
+def main(master: str, conf: Mapping[str, str] | None = None, *, ship: bool = False) -> int:
     """Check everything; return 0 only if all of it works.
 
     Parameters
@@ -48,8 +46,6 @@ def main(
     master : str
     conf : mapping, optional
         Settings of Spark for the session, such as spark.archives.
-    py_files : sequence of str
-        Files for the path of the Python workers, as with `SparkContext.addPyFile`.
     ship : bool
         Send acker to the executors first, with `acker.spark.ship`.
     """
@@ -65,7 +61,7 @@ def main(
     try:
         jdk = find_jdk()
         sheet.line("jdk", f"{jdk.version} at {jdk.home}")
-        _spark(sheet, driver, master, conf or {}, py_files, ship=ship)
+        _spark(sheet, driver, master, conf or {}, ship=ship)
     except SetupError as fault:
         sheet.line("spark", str(fault), fine=False)
     click.echo("all fine" if sheet.fine else "not everything is fine")
@@ -92,9 +88,6 @@ def _fix(driver: Mapping[str, Any], worker: Mapping[str, Any]) -> str | None:
         return "acker gives wrong results there: install it anew, from a wheel for that platform"
     if worker["acker"] != driver["acker"]:
         return f"the driver has acker {driver['acker']}: install the same release in both; {_WAYS}"
-    if worker["implementation"] != driver["implementation"]:
-        slow = "the driver" if driver["implementation"] == "python" else "the executor"
-        return f"{slow} has the slow implementation in Python: send compiled modules, not a zip; {_WAYS}"
     return None
 
 
@@ -129,7 +122,6 @@ def _spark(
     driver: Mapping[str, Any],
     master: str,
     conf: Mapping[str, str],
-    py_files: Sequence[str],
     *,
     ship: bool,
 ) -> None:
@@ -144,8 +136,6 @@ def _spark(
         tasks = spark.sparkContext.defaultParallelism
         sheet.line("spark", f"{spark.version} at {master}, {tasks} cores")
         try:
-            for path in py_files:
-                spark.sparkContext.addPyFile(path)
             if ship:
                 from acker.spark import ship as send
 

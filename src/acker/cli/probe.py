@@ -19,7 +19,6 @@ def prober() -> Callable[[], dict[str, Any]]:
         import platform
         import socket
         import sys
-        import sysconfig
 
         found = {
             "host": socket.gethostname(),
@@ -48,10 +47,9 @@ def prober() -> Callable[[], dict[str, Any]]:
         return {
             **found,
             "acker": acker.__version__,
-            "at": os.path.dirname(acker.__file__),  # noqa: PTH120  It may lie within a zip.
-            "implementation": about.get("implementation", "native"),
+            "at": os.path.dirname(acker.__file__),  # noqa: PTH120  As Python spells it.
             "kernel": about["kernel"],
-            "abi": about.get("abi") or sysconfig.get_config_var("SOABI"),
+            "abi": about["abi"],
         }
 
     return look

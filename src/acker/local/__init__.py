@@ -4,11 +4,6 @@
 `acker.local.otel` are imported by themselves, since each needs a package of its own.
 """
 
-from acker._engine.implementation import NAME, compiled_only
-
-if NAME == "python":
-    raise compiled_only("acker.local")
-
 from acker.local.clock import Clock, SystemClock
 from acker.local.hooks import Hook
 from acker.local.run import run

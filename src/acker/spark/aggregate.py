@@ -69,7 +69,7 @@ def _group_by_root(messages: DataFrame, types: dict[str, str]) -> DataFrame:
 
     error_text = _error_text(kind, root_id, value, task_id, message_id, is_task_id)
     is_track = kind == int(Kind.TRACK)
-    # `acker._engine.protocol.track_rank`. Null where there is no TRACK, and so ignored by min and min_by.
+    # Of several TRACKs the one of least rank counts (docs/protocol.md). Null without a TRACK: min and min_by skip it.
     rank = F.when(is_track, value.bitwiseXOR(F.xxhash64(task, message_id)))
     # A projection first: bit_xor and min_by evaluate their arguments up to three times a row.
     rows = messages.select(

@@ -1,10 +1,6 @@
 """Topologies: spouts, bolts, streams, groupings and options, independent of the runtime that runs them."""
 
-from acker._engine.implementation import NAME, compiled_only
 from acker.errors import ConfError, TopologyError, TupleStateError
-
-if NAME == "python":
-    raise compiled_only("acker.topology")
 
 # bolt, component, spout, dsl and storm: streamparse's and pystorm's names, for projects that come from there.
 from acker.observe.reasons import Reason, ReasonKind

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from acker import _core
 from acker._engine.columns import check_columns
 from acker._engine.combiner import Combiner, shard_of
 from acker._engine.protocol import Kind, Outcome
@@ -23,9 +22,6 @@ from acker.spark.streams.table_cache import TableCache
 from acker.spark.text_ids import numbers_of
 from tests.spark.lossy import LossyLink
 from tests.torture.microbatches import Message, MicroBatches, settle_by_event_time
-
-# All of it with the compiled tables and with their twins.
-pytestmark = pytest.mark.usefixtures("core")
 
 KINDS = (Kind.TRACK, Kind.TRACK, Kind.ANCHOR, Kind.OK, Kind.OK, Kind.OK, Kind.FAIL, Kind.RESET_TIMEOUT)
 
@@ -189,7 +185,6 @@ def test_the_clock(cache):
     assert report.oldest_age_ms == 0
 
 
-@pytest.mark.parametrize("core", [_core], indirect=True, ids=["compiled"])  # the twin takes 30 times as long
 def test_the_log_is_as_long_as_what_is_held_and_its_work_is_bounded(cache):
     """Trees that stay below ones that come and go: what a micro-batch writes and cleans depends on its own size."""
     rules, store = ShardRules(1, 2), Store()
@@ -443,9 +438,7 @@ def test_a_table_gives_memory_back_after_a_peak(cache):
     whole = [Message(kind, root, 5, 0, root) for root in roots for kind in (Kind.TRACK, Kind.OK)]
     assert bytes_after(1, whole) == (small, 1), "what ends at once takes no room"
     large, pending = bytes_after(2, whole[::2])
-    empty = cache.new()
-    assert (large > 10 * small, pending) == (empty.nbytes != 4096, 20_001)  # in plain Python no bytes count
-    empty.close()
+    assert (large > 10 * small, pending) == (True, 20_001)
     assert bytes_after(3, whole[1::2]) == (small, 1)
 
 

@@ -16,7 +16,6 @@ from tests.torture.shipping.run import (
     make_environment,
     pack,
     submit,
-    write_zip,
 )
 
 __all__ = [
@@ -29,5 +28,4 @@ __all__ = [
     "make_environment",
     "pack",
     "submit",
-    "write_zip",
 ]

@@ -50,7 +50,7 @@ def _run(folder: Path, recipes: Sequence[Recipe], messages: int, *, linked: bool
         if shipped.fault is not None:
             say(f"    before: {shipped.fault}")
         for found in shipped.executors:
-            about = f"acker {found['acker']}, {found['implementation']}, {found['kernel']}, {found['at']}"
+            about = f"acker {found['acker']}, {found['kernel']}, {found['at']}"
             say(f"    {found['folder']} settled {shipped.settled[found['folder']]:,} trees with {about}")
     say(f"{time.monotonic() - begin:.0f} s")
 

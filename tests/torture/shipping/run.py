@@ -49,7 +49,6 @@ class Recipe(enum.StrEnum):
 
     ARCHIVES = "archives"
     ARTIFACTS = "artifacts"
-    ZIP = "zip"
 
 
 class Shipped(NamedTuple):
@@ -136,12 +135,6 @@ def pack(environment: Path, archive: Path) -> Path:
     return archive
 
 
-def write_zip(archive: Path) -> Path:
-    """Write the package as a zip for ``--py-files``."""
-    package = Path(acker.__file__).parent
-    return Path(shutil.make_archive(str(archive.with_suffix("")), "zip", package.parent, package.name))
-
-
 def clean_environment() -> dict[str, str]:
     """Return the environment variables without those that would make acker importable."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
@@ -198,11 +191,11 @@ def submit(recipe: Recipe, folder: Path, lacking: Path, *, messages: int, packed
 def command_of(recipe: Recipe, folder: Path, lacking: Path, packed: Path | None) -> tuple[list[str], dict[str, str]]:
     """Return the command that submits the job, and its environment variables."""
     home = make_spark_home(folder / "spark")
-    # The driver's acker must not be on a path that executors get too, so the script itself says where it is. It runs
-    # the job's file, since acker.testing cannot be imported in plain Python.
+    # The driver's acker must not be on a path that executors get too, so the script itself says where it is.
     script = folder / "job.py"
     package = Path(acker.__file__).resolve().parents[1]
-    lines = ["import runpy, sys", f"runpy.run_path({str(Path(__file__).with_name('job.py'))!r}, run_name='__main__')"]
+    lines = ["import runpy, sys", f"sys.path.insert(0, {str(package)!r})"]
+    lines += [f"runpy.run_path({str(Path(__file__).with_name('job.py'))!r}, run_name='__main__')"]
     options = ["--conf", "spark.ui.enabled=false", "--conf", "spark.driver.bindAddress=127.0.0.1"]
     options += ["--conf", "spark.driver.host=127.0.0.1", "--conf", f"spark.sql.warehouse.dir={folder / 'warehouse'}"]
     variables = {"SPARK_HOME": str(home), "PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": str(lacking)}
@@ -210,13 +203,6 @@ def command_of(recipe: Recipe, folder: Path, lacking: Path, packed: Path | None)
     if recipe is Recipe.ARCHIVES:
         options += ["--archives", f"{packed}#environment"]
         variables["PYSPARK_PYTHON"] = "./environment/bin/python"
-    if recipe is Recipe.ZIP:
-        options += ["--py-files", str(write_zip(folder / "acker.zip"))]
-        options += ["--conf", "spark.executorEnv.ACKER_IMPLEMENTATION=python"]
-        # The zip is on the driver's path too, so the driver needs no other acker.
-        variables |= {"PYSPARK_DRIVER_PYTHON": str(lacking), "ACKER_IMPLEMENTATION": "python"}
-    else:
-        lines.insert(1, f"sys.path.insert(0, {str(package)!r})")
     script.write_text("\n".join([*lines, ""]))
     command = [str(home / "bin/spark-submit"), "--master", CLUSTER, *options, str(script), str(folder), str(recipe)]
     return command, {**clean_environment(), **variables}

@@ -1,4 +1,4 @@
-"""Which implementation is imported, and what is said where it cannot be: real packages in folders and zips."""
+"""What is said where the native core cannot be imported, in real folders and zips; and what importing acker loads."""
 
 import os
 import shutil
@@ -13,14 +13,6 @@ import pytest
 import acker
 
 WANTED = f"_core{EXTENSION_SUFFIXES[0]}"
-TREE = """
-import acker
-from acker._engine.combiner import Combiner
-tree = Combiner()
-tree.add([0, 2, 2], [7, 7, 7], [5, 6, 3], [1, 0, 0], [42, 0, 0])
-one = acker.Acker(seed=1)
-print(one.ingest([0, 2], [7, 7], [5, 5], [1, 1], [42, 0]).rows(), tree.settle().rows(), acker.__file__)
-"""
 
 
 @pytest.fixture
@@ -42,16 +34,12 @@ def archive(package, tmp_path):
     return made
 
 
-def run(code, path=None, implementation=None, *options):
+def run(code, path=None):
     """Run some Python in a process of its own; `path` comes first on its search path."""
-    environ = {
-        name: value for name, value in os.environ.items() if name not in ("ACKER_IMPLEMENTATION", "ACKER_KERNEL")
-    }
-    if implementation is not None:
-        environ["ACKER_IMPLEMENTATION"] = implementation
+    environ = dict(os.environ)
     if path is not None:
         environ["PYTHONPATH"] = str(path)
-    command = [sys.executable, *options, "-c", code]
+    command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, check=False, env=environ, text=True)
 
 
@@ -68,7 +56,7 @@ def test_without_the_compiled_module_the_import_fails_with_one_sentence(package)
     version = ".".join(map(str, sys.version_info[:3]))
     assert sentence.startswith(f"acker's compiled module {WANTED} for Python {version} is missing: ")
     assert f"{package / 'acker'} holds no compiled module at all" in sentence
-    for remedy in ("install a wheel of acker", "--archives", "ACKER_IMPLEMENTATION=python"):
+    for remedy in ("install a wheel of acker", "docs/install.md", "acker.spark.ship(spark)", "docs/shipping.md"):
         assert remedy in sentence
 
 
@@ -89,52 +77,8 @@ def test_from_a_zip_the_sentence_says_that_it_is_one(archive):
     assert f"the package lies in an archive ({archive / 'acker'})" in sentence
 
 
-@pytest.mark.parametrize("value", ["Python", "pure", "1"])
-def test_another_value_is_refused(value):
-    expected = f"ACKER_IMPLEMENTATION: expected native or python, got {value!r}"
-    assert refusal(run("import acker", None, value)) == expected
-
-
-@pytest.mark.parametrize("value", [None, "", "native"])
-def test_native_is_what_there_is_without_asking(value):
-    done = run("import acker; print(acker.build_info()['implementation'], acker.Acker.__module__)", None, value)
-    assert (done.stdout, done.stderr) == ("native acker._engine.acker\n", "")
-
-
-def test_plain_python_works_from_a_zip_and_says_so_once(archive):
-    done = run(TREE, archive, "python", "-W", "always")
-    assert done.stdout.split(" /")[0] == "[(7, 42, 1, 0, 0)] [(7, 42, 1, 0, 0)]", done.stderr
-    assert str(archive) in done.stdout
-    assert done.stderr.count("RuntimeWarning: ACKER_IMPLEMENTATION=python: acker runs in plain Python") == 1
-    assert done.stderr.startswith("<string>:2: ")  # the user's own line
-
-
-def test_plain_python_is_taken_even_where_the_compiled_module_is_there():
-    code = "import sys, acker; print(sys.modules.get('acker._core'), acker.Acker.__name__, acker.build_info())"
-    done = run(code, None, "python")
-    words, _, info = done.stdout.partition("{")
-    assert words == "None ReferenceAcker ", done.stderr
-    assert "'implementation': 'python', 'abi': 'none', 'kernel': 'python'" in info
-
-
-@pytest.mark.parametrize("part", ["acker.topology", "acker.local", "benchmarks.suite"])
-def test_what_has_no_twin_says_so(part):
-    sentence = refusal(run(f"import {part}", None, "python"))
-    assert (
-        sentence
-        == f"{part} exists compiled only, and ACKER_IMPLEMENTATION=python rules that out: unset it to use {part}"
-    )
-
-
-def test_the_command_line_can_be_imported_without_the_compiled_module(archive):
-    done = run("import acker.cli.commands, acker.cli.doctor; print('fine')", archive, "python")
-    assert done.stdout == "fine\n", done.stderr
-
-
 def test_the_abi_is_that_of_this_python():
-    info = acker.build_info()
-    assert info["implementation"] == "native"
-    assert EXTENSION_SUFFIXES[0].startswith(f".{info['abi']}.")
+    assert EXTENSION_SUFFIXES[0].startswith(f".{acker.build_info()['abi']}.")
 
 
 def test_all_names_can_be_imported_without_arrow():
@@ -159,7 +103,6 @@ def test_importing_acker_loads_little_besides_itself():
     assert not added & {
         "acker._engine.combiner",
         "acker._engine.open_trees",
-        "acker._engine.plain",
         "acker.spark",
         "acker.topology",
     }

@@ -1,16 +1,14 @@
-"""What `acker.TupleTree` keeps and does for each message, in plain Python."""
+"""`acker.TupleTree` in plain Python, the oracle of its tests: the same messages, errors and warnings for every call."""
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self, final
+from typing import Final, Self
 
 from acker._engine import misuse
-from acker._engine.ids import IdGenerator
 from acker._engine.protocol import (
     INT32_MAX,
     INT64_MAX,
@@ -44,19 +42,20 @@ class _Input:
         self.settled = False
 
 
-class TreeBase:
-    """What a `TupleTree` keeps, and what it does for each message."""
+class ModelTree:
+    """The calls of a `TupleTree`."""
 
     def __init__(
         self,
-        ackers: tuple[Callable[[Message], object], ...],
-        one_by_one: bool,
-        next_id: Callable[[], int] | None,
-        now_ms: Callable[[], int] | None,
+        ackers: Sequence[Callable[[Message], object]],
+        *,
+        protocol: str,
+        next_id: Callable[[], int],
+        now_ms: Callable[[], int],
     ) -> None:
         self._ackers = ackers
-        self._one_by_one = one_by_one
-        self._next_id = IdGenerator().next if next_id is None else next_id
+        self._one_by_one = protocol == "fsshelter"
+        self._next_id = next_id
         self._now_ms = now_ms
         # By root id and tuple id.
         self._inputs: dict[tuple[int, int], _Input] = {}
@@ -74,13 +73,19 @@ class TreeBase:
         return check_integer(name, self._next_id(), INT64_MIN, INT64_MAX)
 
     def _now(self) -> int:
-        return time.monotonic_ns() // 1_000_000 if self._now_ms is None else check_ms("now_ms", self._now_ms())
+        return check_ms("now_ms", self._now_ms())
 
-    def _track(self, task_id: int, message_id: int | None) -> Tracking:
+    def track(self, task_id: int, message_id: int | None) -> Tracking:
         return Tracking(self, task_id, message_id)
 
-    def _anchor(self, tuple_ids: Sequence[str]) -> Anchoring:
+    def anchor(self, tuple_ids: Sequence[str]) -> Anchoring:
         return Anchoring(self, tuple_ids)
+
+    def ok(self, tuple_id: str) -> None:
+        self._acknowledge(Kind.OK, tuple_id)
+
+    def fail(self, tuple_id: str) -> None:
+        self._acknowledge(Kind.FAIL, tuple_id)
 
     def _acknowledge(self, kind: Kind, tuple_id: str) -> None:
         """Send the OK or FAIL of an input."""
@@ -101,7 +106,7 @@ class TreeBase:
             self._acknowledged.discard(self._order.popleft())
         self._send(Message(kind, root, value))
 
-    def _reset_timeout(self, tuple_ids: object) -> None:
+    def reset_timeout(self, tuple_ids: object) -> None:
         """Send a RESET_TIMEOUT for each tree of an input."""
         for root in dict.fromkeys(root for root, _ in _read_ids(tuple_ids)):
             self._send(Message(Kind.RESET_TIMEOUT, root, 0))
@@ -121,8 +126,8 @@ class TreeBase:
                 misuse.warn_never_acknowledged(len(self._inputs), age_ms, 6)
         return inputs
 
-    def _waiting(self) -> list[PendingTree]:
-        """Return the trees and inputs that wait on this side."""
+    def oldest(self) -> list[PendingTree]:
+        """Return the ten oldest trees and inputs that wait on this side."""
         now = self._now()
         trees = []
         for reference in list(self._trackings.values()):
@@ -133,7 +138,7 @@ class TreeBase:
         for known in list(self._inputs.values()):
             age_ms, ack_val = max(0, now - known.since_ms), known.tuple_id ^ known.emitted
             trees.append(PendingTree(None, age_ms, "anchored", known.root_id, None, ack_val, None))
-        return trees
+        return sorted(trees, key=lambda tree: (-tree.age_ms, tree.root_id))[:10]
 
     def _send(self, message: Message) -> None:
         # With one acker nothing is chosen.
@@ -147,7 +152,6 @@ def _read_ids(tuple_ids: object) -> list[tuple[int, int]]:
     return [each for each in parsed if each is not None]
 
 
-@final
 class Tracking:
     """One tree that a spout begins; see `TupleTree.track`. Calling it returns the ids of one delivery.
 
@@ -166,7 +170,7 @@ class Tracking:
         "_tree",
     )
 
-    def __init__(self, tree: TreeBase, task_id: int, message_id: int | None) -> None:
+    def __init__(self, tree: ModelTree, task_id: int, message_id: int | None) -> None:
         self._open = False
         self._tree = tree
         self._task_id = check_integer("task_id", task_id, 0, INT32_MAX)
@@ -237,19 +241,15 @@ class Tracking:
         if not self._tree._one_by_one:
             misuse.warn_never_closed(self, self._message_id, 3)
 
-    def __reduce__(self) -> NoReturn:
-        raise misuse.copy_error("Tracking")
 
-
-@final
 class Anchoring:
     """The trees that a bolt's outputs belong to; see `TupleTree.anchor`. Calling it returns the ids of one delivery."""
 
     __slots__ = ("_anchors", "_inputs", "_tree")
 
-    def __init__(self, tree: TreeBase, tuple_ids: Sequence[str]) -> None:
+    def __init__(self, tree: ModelTree, tuple_ids: Sequence[str]) -> None:
         parsed = _read_ids(tuple_ids)
-        self._tree: Any = tree  # with the methods of `TupleTree`
+        self._tree = tree
         self._inputs = tree._begin(parsed)
         # Root id -> the input whose OK carries the emitted ids. One is enough if several inputs share a root: the acker
         # sees the xor of all.
@@ -284,6 +284,3 @@ class Anchoring:
         for each in self._inputs:
             if not each.settled:  # Else it was acknowledged inside the block.
                 acknowledge(encode_tuple_id(each.root_id, each.tuple_id))
-
-    def __reduce__(self) -> NoReturn:
-        raise misuse.copy_error("Anchoring")
