@@ -153,8 +153,13 @@ class AckerMemoryError(AckerError, MemoryError):
 
 def exception_text(error: BaseException) -> str:
     """Return an exception's type and its text, also where a class of a user cannot say its text."""
+    text = text_of(error)
+    return f"{type(error).__name__}: {text}" if text.strip() else type(error).__name__
+
+
+def text_of(value: object) -> str:
+    """Return the text of an object, also where a class of a user cannot say it."""
     try:
-        text = str(error)
+        return str(value)
     except Exception as broken:  # noqa: BLE001  A user's __str__ may raise anything.
-        text = f"(no text: its __str__ raised {type(broken).__name__})"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        return f"(no text: its __str__ raised {type(broken).__name__})"

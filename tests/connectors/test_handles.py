@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
@@ -16,7 +17,7 @@ from acker import ArgumentTypeError, IdGenerator, ReferenceAcker, TupleStateErro
 from acker._engine.protocol import Outcome
 from acker.connectors import Delivery
 from acker.connectors.attempts import Attempt
-from acker.connectors.handles import Child, Message, MessageTree, describe, track_row
+from acker.connectors.handles import Child, Message, MessageTree, track_row
 
 LOGGER = logging.getLogger("acker.connectors")
 
@@ -454,11 +455,14 @@ def test_a_forked_process_cannot_end_a_message(owner):
     assert owner.outcomes() == ["ACKED"]
 
 
-def test_reasons_are_described():
-    assert describe("late") == "late"
-    assert describe(ValueError("no")) == "ValueError: no"
-    assert describe(KeyError()) == "KeyError"
-    assert isinstance(Owner().message().child(), Child)
+@pytest.mark.parametrize("reason", [(), (None,), ("",), (" \n",)])
+def test_a_failure_without_a_reason_names_the_line_of_the_call(owner, reason):
+    message = owner.message()
+    child = message.child()
+    assert isinstance(child, Child)
+    line = sys._getframe().f_lineno + 1
+    child.fail(*reason)
+    assert child._tree.reason == f"no reason was given to fail(), in {__file__}:{line}"
 
 
 def test_a_pool_skips_calls_for_a_message_that_is_over(owner):

@@ -2,9 +2,11 @@
 
 import inspect
 import logging
+import sys
 
 import pytest
 
+from acker.observe.reasons import reason_text
 from acker.topology import BatchingBolt, Bolt, Reason, ReasonKind, Spout, TicklessBatchingBolt
 from acker.topology.component import Component
 
@@ -242,9 +244,38 @@ def test_a_batch_may_be_all_there_is(task):
     [
         (Reason(ReasonKind.FAILED, "split", 3, "Odd:\n  line"), "failed in split[3]: Odd: line (attempt 1)"),
         (Reason(ReasonKind.FAILED, "split", attempt=2), "failed in split (attempt 2)"),
+        (Reason(ReasonKind.FAILED, "split", exception=" \n"), "failed in split (attempt 1)"),
         (Reason(ReasonKind.TIMED_OUT), "timed out (attempt 1)"),
     ],
 )
 def test_a_reason_is_one_line(reason, text):
     assert str(reason) == text
     assert {kind.name for kind in ReasonKind} == {"FAILED", "TIMED_OUT", "REJECTED", "RESTART", "SHUTDOWN"}
+
+
+class Mute:
+    def __str__(self):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("late", "late"),
+        (ValueError("no"), "ValueError: no"),
+        (KeyError(), "KeyError"),
+        (ValueError(" "), "ValueError"),
+        ({"code": 5}, "{'code': 5}"),
+        (0, "0"),
+        (Mute(), "(no text: its __str__ raised ZeroDivisionError)"),
+    ],
+)
+def test_a_reason_may_be_any_object(reason, text):
+    assert reason_text(reason) == text
+
+
+@pytest.mark.parametrize("reason", [None, "", "\t "])
+def test_a_reason_without_words_says_so(reason):
+    line = sys._getframe().f_lineno + 1
+    assert reason_text(reason) == f"no reason was given to fail(), in {__file__}:{line}"
+    assert reason_text(reason, "nothing was said") == "nothing was said"

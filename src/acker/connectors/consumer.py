@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from acker._engine.ids import IdGenerator
 from acker.connectors.attempts import Attempt
 from acker.connectors.consumer_stats import ConsumerStats
-from acker.connectors.handles import Message, MessageTree, Row, describe, track_row
+from acker.connectors.handles import Message, MessageTree, Row, track_row
 from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessages, describe_open
@@ -23,7 +23,7 @@ from acker.connectors.options import MessageOptions, check_secs
 from acker.connectors.publisher import Publisher
 from acker.connectors.source import Source
 from acker.connectors.trees import MessageTrees
-from acker.errors import ArgumentTypeError, ForkedError
+from acker.errors import ArgumentTypeError, ForkedError, exception_text
 from acker.observe.failures import FailureLog
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ class Consumer:
                 message.value = self._decode(message.value)
             except Exception as fault:  # noqa: BLE001 - whatever a decoder raises is the message's fault
                 tree.is_final = True
-                message.fail(f"the body cannot be decoded: {describe(fault)}")
+                message.fail(f"the body cannot be decoded: {exception_text(fault)}")
                 return None
             except BaseException as end:  # of the program: its traceback holds the message until long after the end
                 message.fail(end)

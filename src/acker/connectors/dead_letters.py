@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from acker.connectors.attempts import Attempt
-from acker.connectors.handles import describe
 from acker.connectors.options import MessageOptions
 from acker.connectors.publisher import Outgoing, Publisher
-from acker.errors import AckerError, PublishError, SourceError
+from acker.errors import AckerError, PublishError, SourceError, exception_text
 from acker.observe.backoff import backoff
 
 logger: Final = logging.getLogger("acker.connectors")
@@ -195,7 +194,7 @@ class DeadLetterWriter:
         text = "%s: %d dead letters of %s are not confirmed (attempt %d), and stay unacked: %s"
         is_expected = isinstance(fault, AckerError) and not isinstance(fault, SourceError)
         level = logging.WARNING if is_expected else logging.ERROR
-        why = None if fault is None else describe(fault)
+        why = None if fault is None else exception_text(fault)
         self._logger.log(level, text, self._publisher.name, messages, self._source, failures, why)
 
 

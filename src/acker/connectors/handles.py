@@ -18,6 +18,7 @@ from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
 from acker.connectors.pool_threads import unless_over
 from acker.errors import ArgumentTypeError, ForkedError, TupleStateError, exception_text
+from acker.observe.reasons import reason_text
 
 if TYPE_CHECKING:
     import asyncio
@@ -261,7 +262,7 @@ class Handle:
             task = loop.create_task(work, context=context)
         except BaseException as fault:
             work.close()
-            part._end(describe(fault))
+            part._end(exception_text(fault))
             raise
         part._tree.hold(task, loop)
         task.add_done_callback(part._end_as_task)
@@ -285,7 +286,7 @@ class Handle:
         if is_sibling:
             # The first call may end before this one begins, and the message would be acked without this part.
             fault = TupleStateError(f"{self!r}: enter its block before you call submit or spawn more than once")
-            self._end(describe(fault))
+            self._end(exception_text(fault))
             raise fault
         return self._child(frame)
 
@@ -316,7 +317,7 @@ class Handle:
             tree.owner.break_off(fault)
         elif is_logged:
             self._log(fault)
-        self._end(describe(fault))
+        self._end(exception_text(fault))
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 
@@ -339,14 +340,14 @@ class Handle:
         Parameters
         ----------
         reason : str or exception, optional
-            For logs and dead letters. The first reason counts.
+            For logs and dead letters. The first reason counts. By default it names the line of this call.
 
         Raises
         ------
         TupleStateError
             It has ended before.
         """
-        self._end_once("failed" if reason is None else describe(reason))
+        self._end_once(reason_text(reason))
 
     def _refuse_fork(self) -> None:
         """Refuse the call in a forked process, whose acker is a copy: nothing that it does there counts."""
@@ -536,8 +537,3 @@ def place_text(place: tuple[CodeType, int] | str) -> str:
 def stack_of(frame: FrameType) -> str:
     """Return the stack of a frame as text."""
     return "\n" + "".join(traceback.format_stack(frame, _STACK_FRAMES))
-
-
-def describe(reason: object) -> str:
-    """Return the text of a reason; of an exception its type and message."""
-    return exception_text(reason) if isinstance(reason, BaseException) else str(reason)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from acker._engine.ids import IdGenerator
 from acker._engine.protocol import Outcome
 from acker._flow import AckSender, BoltEmitter, Emitter, Outlet, PendingTuple, Route, SpoutEmitter
-from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError, exception_text
+from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError
 from acker.local.clock import Clock
 from acker.local.hooks import Hook, check_hook
 from acker.local.inputs import inputs_of, set_inputs
@@ -26,7 +26,7 @@ from acker.local.queues import Outbox
 from acker.local.tracing import Sampler
 from acker.observe.failures import FailureLog
 from acker.observe.latencies import LatencyRecorder
-from acker.observe.reasons import Reason, ReasonKind
+from acker.observe.reasons import Reason, ReasonKind, reason_text
 from acker.topology.methods import refuse_unrun
 from acker.topology.replays import ReplayEntry
 from acker.topology.tuples import Tuple, row_of
@@ -228,7 +228,7 @@ class LocalBoltCollector(LocalCollector, BoltEmitter):
     def _reason_of(self, reason: str | BaseException | Reason | None) -> Reason:
         if isinstance(reason, Reason):
             return reason
-        return Reason(ReasonKind.FAILED, self.component, self.task, text_of(reason))
+        return Reason(ReasonKind.FAILED, self.component, self.task, reason_text(reason))
 
     def _on_ack(self, tup: Tuple) -> None:
         if self._sampler is not None and tup._ids:
@@ -426,11 +426,6 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         except RuntimeError:  # The executor changed it just now; the next call will see it.
             return None
         return None if oldest is None else (self._clock.now_ns() - oldest.emitted_ns) // _NS_PER_MS
-
-
-def text_of(reason: str | BaseException | None) -> str | None:
-    """Return a reason as text; for an exception, its type and its text."""
-    return exception_text(reason) if isinstance(reason, BaseException) else reason
 
 
 def _reason_of(outcome: int, reason: Reason | None) -> Reason:

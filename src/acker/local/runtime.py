@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError
+from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError, exception_text
 from acker.local.clock import Clock, Flag, SystemClock
-from acker.local.collectors import text_of
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import Executor
 from acker.local.executors.bolt import BoltExecutor
@@ -316,8 +315,8 @@ class LocalRuntime(StateSnapshots, HasPage):
             undelivered=lifecycle.undelivered,
             stalls=tuple(lifecycle.stalls),
             timed_out_traces=() if self._sampler is None else tuple(self._sampler.texts),
-            error=text_of(lifecycle.error),
-            last_crash=text_of(lifecycle.last_crash),
+            error=_error_text(lifecycle.error),
+            last_crash=_error_text(lifecycle.last_crash),
         )
 
     def _bolts(self) -> Sequence[BoltExecutor]:
@@ -345,6 +344,10 @@ class LocalRuntime(StateSnapshots, HasPage):
 
     def _busy_ms(self) -> dict[int, int]:
         return busy_ms(self.lifecycle.executors or (), self.clock.now_ns())
+
+
+def _error_text(error: BaseException | None) -> str | None:
+    return None if error is None else exception_text(error)
 
 
 def _sampler_of(graph: Graph, options: Mapping[str, Any], clock: Clock) -> Sampler | None:

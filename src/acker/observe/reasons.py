@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import enum
+import sys
 from dataclasses import dataclass
+from typing import Final
+
+from acker.errors import exception_text, text_of
+
+_PACKAGE: Final = __name__.partition(".")[0] + "."
 
 
 class ReasonKind(enum.Enum):
@@ -46,6 +52,29 @@ class Reason:
         text = self.kind.value
         if self.component is not None:
             text += f" in {self.component}" if self.task is None else f" in {self.component}[{self.task}]"
-        if self.exception:
-            text += ": " + " ".join(self.exception.split())
+        if why := " ".join((self.exception or "").split()):
+            text += ": " + why
         return f"{text} (attempt {self.attempt})"
+
+
+def reason_text(reason: object, missing: str | None = None) -> str:
+    """Return what user code gave as a reason, as text: of an exception its type and its text.
+
+    Parameters
+    ----------
+    reason : str, exception or anything else
+    missing : str, optional
+        The text if `reason` is None or has no words. By default it names the line that called `fail`.
+    """
+    text = exception_text(reason) if isinstance(reason, BaseException) else "" if reason is None else text_of(reason)
+    if text.strip():
+        return text
+    return f"no reason was given to fail(), in {_line_of_user()}" if missing is None else missing
+
+
+def _line_of_user() -> str:
+    """Return the file and the line outside of this package that called into it."""
+    frame = sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from acker._flow import emit_of_spout
 from acker.errors import AckerError
 from acker.observe.backoff import backoff
-from acker.observe.reasons import Reason, ReasonKind
+from acker.observe.reasons import Reason, ReasonKind, reason_text
 from acker.topology.component import Component
 from acker.topology.replays import ReplayTable
 from acker.topology.specs import ComponentSpec
@@ -247,7 +247,7 @@ class ReliableSpout(Spout):
             self.logger.warning("fail of a tuple that is not open: %r", tup_id)
             return
         if reason is None:
-            reason = Reason(ReasonKind.FAILED)
+            reason = Reason(ReasonKind.FAILED, exception=reason_text(None))
         if reason.attempt != entry.attempt:
             reason = dataclasses.replace(reason, attempt=entry.attempt)
         counted = reason.kind not in _NOT_COUNTED

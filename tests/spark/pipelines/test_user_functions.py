@@ -256,6 +256,7 @@ def test_reasons_are_short_and_always_text() -> None:
 
     assert reason_of(ValueError()) == "ValueError"
     assert reason_of("plain") == "plain"
+    assert reason_of(" ") == reason_of(None) == "no reason was given in Outputs.failed"
     assert reason_of(Mute()) == "Mute: (no text: its __str__ raised RuntimeError)"
     assert reason_of(ValueError("\ud800")) == "ValueError: \\ud800"
     assert len(reason_of("x" * 5000)) == REASON_CHARS_MAX

@@ -8,13 +8,12 @@ from typing import Any, ClassVar, Final, Self
 
 from acker.connectors.attempts import Attempt
 from acker.connectors.dead_letters import why_no_replay
-from acker.connectors.handles import describe
 from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
 from acker.connectors.options import MessageOptions
 from acker.connectors.publisher import Publisher
 from acker.connectors.source import Delivery, Source
-from acker.errors import TopologyError
+from acker.errors import AckerError, TopologyError, exception_text
 from acker.observe.reasons import Reason, ReasonKind
 from acker.topology.component import Outputs
 from acker.topology.specs import ComponentSpec
@@ -177,7 +176,7 @@ class SourceSpout(Spout):
         try:
             values = self.values(self._decode(delivery.value), delivery)
         except Exception as fault:  # noqa: BLE001 - whatever a decoder raises is the message's fault
-            text = f"the body cannot be decoded: {describe(fault)}"
+            text = f"the body cannot be decoded: {exception_text(fault)}"
             reason = Reason(ReasonKind.FAILED, self.component_name, self.task_id, text, attempt.number)
             self._io_thread.post((attempt.message_id, reason, True))
             return

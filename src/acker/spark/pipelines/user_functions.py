@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from acker.errors import ArgumentTypeError, ArgumentValueError, exception_text
+from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.observe.reasons import reason_text
 from acker.spark.pipelines.anchors import Int64s, Parents
 
 # Long enough to name the error; whole documents should not travel with every failed row.
@@ -56,7 +57,7 @@ class Produced(NamedTuple):
 
 def reason_of(fault: BaseException | str) -> str:
     """Return the text of an error: the exception's type and message, cut at `REASON_CHARS_MAX`."""
-    text = exception_text(fault) if isinstance(fault, BaseException) else fault
+    text = reason_text(fault, missing="no reason was given in Outputs.failed")
     # Arrow holds UTF-8, which has no lone surrogates.
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= REASON_CHARS_MAX else text[: REASON_CHARS_MAX - 1] + "…"
