@@ -954,6 +954,8 @@ sys.messages = messages[:10]
 def test_a_program_that_ends_with_open_messages_ends_silently():
     done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, check=True, text=True)
     assert done.stdout == done.stderr == ""
+        ({"backoff_secs": 90}, ArgumentValueError, "backoff_secs is 90 and backoff_secs_max is 60, .* raise"),
+        ({"backoff_secs_max": 0.5}, ArgumentValueError, "backoff_secs is 1 and backoff_secs_max is 0.5"),
 
 
 def test_memory_does_not_grow_with_the_messages_that_wait(broker):
@@ -966,6 +968,14 @@ def test_memory_does_not_grow_with_the_messages_that_wait(broker):
                 pass
             if count in (messages // 2, messages):
                 broker.wait_until(lambda broker, count=count: broker.counts["acked"] >= count - 1000)
+def test_limits_of_attempts_that_contradict_each_other_are_refused(broker):
+    """Where each delivery is an attempt, a message would be given up before its last attempts."""
+    limits = {"attempts_max": 5, "deliveries_max": 3, "dead_letters": MemoryPublisher()}
+    with pytest.raises(ArgumentValueError, match=r"deliveries_max is 3 and attempts_max is 5, .* attempt 4 would"):
+        Consumer(MemorySource(MemoryBroker(delays=True)), **limits)
+    Consumer(MemorySource(broker), **limits)  # its attempts happen in one delivery
+
+
                 gc.collect()
                 blocks[count] = sys.getallocatedblocks()
             if count == messages:

@@ -624,6 +624,14 @@ def test_a_publisher_that_cannot_connect(stream):
         RedisStreamsPublisher("redis://127.0.0.1:1", stream=stream).open()
 
 
+def test_a_wait_for_replicas_beyond_the_clients_patience_is_refused():
+    text = "replicas_secs is 20 and the client's socket_timeout is 10, .* lower replicas_secs, or raise socket_timeout"
+    with pytest.raises(ArgumentValueError, match=text):
+        RedisStreamsPublisher(stream="jobs", replicas=1, replicas_secs=20)
+    RedisStreamsPublisher(stream="jobs", replicas=1, replicas_secs=20, socket_timeout=30)
+    RedisStreamsPublisher(stream="jobs", replicas_secs=20)
+
+
 def test_too_few_replicas_are_an_error(redis, client, stream):
     with RedisStreamsPublisher(redis.url, stream=stream, replicas=1, replicas_secs=0.05) as publisher:
         errors = publisher.publish([Outgoing(b"1"), Outgoing(b"2")])

@@ -227,5 +227,9 @@ def test_a_class_may_define_source_and_values():
 def test_wrong_options_are_refused_when_the_topology_is_defined():
     with pytest.raises(TopologyError, match="unknown option 'attempt_max'"):
         SourceSpout.spec(source=lambda: None, attempt_max=3)
+    with pytest.raises(TopologyError, match=r"SourceSpout\.spec: backoff_secs is 90 and backoff_secs_max is 60"):
+        SourceSpout.spec(source=lambda: None, backoff_secs=90)
+    with pytest.raises(TopologyError, match=r"SourceSpout\.spec: open_max: expected at least 1, got 0"):
+        SourceSpout.spec(source=lambda: None, open_max=0)
     with pytest.raises(TopologyError, match="write source=lambda"):
         SourceSpout.spec(source=MemorySource(MemoryBroker()))

@@ -137,6 +137,15 @@ def test_an_abstract_class_names_what_it_lacks():
         define(bolt=Abstract)
 
 
+def test_a_first_wait_that_is_longer_than_the_longest_one_is_refused():
+    class Patient(Lines):
+        backoff_secs = 90
+
+    text = "component 'lines': backoff_secs is 90 and backoff_secs_max is 60, but the first wait cannot be longer"
+    with pytest.raises(TopologyError, match=text):
+        define(lines=Patient)
+
+
 def test_an_init_that_does_not_pass_on_is_named():
     class Forgets(ReliableSpout):
         outputs = ["line"]

@@ -61,7 +61,8 @@ class IoThread:
     Raises
     ------
     ArgumentValueError
-        Dead letters are to stay with a broker that has no place for them.
+        Dead letters are to stay with a broker that has no place for them, or the limits of attempts contradict each
+        other.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class IoThread:
                 f"dead_letters: {source.name} has no place for dead letters of its own; set a publisher, such as"
                 " DeadLetterFile('dead-letters.jsonl')"
             )
+        if source.redelivers and (error := options.deliveries_error):
+            raise ArgumentValueError(f"{source.name}: {error}")
         self.polls = self.reconnects = 0
         self._source = source
         self._store = store

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from acker.connectors.publisher import Publisher
 from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.observe.backoff import backoff_error
 
 # The value of dead_letters= that leaves dead letters to the broker.
 BROKER: Final = "broker"
@@ -53,6 +54,8 @@ class MessageOptions:
                 raise ArgumentValueError(f"deliveries_max: {self.deliveries_max} needs dead_letters=, a place to go to")
         check_secs("backoff_secs", self.backoff_secs)
         check_secs("backoff_secs_max", self.backoff_secs_max)
+        if error := backoff_error(self.backoff_secs, self.backoff_secs_max):
+            raise ArgumentValueError(error)
         check_secs("drain_secs", self.drain_secs)
         if not (self.dead_letters is None or self.dead_letters == BROKER or isinstance(self.dead_letters, Publisher)):
             # Without the value, which may be a URL with a password.
@@ -65,6 +68,17 @@ class MessageOptions:
         if self.deliveries_max is not None or self.attempts_max is None:
             return self.deliveries_max
         return self.attempts_max + _MORE_DELIVERIES
+
+    @property
+    def deliveries_error(self) -> str | None:
+        """Why two limits contradict each other where each delivery counts as an attempt; None if they do not."""
+        if self.deliveries_max is None or self.attempts_max is None or self.deliveries_max >= self.attempts_max:
+            return None
+        return (
+            f"deliveries_max is {self.deliveries_max} and attempts_max is {self.attempts_max}, but this broker counts"
+            f" each delivery as an attempt, so attempt {self.deliveries_max + 1} would never begin; raise"
+            " deliveries_max, or lower attempts_max"
+        )
 
     @property
     def suspect_from(self) -> float:

@@ -549,6 +549,12 @@ class RedisStreamsPublisher(Publisher):
         self._replicas, self._wait = replicas, ("WAIT", str(replicas), str(int(replicas_secs * 1000)))
         super().__init__(f"Redis stream {stream!r}")
         self._link = _RedisLink(self.name, server, options)
+        if replicas and replicas_secs >= self._link.answer_secs:
+            raise ArgumentValueError(
+                f"{self.name}: replicas_secs is {replicas_secs:g} and the client's socket_timeout is"
+                f" {self._link.answer_secs:g}, so the connection would end before the replicas have answered; lower"
+                " replicas_secs, or raise socket_timeout"
+            )
 
     def connect(self) -> None:
         """Connect."""
@@ -599,6 +605,7 @@ class _RedisLink(Link[Any]):
         for option in ("socket_timeout", "socket_connect_timeout"):
             if self._options.get(option) is None:
                 self._options[option] = _SOCKET_TIMEOUT_SECS
+        self.answer_secs: float = self._options["socket_timeout"]
         self._connection_class = pool.connection_class
         self._connection_class(**self._options)  # An unknown option is an error now, not when the consumer runs.
         super().__init__(name, [self._options.get("password")])

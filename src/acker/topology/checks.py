@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from acker.errors import ConfError, TopologyError
+from acker.observe.backoff import backoff_error
 from acker.topology import conf as conf_module
 from acker.topology.bolt import BatchingBolt, Bolt
 from acker.topology.component import Component
@@ -13,7 +14,7 @@ from acker.topology.graph import Graph, Node, Subscription, reachable
 from acker.topology.groupings import BY_FIELDS, Grouping
 from acker.topology.methods import accepts_arguments, instantiation_error, signature_of, unrunnable_method
 from acker.topology.specs import ComponentSpec, StreamId
-from acker.topology.spout import Spout, has_frame
+from acker.topology.spout import ReliableSpout, Spout, has_frame
 from acker.topology.stateful import StatefulBolt
 from acker.topology.streams import DEFAULT_STREAM, Stream
 from acker.topology.suggestions import suggestion
@@ -217,6 +218,8 @@ class _GraphBuilder:
         wrong = unrunnable_method(component) or instantiation_error(component)
         if wrong is None and issubclass(component, WindowedBolt):
             wrong = component._definition_error()
+        if wrong is None and issubclass(component, ReliableSpout):
+            wrong = backoff_error(component.backoff_secs, component.backoff_secs_max)
         if wrong is not None:
             raise self._error(name, wrong)
 

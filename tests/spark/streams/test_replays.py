@@ -277,6 +277,7 @@ def test_what_happens_is_logged(calls, caplog):
         ({"attempts_max": 2.0}, "attempts_max: expected an integer .*, got float"),
         ({"backoff_secs": -1}, "backoff_secs: expected a number of seconds from 0 on, got -1"),
         ({"backoff_secs_max": float("inf")}, "backoff_secs_max: expected a number of seconds from 0 on, got inf"),
+        ({"backoff_secs": 90}, "backoff_secs is 90 and backoff_secs_max is 60, but the first wait cannot .*"),
         ({"backoff_secs": True}, "backoff_secs: expected a number of seconds, got bool"),
         ({"message_id": "int"}, "message_id: expected one of 'long', 'string', 'binary', got 'int'"),
         ({"reasons": "failed"}, "reasons: expected a function, got str"),

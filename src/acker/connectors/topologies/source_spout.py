@@ -10,7 +10,7 @@ from acker.connectors.attempts import Attempt
 from acker.connectors.dead_letters import why_no_replay
 from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
-from acker.connectors.options import MessageOptions
+from acker.connectors.options import BROKER, MessageOptions
 from acker.connectors.publisher import Publisher
 from acker.connectors.source import Delivery, Source
 from acker.errors import AckerError, TopologyError, exception_text
@@ -21,6 +21,8 @@ from acker.topology.spout import Spout
 
 _SOURCE: Final = "user.acker.source"
 _OPTIONS: Final = "user.acker.options"
+# The options that are numbers; the attributes of the class are their defaults.
+_NUMBERS: Final = ("open_max", "attempts_max", "deliveries_max", "backoff_secs", "backoff_secs_max", "drain_secs")
 # The counts of messages that the component's figures show.
 _SHOWN: Final = ("delivered", "retried", "revoked", "released", "dead_letters")
 _TURN_SECS: Final = 60.0
@@ -99,18 +101,9 @@ class SourceSpout(Spout):
         Raises
         ------
         TopologyError
-            An option is unknown, or the source no function.
+            An option is unknown or has a wrong value, or the source is no function.
         """
-        known = {
-            "open_max",
-            "attempts_max",
-            "deliveries_max",
-            "backoff_secs",
-            "backoff_secs_max",
-            "drain_secs",
-            "decode",
-            "dead_letters",
-        }
+        known = {*_NUMBERS, "decode", "dead_letters"}
         if unknown := sorted(options.keys() - known):
             raise TopologyError(f"{cls.__name__}.spec: unknown option {unknown[0]!r}; known are {sorted(known)}")
         if source is not None and (not callable(source)):
@@ -118,6 +111,11 @@ class SourceSpout(Spout):
                 f"{cls.__name__}.spec: source has to be a function that returns a new source, since each task and each"
                 f" restart needs its own: write source=lambda: ...; got {type(source).__name__}"
             )
+        numbers = {name: options.get(name, getattr(cls, name)) for name in _NUMBERS}
+        try:
+            MessageOptions(**numbers, dead_letters=BROKER)  # those of this call are made in each task
+        except AckerError as error:
+            raise TopologyError(f"{cls.__name__}.spec: {error}") from None
         own: dict[str, Any] = {**(config or {}), _OPTIONS: options}
         if source is not None:
             own[_SOURCE] = source
@@ -146,9 +144,8 @@ class SourceSpout(Spout):
         make_source = conf.get(_SOURCE, self.source)
         self._decode = options.get("decode", self.decode)
         dead_letters = options.get("dead_letters", self.dead_letters)
-        names = ("open_max", "attempts_max", "deliveries_max", "backoff_secs", "backoff_secs_max", "drain_secs")
         self._message_options = MessageOptions(
-            **{name: options.get(name, getattr(self, name)) for name in names},
+            **{name: options.get(name, getattr(self, name)) for name in _NUMBERS},
             dead_letters=dead_letters() if callable(dead_letters) else dead_letters,
         )
         self._use_options(self._message_options)

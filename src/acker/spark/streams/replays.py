@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from acker._engine.protocol import INT32_MAX, check_integer
 from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.observe.backoff import backoff_error
 from acker.spark.folders import Folder
 from acker.spark.streams.replay_ledger import (
     ID_TYPES,
@@ -127,6 +128,8 @@ class Replays:
             _check_secs("backoff_secs_max", backoff_secs_max),
             _check_secs("open_secs_max", open_secs_max),
         )
+        if error := backoff_error(self._rules.backoff_secs, self._rules.backoff_secs_max):
+            raise ArgumentValueError(error)
         for name, function in (("reasons", reasons), ("clock", clock)):
             if function is not None and not callable(function):
                 raise ArgumentTypeError(f"{name}: expected a function, got {type(function).__name__}")
