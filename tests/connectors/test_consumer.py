@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 import weakref
 from collections import Counter
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -21,6 +22,7 @@ from acker.connectors import Consumer, DeadLetterFile, PublishBolt, SourceSpout
 from acker.connectors import consumer as consumer_module
 from acker.local.prometheus import RuntimeCollector
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
+from acker.ui import LivePage
 
 # Seconds that no test waits for.
 LONG = 600.0
@@ -656,6 +658,54 @@ def test_a_consumer_is_started_and_closed_once(broker):
     assert list(consumer) == []
 
 
+def test_a_source_serves_one_consumer_at_a_time(broker):
+    broker.publish([b"1", b"2"])
+    source = MemorySource(broker, name="orders")
+    first, second = Consumer(source), Consumer(source, ui=LivePage(port=0))
+    with first:
+        next(iter(first)).ack()
+        for _ in range(2):
+            with pytest.raises(
+                RuntimeStateError, match=r"orders: .* that is not closed uses this .*; make a new source"
+            ):
+                second.start()
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(second.page.url)
+        broker.wait_until(lambda broker: len(broker.acked) == 1)  # the first one goes on
+    third = Consumer(source)
+    with third:
+        next(iter(third)).ack()
+    assert sorted(broker.acked) == [b"1", b"2"]
+
+
+def test_a_source_of_another_process_is_refused(broker):
+    """Its connection is shared after a fork: what the new process sends would break it."""
+    source = MemorySource(broker)
+    with Consumer(source):
+        child = os.fork()
+        if child == 0:
+            try:
+                Consumer(source).start()
+            except ForkedError as refused:
+                os._exit(0 if "this source of memory" in str(refused) and "make a source in" in str(refused) else 2)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_source_for_which_no_thread_can_be_had_is_free_again(broker, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    source = MemorySource(broker)
+    consumer = Consumer(source)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            consumer.start()
+    with Consumer(source):
+        pass
+
+
 def test_a_forked_process_is_refused(broker):
     consumer = Consumer(MemorySource(broker))
     consumer.process -= 1
@@ -904,6 +954,8 @@ def test_a_stall_is_reported_with_the_oldest(broker, caplog):
         ({"open_max": True}, ArgumentTypeError, "open_max: expected an int"),
         ({"attempts_max": 3}, ArgumentValueError, "set dead_letters="),
         ({"backoff_secs": -1}, ArgumentValueError, "backoff_secs"),
+        ({"backoff_secs": 90}, ArgumentValueError, "backoff_secs is 90 and backoff_secs_max is 60, .* raise"),
+        ({"backoff_secs_max": 0.5}, ArgumentValueError, "backoff_secs is 1 and backoff_secs_max is 0.5"),
         ({"drain_secs": float("inf")}, ArgumentValueError, "drain_secs"),
         ({"deliveries_max": 3}, ArgumentValueError, "deliveries_max: 3 needs dead_letters="),
         ({"dead_letters": "file"}, ArgumentTypeError, "expected a Publisher, 'broker' or None"),
@@ -914,6 +966,14 @@ def test_a_stall_is_reported_with_the_oldest(broker, caplog):
 def test_wrong_options_are_refused(broker, options, error, text):
     with pytest.raises(error, match=text):
         Consumer(MemorySource(broker), **options)
+
+
+def test_limits_of_attempts_that_contradict_each_other_are_refused(broker):
+    """Where each delivery is an attempt, a message would be given up before its last attempts."""
+    limits = {"attempts_max": 5, "deliveries_max": 3, "dead_letters": MemoryPublisher()}
+    with pytest.raises(ArgumentValueError, match=r"deliveries_max is 3 and attempts_max is 5, .* attempt 4 would"):
+        Consumer(MemorySource(MemoryBroker(delays=True)), **limits)
+    Consumer(MemorySource(broker), **limits)  # its attempts happen in one delivery
 
 
 def test_a_consumer_needs_a_source():
@@ -954,8 +1014,6 @@ sys.messages = messages[:10]
 def test_a_program_that_ends_with_open_messages_ends_silently():
     done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, check=True, text=True)
     assert done.stdout == done.stderr == ""
-        ({"backoff_secs": 90}, ArgumentValueError, "backoff_secs is 90 and backoff_secs_max is 60, .* raise"),
-        ({"backoff_secs_max": 0.5}, ArgumentValueError, "backoff_secs is 1 and backoff_secs_max is 0.5"),
 
 
 def test_memory_does_not_grow_with_the_messages_that_wait(broker):
@@ -968,14 +1026,6 @@ def test_memory_does_not_grow_with_the_messages_that_wait(broker):
                 pass
             if count in (messages // 2, messages):
                 broker.wait_until(lambda broker, count=count: broker.counts["acked"] >= count - 1000)
-def test_limits_of_attempts_that_contradict_each_other_are_refused(broker):
-    """Where each delivery is an attempt, a message would be given up before its last attempts."""
-    limits = {"attempts_max": 5, "deliveries_max": 3, "dead_letters": MemoryPublisher()}
-    with pytest.raises(ArgumentValueError, match=r"deliveries_max is 3 and attempts_max is 5, .* attempt 4 would"):
-        Consumer(MemorySource(MemoryBroker(delays=True)), **limits)
-    Consumer(MemorySource(broker), **limits)  # its attempts happen in one delivery
-
-
                 gc.collect()
                 blocks[count] = sys.getallocatedblocks()
             if count == messages:

@@ -157,16 +157,22 @@ class Consumer:
         Raises
         ------
         RuntimeStateError
-            It was started before.
+            It was started before, or another consumer uses the source.
         """
         self._refuse_fork()
         with self._starting:
             self._start()
 
     def _start(self) -> None:
+        page = None
         if self._started is None and self._page_options is not None:
-            self.page = self._open_page(self._page_options)
-        self._io.start()
+            page = self.page = self._open_page(self._page_options)
+        try:
+            self._io.start()
+        except BaseException:
+            if page is not None:
+                page.close()
+            raise
         self._started = time.monotonic()
 
     def _open_page(self, options: LivePage) -> LiveServer:

@@ -103,13 +103,19 @@ class IoThread:
 
         Raises
         ------
-        RuntimeStateError
-            It was started before.
+        RuntimeStateError, ForkedError
+            It was started before, or another consumer uses the source.
         """
         if self._thread is not None:
             raise RuntimeStateError(f"{self._source.name}: this was started before; make a new one")
-        self._thread = threading.Thread(target=self._run, name=f"acker {self._source.name}", daemon=True)
-        self._thread.start()
+        self._source.reserve()
+        thread = self._thread = threading.Thread(target=self._run, name=f"acker {self._source.name}", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            if not thread.is_alive():  # no thread could be had
+                self._source.free()
+            raise
 
     def post(self, item: Any) -> None:
         """Put an item into the inbox, for the next turn."""
@@ -429,5 +435,6 @@ class IoThread:
         except BaseException as fault:  # noqa: BLE001 - as above
             self._fail(fault)
         finally:
+            self._source.free()
             self._stopping.ask()
             self._store.close()

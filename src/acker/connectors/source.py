@@ -9,9 +9,12 @@ calls all its methods, except `wake`. So a source needs no locks, and a client t
 from __future__ import annotations
 
 import abc
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from acker.errors import ForkedError, RuntimeStateError
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +60,7 @@ class SourceEvents(Protocol):
 
 
 class Source(abc.ABC):
-    """One broker, seen by one consumer.
+    """One broker, seen by one consumer at a time.
 
     A method that loses the connection raises `ConnectionLostError`. The consumer then calls `close` and, after a
     back-off, `open`; the object must be able to start anew. A mistake that no second attempt mends, such as an unknown
@@ -175,5 +178,37 @@ class Source(abc.ABC):
     def close(self) -> None:
         """Send acks that wait, and disconnect. It raises nothing, and may be called again or before `open`."""
 
+    def reserve(self) -> None:
+        """Reserve this object for one consumer or spout, which calls it before `open`.
+
+        Raises
+        ------
+        RuntimeStateError
+            Another one uses it.
+        ForkedError
+            One of the process uses it from which this one was forked.
+        """
+        mine = _Reservation(os.getpid())
+        # One call, so that of several threads only one is first.
+        first = vars(self).setdefault("_reservation", mine)
+        if first.process != mine.process:
+            raise ForkedError(f"source of {self.name}", first.process, "make a source in each process")
+        if first is not mine:
+            raise RuntimeStateError(
+                f"{self.name}: a consumer or spout that is not closed uses this source object; make a new source for"
+                " each"
+            )
+
+    def free(self) -> None:
+        """Allow another consumer to use this object."""
+        vars(self).pop("_reservation", None)
+
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class _Reservation:
+    """Says that a source belongs to one consumer of a process."""
+
+    process: int
