@@ -52,16 +52,17 @@ def _is(case: str, result: dict[str, Any]) -> bool:
 def table(name: str, *cases: str) -> str:
     """Return the table of some cases; without the column of goals where none has one."""
     rows = [_row(line) for result in select(name, cases) for line in report.lines(result)]
-    width = 5 if any(row[-1] for row in rows) else 4
-    head = ["case", "", "median (quartiles)", "of each side", "goal"]
-    rules = ["---", "---", "--:", "--:", "---"]
+    width = 4 if any(row[-1] for row in rows) else 3
+    head = ["case", "", "median (quartiles)", "goal"]
+    rules = ["---", "---", "--:", "---"]
     return "\n".join("| " + " | ".join(row[:width]) + " |" for row in [head, rules, *rows])
 
 
 def _row(line: report.Line) -> list[str]:
     quartiles = line.quartiles.replace(" to ", "\N{EN DASH}")
     median = f"{line.median} ({quartiles})" if quartiles else line.median
-    return [line.case, line.what, median, line.figures, line.goal]
+    published = f"{line.what} ({line.figures})" if line.figures.startswith("published") else line.what
+    return [line.case, published, median, line.goal]
 
 
 def machine(name: str) -> str:
