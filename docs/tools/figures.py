@@ -259,25 +259,17 @@ def moments() -> list[Moment]:
 
 
 def buckets_page() -> str:
-    """Return the buckets as Markdown: a picture, and the same as a table."""
-    shown = moments()
-    rows = [
-        f"| {each.seconds} s | {each.what} | "
-        + " | ".join(", ".join(bucket) or "-" for bucket in each.buckets)
-        + f" | {each.ended} |"
+    """Return the buckets as Markdown: a picture, whose alternative text says the same."""
+    return f"![{_buckets_alternative(moments())}](figures/buckets.svg)"
+
+
+def _buckets_alternative(shown: list[Moment]) -> str:
+    rows = (
+        f"{each.seconds} s, {each.what}: {'; '.join(' and '.join(bucket) or 'none' for bucket in each.buckets)}"
+        + (f"; {each.ended}." if each.ended else ".")
         for each in shown
-    ]
-    head = ["| time | what happens | nursery | middle | death row | what ends |", "|--:|---|---|---|---|---|"]
-    return "\n\n".join(
-        [f"![{_buckets_alternative()}](figures/buckets.svg)", "The same as a table:", "\n".join([*head, *rows])]
     )
-
-
-def _buckets_alternative() -> str:
-    return (
-        "Three buckets over time. Each rotation moves the trees one bucket on; "
-        "those in death row time out, and their bucket is the new nursery."
-    )
+    return "What is in nursery, middle and death row, and what ends. " + " ".join(rows)
 
 
 def _buckets(shown: list[Moment]) -> str:
@@ -299,4 +291,4 @@ def _buckets(shown: list[Moment]) -> str:
                 parts.append(_text(x, y + 23, name, anchor="middle", of="on-open"))
         if each.ended:
             parts.append(_text(566, y + 23, each.ended, of="bad" if "TIMED" in each.ended else "good"))
-    return _svg(760, 60 + 44 * len(shown), _buckets_alternative(), parts)
+    return _svg(760, 60 + 44 * len(shown), _buckets_alternative(shown), parts)

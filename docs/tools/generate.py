@@ -3,7 +3,7 @@
 This program writes what is between `<!-- generated: WHAT -->` and `<!-- end -->`, within a line or as lines:
 
     table RESULTS CASE...           the table of some cases of benchmarks/results/RESULTS.json
-    machine RESULTS                 when, where and with which versions they were measured
+    machines RESULTS...             where and when they were measured
     value RESULTS CASE OF/TO [N]    a median ratio, with N decimals; or of a side, in its unit: value RESULTS CASE SIDE
     growth load|parts|cluster|limits
                                     what parts of a stream cost as they grow, and a cluster of them
@@ -50,7 +50,7 @@ def part_for(what: str) -> str:
     name, *arguments = shlex.split(what)
     makers: dict[str, Callable[..., str]] = {
         "table": results.table,
-        "machine": results.machine,
+        "machines": results.machines,
         "value": results.value,
         "growth": growth_tables.part,
         "steps": figures.steps_page,

@@ -65,15 +65,16 @@ def _row(line: report.Line) -> list[str]:
     return [line.case, published, median, line.goal]
 
 
-def machine(name: str) -> str:
-    """Return a line on when and where a file was measured."""
-    found = read_results(name)
-    processor, python = found["machine"], found["versions"]["python"]
-    return (
-        f"{processor['processor']}, {processor['usable_cores']} cores, load {processor['load_average'][0]:.1f};"
-        f" {python}; {found['time'][:10]}, commit {found['commit'][:7]}."
-        f" [Versions and raw samples](../benchmarks/results/{name}.json)"
-    )
+def machines(*names: str) -> str:
+    """Return where and when files were measured: a line for each machine and commit, with links to the files."""
+    files: dict[str, list[str]] = {}
+    for name in names:
+        found = read_results(name)
+        processor = found["machine"]
+        machine = f"{processor['processor']}, {processor['usable_cores']} cores, {found['versions']['python']}"
+        link = f"[{name}](../benchmarks/results/{name}.json) ({processor['load_average'][0]:.1f})"
+        files.setdefault(f"{machine}, {found['time'][:10]}, commit {found['commit'][:7]}", []).append(link)
+    return "\n".join(f"- {machine}: {', '.join(links)}" for machine, links in files.items())
 
 
 def value(name: str, case: str, side: str, decimals: str | None = None) -> str:
