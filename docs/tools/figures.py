@@ -264,12 +264,8 @@ def buckets_page() -> str:
 
 
 def _buckets_alternative(shown: list[Moment]) -> str:
-    rows = (
-        f"{each.seconds} s, {each.what}: {'; '.join(' and '.join(bucket) or 'none' for bucket in each.buckets)}"
-        + (f"; {each.ended}." if each.ended else ".")
-        for each in shown
-    )
-    return "What is in nursery, middle and death row, and what ends. " + " ".join(rows)
+    rows = (f"{each.seconds} s: {each.what}{f', {each.ended}' if each.ended else ''}." for each in shown)
+    return "Three trees in nursery, middle and death row. " + " ".join(rows)
 
 
 def _buckets(shown: list[Moment]) -> str:
