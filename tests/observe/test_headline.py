@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from acker.observe.durations import format_latency
-from acker.observe.headline import Situation, headline
+from acker.observe.headline import LastBatch, Situation, headline
 from acker.observe.holders import Holder
 
 COUNT = Holder("count", 4, "process", 42_000)
@@ -26,6 +26,17 @@ MAYBE = Holder("count", 4, "maybe")
             Situation("running", pending=3, acked_a_second=1234.5, p99_ms=12.345),
             "good",
             "All is well: 1,234 trees acked a second, 99 of 100 within 12.3 ms.",
+        ),
+        (Situation("running", idle="No query runs."), "idle", "No query runs."),
+        (
+            Situation("running", pending=1, oldest_ms=30_200, batch=LastBatch("orders", 1_200, 0)),
+            "good",
+            "The last micro-batch of orders acked 1,200. 1 tree is pending, the oldest for 30.2 s.",
+        ),
+        (
+            Situation("running", pending=0, batch=LastBatch("orders", 5, 2)),
+            "fair",
+            "The last micro-batch of orders acked 5; 2 failed, timed out or were rejected. 0 trees are pending.",
         ),
         (Situation("running", paused=True, pending=1), "fair", "Paused: the spouts emit nothing; 1 tree pending."),
         (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from acker._engine.notebook import html_table
 from acker._engine.protocol import Stats
-from acker.observe.latencies import Histogram, milliseconds
+from acker.observe.latencies import Histogram
 
 if TYPE_CHECKING:
     from acker.observe.stats import RuntimeState, TaskStats
@@ -91,7 +91,7 @@ class ConsumerStats:
         }
 
     def _repr_html_(self) -> str:
-        times = (milliseconds(self.complete_latency.quantile(q)) for q in (0.5, 0.99))
+        times = self.complete_latency.quantile_ms(0.5), self.complete_latency.quantile_ms(0.99)
         told = ["" if time is None else f"{time:g} ms" for time in times]
         head = [*(name.replace("_", " ") for name in _SHOWN), "p50", "p99"]
         row = [*(getattr(self, name) for name in _SHOWN), *told]

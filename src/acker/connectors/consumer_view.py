@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -13,20 +12,20 @@ from acker.connectors.consumer_stats import ConsumerStats
 from acker.connectors.dead_letters import why_no_replay
 from acker.connectors.handles import MessageTree, Row
 from acker.connectors.message_store import MessageStore
-from acker.connectors.open_messages import describe_open
+from acker.connectors.open_messages import OpenMessage, describe_open
 from acker.connectors.options import BROKER, MessageOptions
 from acker.errors import exception_text
-from acker.observe.failures import DeadLetter, Failure, shortened, shown_values
+from acker.observe.failures import is_named, shortened, shown_id
 from acker.observe.headline import Situation, headline
 from acker.observe.holders import Holder
-from acker.observe.latencies import milliseconds
 from acker.observe.rates import Reading, RecentFigures
-from acker.observe.readings import ROWS_MAX, chart, common_reasons, failure_row, letter_row
-from acker.ui.actions import set_log_level
+from acker.observe.readings import ROWS_MAX, FailureRows, chart, latency_chart, open_tree_row, reading, tile
+from acker.ui.actions import log_level, set_log_level
 from acker.ui.source import Action, ActionError
 
 _COUNTS: Final = ("acked", "failed", "timed_out", "dead_letters")
-_PLACES_MAX: Final = 8
+# How many holders of a message are named.
+_HOLDERS_MAX: Final = 8
 
 
 class ConsumerView:
@@ -67,7 +66,7 @@ class ConsumerView:
         self._post = post
         self._timeout_ms = round(1000 * timeout_secs)
         self._failures = store.failures
-        self._values = values
+        self._failure_rows = FailureRows(store.failures, values=values)
         self._recent = RecentFigures()
 
     def metrics(self) -> bytes:
@@ -84,28 +83,25 @@ class ConsumerView:
         rows = [self._row_of(attempt) for attempt in attempts[:ROWS_MAX]]
         limit_ns = time.monotonic_ns() - self._timeout_ms * 1_000_000 // 2
         stuck = sum(attempt.since_ns <= limit_ns for attempt in attempts)
-        failures = self._failures.failures()
-        return {
-            "kind": "consumer",
-            "name": self.name,
-            "state": stats.state,
-            "paused": False,
-            "uptime_secs": round(stats.uptime_secs, 3),
-            "restarts": stats.reconnects,
-            "timeout_ms": self._timeout_ms,
-            "headline": headline(self._situation(stats, stuck, rows, failures)),
-            "totals": {name: getattr(stats, name) for name in (*_COUNTS, "late", "pending", "oldest_age_ms")},
-            "tiles": self._tiles(stats),
-            "graph": self._graph(stats),
-            "charts": self._charts(stats),
-            "open_trees": {"total": len(attempts), "stuck": stuck, "rows": rows},
-            "failures": {"rows": [failure_row(each) for each in failures[:ROWS_MAX]], **common_reasons(failures)},
-            "dead_letters": self._dead_letters(stats.dead_letters),
-            "events": [],
-            "tables": [],
-            "actions": list(self.actions) if stats.state != "stopped" else [],
-            "log_level": logging.getLevelName(logging.getLogger("acker").getEffectiveLevel()),
-        }
+        return reading(
+            "consumer",
+            self.name,
+            stats.state,
+            headline(self._situation(stats, stuck, attempts)),
+            uptime_secs=round(stats.uptime_secs, 3),
+            restarts=stats.reconnects,
+            timeout_ms=self._timeout_ms,
+            totals={name: getattr(stats, name) for name in (*_COUNTS, "late", "pending", "oldest_age_ms")},
+            tiles=self._tiles(stats),
+            graph=self._graph(stats),
+            charts=self._charts(stats),
+            open_trees={"total": len(attempts), "stuck": stuck, "rows": rows},
+            failures=self._failure_rows.failures(),
+            dead_letters=self._failure_rows.dead_letters(stats.dead_letters, why_no_replay(self._options) or ""),
+            events=[],
+            actions=list(self.actions) if stats.state != "stopped" else [],
+            log_level=log_level(),
+        )
 
     @staticmethod
     def _reading(stats: ConsumerStats) -> Reading:
@@ -116,43 +112,31 @@ class ConsumerView:
             {"complete": stats.complete_latency},
         )
 
-    def _situation(
-        self, stats: ConsumerStats, stuck: int, rows: list[dict[str, Any]], failures: list[Failure]
-    ) -> Situation:
-        recent, error = self._recent, self._store.error
-        holders = [Holder(each["component"], 0, "held") for each in rows[0]["holders"]] if rows else []
-        return Situation(
-            state=stats.state,
-            error=None if error is None else exception_text(error),
+    def _situation(self, stats: ConsumerStats, stuck: int, attempts: list[Attempt]) -> Situation:
+        error, oldest = self._store.error, describe_open(attempts[:1])
+        return Situation.of_last_seconds(
+            stats.state,
+            self._recent,
+            self._failures.failures(),
+            error=None if error is None else exception_text(error).rstrip("."),
             stuck=stuck,
-            oldest_ms=rows[0]["age_ms"] if rows else None,
-            holders=holders,
+            oldest_ms=_age_ms(oldest[0]) if oldest else None,
+            holders=_holders_of(oldest[0]) if oldest else (),
             pending=stats.pending,
-            acked_a_second=recent.rate("acked"),
-            p99_ms=milliseconds(recent.latency("complete").quantile(0.99)),
-            failed=round(recent.growth("not acked")) if stats.state == "running" else 0,
-            reason=str(failures[0].reason) if failures else None,
             noun="message",
         )
 
     def _tiles(self, stats: ConsumerStats) -> list[dict[str, Any]]:
-        latency = self._recent.latency("complete")
-        p99 = milliseconds(latency.quantile(0.99))
+        p99 = self._recent.latency("complete").quantile_ms(0.99)
         more = {"timed out": stats.timed_out, "retried": stats.retried, "revoked": stats.revoked, "late": stats.late}
         told = ", ".join(f"{count:,} {name}" for name, count in more.items() if count)
-        oldest = None if stats.oldest_age_ms is None else stats.oldest_age_ms
         return [
-            {"name": "Acked", "value": stats.acked, "more": self._recent.rate("acked"), "more_unit": "/s"},
-            {"name": "Time to the ack", "value": p99, "unit": "ms", "more": "99 of 100 are faster"},
-            {"name": "In this process", "value": stats.pending, "more": oldest, "more_unit": "ms"},
-            {
-                "name": "Not acked",
-                "value": stats.failed + stats.timed_out,
-                "more": told or "none failed",
-                "is_bad": True,
-            },
-            {"name": "Dead letters", "value": stats.dead_letters, "more": "given up", "is_bad": True},
-            {"name": "Reconnects", "value": stats.reconnects, "more": "to the broker", "is_bad": True},
+            tile("Acked", stats.acked, more=self._recent.rate("acked"), more_unit="/s"),
+            tile("Time to the ack", p99, "ms", "99 of 100 are faster"),
+            tile("In this process", stats.pending, more=stats.oldest_age_ms, more_unit="ms"),
+            tile("Not acked", stats.failed + stats.timed_out, more=told or "none failed", is_bad=True),
+            tile("Dead letters", stats.dead_letters, more="given up", is_bad=True),
+            tile("Reconnects", stats.reconnects, more="to the broker", is_bad=True),
         ]
 
     def _graph(self, stats: ConsumerStats) -> dict[str, Any]:
@@ -181,57 +165,30 @@ class ConsumerView:
 
     def _charts(self, stats: ConsumerStats) -> list[dict[str, Any]]:
         recent = self._recent
-        latency = recent.latency("complete", at_once=True)
-        p50, p99 = (milliseconds(latency.quantile(q)) for q in (0.5, 0.99))
         rates = {name: recent.rate(name, at_once=True) for name in ("acked", "delivered", "not acked")}
         return [
             chart("throughput", "Throughput", "messages/s", acked=rates["acked"], delivered=rates["delivered"]),
-            chart("complete", "Time to the ack", "ms", p50=p50, p99=p99),
+            latency_chart("complete", "Time to the ack", recent.latency("complete", at_once=True)),
             chart("pending", "In this process", "messages", messages=stats.pending),
             chart("not_acked", "Failed or timed out", "messages/s", messages=rates["not acked"]),
         ]
 
     def _row_of(self, attempt: Attempt) -> dict[str, Any]:
         (known,) = describe_open([attempt])
-        parts = "1 open part" if known.parts == 1 else f"{known.parts:,} open parts"
-        places = list(dict.fromkeys(known.made_in))[:_PLACES_MAX] or ["your code"]
-        text = f"has it: {parts}" if not known.made_in else "made a part that is open"
-        return {
-            "id": shortened(known.key),
-            "root_id": str(attempt.message_id),
-            "spout": self._store.name,
-            "task": 1,
-            "attempt": known.attempt,
-            "age_ms": round(1000 * known.age_secs),
-            "waits": False,
-            "holders": [
-                {"component": place, "task": None, "how": "held", "for_ms": None, "text": text} for place in places
-            ],
-            "edges": [],
-        }
-
-    def _dead_letters(self, total: int) -> dict[str, Any]:
-        letters = self._failures.dead_letters()
-        return {
-            "total": total,
-            "held": 0,
-            "can_replay": False,
-            "values": self._values,
-            "rows": [self._letter_row(each) for each in letters[:ROWS_MAX]],
-            "note": why_no_replay(self._options) or "",
-        }
-
-    def _letter_row(self, letter: DeadLetter) -> dict[str, Any]:
-        row = letter_row(letter)
-        return {**row, "values": shown_values(letter.values)} if self._values else row
+        return open_tree_row(
+            shown=shown_id(known.key),
+            root_id=attempt.message_id,
+            spout=self._store.name,
+            task=1,
+            attempt=known.attempt,
+            age_ms=_age_ms(known),
+            holders=_holders_of(known),
+        )
 
     def find(self, text: str) -> list[dict[str, Any]]:
         """Return the open messages, failures and dead letters of a key."""
-        attempts = [each for each in self._store.oldest() if each.delivery.key == text]
-        found = [{"what": "open", **self._row_of(each)} for each in attempts[:ROWS_MAX]]
-        found += [{"what": "failure", **failure_row(each)} for each in self._failures.failures() if each.tup_id == text]
-        letters = [each for each in self._failures.dead_letters() if each.tup_id == text]
-        return found + [{"what": "dead letter", **self._letter_row(each)} for each in letters]
+        attempts = [each for each in self._store.oldest() if is_named(each.delivery.key, text)]
+        return [{"what": "open", **self._row_of(each)} for each in attempts[:ROWS_MAX]] + self._failure_rows.find(text)
 
     def _fail(self, arguments: Mapping[str, Any]) -> str:
         number = str(arguments.get("root_id"))
@@ -243,6 +200,19 @@ class ConsumerView:
             tree.reason = tree.reason or "failed by hand, from the live page"
         self._post((int(Kind.FAIL), tree.root_id, 0, 0, 0))
         return f"failed {shortened(attempt.delivery.key)}"
+
+
+def _age_ms(message: OpenMessage) -> int:
+    return round(1000 * message.age_secs)
+
+
+def _holders_of(message: OpenMessage) -> list[Holder]:
+    """Return the code that holds a message: where its open parts were made, as far as the consumer traces that."""
+    if message.made_in:
+        places = list(dict.fromkeys(message.made_in))[:_HOLDERS_MAX]
+        return [Holder(place, None, "held", text="made a part that is open") for place in places]
+    parts = "1 open part" if message.parts == 1 else f"{message.parts:,} open parts"
+    return [Holder("your code", None, "held", text=f"has it: {parts}")]
 
 
 def _edge(source: str, target: str, what: str, rate: float | None) -> dict[str, Any]:

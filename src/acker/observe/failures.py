@@ -142,6 +142,11 @@ def shown_id(tup_id: Hashable) -> str:
     return shortened(str(tup_id))
 
 
+def is_named(tup_id: Hashable, text: str) -> bool:
+    """Return whether a text is the id of a message, as the user wrote it or as the page shows it."""
+    return tup_id == text or shown_id(tup_id) == text or str(tup_id) == text or repr(tup_id) == text
+
+
 def shown_values(values: Any) -> str:
     """Return values as text of limited length."""
     is_row = isinstance(values, Sequence) and not isinstance(values, str | bytes)

@@ -1,4 +1,4 @@
-"""The headline of the live page: what matters most of a topology now, in one sentence."""
+"""The headline of the live page: the most important news of a topology, a consumer or streams, in one sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from acker.observe.durations import format_duration, format_latency
+from acker.observe.failures import Failure
 from acker.observe.holders import Holder
+from acker.observe.rates import RecentFigures
+
+
+class LastBatch(NamedTuple):
+    """The last micro-batch of a streaming acker: the query that it is of, and how many trees ended in it."""
+
+    query: str
+    acked: int
+    not_acked: int
 
 
 class Situation(NamedTuple):
@@ -36,6 +46,10 @@ class Situation(NamedTuple):
         Of the last one.
     noun : str
         What is acked: a tree or a message.
+    batch : LastBatch or None
+        Where trees end in micro-batches only.
+    idle : str or None
+        The sentence for a moment at which there is nothing to tell.
     """
 
     state: str
@@ -51,6 +65,31 @@ class Situation(NamedTuple):
     failed: int = 0
     reason: str | None = None
     noun: str = "tree"
+    batch: LastBatch | None = None
+    idle: str | None = None
+
+    @classmethod
+    def of_last_seconds(cls, state: str, recent: RecentFigures, failures: Sequence[Failure], **more: Any) -> Situation:
+        """Return a situation with the figures of the last seconds.
+
+        Parameters
+        ----------
+        state : str
+        recent : RecentFigures
+            With the counts "acked" and "not acked", and the latencies "complete".
+        failures : sequence of Failure
+            Newest first.
+        **more
+            The other fields.
+        """
+        return cls(
+            state,
+            acked_a_second=recent.rate("acked"),
+            p99_ms=recent.latency("complete").quantile_ms(0.99),
+            failed=round(recent.growth("not acked")) if state == "running" else 0,
+            reason=str(failures[0].reason) if failures else None,
+            **more,
+        )
 
 
 _ENDS: Mapping[str, str] = {
@@ -64,11 +103,13 @@ _ENDS: Mapping[str, str] = {
 
 def headline(now: Situation) -> dict[str, Any]:
     """Return the tone ("good", "fair", "bad" or "idle") and the sentence."""
-    tone, text = _special(now) or _stuck(now) or _running(now)
+    tone, text = _special(now) or _stuck(now) or _batch(now) or _running(now)
     return {"tone": tone, "text": text}
 
 
 def _special(now: Situation) -> tuple[str, str] | None:
+    if now.idle is not None:
+        return "idle", now.idle
     if now.state == "new":
         return "idle", "Starting."
     if now.state == "restarting":
@@ -101,6 +142,17 @@ def _where(holders: Sequence[Holder]) -> str:
         quoted = f"{quoted} and {len(names) - 3} more"
     # If all that may hold it are tasks of one component, that is where it is.
     return f" at {quoted}" if sure or len(names) == 1 else f", maybe at {quoted},"
+
+
+def _batch(now: Situation) -> tuple[str, str] | None:
+    if now.batch is None:
+        return None
+    oldest = "" if now.oldest_ms is None else f", the oldest for {format_duration(now.oldest_ms)}"
+    pending = f"{_count(now, now.pending)} {'is' if now.pending == 1 else 'are'} pending{oldest}"
+    said = f"The last micro-batch of {now.batch.query} acked {now.batch.acked:,}"
+    if now.batch.not_acked:
+        return "fair", f"{said}; {now.batch.not_acked:,} failed, timed out or were rejected. {pending}."
+    return "good", f"{said}. {pending}."
 
 
 def _running(now: Situation) -> tuple[str, str]:

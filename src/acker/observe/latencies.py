@@ -36,7 +36,7 @@ class Histogram:
     def __repr__(self) -> str:
         if not self.total:
             return "Histogram(count=0)"
-        p50, p99 = (milliseconds(self.quantile(q)) for q in (0.5, 0.99))
+        p50, p99 = self.quantile_ms(0.5), self.quantile_ms(0.99)
         return f"Histogram(count={self.total}, p50={p50} ms, p99={p99} ms)"
 
     def __add__(self, other: Histogram) -> Histogram:
@@ -80,6 +80,14 @@ class Histogram:
             low = high
         return float(self.bounds_ns[-1])
 
+    def quantile_ms(self, q: float) -> float | None:
+        """Return `quantile` in milliseconds, with four significant digits."""
+        return milliseconds(self.quantile(q))
+
+    def quantiles_ms(self, *qs: float) -> dict[str, float | None]:
+        """Return quantiles in milliseconds by their names: p50_ms for 0.5."""
+        return {f"p{round(100 * q)}_ms": self.quantile_ms(q) for q in qs}
+
     def cumulative(self, every: int = 1) -> list[tuple[int, int]]:
         """Return (bound in ns, number of values up to it) for each `every`-th bound, and for the last one.
 
@@ -99,7 +107,7 @@ class Histogram:
         return {
             "count": self.total,
             "mean_ms": milliseconds(self.mean_ns),
-            **{f"p{round(100 * q)}_ms": milliseconds(self.quantile(q)) for q in (0.5, 0.9, 0.99)},
+            **self.quantiles_ms(0.5, 0.9, 0.99),
             "buckets_ns": held,
         }
 

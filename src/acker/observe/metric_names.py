@@ -6,7 +6,7 @@ docs/observability.md has the same table, and a test compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -49,6 +49,34 @@ class Point(NamedTuple):
 
     attributes: Attributes
     value: float | Histogram
+
+
+class NamedMetric(Protocol):
+    """A metric as exporters name it; its attributes are as for `MetricSpec`."""
+
+    @property
+    def name(self) -> str:
+        """Its name, with dots."""
+
+    @property
+    def kind(self) -> str:
+        """One of "counter", "gauge", "histogram"."""
+
+    @property
+    def unit(self) -> str:
+        """In UCUM."""
+
+    @property
+    def text(self) -> str:
+        """One sentence."""
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The names of the attributes of its points."""
+
+
+# The points of metrics by the names of these: attributes, value.
+Points = Mapping[str, Sequence[tuple[Attributes, Any]]]
 
 
 @dataclass(frozen=True)
@@ -245,12 +273,12 @@ METRICS: Final[tuple[MetricSpec, ...]] = (
 )
 
 
-def prometheus_name(metric: MetricSpec) -> str:
+def prometheus_name(metric: NamedMetric) -> str:
     """Return the name for Prometheus, without the _total that Prometheus adds to counters.
 
     As in OpenTelemetry's exporters for Prometheus: underscores, and the unit after the name.
     """
-    suffix = {"s": "_seconds", "1": "_ratio"}.get(metric.unit, "")
+    suffix = {"s": "_seconds", "1": "_ratio", "By": "_bytes"}.get(metric.unit, "")
     return metric.name.replace(".", "_") + suffix
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from acker.observe.latencies import Histogram
-from acker.observe.metric_names import METRICS, HasStats, MetricSpec, Point, prometheus_name
+from acker.observe.metric_names import METRICS, HasStats, NamedMetric, Points, metric_points, prometheus_name
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
@@ -42,20 +42,33 @@ class RuntimeCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         """Yield the metrics that have at least one point."""
-        stats = self._runtime.stats()
-        for metric in METRICS:
-            family = _family(metric)
-            for point in metric.read(stats):
-                _add(family, metric, point)
-            if family.samples:
-                yield family
+        yield from _families(METRICS, metric_points(self._runtime.stats()))
 
     def describe(self) -> list[Family]:
         """Return the names alone, since registration must not read a runtime that has not started."""
         return [_family(metric) for metric in METRICS]
 
 
-def _family(metric: MetricSpec) -> Any:
+class _FixedPoints(Collector):
+    """Collects points that were read before."""
+
+    def __init__(self, metrics: Sequence[NamedMetric], points: Points) -> None:
+        self._metrics, self._points = metrics, points
+
+    def collect(self) -> Iterator[Family]:
+        yield from _families(self._metrics, self._points)
+
+
+def _families(metrics: Sequence[NamedMetric], points: Points) -> Iterator[Family]:
+    for metric in metrics:
+        family = _family(metric)
+        for attributes, value in points.get(metric.name, ()):
+            _add(family, [attributes[name] for name in metric.attributes], value)
+        if family.samples:
+            yield family
+
+
+def _family(metric: NamedMetric) -> Any:
     families: dict[str, Any] = {
         "counter": CounterMetricFamily,
         "gauge": GaugeMetricFamily,
@@ -64,14 +77,12 @@ def _family(metric: MetricSpec) -> Any:
     return families[metric.kind](prometheus_name(metric), metric.text, labels=metric.attributes)
 
 
-def _add(family: Any, metric: MetricSpec, point: Point) -> None:
-    labels = [point.attributes[name] for name in metric.attributes]
-    if isinstance(point.value, Histogram):
-        histogram = point.value
-        buckets = [(repr(bound / 1e9), count) for bound, count in histogram.cumulative(_BUCKETS_EVERY)]
-        family.add_metric(labels, [*buckets, ("+Inf", histogram.total)], histogram.sum_ns / 1e9)
+def _add(family: Any, labels: list[str], value: float | Histogram) -> None:
+    if isinstance(value, Histogram):
+        buckets = [(repr(bound / 1e9), count) for bound, count in value.cumulative(_BUCKETS_EVERY)]
+        family.add_metric(labels, [*buckets, ("+Inf", value.total)], value.sum_ns / 1e9)
     else:
-        family.add_metric(labels, point.value)
+        family.add_metric(labels, value)
 
 
 class MetricsServer:
@@ -114,8 +125,13 @@ class MetricsServer:
 
 def exposition(runtime: HasStats) -> bytes:
     """Return the figures of a runtime in Prometheus's text format."""
+    return exposition_of(METRICS, metric_points(runtime.stats()))
+
+
+def exposition_of(metrics: Sequence[NamedMetric], points: Points) -> bytes:
+    """Return the points of some metrics in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(RuntimeCollector(runtime))
+    registry.register(_FixedPoints(metrics, points))
     return generate_latest(registry)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from acker._engine.notebook import html_table
 from acker._engine.protocol import Stats
-from acker.observe.latencies import Histogram, milliseconds
+from acker.observe.latencies import Histogram
 
 ComponentKind = Literal["spout", "bolt", "acker"]
 RuntimeState = Literal["new", "running", "restarting", "draining", "stopped"]
@@ -337,7 +337,7 @@ def _components_html(stats: RuntimeStats, caption: str) -> str:
 
 def _html_row(row: ComponentStats) -> list[object]:
     latency = row.execute_latency if row.kind == "bolt" else row.complete_latency
-    times = (milliseconds(latency.quantile(q)) for q in (0.5, 0.99))
+    times = latency.quantile_ms(0.5), latency.quantile_ms(0.99)
     told = ["" if time is None else f"{time:g} ms" for time in times]
     figures = [getattr(row, name) for name in _SHOWN]
     return [row.component, row.kind, row.tasks, *figures, *told, f"{row.capacity:.2f}"]

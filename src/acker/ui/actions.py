@@ -1,4 +1,4 @@
-"""The action that every live page has: the level of the log."""
+"""The action that every live page has: the level of the log, and what that is now."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def set_log_level(arguments: Mapping[str, Any]) -> str:
         raise ActionError(f'expected {{"level": ...}}, one of {", ".join(_LEVELS)}')
     logging.getLogger("acker").setLevel(level)
     return f"set the log level of acker to {level}"
+
+
+def log_level() -> str:
+    """Return the level of the logger "acker"."""
+    return logging.getLevelName(logging.getLogger("acker").getEffectiveLevel())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+from acker.observe.readings import reading, table
 from acker.topology.drawing import label_line
 from acker.topology.graph import Graph, Node, Subscription
 from acker.ui.frozen import freeze
@@ -22,30 +22,20 @@ def graph_view(graph: Graph) -> dict[str, Any]:
     for each in graph.subscriptions:
         edges.setdefault((each.source, each.consumer), []).append(each)
     text = f"Spouts: {len(graph.spouts):,}. Bolts: {len(graph.bolts):,}. Tasks: {tasks:,}."
-    return {
-        "kind": "graph",
-        "name": graph.name,
-        "state": "definition",
-        "paused": False,
-        "uptime_secs": None,
-        "timeout_ms": None,
-        "is_last": True,
-        "headline": {"tone": "idle", "text": text},
-        "tiles": [],
-        "graph": {
+    return reading(
+        "graph",
+        graph.name,
+        "definition",
+        {"tone": "idle", "text": text},
+        is_last=True,
+        tiles=[],
+        graph={
             "hint": "An edge says how tuples are grouped. Dashed edges lie on a cycle.",
             "nodes": [_node(node) for node in graph.nodes.values()],
             "edges": [_edge(graph, each) for each in edges.values()],
         },
-        "charts": [],
-        "open_trees": None,
-        "failures": None,
-        "dead_letters": None,
-        "events": None,
-        "tables": [_components(graph), _subscriptions(graph)],
-        "actions": [],
-        "log_level": None,
-    }
+        tables=[_components(graph), _subscriptions(graph)],
+    )
 
 
 def _node(node: Node) -> dict[str, Any]:
@@ -77,15 +67,10 @@ def _components(graph: Graph) -> dict[str, Any]:
         ]
         for node in graph.nodes.values()
     ]
-    return _table("components", "Components", columns, rows)
+    return table("components", "Components", columns, rows)
 
 
 def _subscriptions(graph: Graph) -> dict[str, Any]:
     columns = [("Subscription", None), ("Grouping", None)]
     rows = [[f"{each.consumer} reads {each.source}:{each.stream}", str(each.grouping)] for each in graph.subscriptions]
-    return _table("subscriptions", "Subscriptions", columns, rows)
-
-
-def _table(key: str, title: str, columns: Sequence[tuple[str, str | None]], rows: list[list[Any]]) -> dict[str, Any]:
-    heads = [{"name": name, "unit": unit} for name, unit in columns]
-    return {"key": key, "title": title, "columns": heads, "rows": rows, "empty": ""}
+    return table("subscriptions", "Subscriptions", columns, rows)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from acker.local.wiring import ExecutorSet
-from acker.observe.latencies import Histogram, milliseconds
+from acker.observe.latencies import Histogram
 from acker.observe.rates import Reading, RecentFigures
-from acker.observe.readings import chart, rounded
+from acker.observe.readings import chart, latency_chart, rounded
 from acker.observe.stats import ComponentStats, RuntimeStats, TaskStats
 from acker.topology.graph import Graph
 
@@ -70,7 +70,7 @@ class ComponentsView:
         return {
             "totals": {**{name: getattr(totals, name) for name in _TOTALS}, "duplicates": duplicates},
             "rates": {name: rounded(self.recent.rate(name)) for name in ("acked", "not acked", "executed")},
-            "complete_latency": _quantiles(self.recent.latency("complete")),
+            "complete_latency": self.recent.latency("complete").quantiles_ms(0.5, 0.99),
             "graph": {"nodes": nodes, "edges": edges},
             "charts": self._charts(totals),
         }
@@ -129,7 +129,7 @@ class ComponentsView:
             "queue_capacity": row.queue_capacity,
             "busy": round(min(1.0, busy), 3),
             "bottleneck": False,
-            "latency": _quantiles(recent.latency(f"execute:{name}")),
+            "latency": recent.latency(f"execute:{name}").quantiles_ms(0.5, 0.99),
         }
 
     def _edge(self, source: str, consumer: str) -> dict[str, Any]:
@@ -145,8 +145,8 @@ class ComponentsView:
         complete, execute = (recent.latency(name, at_once=True) for name in ("complete", "execute"))
         return [
             chart("throughput", "Throughput", "trees/s", acked=recent.rate("acked", at_once=True)),
-            chart("complete", "Complete latency", "ms", p50=_quantile(complete, 0.5), p99=_quantile(complete, 0.99)),
-            chart("execute", "Execute latency", "ms", p50=_quantile(execute, 0.5), p99=_quantile(execute, 0.99)),
+            latency_chart("complete", "Complete latency", complete),
+            latency_chart("execute", "Execute latency", execute),
             chart("pending", "Pending", "trees", pending=totals.pending),
             chart("not_acked", "Failed, timed out, rejected", "trees/s", trees=recent.rate("not acked", at_once=True)),
         ]
@@ -181,11 +181,3 @@ def _mark_bottleneck(nodes: list[dict[str, Any]], edges: list[dict[str, Any]]) -
         worst = max(last, key=lambda name: last[name])
         for node in nodes:
             node["bottleneck"] = node["name"] == worst
-
-
-def _quantile(histogram: Histogram, q: float) -> float | None:
-    return milliseconds(histogram.quantile(q))
-
-
-def _quantiles(histogram: Histogram) -> dict[str, float | None]:
-    return {f"p{round(100 * q)}_ms": _quantile(histogram, q) for q in (0.5, 0.99)}

@@ -1,8 +1,7 @@
-"""What the live page shows of a topology: its figures, the trees that are stuck, the last failures, and actions."""
+"""A topology on the live page: its figures, the trees that are stuck, the last failures, and actions."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -11,16 +10,15 @@ from typing import Any, Final
 from acker.errors import exception_text
 from acker.local.page.actions import Observed, RuntimeActions
 from acker.local.page.components_view import ComponentsView
-from acker.local.page.open_trees import UnfinishedTree, count_older, find_trees, is_named, oldest_trees
+from acker.local.page.open_trees import UnfinishedTree, count_older, find_trees, oldest_trees
 from acker.local.tracing import Sampler
 from acker.local.wiring import ExecutorSet
-from acker.observe.failures import DeadLetter, Failure, FailureLog, shown_id, shown_values
+from acker.observe.failures import Failure, FailureLog, shown_id
 from acker.observe.headline import Situation, headline
 from acker.observe.holders import Holder, SeenHolders
-from acker.observe.latencies import milliseconds
-from acker.observe.readings import ROWS_MAX, common_reasons, failure_row, holder_rows, letter_row
-from acker.observe.reasons import ReasonKind
+from acker.observe.readings import ROWS_MAX, FailureRows, open_tree_row, reading
 from acker.observe.stats import RuntimeStats
+from acker.ui.actions import log_level
 from acker.ui.source import Action
 
 _NS_PER_MS: Final = 1_000_000
@@ -57,12 +55,12 @@ class RuntimeView:
         self._runtime = runtime
         self._failures = failures
         self._sampler = sampler
-        self._values = values
         self._components = ComponentsView(runtime.graph)
         self._timeout_ms = round(runtime.conf["topology.message.timeout.secs"] * 1_000)
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_MAX)
         self._seen_state, self._seen_stalls = "", 0
         self._seen_holders = SeenHolders()
+        self._failure_rows = FailureRows(failures, values=values, seen=self._seen_holders)
         self.actions: Mapping[str, Action] = RuntimeActions(runtime, failures).by_name
 
     def stats(self) -> RuntimeStats:
@@ -91,24 +89,24 @@ class RuntimeView:
         failures = self._failures.failures()
         self._note_events(stats)
         situation = self._situation(stats, stuck, rows[0] if rows else None, failures)
-        return {
-            "kind": "topology",
-            "name": self.name,
-            "state": stats.state,
-            "paused": lifecycle.is_paused,
-            "uptime_secs": round(stats.uptime_secs, 3),
-            "restarts": stats.restarts,
-            "timeout_ms": self._timeout_ms,
-            "headline": headline(situation),
+        totals = parts["totals"]
+        return reading(
+            "topology",
+            self.name,
+            stats.state,
+            headline(situation),
+            paused=lifecycle.is_paused,
+            uptime_secs=round(stats.uptime_secs, 3),
+            restarts=stats.restarts,
+            timeout_ms=self._timeout_ms,
+            open_trees={"total": totals["pending"], "stuck": stuck, "rows": [row for row, _ in rows]},
+            failures=self._failure_rows.failures(),
+            dead_letters=self._failure_rows.dead_letters(totals["dead_letters"], self._why_not_replayed(executors)),
+            events=list(reversed(self._events)),
+            actions=list(self.actions) if stats.state != "stopped" else [],
+            log_level=log_level(),
             **parts,
-            "open_trees": {"total": parts["totals"]["pending"], "stuck": stuck, "rows": [row for row, _ in rows]},
-            "failures": {"rows": [self._failure_row(each) for each in failures[:ROWS_MAX]], **common_reasons(failures)},
-            "dead_letters": self._dead_letters(executors, parts["totals"]["dead_letters"]),
-            "events": list(reversed(self._events)),
-            "tables": [],
-            "actions": list(self.actions) if stats.state != "stopped" else [],
-            "log_level": logging.getLevelName(logging.getLogger("acker").getEffectiveLevel()),
-        }
+        )
 
     def _situation(
         self,
@@ -119,9 +117,10 @@ class RuntimeView:
     ) -> Situation:
         lifecycle = self._runtime.lifecycle
         error = lifecycle.error if stats.state == "stopped" else lifecycle.last_crash
-        recent = self._components.recent
-        return Situation(
-            state=stats.state,
+        return Situation.of_last_seconds(
+            stats.state,
+            self._components.recent,
+            failures,
             paused=lifecycle.is_paused,
             outcome=lifecycle.outcome,
             error=None if error is None else exception_text(error).rstrip("."),
@@ -129,10 +128,6 @@ class RuntimeView:
             oldest_ms=None if oldest is None else oldest[0]["age_ms"],
             holders=() if oldest is None else oldest[1],
             pending=sum(row.pending for row in stats.tasks if row.kind == "spout"),
-            acked_a_second=recent.rate("acked"),
-            p99_ms=milliseconds(recent.latency("complete").quantile(0.99)),
-            failed=round(recent.growth("not acked")) if stats.state == "running" else 0,
-            reason=str(failures[0].reason) if failures else None,
         )
 
     # Trees.
@@ -151,23 +146,20 @@ class RuntimeView:
             how = {(each.component, each.task): each.how for each in holders}
             places = dict.fromkeys((each.component, each.task) for each in held)
             holders = [Holder(name, task, how.get((name, task), "held")) for name, task in places]
-        row = {
-            "id": shown_id(tree.tup_id),
-            "root_id": None if tree.root_id is None else str(tree.root_id),
-            "spout": tree.component,
-            "task": tree.task,
-            "attempt": tree.attempt,
-            "age_ms": max(0, (now_ns - tree.emitted_ns) // _NS_PER_MS),
-            "waits": tree.root_id is None,
-            "due_at_ms": None
-            if tree.root_id is not None
-            else (time.time_ns() + tree.emitted_ns - now_ns) // _NS_PER_MS,
-            "holders": holder_rows(holders),
-            "edges": [
+        row = open_tree_row(
+            shown=shown_id(tree.tup_id),
+            root_id=tree.root_id,
+            spout=tree.component,
+            task=tree.task,
+            attempt=tree.attempt,
+            age_ms=max(0, (now_ns - tree.emitted_ns) // _NS_PER_MS),
+            due_at_ms=(time.time_ns() + tree.emitted_ns - now_ns) // _NS_PER_MS if tree.root_id is None else None,
+            holders=holders,
+            edges=[
                 {"from": each.from_component, "to": each.component, "task": each.task, "held_ms": each.held_ms}
                 for each in held[:_EDGES_MAX]
             ],
-        }
+        )
         return row, holders
 
     def find(self, text: str) -> list[dict[str, Any]]:
@@ -178,39 +170,16 @@ class RuntimeView:
             {"what": "open", **row}
             for row, _ in self._rows_of(executors, trees, now_ns, {tree.root_id for tree in trees})
         ]
-        failures = [each for each in self._failures.failures() if is_named(each.tup_id, text)]
-        found += [{"what": "failure", **self._failure_row(each)} for each in failures]
-        letters = [each for each in self._failures.dead_letters() if is_named(each.tup_id, text)]
-        return found + [{"what": "dead letter", **self._letter_row(each)} for each in letters]
+        return found + self._failure_rows.find(text)
 
-    # Failures, dead letters, events.
+    # Dead letters and events.
 
-    def _failure_row(self, failure: Failure) -> dict[str, Any]:
-        return failure_row(failure) | self._held_by(failure)
-
-    def _held_by(self, ended: Failure | DeadLetter) -> dict[str, Any]:
-        """Return where a tree was that has timed out: nobody else says so."""
-        is_late = ended.reason.kind is ReasonKind.TIMED_OUT
-        return {"held_by": holder_rows(self._seen_holders.of(ended.root_id) if is_late else ())}
-
-    def _letter_row(self, letter: DeadLetter) -> dict[str, Any]:
-        row = letter_row(letter) | self._held_by(letter)
-        return {**row, "values": shown_values(letter.values)} if self._values else row
-
-    def _dead_letters(self, executors: ExecutorSet | None, total: int) -> dict[str, Any]:
-        letters = self._failures.dead_letters()
-        held = sum(each.can_replay for each in letters)
-        stay = {each.component for each in letters if not each.can_replay}
+    def _why_not_replayed(self, executors: ExecutorSet | None) -> str:
+        """Return why some dead letters cannot be replayed from here, and where they lie."""
+        stay = {each.component for each in self._failures.dead_letters() if not each.can_replay}
         tasks = () if executors is None or not stay else executors.spout_tasks()
         notes = {task.collector.component: task.spout._no_replay for task in tasks}
-        return {
-            "total": total,
-            "held": held,
-            "can_replay": held > 0,
-            "values": self._values,
-            "rows": [self._letter_row(each) for each in letters[:ROWS_MAX]],
-            "note": " ".join(f"{name}: {note}" for name, note in notes.items() if name in stay and note),
-        }
+        return " ".join(f"{name}: {note}" for name, note in notes.items() if name in stay and note)
 
     def _note_events(self, stats: RuntimeStats) -> None:
         lifecycle = self._runtime.lifecycle

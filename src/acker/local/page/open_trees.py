@@ -11,7 +11,7 @@ from typing import TypeVar
 from acker._flow import PendingTuple
 from acker.local.executors.spout import SpoutTask
 from acker.local.wiring import ExecutorSet
-from acker.observe.failures import shown_id
+from acker.observe.failures import is_named
 
 # How many old trees are counted for each task of a spout, and how many trees of one id are found.
 OLD_MAX = 10_000
@@ -78,11 +78,6 @@ def find_trees(executors: ExecutorSet, text: str) -> list[UnfinishedTree]:
         found += [_tree(task, row) for row in rows if is_named(row.tup_id, text) or str(row.root_id) == text]
         found += _waiting(task, text)
     return found[:FOUND_MAX]
-
-
-def is_named(tup_id: Hashable, text: str) -> bool:
-    """Return whether a text is the id of a message, as the user wrote it or as the page shows it."""
-    return tup_id == text or shown_id(tup_id) == text or str(tup_id) == text or repr(tup_id) == text
 
 
 def _waiting(task: SpoutTask, text: str) -> Iterable[UnfinishedTree]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from acker import __version__
 from acker.observe.latencies import Histogram, milliseconds
+from acker.observe.readings import reading, table, tile
 from acker.observe.stats import ComponentStats, RunReport
 from acker.observe.summary import losses, quantity, rate
 from acker.topology.graph import Graph, Subscription
@@ -83,31 +84,26 @@ def report_view(
     components = report.stats.components()
     tone, text = verdict(report, crash)
     machine = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    return {
-        "kind": "topology",
-        "name": report.topology,
-        "state": report.stats.state,
-        "paused": False,
-        "uptime_secs": round(report.seconds, 3),
-        "restarts": report.restarts,
-        "timeout_ms": None,
-        "at_ms": last.get("at_ms") or _end_ms(report),
-        "is_last": True,
-        "about": f"Began {report.started_at or 'never'}. acker {__version__}, {machine}.",
-        "headline": {"tone": tone, "text": f"{text[:1].upper()}{text[1:]}."},
-        "tiles": _tiles(report),
-        "graph": {"hint": _GRAPH_HINT, **_graph_parts(report, graph, components)},
-        "charts": last.get("charts", []),
-        "texts": _texts(report),
-        "histograms": list(_histograms(components.values())),
-        "open_trees": None,
-        "failures": last.get("failures"),
-        "dead_letters": last.get("dead_letters"),
-        "events": last.get("events"),
-        "tables": list(_tables(components)),
-        "actions": [],
-        "log_level": None,
-    }
+    return reading(
+        "topology",
+        report.topology,
+        report.stats.state,
+        {"tone": tone, "text": f"{text[:1].upper()}{text[1:]}."},
+        uptime_secs=round(report.seconds, 3),
+        restarts=report.restarts,
+        at_ms=last.get("at_ms") or _end_ms(report),
+        is_last=True,
+        about=f"Began {report.started_at or 'never'}. acker {__version__}, {machine}.",
+        tiles=_tiles(report),
+        graph={"hint": _GRAPH_HINT, **_graph_parts(report, graph, components)},
+        charts=last.get("charts", []),
+        texts=_texts(report),
+        histograms=list(_histograms(components.values())),
+        failures=last.get("failures"),
+        dead_letters=last.get("dead_letters"),
+        events=last.get("events"),
+        tables=list(_tables(components)),
+    )
 
 
 def _end_ms(report: RunReport) -> int:
@@ -116,13 +112,9 @@ def _end_ms(report: RunReport) -> int:
     return round(1_000 * (datetime.datetime.fromisoformat(report.started_at).timestamp() + report.seconds))
 
 
-def _tile(name: str, value: Any, unit: str = "", more: str = "", *, is_bad: bool = False) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "more": more, "is_bad": is_bad}
-
-
 def _tiles(report: RunReport) -> list[dict[str, Any]]:
     totals = report.stats.totals
-    p50, p99 = (milliseconds(totals.complete_latency.quantile(q)) for q in (0.5, 0.99))
+    p50, p99 = totals.complete_latency.quantile_ms(0.5), totals.complete_latency.quantile_ms(0.99)
     unusual = [
         ("Ended by restarts", totals.restarted),
         ("Shut down while open", totals.shut_down),
@@ -130,18 +122,18 @@ def _tiles(report: RunReport) -> list[dict[str, Any]]:
         ("Acked, but ack() raised", totals.ack_errors),
     ]
     return [
-        _tile("Acked", totals.acked, more=f"{rate(report.stats):,.0f} a second"),
-        _tile("Failed", totals.failed, is_bad=True),
-        _tile("Timed out", totals.timed_out, is_bad=True),
-        _tile("Rejected", totals.rejected, is_bad=True),
-        _tile("Dead letters", totals.dead_letters, is_bad=True),
-        *(_tile(name, count, is_bad=True) for name, count in unusual if count),
-        _tile("Pending at the end", totals.pending),
-        _tile("Complete latency, p50", p50, "ms", "from emit to ack"),
-        _tile("Complete latency, p99", p99, "ms", "from emit to ack"),
-        _tile("Tuples emitted", totals.emitted_total, more=f"{totals.executed:,} executed"),
-        _tile("Restarts", report.restarts, more=report.last_crash or "", is_bad=True),
-        _tile("Wall time", f"{report.seconds:,.1f} s"),
+        tile("Acked", totals.acked, more=f"{rate(report.stats):,.0f} a second"),
+        tile("Failed", totals.failed, is_bad=True),
+        tile("Timed out", totals.timed_out, is_bad=True),
+        tile("Rejected", totals.rejected, is_bad=True),
+        tile("Dead letters", totals.dead_letters, is_bad=True),
+        *(tile(name, count, is_bad=True) for name, count in unusual if count),
+        tile("Pending at the end", totals.pending),
+        tile("Complete latency, p50", p50, "ms", "from emit to ack"),
+        tile("Complete latency, p99", p99, "ms", "from emit to ack"),
+        tile("Tuples emitted", totals.emitted_total, more=f"{totals.executed:,} executed"),
+        tile("Restarts", report.restarts, more=report.last_crash or "", is_bad=True),
+        tile("Wall time", f"{report.seconds:,.1f} s"),
     ]
 
 
@@ -187,7 +179,7 @@ def _node(name: str, report: RunReport, graph: Graph, row: ComponentStats | None
         "queue_capacity": row.queue_capacity,
         "busy": round(min(1.0, row.capacity), 3),
         "bottleneck": False,
-        "latency": {f"p{round(100 * q)}_ms": milliseconds(row.execute_latency.quantile(q)) for q in (0.5, 0.99)},
+        "latency": row.execute_latency.quantiles_ms(0.5, 0.99),
     }
 
 
@@ -263,7 +255,7 @@ def _tables(components: Mapping[str, ComponentStats]) -> Iterable[dict[str, Any]
             f"{name}, {what}",
             histogram.total,
             milliseconds(histogram.mean_ns),
-            *(milliseconds(histogram.quantile(q)) for q in _QUANTILES),
+            *map(histogram.quantile_ms, _QUANTILES),
         ]
         for kind, what in (("spout", "complete"), ("bolt", "execute"))
         for name, histogram in _latencies(rows, kind)
@@ -279,5 +271,4 @@ def _tables(components: Mapping[str, ComponentStats]) -> Iterable[dict[str, Any]
         ("counted", "Counted by the components", [("Component and name", None), ("Count", "")], counted),
     ):
         if body:
-            heads = [{"name": name, "unit": unit} for name, unit in columns]
-            yield {"key": key, "title": title, "columns": heads, "rows": body, "empty": ""}
+            yield table(key, title, columns, body)

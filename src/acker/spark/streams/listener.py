@@ -160,6 +160,11 @@ class StreamMetric(NamedTuple):
     field: str
     per: int = 1  # units of the field in one unit of the metric
 
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The names of the attributes of its points."""
+        return ("query", "acker")
+
 
 _TREES: Final = {
     "tracked": "trees begun",

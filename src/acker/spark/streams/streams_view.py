@@ -1,17 +1,17 @@
-"""What the live page shows of streaming ackers: micro-batches, pending trees, the oldest, shards, the size of state."""
+"""Streaming ackers on the live page: micro-batches, pending trees, the oldest, shards, the size of state."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from acker.observe.durations import format_duration
-from acker.observe.readings import chart
+from acker.observe.headline import LastBatch, Situation, headline
+from acker.observe.metric_names import NamedMetric
+from acker.observe.readings import chart, reading, table, tile
 from acker.spark.streams.reports import MicroBatchReport
-from acker.ui.actions import set_log_level
+from acker.ui.actions import log_level, set_log_level
 from acker.ui.source import Action
 
 _TOTALS: Final = ("messages", "acked", "failed", "timed_out", "rejected")
@@ -19,7 +19,6 @@ _NOT_ACKED: Final = ("failed", "timed_out", "rejected")
 # How many micro-batches and shards are listed.
 BATCHES_MAX: Final = 50
 _SHARDS_MAX: Final = 200
-_SUFFIXES: Final = {"s": "_seconds", "By": "_bytes"}
 
 
 class SeenMicroBatch(NamedTuple):
@@ -84,7 +83,7 @@ class StreamsView:
 
     name = "Streaming ackers"
 
-    def __init__(self, read: Callable[[], StreamFigures], specs: Any) -> None:
+    def __init__(self, read: Callable[[], StreamFigures], specs: Sequence[NamedMetric]) -> None:
         self.actions: Mapping[str, Action] = {"log-level": set_log_level}
         self.stats = read
         self.is_closed = False
@@ -97,25 +96,9 @@ class StreamsView:
 
     def metrics(self) -> bytes:
         """Return the figures in Prometheus's text format."""
-        from prometheus_client import CollectorRegistry, generate_latest
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-        from prometheus_client.registry import Collector
+        from acker.observe.prometheus import exposition_of
 
-        figures, specs = self.stats(), self._specs
-
-        class Streams(Collector):
-            def collect(self) -> Iterator[Any]:
-                for spec in specs:
-                    kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
-                    name = spec.name.replace(".", "_") + _SUFFIXES.get(spec.unit, "")
-                    family = kind(name, spec.text, labels=["query", "acker"])
-                    for attributes, value in figures.metrics[spec.name]:
-                        family.add_metric([attributes["query"], attributes["acker"]], value)
-                    yield family
-
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(Streams())
-        return generate_latest(registry)
+        return exposition_of(self._specs, self.stats().metrics)
 
     def view(self) -> dict[str, Any]:
         """Return what the page shows now."""
@@ -124,44 +107,33 @@ class StreamsView:
         oldest_ms = max((report.oldest_age_ms or 0 for report in held if report.pending), default=None)
         gauges = {name: sum(getattr(report, name) for report in held) for name in ("pending", "open", "state_bytes")}
         totals = {**{name: figures.sums[name] for name in _TOTALS}, **gauges, "oldest_age_ms": oldest_ms}
-        return {
-            "kind": "stream",
-            "name": self.name,
-            "state": "stopped" if self.is_closed else "running" if figures.batches else "new",
-            "paused": False,
-            "uptime_secs": round(time.monotonic() - self._began, 3),
-            "restarts": 0,
-            "timeout_ms": None,
-            "headline": _headline(figures, totals, is_closed=self.is_closed),
-            "totals": totals,
-            "tiles": _tiles(figures, totals),
-            "graph": {"nodes": [], "edges": []},
-            "charts": _charts(figures, totals),
-            "open_trees": None,
-            "failures": None,
-            "dead_letters": None,
-            "events": [],
-            "tables": [_batches_table(figures), _shards_table(figures)],
-            "actions": list(self.actions),
-            "log_level": logging.getLevelName(logging.getLogger("acker").getEffectiveLevel()),
-        }
+        state = "stopped" if self.is_closed else "running" if figures.batches else "new"
+        return reading(
+            "stream",
+            self.name,
+            state,
+            headline(_situation(state, figures, totals)),
+            uptime_secs=round(time.monotonic() - self._began, 3),
+            totals=totals,
+            tiles=_tiles(figures, totals),
+            charts=_charts(figures, totals),
+            events=[],
+            tables=[_batches_table(figures), _shards_table(figures)],
+            actions=list(self.actions),
+            log_level=log_level(),
+        )
 
 
-def _headline(figures: StreamFigures, totals: Mapping[str, Any], *, is_closed: bool) -> dict[str, str]:
-    if is_closed:
-        return {"tone": "idle", "text": "The listener is closed."}
+def _situation(state: str, figures: StreamFigures, totals: Mapping[str, Any]) -> Situation:
+    if state == "stopped":
+        return Situation(state, idle="The listener is closed.")
     if not figures.batches:
-        return {"tone": "idle", "text": "Waiting for the first micro-batch of a query with an acker."}
+        return Situation(state, idle="Waiting for the first micro-batch of a query with an acker.")
     if not figures.shards:
-        return {"tone": "idle", "text": "No query runs."}
+        return Situation(state, idle="No query runs.")
     last = figures.batches[0]
-    lost = sum(getattr(last.report, name) for name in _NOT_ACKED)
-    oldest = "" if totals["oldest_age_ms"] is None else f", the oldest for {format_duration(totals['oldest_age_ms'])}"
-    pending = f"{totals['pending']:,} {'tree is' if totals['pending'] == 1 else 'trees are'} pending{oldest}"
-    said = f"The last micro-batch of {last.query} acked {last.report.acked:,}"
-    if lost:
-        return {"tone": "fair", "text": f"{said}; {lost:,} failed, timed out or were rejected. {pending}."}
-    return {"tone": "good", "text": f"{said}. {pending}."}
+    batch = LastBatch(last.query, last.report.acked, sum(getattr(last.report, name) for name in _NOT_ACKED))
+    return Situation(state, batch=batch, pending=totals["pending"], oldest_ms=totals["oldest_age_ms"])
 
 
 def _tiles(figures: StreamFigures, totals: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -169,17 +141,17 @@ def _tiles(figures: StreamFigures, totals: Mapping[str, Any]) -> list[dict[str, 
     told = ", ".join(f"{totals[name]:,} {name.replace('_', ' ')}" for name in _NOT_ACKED if totals[name])
     last = figures.batches[0] if figures.batches else None
     return [
-        {"name": "Acked", "value": totals["acked"], "more": f"of {totals['messages']:,} messages"},
-        {"name": "Pending", "value": totals["pending"], "more": f"{totals['open']:,} have begun"},
-        {"name": "Oldest", "value": totals["oldest_age_ms"], "unit": "ms", "more": "at its last rotation"},
-        {"name": "Not acked", "value": lost, "more": told or "none failed", "is_bad": True},
-        {"name": "State", "value": totals["state_bytes"], "unit": "By", "more": "in Spark's state store"},
-        {
-            "name": "Last micro-batch",
-            "value": None if last is None else last.duration_ms,
-            "unit": "ms",
-            "more": "none yet" if last is None else f"number {last.batch_id} of {last.query}",
-        },
+        tile("Acked", totals["acked"], more=f"of {totals['messages']:,} messages"),
+        tile("Pending", totals["pending"], more=f"{totals['open']:,} have begun"),
+        tile("Oldest", totals["oldest_age_ms"], "ms", "at its last rotation"),
+        tile("Not acked", lost, more=told or "none failed", is_bad=True),
+        tile("State", totals["state_bytes"], "By", "in Spark's state store"),
+        tile(
+            "Last micro-batch",
+            None if last is None else last.duration_ms,
+            "ms",
+            "none yet" if last is None else f"number {last.batch_id} of {last.query}",
+        ),
     ]
 
 
@@ -195,12 +167,8 @@ def _charts(figures: StreamFigures, totals: Mapping[str, Any]) -> list[dict[str,
     ]
 
 
-def _column(name: str, unit: str | None = None) -> dict[str, str | None]:
-    return {"name": name, "unit": unit}
-
-
 def _batches_table(figures: StreamFigures) -> dict[str, Any]:
-    counts = [_column(name, "") for name in ("Messages", "Acked", "Failed", "Timed out", "Rejected", "Pending")]
+    counts = [(name, "") for name in ("Messages", "Acked", "Failed", "Timed out", "Rejected", "Pending")]
     rows = [
         [
             f"{each.query} {each.batch_id}" if each.acker == "acker" else f"{each.query} {each.acker} {each.batch_id}",
@@ -210,9 +178,9 @@ def _batches_table(figures: StreamFigures) -> dict[str, Any]:
         ]
         for each in figures.batches
     ]
-    columns = [_column("Micro-batch"), _column("Time", "at"), *counts, _column("Took", "ms")]
+    columns = [("Micro-batch", None), ("Time", "at"), *counts, ("Took", "ms")]
     empty = "None yet. A row comes when Spark has finished a micro-batch of a query with an acker."
-    return {"key": "batches", "title": "Micro-batches", "columns": columns, "rows": rows, "empty": empty}
+    return table("batches", "Micro-batches", columns, rows, empty)
 
 
 def _shards_table(figures: StreamFigures) -> dict[str, Any]:
@@ -222,13 +190,12 @@ def _shards_table(figures: StreamFigures) -> dict[str, Any]:
         for query, acker, report in figures.shards[:_SHARDS_MAX]
     ]
     columns = [
-        _column("Shard"),
-        _column("Pending", ""),
-        _column("Begun", ""),
-        _column("Oldest", "ms"),
-        _column("State", "By"),
-        _column("Chunks", ""),
-        _column("Table", "By"),
+        ("Shard", None),
+        ("Pending", ""),
+        ("Begun", ""),
+        ("Oldest", "ms"),
+        ("State", "By"),
+        ("Chunks", ""),
+        ("Table", "By"),
     ]
-    empty = "No query with an acker runs."
-    return {"key": "shards", "title": "Shards", "columns": columns, "rows": rows, "empty": empty}
+    return table("shards", "Shards", columns, rows, "No query with an acker runs.")
