@@ -143,6 +143,11 @@ class Outbox(OutputBuffer):
         self._signal.set()
         self.flusher_signal.set()
 
+    def keep_alive_if_due(self, now_ns: int) -> None:
+        """Call `keep_alive` if the clock shows its time."""
+        if self.keep_alive_at and now_ns >= self.keep_alive_at:
+            self._keep_alive()
+
     def _keep_alive(self) -> None:
         assert self.keep_alive is not None
         self.keep_alive()

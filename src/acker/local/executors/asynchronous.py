@@ -378,8 +378,8 @@ class AsyncSpoutTask(SpoutTask):
 
     def _keep_alive_if_due(self) -> None:
         outbox = self.executor.outbox
-        if outbox.keep_alive_at and self.loop.now_ns() >= outbox.keep_alive_at and outbox.keep_alive is not None:
-            outbox.keep_alive()
+        if outbox.keep_alive_at:
+            outbox.keep_alive_if_due(self.loop.now_ns())
 
     def _has_returned(self) -> bool:
         """Let `next_tuple` run; return whether it has returned."""

@@ -183,23 +183,24 @@ class ComponentExecutor(Executor):
         """Do some work of the modes RUN, PAUSE, DRAIN and SETTLE; return whether there was any."""
 
     def _step(self, mode: Mode, limit: int) -> bool:
-        self.outbox.flusher_signal.set()
-        before = self.outbox.enter()
+        outbox = self.outbox
+        outbox.flusher_signal.set()
+        before = outbox.enter()
         try:
-            return self._inside(mode, limit)
+            if outbox.keep_alive_at and self.crash is None:
+                outbox.keep_alive_if_due(self.clock.now_ns())
+            self.blocked = outbox.must_yield = False
+            if mode is Mode.OPEN or mode is Mode.CLOSE:
+                return self.done is not mode and self._open_or_close(mode)
+            return mode is not Mode.HALT and self._work(mode, limit)
         finally:
-            self.outbox.leave(before)
+            outbox.leave(before)
 
-    def _inside(self, mode: Mode, limit: int) -> bool:
-        self.blocked = self.outbox.must_yield = False
-        if mode in (Mode.OPEN, Mode.CLOSE):
-            if self.done is mode:
-                return False
-            for task in self.tasks:
-                (task.open if mode is Mode.OPEN else task.close)()
-            self.flush()
-            return self.finish(mode)
-        return mode is not Mode.HALT and self._work(mode, limit)
+    def _open_or_close(self, mode: Mode) -> bool:
+        for task in self.tasks:
+            (task.open if mode is Mode.OPEN else task.close)()
+        self.flush()
+        return self.finish(mode)
 
     def ask(self, mode: Mode) -> None:
         """Set the mode; the step that runs now ends soon, and the next one sees it."""

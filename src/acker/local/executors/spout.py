@@ -232,11 +232,6 @@ class SpoutExecutor(ComponentExecutor):
             due = min((each for each in dues if each is not None), default=None)
         self.clock.wait(self.signal, due)
 
-    def _inside(self, mode: Mode, limit: int) -> bool:
-        if self._alive_ns() is not None and self.clock.now_ns() >= self.outbox.keep_alive_at:
-            self._keep_alive()
-        return super()._inside(mode, limit)
-
     def _keep_alive(self) -> None:
         """Call every task's `keep_alive`, in any mode; an exception crashes the executor unless it is halted."""
         if self.abandoned:  # Its successor holds the connections by now.
