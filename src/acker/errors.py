@@ -66,10 +66,10 @@ class ForkedError(BusyError):
     Parameters
     ----------
     what : str
-        What the object is.
+        A name for the object.
     holder : int
     mend : str
-        What to do instead.
+        The advice to the user.
 
     Attributes
     ----------

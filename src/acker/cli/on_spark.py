@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from acker.topology import Graph, Topology
     from acker.ui import LivePage
 
-# Where one of these is set, Spark may find a master in its own settings.
+# If one of these is set, Spark may find a master in its own settings.
 _SPARK_VARIABLES: Final = ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
 
 

@@ -36,7 +36,7 @@ class SystemClock:
     Attributes
     ----------
     epoch_ns : int
-        What to add to its time for the time of day, in nanoseconds since 1970, UTC, as known when it was made.
+        The time of day when its time was 0, in nanoseconds since 1970, UTC, as known when it was made.
     """
 
     def __init__(self) -> None:

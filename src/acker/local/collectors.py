@@ -1,6 +1,6 @@
 """Collectors: the emit, ack and fail methods of a task, which make tuple ids and send messages to the ackers.
 
-What happens for each tuple is native (`acker._flow`); this module has what is rarer: errors, counters, hooks, traces,
+The work for each tuple is native (`acker._flow`); this module has the rarer work: errors, counters, hooks, traces,
 outcomes. Ids and ack vals are those of Storm (`BoltOutputCollectorImpl`): each delivery takes a new tuple id for each
 tuple that it is anchored to and xors it into that tuple's ack val, and belongs to the trees of all its anchors. When
 the input is acked, one message for each tree goes to an acker: the input's id xor its ack val.

@@ -25,7 +25,8 @@ from acker.topology.windowed import WindowedBolt
 
 _NS_PER_SEC: Final = 1_000_000_000
 
-# A component that has noted so many trees looks which of them are still open: tuples may come after their tree failed.
+# A component that has noted this number of trees drops those that are not open. Tuples may come after their tree has
+# failed.
 _NOTED_MIN: Final = 65_536
 
 logger = logging.getLogger("acker.local")

@@ -1,4 +1,4 @@
-"""Which input the running code works for, where coroutines take turns: each has a context of its own.
+"""The input that the running code works for, where coroutines take turns: each has its own context.
 
 Python 3.14 can give a thread the context of whoever starts it, and does so without a GIL. There the input counts for
 nothing: a thread of a pool outlives the coroutine that happened to start it, and works for other inputs.

@@ -63,7 +63,7 @@ class Lifecycle(TopologyRun):
     ----------
     state : str
     error, last_crash : BaseException or None
-        What the topology stopped with, and what caused the last restart.
+        The exception that ended the topology, and the one that caused the last restart.
     running, over : threading.Event
         Set once the spouts have been asked for tuples, and when all has ended.
     """
@@ -103,7 +103,7 @@ class Lifecycle(TopologyRun):
         self._steps = self._live()
         self._wait: Wait | None = Wait(lambda: True)
 
-    # What other threads may ask for.
+    # Requests of other threads.
 
     def stop(self, drain_ns: int | None = None) -> None:
         """Ask for the end: drain, then stop."""
@@ -243,7 +243,7 @@ class Lifecycle(TopologyRun):
         self.last_crash = error
         self.state = "restarting"
         logger.error("%s raised, the topology stops", crashed[0].name, exc_info=error)
-        # What ends a program ends the topology. A CancelledError is no Exception, and a restart may help against it.
+        # An exception that ends a program ends the topology. CancelledError does not, and a restart may help.
         is_end = isinstance(error, (KeyboardInterrupt, SystemExit))
         if is_end or self._limits.no_restart or self._restarts_in_a_row >= self._limits.restarts_max:
             self.fail(error)

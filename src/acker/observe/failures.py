@@ -154,5 +154,5 @@ def shown_values(values: Any) -> str:
 
 
 def shortened(text: str, most: int = 300) -> str:
-    """Return a text of at most so many characters."""
+    """Return a text of at most `most` characters; a longer one ends with an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"

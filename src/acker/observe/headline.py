@@ -20,7 +20,7 @@ class LastBatch(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What a headline is made from.
+    """The facts that a headline is made from.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Situation(NamedTuple):
     outcome : str
         Of a runtime that has stopped, as `RunReport.outcome`.
     error : str or None
-        What it stopped with, or why it restarts.
+        The exception that stopped it, or because of which it restarts.
     stuck : int
         How many trees are open for longer than half the timeout.
     oldest_ms : int or None
@@ -45,9 +45,9 @@ class Situation(NamedTuple):
     reason : str or None
         Of the last one.
     noun : str
-        What is acked: a tree or a message.
+        The thing that is acked: a tree or a message.
     batch : LastBatch or None
-        Where trees end in micro-batches only.
+        For streams on Spark, where trees end in micro-batches.
     idle : str or None
         The sentence for a moment at which there is nothing to tell.
     """

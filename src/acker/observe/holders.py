@@ -28,7 +28,7 @@ class Holder:
     for_ms : int or None
         How long it has been there, as far as known; of an outcome, how long the spout has been inside user code.
     text : str or None
-        What the page says in place of `how`.
+        Words for the page in place of `how`.
     """
 
     component: str

@@ -18,7 +18,7 @@ Attributes = dict[str, str]
 
 
 class Figures(Protocol):
-    """What exporters read of the figures of a topology or a consumer."""
+    """The figures of a topology or a consumer that exporters read."""
 
     @property
     def topology(self) -> str:

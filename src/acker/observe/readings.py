@@ -245,7 +245,7 @@ def table(
     columns : iterable of (name, unit)
         The unit is as for `tile`, "at" for a time since 1970 in milliseconds, or None for text.
     empty : str
-        What stands in place of a table without rows.
+        The text in place of a table without rows.
     """
     heads = [{"name": name, "unit": unit} for name, unit in columns]
     return {"key": key, "title": title, "columns": heads, "rows": list(rows), "empty": empty}

@@ -235,7 +235,7 @@ class Abandoned:
     component : str
     task : int
     stack : str
-        Where the task was, as a traceback.
+        The place in the code where the task was, as a traceback.
     """
 
     component: str

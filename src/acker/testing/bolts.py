@@ -115,7 +115,7 @@ class BoltRun:
     report : RunReport
         Its ``report.stats`` has the counters of the bolt.
     state : dict
-        What the state of a StatefulBolt held at the end.
+        The state of a StatefulBolt at the end.
     """
 
     bolt: Bolt
@@ -201,7 +201,7 @@ def run_bolt(
     ticks : int
         Number of tick tuples after the tuples. A bolt that holds tuples gets more when it stops, as in any run.
     state : mapping, optional
-        What the state of a StatefulBolt holds at first. It is pickled, as in a file.
+        The first state of a StatefulBolt. It is pickled, as in a file.
 
     Returns
     -------

@@ -211,7 +211,7 @@ class Captured(NamedTuple):
     Attributes
     ----------
     component, stream : str
-        Where it comes from.
+        Its origin.
     task : int
         The task that it reached.
     values : tuple

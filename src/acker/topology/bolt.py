@@ -144,7 +144,7 @@ class BatchingBolt(Bolt):
         Parameters
         ----------
         key : hashable
-            What `group_key` returned for them.
+            As `group_key` returned it for them.
         tups : list of Tuple
             At least one, in the order of arrival.
         """

@@ -38,9 +38,9 @@ class TaskAttribute:
     Parameters
     ----------
     what : str, optional
-        What the task lacks without it. The attribute's name when left out.
+        The thing that the task lacks without it. The attribute's name when left out.
     mend : str, optional
-        What the user can do instead.
+        The advice to the user.
     """
 
     def __init__(self, what: str = "", mend: str = _IN_INITIALIZE) -> None:

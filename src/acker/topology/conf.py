@@ -166,7 +166,7 @@ INERT_PREFIXES: Final = (
     *("scheduler.", "storm.", "supervisor.", "task.", "transactional.", "ui.", "worker.", "zmq."),
 )
 OWN_PREFIX: Final = "user."
-# What the likeness to the first words of an option counts, beside that to the whole of another one.
+# The weight of likeness to the first words of an option. Likeness to a whole name has weight 1.
 _OF_BEGIN: Final = 0.96
 _EXAMPLE: Final = '{"topology.message.timeout.secs": 10}'
 

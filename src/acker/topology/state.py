@@ -13,7 +13,7 @@ _ABSENT: Final = object()
 
 
 class StateChanges(NamedTuple):
-    """What changed in a state.
+    """The changes of a state.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class StateChanges(NamedTuple):
 
 
 class StateView(Protocol):
-    """What a bolt has made from its whole state, and keeps in step with it."""
+    """An index that a bolt has made from its whole state, and that follows its changes."""
 
     def follow(self, changes: StateChanges) -> None:
         """Take over what another worker has changed; the state has it already."""

@@ -1,4 +1,4 @@
-"""What watermarks are made from: the sources of a bolt with event time, and the time that all of them have reached."""
+"""The sources of a bolt with event time, and the time that all of them have reached: its watermark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["SourceTime", "ended_by", "has_event_time", "sources_of", "time_of_al
 
 
 class SourceTime(NamedTuple):
-    """What one source of a bolt has reached.
+    """The time that one source of a bolt has reached.
 
     Attributes
     ----------

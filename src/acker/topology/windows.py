@@ -135,7 +135,7 @@ class TupleWindow:
     Attributes
     ----------
     key : hashable
-        What `WindowedBolt.group_key` returned for its tuples; None by default.
+        As `WindowedBolt.group_key` returned it for its tuples; None by default.
     start, end : float or None
         Seconds since 1970, UTC, of a window by time: tuples from `start` on and before `end`. None by count.
     """
@@ -197,7 +197,7 @@ class WindowContent:
     Parameters
     ----------
     touched : set
-        Where it notes the keys of the state that it sets or removes.
+        Takes the keys of the state that it sets or removes.
     """
 
     def __init__(
@@ -224,8 +224,8 @@ class WindowContent:
     def follow(self, numbers: Collection[int]) -> None:
         """Take over from the state what it has for some numbers, and the head; then call `look_ahead`.
 
-        What other workers have added comes behind what is here, and what they have passed on says the head. If that is
-        not all, everything is put together again.
+        Tuples that other workers have added come behind those that are here. The head says which ones they have passed
+        on. If anything else has changed, the content is read from the state again.
         """
         self._seen, end = self._state.peek((_STATE_KEY, self.key, _HEAD)) or (0, None)
         if end is not None and end != self._end:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 _STATIC: Final = Path(__file__).parent / "static"
-# What a frozen page imports, by the names that the modules use for each other.
+# The modules that a frozen page imports, by the names that they use for each other.
 _MODULES: Final = (
     "charts.js",
     "format.js",

@@ -40,7 +40,7 @@ class Guard:
     app : ASGIApp
     page : LivePage
     token : str
-        What the header `x-acker-token` of each POST has to hold.
+        The header `x-acker-token` of each POST has to hold it.
     """
 
     def __init__(self, app: ASGIApp, page: LivePage, token: str) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-# So many readings are kept: ten minutes at the usual interval.
+# The number of readings that are kept: ten minutes at the usual interval.
 HISTORY_MAX: Final = 600
 # Reading takes at most this share of the time.
 _SHARE_MAX: Final = 0.02
@@ -14,7 +14,7 @@ _WAIT_SECS_MAX: Final = 30.0
 
 
 def pause_secs(took_secs: float, interval_secs: float) -> float:
-    """Return how long to wait after a reading that took so long."""
+    """Return how long to wait after a reading that took `took_secs`."""
     return min(_WAIT_SECS_MAX, max(interval_secs, took_secs / _SHARE_MAX))
 
 

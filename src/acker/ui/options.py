@@ -58,7 +58,7 @@ class LivePage:
             return self.host == "localhost"
 
 
-# What users may give as `ui`.
+# The values that users may give as `ui`.
 PageChoice = LivePage | bool | int | str | None
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from acker.ui.history import History, pause_secs
 from acker.ui.source import LiveSource
 
-# From so many readings on there is a line to draw.
+# A chart needs at least this number of readings to draw a line.
 _READINGS_MIN: Final = 3
 
 logger = logging.getLogger("acker.ui")

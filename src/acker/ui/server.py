@@ -37,7 +37,7 @@ class LiveServer:
     host, port : str, int
         The address on which it listens.
     token : str
-        What actions need.
+        Needed for actions.
 
     Raises
     ------
@@ -85,7 +85,7 @@ class LiveServer:
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The URL of the page."""
         return f"http://{_url_host(self.host)}:{self.port}/"
 
     @property

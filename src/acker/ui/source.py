@@ -16,7 +16,7 @@ class ActionError(AckerError, ValueError):
 
 
 class LiveSource(Protocol):
-    """What a live page shows.
+    """The thing that a live page shows.
 
     Attributes
     ----------

@@ -24,7 +24,7 @@ _TRANSFER_TUPLES = 256
 
 
 class Mode(enum.Enum):
-    """What an executor is to do; set by the lifecycle."""
+    """The work that the lifecycle wants of an executor."""
 
     OPEN = enum.auto()  # make the components and initialize them
     RUN = enum.auto()
@@ -53,7 +53,7 @@ class Executor(ABC):
     spawned, abandoned : bool
         Whether a thread or a scheduler runs it, and whether it was left behind inside user code.
     inside : str
-        What it is inside of while a step does not end, for messages.
+        The code in which a step that does not end is, for messages.
     blocked : bool
         Whether the last step found a full queue in its way.
     steps : int

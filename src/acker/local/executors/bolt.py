@@ -19,7 +19,7 @@ from acker.topology.state import KeyValueState
 from acker.topology.tuples import Tuple, TupleSource
 from acker.topology.windowed import WindowedBolt
 
-# So many exceptions of a task are logged at ERROR one by one; then the 16th, 32nd and so on.
+# The first exceptions of a task, as many as this, are logged at ERROR; then the 16th, 32nd and so on.
 _LOGGED_ALWAYS = 10
 
 # How often a bolt that holds windows by event time looks whether its sources are idle.
@@ -165,7 +165,7 @@ class BoltExecutor(ComponentExecutor):
     Attributes
     ----------
     state_gate : StateGate or None
-        What its steps pass if the bolt is a StatefulBolt, so that snapshots are taken between them.
+        Passed by each step if the bolt is a StatefulBolt, so that snapshots are taken between steps.
     has_event_time : bool
         Whether the bolt has windows by event time, which end between two tuples.
     """

@@ -10,8 +10,8 @@ from collections.abc import Callable
 class StateGate:
     """Lets one thread at a time use the states: the executor's own in a step, or one that takes a snapshot.
 
-    Whoever waits for the states holds the turnstile, so that an executor with much to do cannot enter again before a
-    thread that takes a snapshot.
+    A thread that waits for the states holds the turnstile, so that a busy executor cannot enter again before a thread
+    that takes a snapshot.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from acker.ui.source import Action, ActionError
 
 
 class Observed(Protocol):
-    """What the live page needs of a runtime."""
+    """The part of a runtime that the live page uses."""
 
     graph: Graph
     conf: dict[str, Any]

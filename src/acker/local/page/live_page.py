@@ -29,7 +29,7 @@ class RuntimePage:
     Attributes
     ----------
     failures : FailureLog or None
-        What the spouts record for the page; None without one.
+        Recorded by the spouts for the page; None without one.
     server : LiveServer or None
         Between `open` and the end of the program.
     """

@@ -25,7 +25,7 @@ _NS_PER_MS: Final = 1_000_000
 
 _EVENTS_MAX: Final = 100
 _EDGES_MAX: Final = 50
-# Who holds a younger tree has changed by the time that somebody reads it.
+# Younger trees move on before somebody reads who holds them.
 _LOOK_MS: Final = 1_000
 _STATES: Final = {
     "new": "starting",
@@ -44,7 +44,7 @@ class RuntimeView:
     ----------
     runtime : LocalRuntime
     failures : FailureLog
-        What the runtime's spouts record.
+        Recorded by the runtime's spouts.
     sampler : Sampler or None
     values : bool
         Whether values are shown.

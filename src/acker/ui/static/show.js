@@ -99,7 +99,7 @@ export function show(now) {
     showEvents(now.events ?? []);
 }
 
-// What has no such list does not have its section either.
+// A page without such a list has no section for it either.
 function showOr(box, value, showIt) {
     box.parentElement.hidden = value === null;
     if (value !== null) showIt(value);
