@@ -365,8 +365,8 @@ class _Partitions:
                 if value not in is_open:
                     try:
                         self.is_done(partition, value)
-                    except ArgumentValueError as fault:
-                        refused.append((int(row[place]), str(fault)))
+                    except ArgumentValueError as error:
+                        refused.append((int(row[place]), str(error)))
                         break
         if refused:
             number, why = min(refused)
@@ -722,6 +722,6 @@ class OffsetTracker:
             tracker._use(_Partitions.from_json(snapshot))
         except SnapshotError:
             raise
-        except (AttributeError, KeyError, TypeError, ValueError) as fault:
-            raise SnapshotError(f"no snapshot of an OffsetTracker: {type(fault).__name__}: {fault}") from fault
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise SnapshotError(f"no snapshot of an OffsetTracker: {type(error).__name__}: {error}") from error
         return tracker

@@ -462,10 +462,10 @@ def test_executors_do_nothing_when_they_are_halted(feeder):
         scheduler.settle()
         executors = scheduler.runtime.lifecycle.executors
         for executor in executors:
-            executor.ask(Mode.HALT)
+            executor.set_mode(Mode.HALT)
         feeder.feed([1], 1)
         assert not any(executor.step() for executor in executors)
         for executor in executors:
-            executor.ask(Mode.RUN)
+            executor.set_mode(Mode.RUN)
         scheduler.settle()
         assert feeder.tracker.acked == [1]

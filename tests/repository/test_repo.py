@@ -17,7 +17,7 @@ pytestmark = pytest.mark.repository
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src/acker"
 
-# Lowest first: a room may import from itself and from the rooms before it. The table of ARCHITECTURE.md.
+# Lowest first: a layer may import from itself and from the layers before it. The table of ARCHITECTURE.md.
 LAYERS = (
     ("_engine", "errors"),
     ("offsets",),
@@ -154,8 +154,8 @@ def test_modules_import_downwards_only() -> None:
             if target in NATIVE:
                 assert part in NATIVE[target], f"{where}: not this module's business"
             elif not any(target in layer for layer in LAYERS):
-                # A name of the public door, which stands on everything below the runtimes.
-                assert layer_of(part) >= layer_of("local"), f"{where}: the public door stands above this module"
+                # A name of the package itself, which stands on everything below the runtimes.
+                assert layer_of(part) >= layer_of("local"), f"{where}: the package itself stands above this module"
             else:
                 assert layer_of(target) <= layer_of(part), f"{where}: upwards"
                 assert target not in APART.get(part, ()), f"{where}: {part} knows nothing of {target}"

@@ -82,10 +82,10 @@ def exit_with_code(command: Command) -> Command:
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
             return command(*args, **kwargs)
-        except SetupError as fault:
-            fail(str(fault), 4)
-        except (UsageError, TopologyError) as fault:
-            fail(str(fault), 2)
+        except SetupError as error:
+            fail(str(error), 4)
+        except (UsageError, TopologyError) as error:
+            fail(str(error), 2)
         except KeyboardInterrupt:
             fail("interrupted", 130)
 
@@ -104,8 +104,8 @@ def _until(_context: click.Context, _option: click.Parameter, value: str) -> str
 
     try:
         parse_until(value)
-    except ArgumentValueError as fault:
-        raise click.BadParameter(str(fault).removeprefix("until: ")) from fault
+    except ArgumentValueError as error:
+        raise click.BadParameter(str(error).removeprefix("until: ")) from error
     return value
 
 

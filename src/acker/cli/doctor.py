@@ -54,7 +54,7 @@ def main(master: str, conf: Mapping[str, str] | None = None, *, ship: bool = Fal
     for package in _PACKAGES:
         _package(sheet, package)
     driver = prober()()
-    sheet.line("driver", _text(driver), driver["fault"] is None)
+    sheet.line("driver", _text(driver), driver["error"] is None)
     # The interpreter that --python names is checked below, and a cluster has its own PATH.
     if master.startswith("local") and "spark.pyspark.python" not in (conf or {}):
         _workers(sheet)
@@ -62,8 +62,8 @@ def main(master: str, conf: Mapping[str, str] | None = None, *, ship: bool = Fal
         jdk = find_jdk()
         sheet.line("jdk", f"{jdk.version} at {jdk.home}")
         _spark(sheet, driver, master, conf or {}, ship=ship)
-    except SetupError as fault:
-        sheet.line("spark", str(fault), fine=False)
+    except SetupError as error:
+        sheet.line("spark", str(error), fine=False)
     click.echo("all fine" if sheet.fine else "not everything is fine")
     return 0 if sheet.fine else 1
 
@@ -72,9 +72,9 @@ def _text(found: Mapping[str, Any]) -> str:
     """Return the findings of a process as one line."""
     python = f"python {found['python']} at {found['executable']}"
     if found["acker"] is None:
-        return f"{python}; {found['fault']}"
+        return f"{python}; {found['error']}"
     about = ", ".join(f"{found[field]}" if field != "acker" else f"acker {found[field]}" for field in _FIELDS)
-    return f"{python}; {about}; at {found['at']}" + (f"; {found['fault']}" if found["fault"] else "")
+    return f"{python}; {about}; at {found['at']}" + (f"; {found['error']}" if found["error"] else "")
 
 
 def _fix(driver: Mapping[str, Any], worker: Mapping[str, Any]) -> str | None:
@@ -84,7 +84,7 @@ def _fix(driver: Mapping[str, Any], worker: Mapping[str, Any]) -> str | None:
     """
     if worker["acker"] is None:
         return f"acker cannot be imported there: send it along; {_WAYS}"
-    if worker["fault"] is not None:
+    if worker["error"] is not None:
         return "acker gives wrong results there: install it anew, from a wheel for that platform"
     if worker["acker"] != driver["acker"]:
         return f"the driver has acker {driver['acker']}: install the same release in both; {_WAYS}"
@@ -96,8 +96,8 @@ def _workers(sheet: _Sheet) -> None:
     if "PYSPARK_PYTHON" in os.environ:
         return
     found = shutil.which("python3")
-    ask = "import platform; print(platform.python_version())"
-    answer = found and subprocess.run([found, "-c", ask], capture_output=True, check=False, text=True).stdout.strip()
+    script = "import platform; print(platform.python_version())"
+    answer = found and subprocess.run([found, "-c", script], capture_output=True, check=False, text=True).stdout.strip()
     if answer and answer.rpartition(".")[0] != platform.python_version().rpartition(".")[0]:
         sheet.line(
             "workers",
@@ -143,8 +143,8 @@ def _spark(
                 send(spark)
             announce(f"running {tasks} tasks, which look at acker")
             found = probe(spark, tasks)
-        except PySparkException as fault:
-            sheet.line("tasks", _what_failed(fault), fine=False)
+        except PySparkException as error:
+            sheet.line("tasks", _what_failed(error), fine=False)
             return
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -164,8 +164,8 @@ def _executors(sheet: _Sheet, driver: Mapping[str, Any], found: list[dict[str, A
             sheet.line("fix", fix, fine=False)
 
 
-def _what_failed(fault: BaseException) -> str:
+def _what_failed(error: BaseException) -> str:
     """Return the most useful line of an error, or its last one."""
-    lines = [line.strip() for line in str(fault).splitlines()]
+    lines = [line.strip() for line in str(error).splitlines()]
     telling = [line for line in lines if "PYTHON_VERSION_MISMATCH" in line or "ModuleNotFoundError" in line]
-    return telling[0] if telling else last_line(fault)
+    return telling[0] if telling else last_line(error)

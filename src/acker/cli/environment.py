@@ -146,12 +146,12 @@ def spark_session(
         try:
             with contextlib.nullcontext() if log is None else _stderr_to(log):
                 session = builder.getOrCreate()
-        except (PySparkException, Py4JError, OSError, RuntimeError) as fault:
+        except (PySparkException, Py4JError, OSError, RuntimeError) as error:
             # Py4J's first line tells which call failed, the second one why.
-            lines = [line.strip(": ") for line in str(fault).splitlines() if line.strip()] or [type(fault).__name__]
-            first = lines[min(1, len(lines) - 1)] if isinstance(fault, Py4JError) else lines[0]
+            lines = [line.strip(": ") for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            first = lines[min(1, len(lines) - 1)] if isinstance(error, Py4JError) else lines[0]
             where = "" if log is None else f" (see {log})"
-            raise SetupError(f"Spark did not start at {master or 'its master'}: {first}{where}") from fault
+            raise SetupError(f"Spark did not start at {master or 'its master'}: {first}{where}") from error
         try:
             if local:  # Spark's 200 are for clusters.
                 session.conf.set("spark.sql.shuffle.partitions", str(2 * session.sparkContext.defaultParallelism))
@@ -162,10 +162,10 @@ def spark_session(
             session.stop()
 
 
-def last_line(fault: BaseException) -> str:
+def last_line(error: BaseException) -> str:
     """Return the line of a Python or Java traceback that holds the error."""
-    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-    return lines[-1] if lines else type(fault).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 @contextlib.contextmanager

@@ -66,8 +66,8 @@ def blame_state() -> Iterator[None]:
     """Turn what is wrong with the file of a runtime's states into an error of the command line."""
     try:
         yield
-    except (SnapshotError, ArgumentValueError) as fault:
-        raise UsageError(f"--state: {str(fault).removeprefix('state: ')}") from fault
+    except (SnapshotError, ArgumentValueError) as error:
+        raise UsageError(f"--state: {str(error).removeprefix('state: ')}") from error
 
 
 def _is_topology(value: object) -> TypeGuard[type[Topology] | Graph]:
@@ -85,20 +85,20 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except TopologyError:
         raise
-    except ModuleNotFoundError as fault:
-        missing = fault.name or ""
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
         if name != missing and not name.startswith(f"{missing}."):
-            raise UsageError(f"{name} imports {missing}, which is not installed") from fault
+            raise UsageError(f"{name} imports {missing}, which is not installed") from error
         raise _NoModuleError(
             f"there is no module {missing} in {here} or on PYTHONPATH: run acker in the folder that holds it"
-        ) from fault
-    except Exception as fault:
-        at = traceback.extract_tb(fault.__traceback__)[-1]
-        file, line = (fault.filename, fault.lineno) if isinstance(fault, SyntaxError) else (at.filename, at.lineno)
-        text = fault.msg if isinstance(fault, SyntaxError) else fault
+        ) from error
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (at.filename, at.lineno)
+        text = error.msg if isinstance(error, SyntaxError) else error
         raise UsageError(
-            f"{name} cannot be imported: {type(fault).__name__}: {text} ({file}, line {line}): fix it there"
-        ) from fault
+            f"{name} cannot be imported: {type(error).__name__}: {text} ({file}, line {line}): fix it there"
+        ) from error
 
 
 def _folders_of_streamparse() -> list[str]:

@@ -26,14 +26,14 @@ def prober() -> Callable[[], dict[str, Any]]:
             "pid": os.getpid(),
             "python": platform.python_version(),
             "executable": sys.executable,
-            "fault": None,
+            "error": None,
         }
         try:
             import numpy as np
 
             import acker
-        except ImportError as fault:
-            return {**found, "acker": None, "fault": str(fault)}
+        except ImportError as error:
+            return {**found, "acker": None, "error": str(error)}
         about = acker.build_info()
         # A tree that finishes, one that fails and one that stays open.
         kind = np.array([0, 2, 2, 0, 3, 0], np.int8)
@@ -43,7 +43,7 @@ def prober() -> Callable[[], dict[str, Any]]:
         ackers = acker.Acker(seed=1), acker.ReferenceAcker(seed=1)
         one, other = (each.ingest(kind, root_id, value, task_id, message_id, now_ms=5) for each in ackers)
         if one != other or len(one) != 2:
-            found["fault"] = "its results are not those of the reference"
+            found["error"] = "its results are not those of the reference"
         return {
             **found,
             "acker": acker.__version__,

@@ -50,8 +50,8 @@ def inspect(checkpoint: str, *, operator: int | None, as_json: bool, master: str
         announce(f"reading {checkpoint}")
         try:
             found = inspect_checkpoint(spark, checkpoint, operator)
-        except ArgumentValueError as fault:
-            raise UsageError(str(fault)) from fault
+        except ArgumentValueError as error:
+            raise UsageError(str(error)) from error
     if as_json:
         text = {"checkpoint": checkpoint, "ackers": [to_json(acker) for acker in found]}
         sys.stdout.write(json.dumps(text, indent=2) + "\n")
@@ -114,8 +114,8 @@ def _table(acker: AckerState) -> Table:
     table = Table()
     for heading in _HEADINGS:
         table.add_column(heading, justify="right")
-    for place, state in enumerate(acker.states, 1):
-        table.add_row(*cells(state), end_section=place == len(acker.states))
+    for index, state in enumerate(acker.states, 1):
+        table.add_row(*cells(state), end_section=index == len(acker.states))
     table.add_row(*total(acker.states))
     return table
 

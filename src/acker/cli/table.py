@@ -32,12 +32,12 @@ def terminal_table(stats: RuntimeStats, title: str, caption: str | None = None, 
     for name in names:
         justify: Any = "left" if name == "component" else "right"
         table.add_column(_heading(name), justify=justify, vertical="bottom", no_wrap=True)
-    for place, row in enumerate(body):
+    for index, row in enumerate(body):
         cells = [
             f"[{_ALARMS[name]}]{row[name]}[/]" if name in _ALARMS and row[name] not in ("", "0") else escape(row[name])
             for name in names
         ]
-        total, last = place == len(body) - 1, place == len(body) - 2
+        total, last = index == len(body) - 1, index == len(body) - 2
         style = "bold" if total else "dim" if row["component"].startswith("__") else ""
         table.add_row(*cells, style=style, end_section=last)
     return table

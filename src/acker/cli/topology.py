@@ -119,10 +119,10 @@ def _page_of(ui: str | None, *, values: bool) -> LivePage | None:
     require("starlette", "uvicorn", "prometheus_client", extra="ui")
     try:
         page = live_page_of(ui)
-    except ArgumentValueError as fault:
+    except ArgumentValueError as error:
         # A port that is too large is an address; what is none may be the topology.
         hint = "" if ui.rpartition(":")[2].isdecimal() else ": put the option behind the topology"
-        raise UsageError(f"--{fault}{hint}") from fault
+        raise UsageError(f"--{error}{hint}") from error
     return None if page is None else dataclasses.replace(page, values=values)
 
 
@@ -144,8 +144,8 @@ def _run(runtime: LocalRuntime, run: Callable[[], object], console: Console) -> 
                 f"{quantity(tasks, 'task')}; Ctrl-C drains it and stops, a second one stops it at once",
             )
             run()
-        except PageError as fault:
-            raise UsageError(f"--{fault}") from fault
+        except PageError as error:
+            raise UsageError(f"--{error}") from error
         except Exception:
             # The error of the topology is in the report; any other one is a bug of the runtime.
             if runtime.error is None:
@@ -210,8 +210,8 @@ def _serve_metrics(runtime: LocalRuntime, port: int, console: Console) -> Iterat
 
     try:
         server = serve(runtime, port)
-    except OSError as fault:
-        raise UsageError(f"--prometheus {port}: {fault.strerror}: take another port, or 0 for a free one") from fault
+    except OSError as error:
+        raise UsageError(f"--prometheus {port}: {error.strerror}: take another port, or 0 for a free one") from error
     with server:
         _say(console, f"metrics: {server.url}")
         yield

@@ -100,7 +100,7 @@ class Queue(Generic[Item]):
         return dropped
 
 
-# The queue of a bolt executor: the place of the task within the executor, and its tuples.
+# The queue of a bolt executor: the index of the task within the executor, and its tuples.
 TupleQueue = Queue[tuple[int, list[Tuple]]]
 
 
@@ -133,11 +133,11 @@ class Outbox(OutputBuffer):
         self._signal = signal
         self._queues: list[TupleQueue] = []
 
-    def outlet(self, queue: TupleQueue, place: int, task: int, *, waits: bool) -> Outlet:
+    def outlet(self, queue: TupleQueue, index: int, task: int, *, waits: bool) -> Outlet:
         """Make the outlet to a task. Unless it `waits`, a full queue does not block this executor."""
         if waits and queue not in self._queues:
             self._queues.append(queue)
-        return Outlet(queue, place, task)
+        return Outlet(queue, index, task)
 
     def _wake(self) -> None:
         self._signal.set()

@@ -201,7 +201,7 @@ def _check_path(path: object) -> Path:
 
 def make_snapshot(topology: str, states: Mapping[str, Sequence[Mapping[Any, Any]]]) -> bytes:
     """Return a snapshot with these states: component -> the state of each of its tasks."""
-    pickled = {name: [_pickle(name, place, each) for place, each in enumerate(tasks)] for name, tasks in states.items()}
+    pickled = {name: [_pickle(name, index, each) for index, each in enumerate(tasks)] for name, tasks in states.items()}
     return _encode(topology, pickled)
 
 

@@ -109,12 +109,12 @@ class TopologyRun:
         return [executor for executor in (*self.ackers, *executors) if executor.crash is not None]
 
     def set_mode(self, executors: Iterable[Executor], mode: Mode) -> None:
-        """Ask executors for a mode."""
+        """Set the mode of executors."""
         for executor in executors:
-            executor.ask(mode)
+            executor.set_mode(mode)
 
     def enter_mode(self, executors: Sequence[Executor], mode: Mode) -> Steps:
-        """Ask executors for a mode, and wait until they have seen it."""
+        """Set the mode of executors, and wait until they have seen it."""
         self.set_mode(executors, mode)
         yield Wait(
             lambda: all(executor.seen is mode or executor.crash is not None for executor in executors), self.grace_ns()

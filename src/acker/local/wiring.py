@@ -89,7 +89,7 @@ class ExecutorSet:
         self.spouts: list[SpoutExecutor] = []
         self.bolts: list[BoltExecutor] = []
         self._parts = parts
-        # Task id -> the queue of its executor, and its place in the executor.
+        # Task id -> the queue of its executor, and its index in the executor.
         self._inboxes: dict[int, tuple[TupleQueue, int]] = {}
         self._tasks: list[tuple[Node, SpoutExecutor | BoltExecutor, list[int]]] = []
         self._options = {node.name: resolve(parts.conf, node.conf) for node in parts.graph.nodes.values()}
@@ -100,9 +100,9 @@ class ExecutorSet:
             for task in tasks:
                 executor.tasks.append(self._make_task(node, executor, task))  # type: ignore[arg-type]
         spouts = {
-            task.collector.task: (executor.inbox, place)
+            task.collector.task: (executor.inbox, index)
             for executor in self.spouts
-            for place, task in enumerate(executor.tasks)
+            for index, task in enumerate(executor.tasks)
         }
         for acker in parts.ackers:
             acker.spouts = spouts
@@ -144,7 +144,7 @@ class ExecutorSet:
         return node.tasks
 
     def _inbox_of(self, target: int, subscription: Subscription) -> tuple[TupleQueue, int]:  # noqa: ARG002
-        """Return the queue of a task that reads a subscription, and the task's place in it."""
+        """Return the queue of a task that reads a subscription, and the task's index in it."""
         return self._inboxes[target]
 
     def _ids_of(self, node: Node, task: int) -> IdGenerator:  # noqa: ARG002
@@ -190,8 +190,8 @@ class ExecutorSet:
                 if issubclass(node.component, StatefulBolt):
                     executor.state_gate = StateGate()
                 self.bolts.append(executor)
-                for place, task in enumerate(tasks):
-                    self._inboxes[task] = (executor.inbox, place)
+                for index, task in enumerate(tasks):
+                    self._inboxes[task] = (executor.inbox, index)
             self._tasks.append((node, executor, tasks))
 
     def _make_task(self, node: Node, executor: SpoutExecutor | BoltExecutor, task: int) -> SpoutTask | BoltTask:
@@ -263,11 +263,11 @@ class ExecutorSet:
         def outlet_of(target: int, subscription: Subscription) -> Outlet:
             if target in outlets:  # One for all streams, so that tuples between two tasks keep their order.
                 return outlets[target]
-            queue, place = self._inbox_of(target, subscription)
+            queue, index = self._inbox_of(target, subscription)
             # Within a loop no executor waits for room, since each would wait for the other. The limit of open tuples of
             # the spouts bounds what is in a loop.
             waits = (subscription.source, subscription.consumer) not in graph.loops
-            outlets[target] = outbox.outlet(queue, place, target, waits=waits)
+            outlets[target] = outbox.outlet(queue, index, target, waits=waits)
             return outlets[target]
 
         routes: dict[str | None, Route] = {}

@@ -95,9 +95,9 @@ class Histogram:
         """
         found, below = [], 0
         last = len(self.bounds_ns) - 1
-        for place, bound in enumerate(self.bounds_ns):
-            below += self.counts[place]
-            if place % every == 0 or place == last:
+        for index, bound in enumerate(self.bounds_ns):
+            below += self.counts[index]
+            if index % every == 0 or index == last:
                 found.append((bound, below))
         return found
 

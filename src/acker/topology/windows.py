@@ -251,8 +251,8 @@ class WindowContent:
             return {}
         if not self._is_numbered:
             return dict(map(_number_and_time_of, self._entries[self._passed :]))
-        places = map(self._place_of, numbers)
-        found = [self._entries[place] for place in places if self._passed <= place < len(self._entries)]
+        indices = map(self._index_of, numbers)
+        found = [self._entries[index] for index in indices if self._passed <= index < len(self._entries)]
         return dict(map(_number_and_time_of, found))
 
     def __len__(self) -> int:
@@ -290,18 +290,18 @@ class WindowContent:
     def full_window(self) -> TupleWindow:
         """Return the window by count that is complete."""
         entries = self._entries
-        seen, start = self._place_of(self._seen), self._place_of(self._next_number - self._window.length)
+        seen, start = self._index_of(self._seen), self._index_of(self._next_number - self._window.length)
         return TupleWindow(self.key, entries[start:], entries[max(seen, start) :], entries[: min(seen, start)])
 
     def next_window(self, end: int) -> TupleWindow:
         """Return the window by time that ends then."""
         start = end - self._window.length
         self._sort()
-        now = sorted(self._entries[self._place_at(start) : self._place_at(end)], key=_number_of)
+        now = sorted(self._entries[self._index_at(start) : self._index_at(end)], key=_number_of)
         before: list[WindowEntry] = []
         if self._end is not None:
             # Entries from before the start of the last window have passed.
-            last = self._entries[self._passed : self._place_at(self._end)]
+            last = self._entries[self._passed : self._index_at(self._end)]
             before = sorted((each for each in last if each[0] < self._seen), key=_number_of)
         known = set(map(_number_of, before))
         new = [each for each in now if each[0] not in known]
@@ -311,8 +311,8 @@ class WindowContent:
     def pass_on(self) -> None:
         """Count the present window as processed, and forget the tuples that are not in it and in none after it."""
         if self._window.kind == "count":
-            place = self._place_of(self._next_number - self._window.length)
-            gone, self._entries = self._entries[:place], self._entries[place:]
+            index = self._index_of(self._next_number - self._window.length)
+            gone, self._entries = self._entries[:index], self._entries[index:]
         else:
             assert self.next_end is not None
             gone = self._pass_until(self.next_end - self._window.length)
@@ -325,10 +325,10 @@ class WindowContent:
     def _pass_until(self, start: int) -> list[WindowEntry]:
         """Pass the entries before a time, and return them."""
         self._sort()
-        place = self._place_at(start)
-        gone, self._passed = self._entries[self._passed : place], place
-        if 2 * place > len(self._entries):  # seldom, since many windows may end at once
-            del self._entries[:place]
+        index = self._index_at(start)
+        gone, self._passed = self._entries[self._passed : index], index
+        if 2 * index > len(self._entries):  # seldom, since many windows may end at once
+            del self._entries[:index]
             self._passed = 0
         self._earliest_ms = self._entries[self._passed][1] if self else None
         return gone
@@ -353,10 +353,10 @@ class WindowContent:
         self._next_number = number + 1
         self._earliest_ms = time_ms if self._earliest_ms is None else min(self._earliest_ms, time_ms)
 
-    def _place_of(self, number: int) -> int:
+    def _index_of(self, number: int) -> int:
         return bisect.bisect_left(self._entries, number, key=_number_of)
 
-    def _place_at(self, time_ms: int) -> int:
+    def _index_at(self, time_ms: int) -> int:
         return bisect.bisect_left(self._entries, time_ms, self._passed, key=_time_of)
 
     def _sort(self) -> None:

@@ -1,4 +1,4 @@
-"""The door to the server of the live page, which is imported here alone, and only if somebody wants a page."""
+"""Opens the live page. The server is imported here alone, and only if somebody wants a page."""
 
 from __future__ import annotations
 

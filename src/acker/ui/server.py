@@ -125,15 +125,15 @@ def _listen(page: LivePage) -> socket.socket:
     where = f"{_url_host(page.host)}:{page.port}"
     try:
         family, _, _, _, address = socket.getaddrinfo(page.host, page.port, type=socket.SOCK_STREAM)[0]
-    except OSError as fault:
-        raise PageError(f"ui: {page.host} is no address of this machine: {fault.strerror}") from fault
+    except OSError as error:
+        raise PageError(f"ui: {page.host} is no address of this machine: {error.strerror}") from error
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if sys.platform != "win32":  # where it would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(_BACKLOG)
-    except OSError as fault:
+    except OSError as error:
         listener.close()
-        raise PageError(f"ui: {where}: {fault.strerror}: take another port, or 0 for a free one") from fault
+        raise PageError(f"ui: {where}: {error.strerror}: take another port, or 0 for a free one") from error
     return listener

@@ -358,7 +358,7 @@ class AsyncSpoutTask(SpoutTask):
         # If only other methods are coroutines, `next_tuple` is called as in any other spout.
         self._waits = inspect.iscoroutinefunction(self.spout.next_tuple)
 
-    def _ask(self, limit: int) -> int:
+    def _call_next_tuple(self, limit: int) -> int:
         collector = self.collector
         for got in range(limit):
             self._keep_alive_if_due()

@@ -45,7 +45,7 @@ class Executor(ABC):
     signal : Signal
         Set when there may be something to do.
     mode, seen : Mode
-        The mode that the lifecycle asked for, and the one that the last step began with.
+        The mode that the lifecycle has set, and the one that the last step began with.
     done : Mode or None
         OPEN or CLOSE, once that is done.
     crash : BaseException or None
@@ -83,7 +83,7 @@ class Executor(ABC):
         self.step_since_ns: int | None = None
         self._lifecycle_signal = lifecycle_signal
 
-    def ask(self, mode: Mode) -> None:
+    def set_mode(self, mode: Mode) -> None:
         """Set the mode; the executor sees it when its step ends."""
         self.mode = mode
         self.signal.set()
@@ -202,7 +202,7 @@ class ComponentExecutor(Executor):
         self.flush()
         return self.finish(mode)
 
-    def ask(self, mode: Mode) -> None:
+    def set_mode(self, mode: Mode) -> None:
         """Set the mode; the step that runs now ends soon, and the next one sees it."""
         self.mode = mode
         # Before the signal, so that another step follows the one that this cuts short.

@@ -131,7 +131,7 @@ class BoltTask(ComponentTask):
         return self.held_count < before
 
     def run(self, tuples: list[Tuple], begin: int, end: int) -> int:
-        """Process tuples[begin:end]; return the place of the first one that was not processed."""
+        """Process tuples[begin:end]; return the index of the first one that was not."""
         return self.collector.run(tuples, begin, end, self.bolt, self._auto_ack, self._on_error)
 
     def _on_error(self, tup: Tuple, error: BaseException) -> None:
@@ -250,9 +250,9 @@ class BoltExecutor(ComponentExecutor):
                 self._chunk, self._position = self.inbox.take(), 0
                 if self._chunk is None:
                     break
-            place, tuples = self._chunk
+            index, tuples = self._chunk
             begin = self._position
-            self._position = self.tasks[place].run(tuples, begin, min(len(tuples), begin + limit - done))
+            self._position = self.tasks[index].run(tuples, begin, min(len(tuples), begin + limit - done))
             done += self._position - begin
             if self._position == len(tuples):
                 self._chunk = None
@@ -266,8 +266,8 @@ class BoltExecutor(ComponentExecutor):
     def waiting(self) -> Iterator[tuple[BoltTask, list[Tuple]]]:
         """Yield the tuples that have come, those first among which the step works. Any thread may call it."""
         chunk = self._chunk
-        for place, tuples in chain(() if chunk is None else (chunk,), self.inbox.chunks()):
-            yield self.tasks[place], tuples
+        for index, tuples in chain(() if chunk is None else (chunk,), self.inbox.chunks()):
+            yield self.tasks[index], tuples
 
     def drop(self) -> int:
         """Drop the queue and the buffers; return how many tuples were in the queue."""

@@ -110,17 +110,17 @@ class SpoutTask(ComponentTask):
         due_ms = self._reliable._next_due_ms
         return None if due_ms is None else due_ms * _NS_PER_MS
 
-    def ask(self, limit: int) -> int:
-        """Call `next_tuple` at most `limit` times; return how many calls emitted."""
+    def emit_up_to(self, limit: int) -> int:
+        """Emit replays that are due, then call `next_tuple`, each at most `limit` times; return how many emitted."""
         collector = self.collector
         got = 0
         if self._reliable is not None:
             # One at a time, since each may reach the limit of what may be open.
             while got < limit and not self._is_full() and self._reliable._replay_due(collector.now_ms(), limit=1):
                 got += 1
-        return got + self._ask(limit)
+        return got + self._call_next_tuple(limit)
 
-    def _ask(self, limit: int) -> int:
+    def _call_next_tuple(self, limit: int) -> int:
         return self.collector.call_next_tuple(self.spout, self._ack_method(), limit, self._pending_max)
 
     @property
@@ -207,7 +207,7 @@ class SpoutExecutor(ComponentExecutor):
         self.idle_until: int | None = None
 
     def request(self, call: Callable[[], object]) -> None:
-        """Have a function called between two calls of the spouts. Any thread may ask."""
+        """Have a function called between two calls of the spouts. Any thread may call it."""
         self._requests.append(call)
         self.signal.set()
 
@@ -286,7 +286,7 @@ class SpoutExecutor(ComponentExecutor):
             return worked
         for task in self.tasks:
             task.activate(mode is Mode.RUN)
-        if mode is Mode.RUN and self._ask(limit):
+        if mode is Mode.RUN and self._emit(limit):
             worked = True
         return worked
 
@@ -307,13 +307,13 @@ class SpoutExecutor(ComponentExecutor):
             self.tree_watcher.wake()
         return delivered
 
-    def _ask(self, limit: int) -> bool:
+    def _emit(self, limit: int) -> bool:
         if not self.has_room():
             return False
         got = 0
         try:
             for task in self.tasks:
-                got += task.ask(limit)
+                got += task.emit_up_to(limit)
         finally:
             self.flush()
         if not got and any(task.may_emit() and not task.spout._finished for task in self.tasks):

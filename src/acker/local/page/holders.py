@@ -64,9 +64,9 @@ def find_outcomes(executors: ExecutorSet, found: Mapping[int, list[Holder]], now
     for executor in executors.spouts:
         since_ns = executor.step_since_ns
         busy_ms = None if since_ns is None else (now_ns - since_ns) // _NS_PER_MS
-        arrived = ((place, task.collector.arrived_outcomes()) for place, task in enumerate(executor.tasks))
-        for place, outcomes in chain(arrived, executor.inbox.chunks()):
-            collector = executor.tasks[place].collector
+        arrived = ((index, task.collector.arrived_outcomes()) for index, task in enumerate(executor.tasks))
+        for index, outcomes in chain(arrived, executor.inbox.chunks()):
+            collector = executor.tasks[index].collector
             for message_id, _, _ in outcomes:
                 open_ = collector.pending.get(message_id)
                 holders = None if open_ is None else found.get(open_.root_id)

@@ -144,8 +144,8 @@ class RuntimeView:
         held = [] if self._sampler is None or tree.root_id is None else self._sampler.traces.held_tuples(tree.root_id)
         if held:  # A trace knows every edge; what was found in the executors says more of how it is held.
             how = {(each.component, each.task): each.how for each in holders}
-            places = dict.fromkeys((each.component, each.task) for each in held)
-            holders = [Holder(name, task, how.get((name, task), "held")) for name, task in places]
+            tasks = dict.fromkeys((each.component, each.task) for each in held)
+            holders = [Holder(name, task, how.get((name, task), "held")) for name, task in tasks]
         row = open_tree_row(
             shown=shown_id(tree.tup_id),
             root_id=tree.root_id,

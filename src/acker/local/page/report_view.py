@@ -243,7 +243,7 @@ def octaves(histogram: Histogram) -> list[tuple[float | None, int]]:
         below = count
     if histogram.total > below:
         found.append((milliseconds(histogram.bounds_ns[-1]), histogram.total - below))
-    held = [place for place, (_, count) in enumerate(found) if count]
+    held = [index for index, (_, count) in enumerate(found) if count]
     last = max(held[-1] + 1, min(_BARS_MIN, len(found)))
     return found[min(held[0], last - _BARS_MIN) : last]
 

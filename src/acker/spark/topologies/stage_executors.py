@@ -163,7 +163,7 @@ class StageExecutors(ExecutorSet):
 
     def enter(self, executor: BoltExecutor | SpoutExecutor, mode: Mode) -> None:
         """Let an executor begin a mode; raise what escapes from its component."""
-        executor.ask(mode)
+        executor.set_mode(mode)
         self.step(executor)
 
     def step(self, executor: BoltExecutor | SpoutExecutor) -> bool:
@@ -221,7 +221,7 @@ class StageExecutors(ExecutorSet):
         """Process everything: bolts are deactivated, those that hold tuples until a tick get one, coroutines end."""
         self.work()
         for executor in self.bolts:
-            executor.ask(Mode.DEACTIVATE)
+            executor.set_mode(Mode.DEACTIVATE)
             while self._is_busy(executor):
                 pass
             for task in executor.tasks:
