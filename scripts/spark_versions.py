@@ -22,9 +22,9 @@ BUILD = ROOT / "build"
 
 # Every way into Spark, and a stream that goes on from its checkpoint.
 TESTS = (
-    "test_entries.py::test_a_doubled_track_is_harmless_wherever_it_lies",
-    "test_entries.py::test_completions_have_the_schema",
-    "test_settle.py::test_blocks_that_are_wrong_fail_the_job_and_say_why",
+    "test_completion_functions.py::test_a_doubled_track_is_harmless_wherever_it_lies",
+    "test_completion_functions.py::test_completions_have_the_schema",
+    "test_block_settlement.py::test_blocks_that_are_wrong_fail_the_job_and_say_why",
     "pipelines/test_tracked.py::test_each_tree_ends_as_its_rows_did",
     "pipelines/test_tracked.py::test_columns_of_all_sorts_go_through",
     "streams/test_plan.py::test_any_stream_cut_anywhere_ends_as_the_rules_say[well-formed]",

@@ -131,7 +131,7 @@ class Shard:
 
     def run(self, blocks: list[bytes]) -> tuple[float, Any]:
         """Run a micro-batch; return the nanoseconds of processor time that it took, and its report."""
-        from acker.spark.streams.microbatch import ShardBatch, update
+        from acker.spark.streams.micro_batch import ShardBatch, update
 
         self._batch_id += 1
         batch = ShardBatch(self._batch_id, blocks, 1)

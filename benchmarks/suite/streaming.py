@@ -107,7 +107,7 @@ def _empty(spark: SparkSession, path: str) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-    from acker.spark.placement import place_of
+    from acker.spark.partition_keys import partition_key
 
     class Nothing(StatefulProcessor):
         """Reads and writes no state."""
@@ -122,9 +122,9 @@ def _empty(spark: SparkSession, path: str) -> DataFrame:
         def close(self) -> None:
             """Have nothing to close."""
 
-    place = place_of(F.pmod("root_id", F.lit(CORES)).cast("int"), CORES)
-    rows = _messages(spark, path).select(place.alias("place"))
-    return rows.groupBy("place").transformWithStateInPandas(Nothing(), "nothing long", "Append", "None")
+    key = partition_key(F.pmod("root_id", F.lit(CORES)).cast("int"), CORES)
+    rows = _messages(spark, path).select(key.alias("key"))
+    return rows.groupBy("key").transformWithStateInPandas(Nothing(), "nothing long", "Append", "None")
 
 
 SIDES: Final = {

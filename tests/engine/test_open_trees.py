@@ -13,8 +13,8 @@ from acker._engine.columns import check_columns
 from acker._engine.combiner import Cohorts, Combiner, Partials
 from acker._engine.open_trees import OpenTrees, PrivateMemory, TreeCounts, TreeEntries
 from acker._engine.protocol import INT64_MAX, INT64_MIN
-from tests.torture.microbatches import TRACKED, Gathered, MicroBatches, Track
-from tests.torture.timed_microbatches import TimedMicroBatches
+from tests.torture.micro_batches import TRACKED, Gathered, MicroBatches, Track
+from tests.torture.timed_micro_batches import TimedMicroBatches
 
 COLUMNS = ("i8", "i8", "u1", "i8", "i4", "i8")
 

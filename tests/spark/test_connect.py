@@ -20,10 +20,10 @@ SERVER = "local[2,4]"  # tasks are retried, as on a cluster
 
 # Each way into Spark: rows, files, blocks, pipelines, streams of rows, of files and of pipelines, a sink.
 SELECTION = (
-    "test_entries.py::test_a_doubled_track_is_harmless_wherever_it_lies",
-    "test_entries.py::test_completions_have_the_schema",
-    "test_entries.py::test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice",
-    "test_settle.py::test_blocks_that_are_wrong_fail_the_job_and_say_why",
+    "test_completion_functions.py::test_a_doubled_track_is_harmless_wherever_it_lies",
+    "test_completion_functions.py::test_completions_have_the_schema",
+    "test_completion_functions.py::test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice",
+    "test_block_settlement.py::test_blocks_that_are_wrong_fail_the_job_and_say_why",
     "pipelines/test_tracked.py::test_each_tree_ends_as_its_rows_did",
     "pipelines/test_tracked.py::test_a_tree_that_forks_and_meets_again_finishes",
     "streams/test_plan.py::test_any_stream_cut_anywhere_ends_as_the_rules_say[well-formed]",

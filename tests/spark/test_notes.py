@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from acker.errors import ArgumentValueError
-from acker.spark.notes import FAILURE_SCHEMA, HEAD_SCHEMA, Notes, decode_note, encode_note, is_note, places_in
+from acker.spark.notes import FAILURE_SCHEMA, HEAD_SCHEMA, Notes, decode_note, encode_note, is_note, indices_in
 
 
 def failures(*rows):
@@ -55,5 +55,5 @@ def test_heads_say_which_attempt_a_tree_is():
 
 def test_places_are_found_whatever_the_order():
     ids = np.array([5, -3, 9], np.int64)
-    assert places_in(ids, np.array([9, 4, -3, 10])).tolist() == [2, -1, 1, -1]
-    assert places_in(ids[:0], ids).tolist() == [-1, -1, -1]
+    assert indices_in(ids, np.array([9, 4, -3, 10])).tolist() == [2, -1, 1, -1]
+    assert indices_in(ids[:0], ids).tolist() == [-1, -1, -1]

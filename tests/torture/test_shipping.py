@@ -14,8 +14,8 @@ from pyspark import cloudpickle
 
 import acker
 from acker.errors import ArgumentTypeError, ArgumentValueError, SessionError
-from acker.spark.parcel import Parcel, pack_function
 from acker.spark.shipping import archives
+from acker.spark.versioned_pickle import VersionedPickle, pack_function
 from tests.torture.shipping import (
     CLUSTER,
     Recipe,
@@ -48,41 +48,41 @@ def other_release(tmp_path):
     return text.parents[1]
 
 
-# ---- parcels --------------------------------------------------------------------------------------------------------
+# ---- versioned pickles ----------------------------------------------------------------------------------------------
 
 
-def open_with(python, parcel, path=""):
-    """Open a parcel with another Python; return the last line of what it says."""
+def open_with(python, packed, path=""):
+    """Open a versioned pickle with another Python; return the last line of what it says."""
     code = "import pickle, sys; print(pickle.load(sys.stdin.buffer))"
     environment = {**clean_environment(), "PYTHONPATH": str(path)}
     command = [python, "-c", code]
     answer = subprocess.run(
-        command, input=cloudpickle.dumps(parcel), capture_output=True, check=False, env=environment, cwd="/"
+        command, input=cloudpickle.dumps(packed), capture_output=True, check=False, env=environment, cwd="/"
     )
     return (answer.stdout + answer.stderr).decode().strip().splitlines()[-1]
 
 
-def test_a_parcel_is_its_content_where_it_is_opened(lacking):
-    assert pickle.loads(cloudpickle.dumps(Parcel([acker.Kind.OK]))) == [acker.Kind.OK]
+def test_a_versioned_pickle_is_its_content_where_it_is_opened(lacking):
+    assert pickle.loads(cloudpickle.dumps(VersionedPickle([acker.Kind.OK]))) == [acker.Kind.OK]
     assert list(pickle.loads(cloudpickle.dumps(pack_function(iter)))([1, 2])) == [1, 2]
-    assert open_with(lacking, Parcel(acker.Kind.OK), Path(acker.__file__).parents[1]) == "2"
+    assert open_with(lacking, VersionedPickle(acker.Kind.OK), Path(acker.__file__).parents[1]) == "2"
 
 
 def test_a_worker_without_acker_says_what_to_do(lacking):
-    said = open_with(lacking, Parcel(acker.Kind.OK))
+    said = open_with(lacking, VersionedPickle(acker.Kind.OK))
     assert said.startswith("ImportError: acker cannot be imported by the Python of this worker, 3.")
     assert str(lacking) in said and "(No module named 'acker')" in said
     assert said.endswith("call acker.spark.ship(spark) before the job, or take another way of docs/shipping.md")
 
 
 def test_a_worker_with_another_release_says_both(lacking, other_release):
-    said = open_with(lacking, Parcel(acker.Kind.OK), other_release)
+    said = open_with(lacking, VersionedPickle(acker.Kind.OK), other_release)
     assert said.startswith(f"RuntimeError: the driver has acker {acker.__version__} and the worker at {lacking} on ")
     assert "has acker 9.9.9: install the same release in both" in said
 
 
 @pytest.mark.spark
-def test_a_parcel_may_hold_broadcast_variables(spark):
+def test_a_versioned_pickle_may_hold_broadcast_variables(spark):
     import pyarrow as pa
 
     numbers = spark.sparkContext.broadcast([3, 4])

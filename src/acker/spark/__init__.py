@@ -14,7 +14,12 @@ if _missing:
     raise ImportError(f"acker.spark needs {' and '.join(_missing)}: pip install acker[spark]")
 
 if TYPE_CHECKING:
-    from acker.spark.entries import completions, completions_from_blocks, completions_from_files, completions_of
+    from acker.spark.completion_functions import (
+        completions,
+        completions_from_blocks,
+        completions_from_files,
+        completions_of,
+    )
     from acker.spark.pipelines.completions import PipelineCompletions
     from acker.spark.pipelines.counters import ComponentCounters, PipelineCounters
     from acker.spark.pipelines.tracked import Tracked, spout
@@ -80,10 +85,10 @@ _MODULES = {
     "ShardState": "streams.checkpoint",
     "Tracked": "pipelines.tracked",
     "batch_report": "streams.listener",
-    "completions": "entries",
-    "completions_from_blocks": "entries",
-    "completions_from_files": "entries",
-    "completions_of": "entries",
+    "completions": "completion_functions",
+    "completions_from_blocks": "completion_functions",
+    "completions_from_files": "completion_functions",
+    "completions_of": "completion_functions",
     "for_each_completion": "streams.sinks",
     "inspect_checkpoint": "streams.checkpoint",
     "read_state": "topologies.state_reader",

@@ -154,7 +154,7 @@ def latest_event_ms(block: Column) -> Column:
 
     size = 8
     digits = F.hex(F.substring(block, HEADER_BYTES - _CHECKSUM.size - size + 1, size))
-    big_endian = F.concat(*(F.substring(digits, 2 * place + 1, 2) for place in reversed(range(size))))
+    big_endian = F.concat(*(F.substring(digits, 2 * index + 1, 2) for index in reversed(range(size))))
     # A negative base makes it a number with a sign.
     return F.conv(big_endian, 16, -10).cast("bigint")
 

@@ -52,8 +52,8 @@ def unseal(data: bytes) -> bytes:
 
 def seal_parquet(parquet: bytes) -> bytes:
     """Return a Parquet file with a checksum of all its other bytes before its footer, where no reader looks."""
-    place = _footer_of(parquet)
-    return parquet[:place] + _CHECKSUM.pack(_MAGIC, _sum(parquet)) + parquet[place:]
+    end = _footer_of(parquet)
+    return parquet[:end] + _CHECKSUM.pack(_MAGIC, _sum(parquet)) + parquet[end:]
 
 
 def unseal_parquet(data: bytes) -> bytes:

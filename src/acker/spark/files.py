@@ -24,8 +24,8 @@ from acker._engine.schemas import MESSAGE_COLUMNS
 from acker.errors import ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark.blocks import BLOCKS_DDL, block_row, encode_blocks
 from acker.spark.messages import columns_of, event_times_of, latest_of
-from acker.spark.parcel import pack_function
 from acker.spark.paths import list_files
+from acker.spark.versioned_pickle import pack_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -247,12 +247,12 @@ def gather_units(
     combiner = Combiner(resets=resets, cohorts=cohorts)
     latest_ms: int | None = None
     for unit in units:
-        for batch, place in read_unit(unit, event_time):
+        for batch, locate in read_unit(unit, event_time):
             event_ms = None
             if event_time is not None:
-                event_ms = event_times_of(batch.column(event_time), event_time, place)
+                event_ms = event_times_of(batch.column(event_time), event_time, locate)
                 latest_ms = latest_of(latest_ms, event_ms)
-            combiner.add_unchecked(columns_of(batch, place), event_ms)
+            combiner.add_unchecked(columns_of(batch, locate), event_ms)
         if len(combiner) > _TASK_ROOTS_MAX:
             yield combiner, latest_ms
             combiner = Combiner(resets=resets, cohorts=cohorts)
@@ -269,10 +269,10 @@ def read_unit(unit: Unit, event_time: str | None = None) -> Iterator[tuple[pa.Re
         unit_name = f", record batch {unit.number}" if unit.kind == ARROW_FILE else ""
         for batch in _BATCHES[unit.kind](unit, source, names):
 
-            def place(row: int, first_row: int = first_row) -> str:
+            def locate(row: int, first_row: int = first_row) -> str:
                 return f"{unit.path}{unit_name}, row {first_row + row}"
 
-            yield batch, place
+            yield batch, locate
             first_row += batch.num_rows
 
 

@@ -77,7 +77,7 @@ def describe_collision(one: object, other: object) -> str:
     )
 
 
-def columns_of(batch: pa.RecordBatch, place: Callable[[int], str]) -> Columns:
+def columns_of(batch: pa.RecordBatch, locate: Callable[[int], str]) -> Columns:
     """Check one Arrow batch that holds the columns of messages and return them, without a copy where types are exact.
 
     Values under nulls stay as they are: such columns are read on TRACK rows only, where null is an error.
@@ -86,7 +86,7 @@ def columns_of(batch: pa.RecordBatch, place: Callable[[int], str]) -> Columns:
     ----------
     batch : RecordBatch
         Its columns have integer types, which `acker.spark.files` checks, but not yet legal values.
-    place : callable
+    locate : callable
         Returns where a row of the batch comes from, for errors.
 
     Raises
@@ -101,7 +101,7 @@ def columns_of(batch: pa.RecordBatch, place: Callable[[int], str]) -> Columns:
             got, root = (arrays[name][row].as_py() for name in (field.name, "root_id"))
             shown = ["null" if number is None else number for number in (got, root)]
             raise ColumnValueError(
-                f"{place(row)}: {field.name}: expected {field.expected}{suffix}, got {shown[0]} (root id {shown[1]})"
+                f"{locate(row)}: {field.name}: expected {field.expected}{suffix}, got {shown[0]} (root id {shown[1]})"
             )
 
     columns: dict[str, Any] = {}
@@ -123,7 +123,7 @@ def columns_of(batch: pa.RecordBatch, place: Callable[[int], str]) -> Columns:
     return Columns(**columns)
 
 
-def event_times_of(array: pa.Array[Any], name: str, place: Callable[[int], str]) -> npt.NDArray[np.int64]:
+def event_times_of(array: pa.Array[Any], name: str, locate: Callable[[int], str]) -> npt.NDArray[np.int64]:
     """Check a column of event times and return them in milliseconds since 1970, rounded down.
 
     Parameters
@@ -132,7 +132,7 @@ def event_times_of(array: pa.Array[Any], name: str, place: Callable[[int], str])
         Timestamps, or integers in milliseconds.
     name : str
         The column's, for errors.
-    place : callable
+    locate : callable
         As in `columns_of`.
 
     Raises
@@ -149,7 +149,7 @@ def event_times_of(array: pa.Array[Any], name: str, place: Callable[[int], str])
     if bad.any():
         row = int(np.argmax(bad))
         raise ColumnValueError(
-            f"{place(row)}: {name}: expected a time in each row, in milliseconds since 1970 from year 1 to 9999, got"
+            f"{locate(row)}: {name}: expected a time in each row, in milliseconds since 1970 from year 1 to 9999, got"
             f" {'null' if not array[row].is_valid else times[row].as_py()}"
         )
     return np.ascontiguousarray(numbers * milliseconds, np.int64)

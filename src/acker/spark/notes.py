@@ -123,8 +123,8 @@ class TextIds:
         """Return (root id, id) of each row of these trees: several for a tree that several rows have."""
         if self._ids is None:
             return []
-        places = np.flatnonzero(np.isin(self.root_id, root_id))
-        return list(zip(self.root_id[places].tolist(), self._ids.take(pa.array(places)).to_pylist(), strict=True))
+        indices = np.flatnonzero(np.isin(self.root_id, root_id))
+        return list(zip(self.root_id[indices].tolist(), self._ids.take(pa.array(indices)).to_pylist(), strict=True))
 
 
 class Notes:
@@ -148,8 +148,8 @@ class Notes:
         if not self._heads:
             return np.zeros(len(root_id), np.int64)
         heads = pa.concat_tables([table.select(HEAD_SCHEMA.names) for table in self._heads])
-        place = places_in(heads["root_id"].to_numpy(), root_id)
-        return np.where(place < 0, 0, heads["attempt"].to_numpy()[place])
+        index = indices_in(heads["root_id"].to_numpy(), root_id)
+        return np.where(index < 0, 0, heads["attempt"].to_numpy()[index])
 
     def text_ids(self) -> TextIds:
         """Return the ids of the trees that the spouts began, where these are texts or bytes."""
@@ -163,28 +163,28 @@ class Notes:
             [("root_id", "ascending"), ("component", "ascending"), ("reason", "ascending")]  # nulls are last
         )
         of_trees = rows.slice(0, rows.num_rows - rows["root_id"].null_count)
-        wanted = take_places(places_in(of_trees["root_id"].to_numpy(), root_id))
+        wanted = nullable(indices_in(of_trees["root_id"].to_numpy(), root_id))
         component, reason = (of_trees[name].combine_chunks().take(wanted) for name in Failed._fields)
         return Failed(component, reason)
 
 
 def ids_or_zero(column: pa.ChunkedArray[Any]) -> npt.NDArray[np.int64]:
-    """Return a column of ids with 0 in place of null."""
+    """Return a column of ids with 0 in index of null."""
     ids: npt.NDArray[np.int64] = column.combine_chunks().fill_null(0).to_numpy()
     return ids
 
 
-def take_places(place: npt.NDArray[np.int64]) -> Any:
-    """Return places for Arrow's `take`, which gives null for a negative one."""
-    return pa.array(place, mask=place < 0)
+def nullable(index: npt.NDArray[np.int64]) -> Any:
+    """Return indices as Arrow's `take` reads them: null for a negative one."""
+    return pa.array(index, mask=index < 0)
 
 
-def places_in(ids: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the first place of each wanted id among some ids, -1 where it is not there."""
+def indices_in(ids: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the index of the first row with each wanted id , -1 where there is none."""
     if not len(ids):
         return np.full(len(wanted), -1)
     order = np.argsort(ids, kind="stable")
     found = np.searchsorted(ids, wanted, sorter=order)
-    place: npt.NDArray[np.int64] = order[np.minimum(found, len(ids) - 1)]
-    place[ids[place] != wanted] = -1
-    return place
+    index: npt.NDArray[np.int64] = order[np.minimum(found, len(ids) - 1)]
+    index[ids[index] != wanted] = -1
+    return index

@@ -203,7 +203,7 @@ class Directories:
         files, with_log = [], set()
         for entry in self._filesystem.get_file_info(fs.FileSelector(base or "/", recursive=True)):
             parts = entry.path[len(base) :].strip("/").split("/")
-            hidden = next((place for place, part in enumerate(parts) if is_hidden(part)), None)
+            hidden = next((index for index, part in enumerate(parts) if is_hidden(part)), None)
             if hidden is None and entry.is_file:
                 files.append(entry.path)
             elif hidden is not None and parts[hidden] == LOG and self._follow:

@@ -101,8 +101,8 @@ except ImportError as fault:
 def _check_python(worker: str, environment: tuple[tuple[str, str], ...]) -> None:
     """Run the interpreter that Spark will start, and check its version and whether it can import acker.
 
-    Spark and `Parcel` check workers too. But for a stateful operator Spark first starts one on the driver's machine,
-    whose error goes to a log, and the query ends with "Cause: null".
+    Spark and `VersionedPickle` check workers too. But for a stateful operator Spark first starts one on the driver's
+    machine, whose error goes to a log, and the query ends with "Cause: null".
     """
     path = shutil.which(worker)
     if path is None or path == sys.executable:

@@ -226,9 +226,9 @@ def written(spark, folder, heads, chunks):
             pass
 
     (folder / "in").mkdir()
-    pq.write_table(pa.table({"place": pa.array(list(heads), pa.int32())}), folder / "in" / "0.parquet")
-    keys = spark.readStream.schema("place int").parquet(str(folder / "in")).groupBy("place")
-    return keys.transformWithStateInPandas(Writer(), "place int", "Append", "None")
+    pq.write_table(pa.table({"partition_key": pa.array(list(heads), pa.int32())}), folder / "in" / "0.parquet")
+    keys = spark.readStream.schema("partition_key int").parquet(str(folder / "in")).groupBy("partition_key")
+    return keys.transformWithStateInPandas(Writer(), "partition_key int", "Append", "None")
 
 
 def test_ages_are_counted_up_to_their_bounds():
@@ -236,7 +236,7 @@ def test_ages_are_counted_up_to_their_bounds():
     starts = [10**9 - age for age in (0, bounds[0] - 1, bounds[0], bounds[-1] - 1, bounds[-1], 10**9)]
     chunks = {1: encode_chunk(entries(*starts), np.empty((2, 0), np.int64))}
     found = _summarise(7, chunks, head(time_ms=10**9, entries=6, open=6, chunks=ONE))
-    assert (found.fault, found.place, found.oldest_ms) == ("", 7, 0)
+    assert (found.fault, found.partition_key, found.oldest_ms) == ("", 7, 0)
     assert found.ages == [2, 1, 0, 0, 0, 1, 2]
 
 

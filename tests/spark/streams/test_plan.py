@@ -23,7 +23,7 @@ from acker.spark.streams import plan
 from acker.spark.streams.listener import shard_reports
 from acker.spark.streams.plan import default_shards, make_rules
 from acker.spark.streams.reports import SHARDS
-from tests.torture.microbatches import Message, MicroBatches
+from tests.torture.micro_batches import Message, MicroBatches
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,7 @@ from acker.spark.topologies import lease
 from acker.spark.topologies.bolt_state import write_file
 from acker.spark.topologies.journal import BatchCommit, BatchPlan, Journal, JournalEntry, MemoryJournal
 from acker.spark.topologies.lease import Lease
-from acker.spark.topologies.mailbox import Letter
+from acker.spark.topologies.stage_rows import StageRow
 from acker.spark.topologies.state_log import StateChain, StateFile
 from acker.spark.topologies.tuple_blocks import encode_tuples
 from acker.topology import Reason, ReasonKind
@@ -28,12 +28,14 @@ ENTRY = JournalEntry(1, ("a", 2), ("x", 1), "side", 7, attempt=2, reason=Reason(
 SOURCE = TupleSource("spout", "side", 1, ["word", "n"])
 
 
-def letter_of(values, root=5):
-    """Return a letter with a tuple."""
-    return Letter(0, 1, -1, 0, encode_tuples([(3, [SOURCE.tuple_type(SOURCE.make_values(values), SOURCE, {root: 6})])]))
+def row_of(values, root=5):
+    """Return a row with a tuple."""
+    return StageRow(
+        0, 1, -1, 0, encode_tuples([(3, [SOURCE.tuple_type(SOURCE.make_values(values), SOURCE, {root: 6})])])
+    )
 
 
-PLAN = BatchPlan([letter_of(ENTRY.values)], {5: 6}, {5: ENTRY}, frozenset({"bolt"}))
+PLAN = BatchPlan([row_of(ENTRY.values)], {5: 6}, {5: ENTRY}, frozenset({"bolt"}))
 COMMIT = BatchCommit(
     {3: StateChain((StateFile("3/0-abc", 2, 60),), ("3/0-abc",))}, [ENTRY], [(1, "b")], {"bolt": (3, 4)}
 )
@@ -205,7 +207,7 @@ def test_tuples_that_no_later_run_could_read_are_refused(claimed, tmp_path):
     class Local:
         """A class that cannot be imported."""
 
-    plan = BatchPlan([letter_of(["x", Local()])], {5: 6}, {5: JournalEntry(1, 1, (Local(),))})
+    plan = BatchPlan([row_of(["x", Local()])], {5: 6}, {5: JournalEntry(1, 1, (Local(),))})
     with pytest.raises(
         TopologyError, match=r"micro-batch 0 cannot be pickled for the journal .*Local.*; let spouts emit"
     ):
@@ -216,7 +218,7 @@ def test_tuples_that_no_later_run_could_read_are_refused(claimed, tmp_path):
 def test_a_plan_has_each_value_once(claimed, tmp_path):
     body = os.urandom(1_000_000)
     entry = replace(ENTRY, values=("x", body))
-    plan = replace(PLAN, letters=[letter_of(entry.values)], entries={5: entry})
+    plan = replace(PLAN, rows=[row_of(entry.values)], entries={5: entry})
     claimed(tmp_path).write_plan(0, plan)
     assert (tmp_path / "plans" / "1-0").stat().st_size < 1_010_000
     assert claimed(tmp_path).plans() == {0: plan}
@@ -227,7 +229,7 @@ def test_values_of_the_classes_of_a_program_stay_of_these_classes(claimed, tmp_p
     monkeypatch.setattr(Mine, "__module__", "__main__")
     monkeypatch.setattr(sys.modules["__main__"], "Mine", Mine, raising=False)
     entry = replace(ENTRY, values=("x", Mine()))
-    plan = replace(PLAN, letters=[letter_of(entry.values)], entries={5: entry})
+    plan = replace(PLAN, rows=[row_of(entry.values)], entries={5: entry})
     claimed(tmp_path).write_plan(0, plan)
     assert type(claimed(tmp_path).plans()[0].entries[5].values[1]) is Mine
 
@@ -267,7 +269,7 @@ def test_what_a_run_writes_after_it_has_lost_the_checkpoint_does_not_count(tmp_p
     first, second = (Journal(str(tmp_path), lease_secs=0.01) for _ in range(2))
     first.claim()
     first.commit(0, COMMIT)
-    mine = replace(PLAN, places=7), replace(COMMIT, acked=[(9, "mine")])
+    mine = replace(PLAN, partitions=7), replace(COMMIT, acked=[(9, "mine")])
 
     def write(filesystem, path, content):
         monkeypatch.setattr(journal_module, "write_file", write_file)

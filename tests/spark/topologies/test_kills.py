@@ -5,8 +5,8 @@ import os
 import pytest
 
 from acker.errors import CheckpointError, RuntimeStateError
-from acker.spark.topologies.microbatch_job import why_died
-from acker.spark.topologies.microbatch_plan import MicroBatchPlan
+from acker.spark.topologies.micro_batch_job import why_died
+from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
 from acker.spark.topologies.run import run
 from acker.spark.topologies.stage_plan import plan_stages
 from acker.topology import Bolt, Topology
@@ -109,7 +109,7 @@ def test_a_tuple_that_kills_each_worker_is_told_and_waits_in_the_journal(spark, 
 )
 def test_a_master_that_tries_no_task_again_is_named_with_one_that_does(master, advice):
     graph = topology_of(Numbers, Fine).graph()
-    plan = MicroBatchPlan(graph, {}, plan_stages(graph), places=1, shards=1, seed=b"")
+    plan = MicroBatchPlan(graph, {}, plan_stages(graph), partitions=1, shards=1, seed=b"")
     text = why_died(plan, master)
     if advice is None:
         assert "a Python worker died in every attempt that Spark made, while it ran one of the bolts bolt" in text

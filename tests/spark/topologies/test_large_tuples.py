@@ -18,9 +18,9 @@ from py4j.protocol import Py4JNetworkError
 from acker.errors import ConfError, RuntimeStateError, TopologyError
 from acker.spark import run
 from acker.spark.topologies import jvm as jvm_module
-from acker.spark.topologies import micro_batches, microbatch_job
+from acker.spark.topologies import micro_batch_job, micro_batches
 from acker.spark.topologies.jvm import Jvm, Load
-from acker.spark.topologies.microbatch_job import MicroBatchJob
+from acker.spark.topologies.micro_batch_job import MicroBatchJob
 from acker.topology import Bolt, Spout, Topology
 from acker.topology.tuples import TupleSource
 from tests.torture.kills.run import environment_of
@@ -77,14 +77,14 @@ def test_a_tuple_that_spark_cannot_take_is_named_with_its_size_and_the_limit(spa
 def test_the_jvm_does_not_keep_the_tuples_of_micro_batches_that_have_ended(spark, monkeypatch):
     """What it keeps are the DataFrames that Python has not dropped."""
     frames = []
-    make_frame = microbatch_job._frame_of
+    make_frame = micro_batch_job._frame_of
 
     def kept(*arguments):
         frame = make_frame(*arguments)
         frames.append(weakref.ref(frame))
         return frame
 
-    monkeypatch.setattr(microbatch_job, "_frame_of", kept)
+    monkeypatch.setattr(micro_batch_job, "_frame_of", kept)
     monkeypatch.setattr(micro_batches, "_FREE_BYTES", 1)
     gc.disable()
     try:
@@ -95,7 +95,7 @@ def test_the_jvm_does_not_keep_the_tuples_of_micro_batches_that_have_ended(spark
 
 
 def test_large_tuples_travel_in_values_of_a_good_size(monkeypatch):
-    monkeypatch.setattr(micro_batches, "_LETTER_BYTES", 100_000)
+    monkeypatch.setattr(micro_batches, "_ROW_BYTES", 100_000)
     source = TupleSource("large", "default", 1, ["body"])
     tuples = [source.tuple_type(source.make_values([bytes(SIZE)]), source, {root: root}) for root in range(1, 10)]
     chunks = [(3, tuples[:2]), (4, tuples[2:7]), (3, tuples[7:])]

@@ -15,12 +15,12 @@ from acker.errors import ArgumentValueError
 from acker.local import Hook
 from acker.local.until import parse_until
 from acker.spark import run
-from acker.spark.topologies.mailbox import Letter
-from acker.spark.topologies.microbatch_job import MicroBatchJob, _frame_of, _run_stages
-from acker.spark.topologies.microbatch_plan import MicroBatchPlan
+from acker.spark.topologies.micro_batch_job import MicroBatchJob, _frame_of, _run_stages
+from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
 from acker.spark.topologies.run import run_until
 from acker.spark.topologies.spark_runtime import SparkRuntime
 from acker.spark.topologies.stage_plan import plan_stages
+from acker.spark.topologies.stage_rows import StageRow
 from acker.spark.topologies.tuple_blocks import encode_tuples
 from acker.topology import Bolt, Grouping, Topology
 from tests.spark.topologies.both import FOLDER, Numbers
@@ -67,11 +67,11 @@ def test_plans_show_the_bolts_of_each_stage(spark, capsys):
     behind = Take.spec(inputs={beside: Grouping.fields("n")})
     parts = {"numbers": numbers, "first": first, "beside": beside, "behind": behind}
     graph = type("Staged", (Topology,), parts).graph()
-    plan = MicroBatchPlan(graph, {}, plan_stages(graph), places=2, shards=2, seed=b"seed")
-    letters = [Letter(0, 0, -1, 0, encode_tuples([]))]
-    MicroBatchJob(spark, plan, letters, {}, {}, frozenset())._kept.explain()
+    plan = MicroBatchPlan(graph, {}, plan_stages(graph), partitions=2, shards=2, seed=b"seed")
+    rows = [StageRow(0, 0, -1, 0, encode_tuples([]))]
+    MicroBatchJob(spark, plan, rows, {}, {}, frozenset())._kept.explain()
     assert "MapInArrow first > beside(" in capsys.readouterr().out
-    _run_stages(_frame_of(spark, letters), plan, 1, 1).explain()
+    _run_stages(_frame_of(spark, rows), plan, 1, 1).explain()
     assert "MapInArrow behind(" in capsys.readouterr().out
 
 

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from acker.spark.topologies import journal
 from acker.spark.topologies.journal import Journal
+from acker.spark.topologies.micro_batch_job import MicroBatchJob
 from acker.spark.topologies.micro_batches import MicroBatches
-from acker.spark.topologies.microbatch_job import MicroBatchJob
 from acker.spark.topologies.run import run
 from tests.torture.output import say
 from tests.torture.topology_kills.account import CHECKPOINT

@@ -51,17 +51,17 @@ class Anchors(NamedTuple):
         return np.repeat(np.arange(self.rows), np.diff(self.starts))
 
     def take(self, rows: Int64s) -> Anchors:
-        """Return the anchors of the rows at these places."""
+        """Return the anchors of the rows at these indices."""
         counts = np.diff(self.starts)[rows]
-        places = spread(self.starts[rows], counts)
-        return Anchors(_starts(counts), self.root_id[places], self.tuple_id[places], _at(self.event_ms, places))
+        indices = spread(self.starts[rows], counts)
+        return Anchors(_starts(counts), self.root_id[indices], self.tuple_id[indices], _at(self.event_ms, indices))
 
 
 def spread(first: Int64s, counts: Int64s) -> Int64s:
     """Return first[i], first[i] + 1, ... (counts[i] of them) for each i, one after the other."""
     starts = np.cumsum(counts) - counts
-    places: Int64s = np.arange(int(counts.sum())) + np.repeat(first - starts, counts)
-    return places
+    indices: Int64s = np.arange(int(counts.sum())) + np.repeat(first - starts, counts)
+    return indices
 
 
 def _starts(counts: Int64s) -> Int64s:
@@ -70,8 +70,8 @@ def _starts(counts: Int64s) -> Int64s:
     return starts
 
 
-def _at(column: Int64s | None, places: NDArray[Any]) -> Int64s | None:
-    return None if column is None else column[places]
+def _at(column: Int64s | None, indices: NDArray[Any]) -> Int64s | None:
+    return None if column is None else column[indices]
 
 
 def unanchored(rows: int, *, timed: bool = False) -> Anchors:
@@ -111,8 +111,8 @@ def to_arrow(anchors: Anchors) -> pa.Array[Any]:
     if offsets[-1] > np.iinfo(np.int32).max:
         raise OverflowError(f"{anchors.root_id.size} anchors in one Arrow batch: send fewer rows a batch")
     words = np.empty((anchors.root_id.size, len(columns)), "<i8")
-    for place, column in enumerate(columns):
-        words[:, place] = column
+    for index, column in enumerate(columns):
+        words[:, index] = column
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(words)]
     return pa.Array.from_buffers(pa.binary(), anchors.rows, buffers)
 
@@ -145,13 +145,13 @@ class Parents(NamedTuple):
 
 
 def ordinals(row: Int64s) -> Int64s:
-    """Return the place of each pair among those of the same input row, (p,): 0, 1, ... in the order given."""
+    """Return the position of each pair among those of the same input row, (p,): 0, 1, ... in the order given."""
     order = np.argsort(row, kind="stable")
     of_row = row[order]
     first = np.flatnonzero(np.r_[True, of_row[1:] != of_row[:-1]])[: of_row.size]
-    places = np.empty(row.size, np.int64)
-    places[order] = np.arange(row.size) - np.repeat(first, np.diff(np.r_[first, row.size]))
-    return places
+    indices = np.empty(row.size, np.int64)
+    indices[order] = np.arange(row.size) - np.repeat(first, np.diff(np.r_[first, row.size]))
+    return indices
 
 
 def _xor_by(group: Int64s, values: Int64s, groups: int) -> Int64s:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from acker.spark.blocks import decode_block, tracks_of
-from acker.spark.notes import Notes, ids_or_zero, is_note, places_in, take_places
+from acker.spark.notes import Notes, ids_or_zero, indices_in, is_note, nullable
 from acker.spark.text_ids import text_type
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ def _with_messages(
     root_id, message_id = (np.concatenate(column) for column in zip(*tracks, strict=True))
     has_tree = failed["root_id"].is_valid().to_numpy()
     roots = ids_or_zero(failed["root_id"])
-    place = np.where(has_tree, places_in(root_id, roots), -1)
-    message = pa.array(message_id).take(take_places(place))
+    index = np.where(has_tree, indices_in(root_id, roots), -1)
+    message = pa.array(message_id).take(nullable(index))
     if text is not None:
-        message = notes.text_ids().of(np.where(place < 0, 0, roots), text)
+        message = notes.text_ids().of(np.where(index < 0, 0, roots), text)
     columns: dict[str, Any] = {
         "message_id": message,
         "attempt": pa.array(notes.attempts_of(roots), mask=~has_tree),

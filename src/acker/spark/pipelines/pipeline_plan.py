@@ -11,19 +11,19 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.blocks import latest_event_ms
-from acker.spark.parcel import pack_function
 from acker.spark.pipelines.collector import COUNTERS_SHARD, notes_shard
 from acker.spark.pipelines.failure_log import make_accumulator
 from acker.spark.pipelines.row_schemas import arrow_schema_of, with_hidden_columns
 from acker.spark.pipelines.stages import BLOCK, SHARD, Stage
 from acker.spark.pipelines.transforms import SpoutTransform, Transform
+from acker.spark.versioned_pickle import pack_function
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from acker.spark.parcel import ArrowFunction
+    from acker.spark.versioned_pickle import ArrowFunction
 
 NO_COMPONENTS: Final[frozenset[str]] = frozenset()
 
@@ -200,6 +200,6 @@ def map_batches(frame: DataFrame, run: ArrowFunction, schema: StructType, name: 
         return run(batch.rename_columns(names) for batch in batches)
 
     # PySpark looks columns up by name, and a dot in a name would select a field of a struct.
-    return frame.toDF(*(f"column{place}" for place in range(len(names)))).mapInArrow(
+    return frame.toDF(*(f"column{index}" for index in range(len(names)))).mapInArrow(
         pack_function(run_with_names, name), schema
     )

@@ -65,8 +65,8 @@ class Stage:
         passing: list[pa.RecordBatch] = []
         collector, muted = (MessageCollector(self.shards, timed=self.timed) for _ in range(2))
         flows = self._read(batches, passing)
-        for place, transform in enumerate(self.transforms):
-            flows = transform.run(flows, muted if place < self.mute else collector)
+        for index, transform in enumerate(self.transforms):
+            flows = transform.run(flows, muted if index < self.mute else collector)
         for flow in flows:
             yield from self._forward(passing)
             columns = [*flow.rows.columns, trees.to_arrow(flow.anchors)]

@@ -25,13 +25,14 @@ from pyspark.sql.types import StructType
 from acker._engine.combiner import check_shards
 from acker._engine.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Outcome, check_integer
 from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.spark.block_settlement import by_shard
 from acker.spark.messages import quote_column
 from acker.spark.options import check_options
-from acker.spark.parcel import pack_function
 from acker.spark.pipelines.collector import COUNTERS_SHARD
 from acker.spark.pipelines.counters import PipelineCounters, sum_counters
 from acker.spark.pipelines.failures import FAILURES_DDL, list_failures
 from acker.spark.pipelines.pipeline_plan import PipelinePlan, check_component, check_disjoint, map_batches
+from acker.spark.pipelines.pipeline_settlement import settle_pipelines
 from acker.spark.pipelines.row_schemas import (
     arrow_schema_of,
     check_id_column,
@@ -40,10 +41,9 @@ from acker.spark.pipelines.row_schemas import (
     make_nullable,
     parse_schema,
 )
-from acker.spark.pipelines.settlement import settle_pipelines
 from acker.spark.pipelines.stages import BLOCK, HIDDEN, SHARD, without_trees
 from acker.spark.pipelines.transforms import BoltTransform, BranchTransform, SelectTransform, SpoutTransform
-from acker.spark.settle import by_shard
+from acker.spark.versioned_pickle import pack_function
 
 if TYPE_CHECKING:
     import pyarrow as pa

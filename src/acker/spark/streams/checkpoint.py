@@ -14,8 +14,8 @@ from acker._engine.codes import UNTRACKED_FAILED
 from acker._engine.open_trees import TreeCounts
 from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentValueError, CheckpointError
-from acker.spark.parcel import pack_function
 from acker.spark.streams.state_format import HEAD_KEY, VARIABLE, VERSION, Head, decode_chunk, decode_head
+from acker.spark.versioned_pickle import pack_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,10 +28,10 @@ AGE_BOUNDS_MS: Final = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 _VARIABLES: Final = {VARIABLE: "MapState"}
 # The task id of an entry that is gone; entries have greater ones.
 _GONE: Final = UNTRACKED_FAILED - 1
-_LOG_DDL: Final = "place int, oldest_ms long, ages array<long>, fault string"
+_LOG_DDL: Final = "partition_key int, oldest_ms long, ages array<long>, fault string"
 _LOG_SCHEMA: Final = pa.schema(
     [
-        pa.field("place", pa.int32()),
+        pa.field("partition_key", pa.int32()),
         pa.field("oldest_ms", pa.int64()),
         pa.field("ages", pa.list_(pa.int64())),
         pa.field("fault", pa.string()),
@@ -114,7 +114,7 @@ def inspect_checkpoint(spark: SparkSession, path: str, operator: int | None = No
     ----------
     spark : SparkSession
     path : str
-        The query's checkpointLocation, at its original place: Spark keeps absolute paths in it.
+        The query's checkpointLocation, where it was written: Spark keeps absolute paths in it.
     operator : int, optional
         Number of the only stateful operator to read.
 
@@ -170,21 +170,21 @@ def _read(spark: SparkSession, path: str, operator: int, row: Any) -> AckerState
 
     heads: dict[int, Head] = {}
     states: list[ShardState] = []
-    columns = ("key.place", "partition_id", "user_map_value.bytes")
+    columns = ("key.partition_key", "partition_id", "user_map_value.bytes")
     partition_of: dict[int, int] = {}
-    for place, partition, data in _collect(lambda _: load(number == HEAD_KEY).select(*columns), path):
-        partition_of[place] = partition
+    for key, partition, data in _collect(lambda _: load(number == HEAD_KEY).select(*columns), path):
+        partition_of[key] = partition
         try:
-            heads[place] = decode_head(bytes(data))
+            heads[key] = decode_head(bytes(data))
         except CheckpointError as unreadable:
             states.append(ShardState(shard=-1, partition=partition, fault=str(unreadable)))
     logs = _collect(lambda _: _read_logs(load(number > HEAD_KEY), heads), path)
-    found = {log.place: log for log in logs}
+    found = {log.partition_key: log for log in logs}
     empty = _summarise(-1, {}, None)
-    for place, head in heads.items():
-        log = found.get(place)
+    for key, head in heads.items():
+        log = found.get(key)
         fault = log.fault if log else "" if not head.entries else "its log is missing: the checkpoint is damaged"
-        states.append(_shard(head, partition_of[place], log or empty, fault))
+        states.append(_shard(head, partition_of[key], log or empty, fault))
     first = next(iter(heads.values()), None)
     return AckerState(
         operator=operator,
@@ -223,28 +223,28 @@ def _read_logs(log: DataFrame, heads: Mapping[int, Head]) -> DataFrame:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         chunks: dict[int, dict[int, bytes]] = {}
         for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in ("place", "chunk", "bytes"))
-            for place, number, data in zip(*columns, strict=True):
-                chunks.setdefault(place, {})[number] = data
-        rows = [_summarise(place, chunks[place], known.get(place)) for place in sorted(chunks)]
+            columns = (batch.column(name).to_pylist() for name in ("partition_key", "chunk", "bytes"))
+            for key, number, data in zip(*columns, strict=True):
+                chunks.setdefault(key, {})[number] = data
+        rows = [_summarise(key, chunks[key], known.get(key)) for key in sorted(chunks)]
         yield pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=_LOG_SCHEMA)
 
-    columns = ("key.place", "user_map_key.chunk", "user_map_value.bytes")
+    columns = ("key.partition_key", "user_map_key.chunk", "user_map_value.bytes")
     return log.select(*columns).mapInArrow(pack_function(run, "summarize"), _LOG_DDL)
 
 
 class _LogSummary(NamedTuple):
     """A log: the start of its oldest entry, the entries by age, and what is wrong with it."""
 
-    place: int
+    partition_key: int
     oldest_ms: int
     ages: list[int]
     fault: str
 
 
-def _summarise(place: int, chunks: Mapping[int, bytes], head: Head | None) -> _LogSummary:
+def _summarise(key: int, chunks: Mapping[int, bytes], head: Head | None) -> _LogSummary:
     """Read a log as the operator does that lost its table."""
-    nothing = _LogSummary(place, 0, [0] * (len(AGE_BOUNDS_MS) + 1), "")
+    nothing = _LogSummary(key, 0, [0] * (len(AGE_BOUNDS_MS) + 1), "")
     if head is None or not chunks:
         return nothing
     try:
@@ -255,7 +255,7 @@ def _summarise(place: int, chunks: Mapping[int, bytes], head: Head | None) -> _L
         return nothing
     group = np.searchsorted(AGE_BOUNDS_MS, head.time_ms - start_ms, side="right")
     ages = np.bincount(group, minlength=len(AGE_BOUNDS_MS) + 1)
-    return _LogSummary(place, int(start_ms[0]), ages.tolist(), "")
+    return _LogSummary(key, int(start_ms[0]), ages.tolist(), "")
 
 
 def _starts(chunks: Mapping[int, bytes], head: Head) -> npt.NDArray[np.int64]:

@@ -20,13 +20,13 @@ from acker._engine.protocol import INT64_MAX
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark.blocks import BLOCKS_DDL
 from acker.spark.files import deal, follows_logs, gather_units, inspect_file, parallelism_of
-from acker.spark.parcel import pack_function
+from acker.spark.partition_keys import partition_key
 from acker.spark.paths import Directories, locate, resolve
-from acker.spark.placement import place_of
 from acker.spark.sink_log import LOG
 from acker.spark.streams.plan import completions_of_block_stream, default_shards
 from acker.spark.streams.reports import SKIPPED, SKIPPED_SUFFIX
 from acker.spark.streams.rows import TIMED_BLOCKS_DDL, block_batches
+from acker.spark.versioned_pickle import pack_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,7 +120,7 @@ def _slice_files(files: DataFrame, tasks: int) -> DataFrame:
     dealt = cut.select("path", "slices", F.explode(F.sequence(F.lit(0), F.col("slices") - 1)).alias("slice"))
     # The slices of one file go to different tasks. As long, since a sum of two ints may overflow, which is an error.
     task = F.pmod(F.hash("path").cast("long") + F.col("slice"), F.lit(tasks)).cast("int")
-    return dealt.repartition(tasks, place_of(task, tasks))
+    return dealt.repartition(tasks, partition_key(task, tasks))
 
 
 class _FileChecks(NamedTuple):

@@ -17,12 +17,12 @@ from acker._engine.completions import Completions
 from acker._engine.schemas import COMPLETION_SCHEMA
 from acker.errors import CheckpointError
 from acker.spark.notes import Failed
-from acker.spark.parcel import Parcel
 from acker.spark.pipelines.completions import PipelineCompletions
-from acker.spark.streams.microbatch import ShardBatch, update
+from acker.spark.streams.micro_batch import ShardBatch, update
 from acker.spark.streams.state_format import HEAD_KEY, VARIABLE, decode_head
 from acker.spark.streams.table_cache import worker_cache
 from acker.spark.text_ids import text_type
+from acker.spark.versioned_pickle import VersionedPickle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ class SparkStore:
 
 
 class AckerProcessor(StatefulProcessor):
-    """Settles the blocks of each shard with `acker.spark.streams.microbatch.update`.
+    """Settles the blocks of each shard with `acker.spark.streams.micro_batch.update`.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ class AckerProcessor(StatefulProcessor):
         self._plan = os.urandom(8).hex()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a parcel, which the driver's helper process and the workers open."""
-        return Parcel(_PickledProcessor(self)).__reduce__()
+        """Pickle with the release of acker, which the driver's helper process and the workers open."""
+        return VersionedPickle(_PickledProcessor(self)).__reduce__()
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variable; on the driver too, which asks for its name and type."""
@@ -113,7 +113,7 @@ class AckerProcessor(StatefulProcessor):
             blocks += [block for block in frame["block"] if block is not None]
             clock_ms = int(frame["clock_ms"].iloc[0])
         if len(shards) != 1 or clock_ms is None:
-            raise CheckpointError(f"shard: expected one shard at place {key[0]}, got {sorted(shards)}")
+            raise CheckpointError(f"shard: expected one shard for the partition key {key[0]}, got {sorted(shards)}")
         if self._rules.event_time:
             clock_ms = max(timerValues.getCurrentWatermarkInMs(), 0)
         yield from self._update(int(shards.pop()), blocks, clock_ms)
@@ -164,7 +164,7 @@ class AckerProcessor(StatefulProcessor):
 
 
 class _PickledProcessor:
-    """A processor as its parcel pickles it: without the parcel."""
+    """A processor as `VersionedPickle` pickles it: without another one around it."""
 
     def __init__(self, processor: AckerProcessor) -> None:
         self._processor = processor

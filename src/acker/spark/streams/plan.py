@@ -17,11 +17,11 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 from acker._engine.combiner import SHARDS_MAX
 from acker._engine.protocol import PROTOCOLS, divide_up
 from acker._engine.schemas import COMPLETION_SCHEMA
+from acker.spark.block_settlement import completions_ddl
 from acker.spark.event_columns import check_event_column
 from acker.spark.notes import Failed
-from acker.spark.placement import place_of
+from acker.spark.partition_keys import partition_key
 from acker.spark.session_checks import PARTITIONS_CONF, check_streaming_session
-from acker.spark.settle import completions_ddl
 from acker.spark.streams.reports import SHARDS, MicroBatchReport
 from acker.spark.streams.rows import blocks_of_rows
 from acker.spark.streams.shard_rules import ShardRules
@@ -94,12 +94,12 @@ def completions_of_block_stream(
     processor = AckerProcessor(rules, options.observation)
     produced = (
         rows.select(
-            place_of(F.col("shard"), shards).alias("place"),
+            partition_key(F.col("shard"), shards).alias("partition_key"),
             "shard",
             "block",
             _clock_ms().alias("clock_ms"),
         )
-        .groupBy("place")
+        .groupBy("partition_key")
         .transformWithStateInPandas(processor, output, "Append", "EventTime" if event_time else "None")
     )
     return (
@@ -147,7 +147,7 @@ def _warn_of_no_timeout() -> None:
 def _copy_to_first_shard(rows: DataFrame) -> DataFrame:
     """Send shard 0 an empty row for each block, so that it notices another number of shards than the checkpoint's.
 
-    The place of shard 0 does not depend on their number. By the clock the ticks reach all shards anyway.
+    The key of shard 0 does not depend on their number. By the clock the ticks reach all shards anyway.
     """
     row, nothing = (
         F.struct("shard", "block"),

@@ -58,13 +58,13 @@ class _Matches(NamedTuple):
         Whether the message was acked.
     failed : Completions
         One row for each message that failed and was not acked.
-    place : (failed rows,) int64
+    held_row : (failed rows,) int64
         Its row among those held, -1 if it has none.
     """
 
     acked: npt.NDArray[np.bool_]
     failed: Completions
-    place: npt.NDArray[np.int64]
+    held_row: npt.NDArray[np.int64]
 
 
 def name_reasons(failed: Completions) -> list[str]:
@@ -99,15 +99,15 @@ def decide(
     is_over = (at_ms <= now_ms) | (at_ms - now_ms > 1000 * rules.backoff_secs_max)
     due = waits & ~matches.acked & is_over
 
-    is_known = matches.place >= 0
+    is_known = matches.held_row >= 0
     is_waiting = np.zeros(is_known.size, np.bool_)
-    is_waiting[is_known] = waits[matches.place[is_known]]
+    is_waiting[is_known] = waits[matches.held_row[is_known]]
     tries = np.ones(is_known.size, np.int32)
-    tries[is_known] = attempt[matches.place[is_known]]
+    tries[is_known] = attempt[matches.held_row[is_known]]
     failed = matches.failed.at(~is_waiting)
     failures = _rows_of_failures(failed, tries[~is_waiting], _texts_of(failed, reasons), rules, now_ms, held.schema)
     ended = matches.acked.copy()
-    ended[matches.place[is_known]] = True
+    ended[matches.held_row[is_known]] = True
     is_overdue = ~waits & ~ended & (now_ms - at_ms > 1000 * rules.open_secs_max)
     overdue = _rows_of_overdue(held.filter(pa.array(is_overdue)), rules, now_ms)
 
@@ -149,13 +149,13 @@ def _match(held: pa.Table, done: Completions) -> _Matches:
     groups = int(np.max(group, initial=-1)) + 1
     is_acked = np.zeros(groups, np.bool_)
     is_acked[of_done[done.outcome == Outcome.ACKED]] = True
-    place = np.full(groups, -1)
-    place[of_held] = np.arange(rows)
-    # Of several failures of a message that of the least root id counts, whatever their order.
+    held_row = np.full(groups, -1)
+    held_row[of_held] = np.arange(rows)
+    # If a message failed several times, the failure with the least root id counts, in whatever order they came.
     failed = np.flatnonzero((done.outcome != Outcome.ACKED) & ~is_acked[of_done])
     failed = failed[np.argsort(done.root_id[failed])]
     found, first = np.unique(of_done[failed], return_index=True)
-    return _Matches(is_acked[of_held], done.at(failed[first]), place[found])
+    return _Matches(is_acked[of_held], done.at(failed[first]), held_row[found])
 
 
 def _is_among(ids: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

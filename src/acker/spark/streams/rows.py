@@ -16,7 +16,7 @@ from acker._engine.combiner import Cohorts, Combiner
 from acker.spark.blocks import BLOCKS_DDL, block_row, encode_blocks
 from acker.spark.event_columns import event_ms_of
 from acker.spark.messages import columns_of, event_times_of, latest_of
-from acker.spark.parcel import pack_function
+from acker.spark.versioned_pickle import pack_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

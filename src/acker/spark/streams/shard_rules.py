@@ -16,7 +16,7 @@ _LOOK_MS: Final = 60_000
 
 @dataclass(frozen=True)
 class ShardRules:
-    """The rules by which a shard settles trees: its place among the shards, its clock, its timeout and its capacity.
+    """The rules by which a shard settles trees: its share of the trees, its clock, its timeout and its capacity.
 
     Attributes
     ----------

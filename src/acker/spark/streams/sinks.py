@@ -151,8 +151,8 @@ def _completions_of(table: pa.Table) -> Completions:
     """Return rows from Spark as columns that own their memory; with why trees failed, where a pipeline says it."""
     ids = table["message_id"]
     if is_text(ids.type):
-        place = table.schema.get_field_index("message_id")
-        table = table.set_column(place, "message_id", pa.nulls(len(table), pa.int64()).fill_null(0))
+        index = table.schema.get_field_index("message_id")
+        table = table.set_column(index, "message_id", pa.nulls(len(table), pa.int64()).fill_null(0))
     columns = table.select(COMPLETION_SCHEMA.names).cast(COMPLETION_SCHEMA)
     empties = {field.name: np.zeros(0, field.type.to_pandas_dtype()) for field in COMPLETION_SCHEMA}
     plain = [

@@ -4,7 +4,7 @@ The log alone tells which trees are open: a chunk holds entries as they were aft
 that were gone then. Root id and start identify an entry, since with event times a root may have several. Chunks are
 read from the oldest to the newest, later ones overriding earlier ones; without the entries that were placed before the
 head's `expired_ms` they give the table. A micro-batch adds a chunk, so its cost depends on what it changed and not on
-what is held. `acker.spark.streams.microbatch` removes the oldest chunks little by little.
+what is held. `acker.spark.streams.micro_batch` removes the oldest chunks little by little.
 
 A column of a chunk takes as many bytes a row as its values need above the least of them: times, task ids and often
 message ids of one micro-batch are near each other, while root ids and xors are random.

@@ -35,7 +35,7 @@ _FROZEN_KEYS: Final = 10_000
 
 
 class KeptStates:
-    """The states that this worker read or wrote last, by place and task: workers live for many micro-batches.
+    """The states that this worker read or wrote last, by directory and task: workers live for many micro-batches.
 
     Workers outlive runs, too. So what a run leaves here goes when a micro-batch of another one ends some minutes later;
     Spark ends workers that nobody uses.
@@ -53,7 +53,7 @@ class KeptStates:
 
     @classmethod
     def keep(cls, root: str, task: int, log: StateLog, state: KeyValueState, now: float | None = None) -> None:
-        """Keep a state; drop those of other places that nobody has used for five minutes."""
+        """Keep a state; drop those of other directories that nobody has used for five minutes."""
         now = time.monotonic() if now is None else now
         idle = [key for key, (_, _, used) in cls._states.items() if key[0] != root and now - used > _KEPT_SECS]
         for key in idle:
@@ -82,7 +82,7 @@ class KeptStates:
 
     @classmethod
     def roots(cls) -> set[str]:
-        """Return the places of the states that are kept."""
+        """Return the directories of the states that are kept."""
         return {root for root, _ in cls._states}
 
 
@@ -113,7 +113,7 @@ def read_files(root: str, files: Iterable[StateFile]) -> dict[Any, Any]:
 
 
 class StateFiles:
-    """Reads and writes the state of the tasks of one stage in one place.
+    """Reads and writes the state of the tasks of one stage in one partition.
 
     Parameters
     ----------

@@ -64,15 +64,15 @@ def _check_shape(node: Node, before: Shape, now: Shape) -> None:
         )
     gone = [(each, text) for each, text in groupings.items() if each not in groupings_now]
     for (source, stream), text in groupings_now.items():
-        # A component in the place of another has to send as that one did; a further one may send as it likes.
+        # A component that replaces another has to send as that one did; a further one may send as it likes.
         known = groupings.get((source, stream))
         others = [each for _, each in gone] if known is None else [known]
         if node.par > 1 and others and text not in others:
-            place = f"of {source}:{stream}" if known is not None else f"of {gone[0][0][0]}:{gone[0][0][1]}"
+            input_before = f"of {source}:{stream}" if known is not None else f"of {gone[0][0][0]}:{gone[0][0][1]}"
             raise CheckpointError(
-                f"component {name!r}: the checkpoint has its state with the grouping {others[0]} {place}, and it reads"
-                f" {source}:{stream} by {text} now, so the state of a key would be in two tasks; change it back, or"
-                " begin with a new checkpoint"
+                f"component {name!r}: the checkpoint has its state with the grouping {others[0]} {input_before}, and it"
+                f" reads {source}:{stream} by {text} now, so the state of a key would be in two tasks; change it back,"
+                " or begin with a new checkpoint"
             )
 
 
@@ -85,12 +85,12 @@ def move_commit(commit: BatchCommit, graph: Graph) -> BatchCommit:
         The state of a component, or the tuples of a spout, would be lost; or a component would take the state for
         that of other keys or windows.
     """
-    owners = {task: (name, place) for name, tasks in commit.tasks.items() for place, task in enumerate(tasks)}
+    owners = {task: (name, index) for name, tasks in commit.tasks.items() for index, task in enumerate(tasks)}
     shapes = shapes_of(graph)
     known_shapes: Mapping[str, Shape] = getattr(commit, "shapes", {})  # a checkpoint of an earlier release has none
     chains = {}
     for task, chain in commit.chains.items():
-        name, place = owners[task]
+        name, index = owners[task]
         node = graph.nodes.get(name)
         if node is None or not is_stateful(node):
             raise CheckpointError(
@@ -104,12 +104,12 @@ def move_commit(commit: BatchCommit, graph: Graph) -> BatchCommit:
             )
         if name in known_shapes:
             _check_shape(node, known_shapes[name], shapes[name])
-        chains[node.tasks[place]] = chain
+        chains[node.tasks[index]] = chain
 
     def moved(task: int) -> int | None:
-        name, place = owners[task]
+        name, index = owners[task]
         node = graph.nodes.get(name)
-        return None if node is None or node.kind != "spout" else node.tasks[place % node.par]
+        return None if node is None or node.kind != "spout" else node.tasks[index % node.par]
 
     entries = []
     for entry in commit.entries:

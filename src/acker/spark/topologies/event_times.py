@@ -174,9 +174,9 @@ def latest_by_task(
     """
     if not len(ended):
         return {}
-    places = np.minimum(np.searchsorted(ended, roots), len(ended) - 1)
-    is_known = ended[places] == roots
-    found, times = owners[places[is_known]], times[is_known]
+    indices = np.minimum(np.searchsorted(ended, roots), len(ended) - 1)
+    is_known = ended[indices] == roots
+    found, times = owners[indices[is_known]], times[is_known]
     order = np.lexsort((times, found))
     last = np.flatnonzero(np.append(found[order][1:] != found[order][:-1], True)) if len(order) else order
     return dict(zip(found[order][last].tolist(), times[order][last].tolist(), strict=True))

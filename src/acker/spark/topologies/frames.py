@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from acker.errors import TopologyError
 from acker.spark import text_ids
-from acker.spark.parcel import pack_function
-from acker.spark.topologies.mailbox import batches_of
+from acker.spark.topologies.stage_rows import batches_of
+from acker.spark.versioned_pickle import pack_function
 from acker.topology.graph import Node
 from acker.topology.spout import ReliableSpout
 from acker.topology.streams import DEFAULT_STREAM
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from acker.spark.topologies.microbatch_plan import MicroBatchPlan
+    from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
 
 
 # So many rows are emitted before the bolts beside the spout run.

@@ -20,7 +20,7 @@ from acker.spark.paths import locate
 from acker.spark.topologies.bolt_state import make_folder, write_file
 from acker.spark.topologies.event_times import BoltTimes
 from acker.spark.topologies.lease import LEASE_SECS, Lease
-from acker.spark.topologies.mailbox import Letter
+from acker.spark.topologies.stage_rows import StageRow
 from acker.spark.topologies.state_log import StateChain
 from acker.spark.topologies.tuple_blocks import is_pickled_by_value, values_by_root
 
@@ -84,9 +84,9 @@ class BatchPlan:
 
     Attributes
     ----------
-    letters : sequence of Letter
+    rows : sequence of StageRow
     tracks : mapping of int to int
-        Root id -> ack val of the trees in `letters`.
+        Root id -> ack val of the trees in `rows`.
     entries : mapping of int to JournalEntry
         Root id -> the tuple whose tree it is.
     ticks : frozenset of str
@@ -96,9 +96,9 @@ class BatchPlan:
     left_out : frozenset of int
         Those that are left out.
     layout : mapping of str to (int, tuple of int)
-        Component -> its stage and its tasks: what `letters` are addressed to.
-    places : int
-        How many places the letters are for.
+        Component -> its stage and its tasks: what `rows` are addressed to.
+    partitions : int
+        How many partitions the rows are for.
     time_ns : int
         When the micro-batch began, in nanoseconds since 1970: the time of day that its bolts see.
     spouts : mapping of int to int
@@ -106,17 +106,17 @@ class BatchPlan:
     ended : mapping of str to int
         Bolt with event time -> the end of the last window that may end, in milliseconds.
     split : bool
-        In the journal: whether the values of `entries` are in `letters` alone.
+        In the journal: whether the values of `entries` are in `rows` alone.
     """
 
-    letters: Sequence[Letter] = ()
+    rows: Sequence[StageRow] = ()
     tracks: Mapping[int, int] = field(default_factory=dict)
     entries: Mapping[int, JournalEntry] = field(default_factory=dict)
     ticks: frozenset[str] = frozenset()
     borrowed: frozenset[int] = frozenset()
     left_out: frozenset[int] = frozenset()
     layout: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
-    places: int = 1
+    partitions: int = 1
     time_ns: int = 0
     spouts: Mapping[int, int] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
@@ -160,8 +160,8 @@ class BatchCommit:
 
 
 def _without_values(plan: BatchPlan) -> BatchPlan:
-    """Leave the values out of the entries, since the letters have them; but not if these hold classes by value."""
-    if any(is_pickled_by_value(letter.block) for letter in plan.letters):
+    """Leave the values out of the entries, since the rows have them; but not if these hold classes by value."""
+    if any(is_pickled_by_value(row.block) for row in plan.rows):
         return plan
     return replace(plan, entries={root: replace(entry, values=()) for root, entry in plan.entries.items()}, split=True)
 
@@ -171,8 +171,8 @@ def _with_values(plan: BatchPlan) -> BatchPlan:
     if not getattr(plan, "split", False):  # an earlier release has not left any out
         return plan
     values: dict[int, tuple[Any, ...]] = {}
-    for letter in plan.letters:
-        for root, of_root in values_by_root(letter.block).items():
+    for row in plan.rows:
+        for root, of_root in values_by_root(row.block).items():
             values.setdefault(root, of_root)
     entries = {root: replace(entry, values=values[root]) for root, entry in plan.entries.items()}
     return replace(plan, entries=entries, split=False)

@@ -49,7 +49,7 @@ class KafkaSpout(ReliableSpout):
         *,
         options: Mapping[str, Any] | None = None,
     ) -> ComponentSpec:
-        """Return this spout's place in a topology.
+        """Return the definition of this spout in a topology.
 
         Parameters
         ----------

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from acker.errors import CheckpointError, TopologyError
 from acker.observe.reasons import Reason
-from acker.spark.placement import placements
+from acker.spark.partition_keys import partition_keys
 from acker.spark.topologies.bolt_state import StateCleaner, read_files, write_states
 from acker.spark.topologies.checkpoint_layout import check_plans, layout_of, move_commit
 from acker.spark.topologies.event_times import SourceKey, SpoutLook, Watermarks
 from acker.spark.topologies.frames import FrameRows, find_rows
 from acker.spark.topologies.journal import BatchPlan, Journal, JournalEntry, MemoryJournal
 from acker.spark.topologies.jvm import Jvm, Load
-from acker.spark.topologies.mailbox import Letter
-from acker.spark.topologies.microbatch_job import FailedTree, MicroBatchJob, MicroBatchResult
-from acker.spark.topologies.microbatch_plan import MicroBatchPlan
+from acker.spark.topologies.micro_batch_job import FailedTree, MicroBatchJob, MicroBatchResult
+from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
 from acker.spark.topologies.spark_executor import DriverExecutors, Taken
+from acker.spark.topologies.spark_holders import RunningBatch
 from acker.spark.topologies.spout_tuples import SpoutTuples
+from acker.spark.topologies.stage_rows import StageRow
 from acker.spark.topologies.state_log import StateChain
 from acker.spark.topologies.tuple_blocks import Chunk, bytes_of, encode_tuples, tuples_by_root
-from acker.spark.topologies.whereabouts import RunningBatch
 from acker.topology.graph import Graph
 from acker.topology.spout import ReliableSpout, Spout
 from acker.topology.tuples import Tuple
@@ -47,7 +47,7 @@ _TREES_MAX: Final = 100_000
 # What a value of Spark may have: an array of Java, with a header.
 _BLOCK_MAX: Final = 2**31 - 64
 # Tuples that are larger together travel in several values.
-_LETTER_BYTES: Final = 4_000_000
+_ROW_BYTES: Final = 4_000_000
 # After so many bytes Python looks for the DataFrames of micro-batches that have ended.
 _FREE_BYTES: Final = 8_000_000
 # How long a micro-batch whose jobs are cancelled may take to end, and how often they are cancelled.
@@ -99,7 +99,7 @@ class MicroBatches:
         except BaseException:
             journal.release()
             raise
-        self._watermarks = Watermarks(plan.graph, plan.plan.order, time.time_ns())
+        self._watermarks = Watermarks(plan.graph, plan.stages.order, time.time_ns())
         self._lock = threading.Lock()
         self.tuples: SpoutTuples | None = None
         self._warned: set[str] = set()
@@ -121,7 +121,7 @@ class MicroBatches:
         plans = self._journal.plans()
         self._plans = {number: each for number, each in plans.items() if number > self.last}
         self._plans_before = [each for number, each in plans.items() if number <= self.last]
-        check_plans(self._plans, plan.graph, plan.plan)
+        check_plans(self._plans, plan.graph, plan.stages)
         self._files.remove_unused(self._commit.chains)
 
     def begin_with(self, states: Mapping[int, Mapping[Any, Any]]) -> None:
@@ -213,14 +213,14 @@ class MicroBatches:
                 if self._watermarks.names:
                     planned = self._with_times(planned, look, taken.chunks, frames)
                 moves = planned.ended != self._commit.ended
-                if not planned.letters and not frames and not planned.ticks and not moves:
+                if not planned.rows and not frames and not planned.ticks and not moves:
                     self._save()
                     return False
                 self._journal.write_plan(batch, planned)
                 self._tuples.tell_journaled(planned.entries.values())
             else:
                 planned = planned.recovered()
-                load = Load(batch, len(planned.tracks), sum(len(letter.block) for letter in planned.letters))
+                load = Load(batch, len(planned.tracks), sum(len(row.block) for row in planned.rows))
                 logger.warning(
                     "micro-batch %d: its %d trees run again; %d others come from their source again",
                     batch,
@@ -312,21 +312,21 @@ class MicroBatches:
         self, batch: int, planned: BatchPlan, frames: Mapping[str, FrameRows]
     ) -> tuple[MicroBatchResult, dict[int, FailedTree]]:
         """Evaluate until no tree fails that could have left a trace in the state; return all that failed, by root."""
-        tracks = {root_id: (ack_val, _DRIVER, place) for place, (root_id, ack_val) in enumerate(planned.tracks.items())}
+        tracks = {root_id: (ack_val, _DRIVER, index) for index, (root_id, ack_val) in enumerate(planned.tracks.items())}
         plan = replace(
             self._plan,
             seed=self._derive(batch, 0),
             ticks=planned.ticks,
             states=self._commit.chains,
             batch=batch,
-            places=planned.places,
+            partitions=planned.partitions,
             time_ns=planned.time_ns,
             ended=planned.ended,
             moved=frozenset(name for name, end in planned.ended.items() if end != self._commit.ended.get(name)),
             trees_max=_TREES_MAX if self._last_trees is not None and self._last_trees <= _FEW_TREES else None,
         )
         failed: dict[int, FailedTree] = {}
-        arguments = planned.letters, frames, tracks, self._named(), planned.spouts
+        arguments = planned.rows, frames, tracks, self._named(), planned.spouts
         job = MicroBatchJob(self._spark, plan, *arguments)
         try:
             for number in range(_EVALUATIONS_MAX):
@@ -377,7 +377,7 @@ class MicroBatches:
         """Commit, then tell the spouts."""
         roots = list(planned.tracks)
         failed = {root_id: tree.reason for root_id, tree in trees.items() if tree.task == _DRIVER}
-        acked = [roots[place] for place in result.acked_ids.pop(_DRIVER, [])]
+        acked = [roots[index] for index in result.acked_ids.pop(_DRIVER, [])]
         again = _failed_rows([tree for tree in trees.values() if tree.task != _DRIVER], self._frames, self._plan.graph)
         ended = [entry for root in acked if (entry := planned.entries.get(root)) is not None]
         told = [
@@ -439,37 +439,39 @@ class MicroBatches:
 
 
 def _make_plan(shared: MicroBatchPlan, tuples: SpoutTuples, taken: Taken) -> BatchPlan:
-    """Return the tuples as letters, with their trees."""
-    plan, graph = shared.plan, shared.graph
+    """Return the tuples as rows, with their trees."""
+    stages, graph = shared.stages, shared.graph
     by_root = tuples_by_root(taken.chunks)
-    by_place: dict[tuple[int, int], list[Chunk]] = {}
+    by_partition: dict[tuple[int, int], list[Chunk]] = {}
     for task, of_task in taken.chunks:
-        stage = plan.stage_of[graph.component_of(task)]
-        by_place.setdefault((stage, task % shared.places), []).append((task, of_task))
+        stage = stages.stage_of[graph.component_of(task)]
+        by_partition.setdefault((stage, task % shared.partitions), []).append((task, of_task))
     tracks: dict[int, int] = dict.fromkeys(by_root, 0)
     for root_id, of_root in by_root.items():
         for tup in of_root:
             tracks[root_id] ^= (tup._ids or {})[root_id]
-    keys = placements(shared.places).tolist()
-    letters: list[Letter] = []
-    for (stage, place), parts in sorted(by_place.items()):
+    keys = partition_keys(shared.partitions).tolist()
+    rows: list[StageRow] = []
+    for (stage, partition), parts in sorted(by_partition.items()):
         for part in _parts_of(parts, taken.size_bytes):
-            letters.append(Letter(keys[place], stage, -1, len(letters), encode_tuples(part)))
-    if taken.largest is not None and any(len(letter.block) > _BLOCK_MAX for letter in letters):
+            rows.append(StageRow(keys[partition], stage, -1, len(rows), encode_tuples(part)))
+    if taken.largest is not None and any(len(row.block) > _BLOCK_MAX for row in rows):
         component, size = taken.largest
         raise TopologyError(
             f"component {component!r}: it has emitted a tuple of {size:,} bytes, and Spark takes at most"
             f" {_BLOCK_MAX:,}; emit where the data is, or its parts"
         )
     entries, borrowed = tuples.entries(by_root)
-    ticks, layout = tuples.executors.spark.due_ticks(), layout_of(graph, plan)
+    ticks, layout = tuples.executors.spark.due_ticks(), layout_of(graph, stages)
     time_ns = time.time_ns()
-    return BatchPlan(letters, tracks, entries, ticks, borrowed, layout=layout, places=shared.places, time_ns=time_ns)
+    return BatchPlan(
+        rows, tracks, entries, ticks, borrowed, layout=layout, partitions=shared.partitions, time_ns=time_ns
+    )
 
 
 def _parts_of(chunks: list[Chunk], size_bytes: int) -> Iterator[list[Chunk]]:
-    """Yield tuples in parts for letters of a good size: Spark copies the whole of a value several times."""
-    if size_bytes <= _LETTER_BYTES:
+    """Yield tuples in parts for rows of a good size: Spark copies the whole of a value several times."""
+    if size_bytes <= _ROW_BYTES:
         yield chunks
         return
     part: list[Chunk] = []
@@ -478,7 +480,7 @@ def _parts_of(chunks: list[Chunk], size_bytes: int) -> Iterator[list[Chunk]]:
         begin = 0
         for end, tup in enumerate(tuples, 1):
             of_part += bytes_of(tup)
-            if of_part >= _LETTER_BYTES:
+            if of_part >= _ROW_BYTES:
                 yield [*part, (task, tuples[begin:end])]
                 part, of_part, begin = [], 0, end
         if begin < len(tuples):

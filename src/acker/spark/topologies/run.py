@@ -256,8 +256,8 @@ def _source(spark: SparkSession, streams: Mapping[str, FrameRows]) -> DataFrame:
     clock = spark.readStream.format("rate-micro-batch").options(**options).load()
     parts = [clock.select(F.lit(None).cast("string").alias("spout"))]
     parts += [
-        rows.frame.select(F.lit(name).alias("spout"), F.struct("*").alias(f"rows{place}"))
-        for place, (name, rows) in enumerate(streams.items())
+        rows.frame.select(F.lit(name).alias("spout"), F.struct("*").alias(f"rows{index}"))
+        for index, (name, rows) in enumerate(streams.items())
     ]
     return functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
@@ -273,6 +273,6 @@ def _parts_of(frame: DataFrame, streams: Mapping[str, FrameRows]) -> dict[str, F
         # All rows are in one partition. The clock's would each take a Python worker for nothing.
         frame = frame.coalesce(1)
     return {
-        name: FrameRows(frame.where(F.col("spout") == name).select(f"rows{place}.*"), rows.message_id, rows.width)
-        for place, (name, rows) in enumerate(streams.items())
+        name: FrameRows(frame.where(F.col("spout") == name).select(f"rows{index}.*"), rows.message_id, rows.width)
+        for index, (name, rows) in enumerate(streams.items())
     }

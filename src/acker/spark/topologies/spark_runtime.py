@@ -17,12 +17,12 @@ from acker.observe.holders import Holder
 from acker.spark.topologies.frames import FrameRows, read_frame
 from acker.spark.topologies.journal import Journal, MemoryJournal
 from acker.spark.topologies.jvm import BATCH_BYTES
+from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
 from acker.spark.topologies.micro_batches import MicroBatches
-from acker.spark.topologies.microbatch_plan import MicroBatchPlan
 from acker.spark.topologies.spark_executor import DriverExecutors
+from acker.spark.topologies.spark_holders import find_on_spark
 from acker.spark.topologies.stage_plan import StagePlan, is_stateful, plan_stages
 from acker.spark.topologies.topology_checks import check_travels, idle_options
-from acker.spark.topologies.whereabouts import find_on_spark
 from acker.topology.checks import check_journal, check_ticks
 from acker.topology.conf import check, resolve
 from acker.topology.definition import Topology
@@ -114,7 +114,7 @@ class SparkRuntime(LocalRuntime):
             graph,
             dict(self._parts.conf),
             plan,
-            places=max(1, min(max(behind, default=1), 4 * cores)),
+            partitions=max(1, min(max(behind, default=1), 4 * cores)),
             shards=min(cores, _SHARDS_MAX),
             seed=b"",
             tracked=bool(self.ackers),

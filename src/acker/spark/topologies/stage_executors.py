@@ -19,7 +19,7 @@ from acker.local.queues import Queue, TupleQueue
 from acker.local.wiring import ExecutorSet, RuntimeParts, TaskStates
 from acker.spark.topologies.event_times import BatchWatermark
 from acker.spark.topologies.kept_bolts import Contents, KeptBolts, contents_of
-from acker.spark.topologies.microbatch_plan import MicroBatchPlan
+from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
 from acker.topology.bolt import Bolt
 from acker.topology.component import Component
 from acker.topology.graph import Node, Subscription
@@ -29,7 +29,7 @@ _NEVER_NS: Final = sys.maxsize
 
 
 @dataclass(frozen=True)
-class StagePlace:
+class StagePartition:
     """One stage in one partition.
 
     Attributes
@@ -69,11 +69,11 @@ class AckInbox:
 
 
 class StageExecutors(ExecutorSet):
-    """The executors of the components of one stage that run in one place.
+    """The executors of the components of one stage that run in one partition.
 
     Parameters
     ----------
-    place : StagePlace
+    partition : StagePartition
     states : TaskStates
 
     Attributes
@@ -88,19 +88,19 @@ class StageExecutors(ExecutorSet):
         Those of the tasks with event time.
     """
 
-    def __init__(self, place: StagePlace, states: TaskStates) -> None:
+    def __init__(self, partition: StagePartition, states: TaskStates) -> None:
         self.outside: TupleQueue = Queue(sys.maxsize, Flag())
         self.changed: dict[str, list[str]] = {}
         self.watermarks: list[BatchWatermark] = []
         self._kept: dict[int, Bolt] = {}
         self._making: Bolt | None = None
         self._before: dict[int, Contents] = {}
-        self._place = place
-        self._stages = place.plan.plan
+        self._partition = partition
+        self._stages = partition.plan.stages
         acker = AckInbox()
         self.acks = acker.inbox
-        rng = random.Random(place.derive_seed("", 0))
-        plan = place.plan
+        rng = random.Random(partition.derive_seed("", 0))
+        plan = partition.plan
         ackers: Any = [acker] if plan.tracked else []
         clock = MicroBatchClock(plan.time_ns)
         super().__init__(RuntimeParts(plan.graph, plan.conf, clock, Flag(), ackers, (), None, rng, True, states))
@@ -111,28 +111,28 @@ class StageExecutors(ExecutorSet):
         self.bolts = [executor for name in self._stages.order for executor in by_component.get(name, ())]
 
     def _tasks_here(self, node: Node) -> Sequence[int]:
-        if self._stages.stage_of[node.name] != self._place.stage:
+        if self._stages.stage_of[node.name] != self._partition.stage:
             return ()
-        if node.kind == "spout" and node.name != self._place.spout:
+        if node.kind == "spout" and node.name != self._partition.spout:
             return ()
         if node.kind == "spout" or node.name in self._stages.beside:
-            return [node.tasks[self._place.number % len(node.tasks)]]
-        return [task for task in node.tasks if task % self._place.plan.places == self._place.number]
+            return [node.tasks[self._partition.number % len(node.tasks)]]
+        return [task for task in node.tasks if task % self._partition.plan.partitions == self._partition.number]
 
     def _inbox_of(self, target: int, subscription: Subscription) -> tuple[TupleQueue, int]:
         node = self._parts.graph.nodes[subscription.consumer]
-        if self._stages.stage_of[node.name] != self._place.stage:
+        if self._stages.stage_of[node.name] != self._partition.stage:
             return self.outside, target
         return self._inboxes[self._tasks_here(node)[0]]
 
     def _ids_of(self, node: Node, task: int) -> IdGenerator:
-        return IdGenerator(self._place.derive_seed(node.name, task))
+        return IdGenerator(self._partition.derive_seed(node.name, task))
 
     def _make_event_times(self) -> None:
         """Return nothing: event time moves between micro-batches."""
 
     def _watermark_of(self, node: Node, task: int) -> BatchWatermark:  # noqa: ARG002
-        plan = self._place.plan
+        plan = self._partition.plan
         watermark = BatchWatermark(plan.graph, node.name, plan.ended.get(node.name))
         self.watermarks.append(watermark)
         return watermark
@@ -140,7 +140,7 @@ class StageExecutors(ExecutorSet):
     def _make_bolt(
         self, node: Node, executor: SpoutExecutor | BoltExecutor, task: int, arguments: tuple[Any, ...]
     ) -> BoltTask:
-        self._making = KeptBolts.take(self._place.plan.run, task)
+        self._making = KeptBolts.take(self._partition.plan.run, task)
         if self._making is not None:
             self._kept[task] = self._making
         return super()._make_bolt(node, executor, task, arguments)
@@ -247,7 +247,7 @@ class StageExecutors(ExecutorSet):
                 if task.held_count or collector.has_observers:
                     continue
                 before = self._before[collector.task]
-                is_kept, changed = KeptBolts.keep(self._place.plan.run, collector.task, task.bolt, before)
+                is_kept, changed = KeptBolts.keep(self._partition.plan.run, collector.task, task.bolt, before)
                 task.opened = not is_kept
                 if changed:
                     self.changed[collector.component] = changed

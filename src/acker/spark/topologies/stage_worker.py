@@ -17,9 +17,12 @@ from acker._engine.combiner import Combiner, shard_of
 from acker._flow import AckBatch, columns_of
 from acker.observe.reasons import Reason
 from acker.spark.blocks import encode_blocks
-from acker.spark.placement import placements
+from acker.spark.partition_keys import partition_keys
 from acker.spark.topologies.bolt_state import StateFiles
-from acker.spark.topologies.mailbox import (
+from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
+from acker.spark.topologies.stage_executors import StageExecutors, StagePartition
+from acker.spark.topologies.stage_plan import is_stateful
+from acker.spark.topologies.stage_rows import (
     CHANGED,
     COUNTERS,
     MESSAGES,
@@ -29,16 +32,13 @@ from acker.spark.topologies.mailbox import (
     TOO_MANY,
     TOUCHED,
     TREE_TIMES,
-    Letter,
+    StageRow,
     batches_of,
     equals,
 )
-from acker.spark.topologies.microbatch_plan import MicroBatchPlan
-from acker.spark.topologies.stage_executors import StageExecutors, StagePlace
-from acker.spark.topologies.stage_plan import is_stateful
 from acker.spark.topologies.tuple_blocks import Chunk, decode_tuples, encode_tuples
 
-# Tuples for one place are packed into a block when there are so many.
+# Tuples for one partition are packed into a block when there are so many.
 _BLOCK_TUPLES: Final = 4096
 # A task that has so many trees writes out its messages and begins anew: that bounds its memory.
 _TREES_MAX: Final = 1_000_000
@@ -66,21 +66,21 @@ class StageWorker:
         self._writer = stage * _PARTITIONS_MAX + partition
         self._seq = 0
         self._states = StateFiles(plan.state_root, plan.states, plan.batch, plan.graph.component_of)
-        self.executors = StageExecutors(StagePlace(plan, stage, partition, spout), self._states)
+        self.executors = StageExecutors(StagePartition(plan, stage, partition, spout), self._states)
         self._combiner = Combiner()
         self._stateful = {task for node in plan.graph.bolts if is_stateful(node) for task in node.tasks}
         self._touched: list[npt.NDArray[np.int64]] = []
         self._reasons: list[tuple[int, Reason]] = []
         self._waiting: dict[tuple[int, int], list[Chunk]] = {}
         self._waiting_tuples: dict[tuple[int, int], int] = {}
-        self._keys = placements(max(plan.places, plan.shards)).tolist()
+        self._keys = partition_keys(max(plan.partitions, plan.shards)).tolist()
         self._source_of = cache(plan.graph.source)
         self.executors.open()
         self.executors.tick(plan.ticks)
         self.executors.end_windows()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the stage as a function of `mapInArrow` over rows of the mailbox."""
+        """Run the stage as a function of `mapInArrow` over stage rows."""
         for batch in batches:
             is_mine = equals(batch.column(1), self._stage)
             others = batch.filter(pc.invert(is_mine))
@@ -93,8 +93,8 @@ class StageWorker:
 
     def _take(self, block: Any) -> None:
         for task, tuples in decode_tuples(block, self._source_of, self._plan.excluded, self._note_roots):
-            queue, place = self.executors.inbox_of_task(task)
-            queue.put((place, tuples), len(tuples))
+            queue, target = self.executors.inbox_of_task(task)
+            queue.put((target, tuples), len(tuples))
         self.work()
 
     def _note_roots(self, task: int, root_ids: npt.NDArray[np.int64]) -> None:
@@ -111,8 +111,8 @@ class StageWorker:
         while (chunk := outside.take()) is not None:
             task, tuples = chunk
             graph, plan = self._plan.graph, self._plan
-            stage = plan.plan.stage_of[graph.component_of(task)]
-            key = stage, task % plan.places
+            stage = plan.stages.stage_of[graph.component_of(task)]
+            key = stage, task % plan.partitions
             self._waiting.setdefault(key, []).append(chunk)
             self._waiting_tuples[key] = self._waiting_tuples.get(key, 0) + len(tuples)
         batches: list[AckBatch] = []
@@ -122,23 +122,23 @@ class StageWorker:
         if batches:
             self._combiner.add(*columns_of(batches))
 
-    def full(self) -> Iterator[Letter]:
+    def full(self) -> Iterator[StageRow]:
         """Yield the blocks that are large enough."""
         for key in [key for key, tuples in self._waiting_tuples.items() if tuples >= _BLOCK_TUPLES]:
-            yield self._letter(key)
+            yield self._row(key)
         if len(self._combiner) > _TREES_MAX:
             yield from self._messages()
 
-    def _letter(self, key: tuple[int, int]) -> Letter:
+    def _row(self, key: tuple[int, int]) -> StageRow:
         del self._waiting_tuples[key]
-        stage, place = key
-        return self._number(self._keys[place], stage, encode_tuples(self._waiting.pop(key)))
+        stage, partition = key
+        return self._number(self._keys[partition], stage, encode_tuples(self._waiting.pop(key)))
 
-    def _number(self, place: int, stage: int, block: bytes) -> Letter:
+    def _number(self, key: int, stage: int, block: bytes) -> StageRow:
         self._seq += 1
-        return Letter(place, stage, self._writer, self._seq, block)
+        return StageRow(key, stage, self._writer, self._seq, block)
 
-    def _messages(self) -> Iterator[Letter]:
+    def _messages(self) -> Iterator[StageRow]:
         combiner, self._combiner = self._combiner, Combiner()
         if self._plan.trees_max is not None and len(combiner) > self._plan.trees_max:
             yield self._number(self._keys[0], TOO_MANY, b"")
@@ -146,7 +146,7 @@ class StageWorker:
         for shard, block in encode_blocks(combiner, self._plan.shards):
             yield self._number(self._keys[shard], MESSAGES, block)
 
-    def _touched_roots(self) -> Iterator[Letter]:
+    def _touched_roots(self) -> Iterator[StageRow]:
         if self._touched:
             excluded = np.fromiter(self._plan.excluded, np.int64, len(self._plan.excluded))
             root_ids = np.setdiff1d(np.concatenate(self._touched), excluded)
@@ -154,7 +154,7 @@ class StageWorker:
             for shard in np.unique(shards).tolist():
                 yield self._number(self._keys[shard], TOUCHED, root_ids[shards == shard].tobytes())
 
-    def _tree_times(self) -> Iterator[Letter]:
+    def _tree_times(self) -> Iterator[StageRow]:
         """Yield the event times of trees for the shards that settle these, which know whose trees they are."""
         for watermark in self.executors.watermarks:
             for is_shared, root_ids, times in watermark.tree_columns():
@@ -168,7 +168,7 @@ class StageWorker:
         """End the stage: bolts release what they hold, and everything that was gathered leaves."""
         self.executors.drain()
         self._gather()
-        yield from batches_of([self._letter(key) for key in sorted(self._waiting)])
+        yield from batches_of([self._row(key) for key in sorted(self._waiting)])
         yield from batches_of(self._messages())
         yield from batches_of(self._touched_roots())
         yield from batches_of(self._tree_times())

@@ -1,7 +1,7 @@
 """Tuple blocks: many tuples packed into one binary value, as they travel between the stages of a topology.
 
 A row that crosses between the JVM and Python costs as much as several tuples, so one row carries the tuples that one
-task sends to one place. Values are pickled column by column; ids are columns of int64.
+task sends to one partition. Values are pickled column by column; ids are columns of int64.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def values_by_root(block: bytes) -> dict[int, tuple[Any, ...]]:
     for _, _, _, columns, root_bytes, _, others in pickle.loads(block):
         root_ids = np.frombuffer(root_bytes, np.int64).tolist()
         rows = zip(*columns, strict=True) if columns else [()] * len(root_ids)
-        for place, (root_id, values) in enumerate(zip(root_ids, rows, strict=True)):
-            for root in (others[place] or ()) if place in others else (root_id,):
+        for index, (root_id, values) in enumerate(zip(root_ids, rows, strict=True)):
+            for root in (others[index] or ()) if index in others else (root_id,):
                 found.setdefault(root, values)
     return found
 

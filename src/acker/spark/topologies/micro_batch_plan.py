@@ -19,8 +19,8 @@ class MicroBatchPlan:
     ----------
     graph : Graph
     conf : mapping
-    plan : StagePlan
-    places : int
+    stages : StagePlan
+    partitions : int
         How many partitions each shuffle makes.
     shards : int
         How many shards the messages are split into.
@@ -50,8 +50,8 @@ class MicroBatchPlan:
 
     graph: Graph
     conf: Mapping[str, Any]
-    plan: StagePlan
-    places: int
+    stages: StagePlan
+    partitions: int
     shards: int
     seed: bytes
     tracked: bool = True

@@ -12,7 +12,7 @@ from acker._engine.codes import UNTRACKED, UNTRACKED_FAILED, UNTRACKED_RESET
 from acker._engine.combiner import Cohorts
 from acker._engine.open_trees import TreeCounts
 from acker._engine.protocol import Outcome
-from tests.torture.microbatches import FAILED, RESET, TRACKED, Gathered, Row
+from tests.torture.micro_batches import FAILED, RESET, TRACKED, Gathered, Row
 
 
 @dataclass(eq=False)

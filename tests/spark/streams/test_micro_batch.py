@@ -15,13 +15,13 @@ from acker.spark.blocks import encode_blocks, read_header
 from acker.spark.notes import encode_note
 from acker.spark.pipelines.stages import BLOCK, SHARD, Stage
 from acker.spark.pipelines.transforms import BoltTransform, SpoutTransform
-from acker.spark.streams.microbatch import ShardBatch, update
+from acker.spark.streams.micro_batch import ShardBatch, update
 from acker.spark.streams.shard_rules import ShardRules
 from acker.spark.streams.state_format import CHUNK_ROWS_MAX, ChunkSize, decode_chunk, decode_head, encode_head
 from acker.spark.streams.table_cache import TableCache
 from acker.spark.text_ids import numbers_of
 from tests.spark.lossy import LossyLink
-from tests.torture.microbatches import Message, MicroBatches, settle_by_event_time
+from tests.torture.micro_batches import Message, MicroBatches, settle_by_event_time
 
 KINDS = (Kind.TRACK, Kind.TRACK, Kind.ANCHOR, Kind.OK, Kind.OK, Kind.OK, Kind.FAIL, Kind.RESET_TIMEOUT)
 

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-def place_of(number: Column, partitions: int) -> Column:
+def partition_key(number: Column, partitions: int) -> Column:
     """Return a key that Spark's hash partitioning puts into the partition with this number.
 
-    If there are more partitions than there can be shards the number itself is the key: an array of places would cost
-    more than an uneven spread. The place of a shard does not depend on the number of shards, so a query with another
+    If there are more partitions than there can be shards the number itself is the key: an array of keys would cost
+    more than an uneven spread. The key of a shard does not depend on the number of shards, so a query with another
     number than its checkpoint finds the state that tells.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     if partitions > SHARDS_MAX:
         return number
-    return F.element_at(F.array(*map(F.lit, placements(partitions).tolist())), number + 1)
+    return F.element_at(F.array(*map(F.lit, partition_keys(partitions).tolist())), number + 1)
 
 
-def placements(shards: int) -> npt.NDArray[np.int32]:
+def partition_keys(shards: int) -> npt.NDArray[np.int32]:
     """Return for each shard an int that Spark's ``hash`` maps to the shard's number.
 
     Hash partitioning then puts shard s into partition s modulo the number of partitions. The hash is Murmur3 (x86, 32

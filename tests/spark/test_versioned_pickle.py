@@ -1,4 +1,4 @@
-"""Parcels: opened by a worker with the driver's acker, and refused in one sentence by another one."""
+"""Versioned pickles: opened by a worker with the driver's acker, and refused in one sentence by another one."""
 
 import gc
 import importlib
@@ -10,11 +10,11 @@ import pytest
 from pyspark import cloudpickle
 
 import acker
-from acker.spark.parcel import Parcel, pack_function
+from acker.spark.versioned_pickle import VersionedPickle, pack_function
 
 
-def test_a_parcel_arrives_as_its_content():
-    assert pickle.loads(cloudpickle.dumps(Parcel({"a": 1}))) == {"a": 1}
+def test_a_versioned_pickle_arrives_as_its_content():
+    assert pickle.loads(cloudpickle.dumps(VersionedPickle({"a": 1}))) == {"a": 1}
     assert list(pickle.loads(cloudpickle.dumps(pack_function(iter)))([1, 2])) == [1, 2]
 
 
@@ -25,8 +25,8 @@ def test_modules_of_a_worker_are_no_garbage_to_look_for(spark):
 
     (row,) = spark.range(1).coalesce(1).mapInArrow(pack_function(count), "frozen long").collect()
     assert row.frozen > 10_000
-    pickle.loads(cloudpickle.dumps(Parcel(1)))
-    assert gc.get_freeze_count() == 0, "a parcel that is opened elsewhere leaves the garbage collector alone"
+    pickle.loads(cloudpickle.dumps(VersionedPickle(1)))
+    assert gc.get_freeze_count() == 0, "a pickle that is opened elsewhere leaves the garbage collector alone"
 
 
 @pytest.mark.spark

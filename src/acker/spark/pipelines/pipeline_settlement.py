@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import LongType, TimestampNTZType, TimestampType
 
 from acker.errors import ArgumentValueError
+from acker.spark.block_settlement import settle_rows
 from acker.spark.pipelines.pipeline_plan import check_disjoint
-from acker.spark.settle import settle_rows
 from acker.spark.streams.plan import completions_of_block_stream
 from acker.spark.user_frames import user_stacklevel
 

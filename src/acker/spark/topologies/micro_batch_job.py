@@ -21,32 +21,32 @@ from acker._engine.protocol import Kind, Outcome
 from acker.errors import RuntimeStateError
 from acker.observe.reasons import Reason, ReasonKind
 from acker.spark.blocks import decode_block, encode_blocks
-from acker.spark.parcel import pack_function
-from acker.spark.placement import placements
+from acker.spark.partition_keys import partition_keys
 from acker.spark.topologies.event_times import SourceKey, join_shared, latest_by_task, merge_times, spout_keys
 from acker.spark.topologies.frames import FrameRows, emit_rows
-from acker.spark.topologies.mailbox import (
+from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
+from acker.spark.topologies.stage_plan import is_stateful
+from acker.spark.topologies.stage_rows import (
     CHANGED,
     COUNTERS,
-    MAILBOX_SCHEMA,
     MESSAGES,
     OUTCOMES,
     REASONS,
+    STAGE_ROW_SCHEMA,
     STATE,
     TIMES,
     TOO_MANY,
     TOUCHED,
     TREE_TIMES,
-    Letter,
+    StageRow,
     batches_of,
     equals,
-    mailbox_type,
+    stage_row_type,
 )
-from acker.spark.topologies.microbatch_plan import MicroBatchPlan
-from acker.spark.topologies.stage_plan import is_stateful
 from acker.spark.topologies.stage_worker import run_stage
 from acker.spark.topologies.state_log import StateChain
 from acker.spark.topologies.tuple_blocks import encode_tuples
+from acker.spark.versioned_pickle import pack_function
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -125,16 +125,16 @@ class MicroBatchJob:
     ----------
     spark : SparkSession
     plan : MicroBatchPlan
-    letters : sequence of Letter
+    rows : sequence of StageRow
         The tuples of spouts that run on the driver.
     frames : mapping
         Spout -> the rows of its DataFrame.
     tracks : mapping
-        Root id -> (ack val, spout task, message id) of the trees in `letters`.
+        Root id -> (ack val, spout task, message id) of the trees in `rows`.
     named : frozenset of int
         The spout tasks whose acked message ids are wanted.
     owners : mapping
-        Root id -> spout task of the trees in `letters`, if a bolt has event time.
+        Root id -> spout task of the trees in `rows`, if a bolt has event time.
 
     Notes
     -----
@@ -146,7 +146,7 @@ class MicroBatchJob:
         self,
         spark: SparkSession,
         plan: MicroBatchPlan,
-        letters: Sequence[Letter],
+        rows: Sequence[StageRow],
         frames: Mapping[str, FrameRows],
         tracks: Mapping[int, tuple[int, int, int]],
         named: frozenset[int],
@@ -160,13 +160,13 @@ class MicroBatchJob:
         self._named = named
         self._owners = dict(owners)
         self._keys = spout_keys(plan.graph)
-        letters = [*letters, *_tick_letters(plan)]
+        rows = [*rows, *_tick_rows(plan)]
         if frames:
-            letters += _track_letters(plan, tracks)
-        stages = plan.plan.stage_of
+            rows += _track_rows(plan, tracks)
+        stages = plan.stages.stage_of
         stateful = [stages[name] for name, node in plan.graph.nodes.items() if is_stateful(node)]
         self._first = min(stateful, default=1)
-        self._kept = _run_stages(_read_spouts(spark, plan, letters, frames), plan, 1, self._first - 1)
+        self._kept = _run_stages(_read_spouts(spark, plan, rows, frames), plan, 1, self._first - 1)
         self._is_persisted = False
         self._failed_before: frozenset[int] = frozenset()
         self._is_first = bool(frames) and bool(stateful) and plan.batch == 0
@@ -181,12 +181,14 @@ class MicroBatchJob:
             self._failed_before = self._read_failed()
         plan = replace(self._plan, excluded=excluded | self._failed_before, seed=seed)
         is_distributed = self._is_distributed and plan.trees_max is None
-        rows = _run_stages(self._kept, plan, self._first, plan.plan.last)
+        rows = _run_stages(self._kept, plan, self._first, plan.stages.last)
         run = functools.partial(
             settle, named=self._named, tracks=self._tracks, excluded=excluded, owners=self._owners, keys=self._keys
         )
         if is_distributed:
-            rows = rows.repartition(plan.shards, "place").mapInArrow(pack_function(run, "settle"), mailbox_type())
+            rows = rows.repartition(plan.shards, "partition_key").mapInArrow(
+                pack_function(run, "settle"), stage_row_type()
+            )
         try:
             batches = rows.toArrow().to_batches()
         except Exception as fault:
@@ -228,20 +230,20 @@ def why_died(plan: MicroBatchPlan, master: str) -> str:
 
 
 def _read_spouts(
-    spark: SparkSession, plan: MicroBatchPlan, letters: Sequence[Letter], frames: Mapping[str, FrameRows]
+    spark: SparkSession, plan: MicroBatchPlan, rows: Sequence[StageRow], frames: Mapping[str, FrameRows]
 ) -> DataFrame:
-    """Return the rows of the mailbox that stage 0 makes."""
+    """Return the stage rows that stage 0 makes."""
     parts: list[DataFrame] = []
-    for component, rows in frames.items():
-        emit = functools.partial(emit_rows, plan, component, rows.message_id)
+    for component, spout_rows in frames.items():
+        emit = functools.partial(emit_rows, plan, component, spout_rows.message_id)
         name = " > ".join([component, *_bolts_of(plan, 0)])
-        parts.append(rows.frame.mapInArrow(pack_function(emit, name), mailbox_type()))
-    first = [letter for letter in letters if letter.stage == 0]
+        parts.append(spout_rows.frame.mapInArrow(pack_function(emit, name), stage_row_type()))
+    first = [row for row in rows if row.stage == 0]
     if first:
         run = functools.partial(run_stage, plan, 0)
         name = " > ".join(_bolts_of(plan, 0))
-        parts.append(_frame_of(spark, first).mapInArrow(pack_function(run, name), mailbox_type()))
-    later = [letter for letter in letters if letter.stage != 0]
+        parts.append(_frame_of(spark, first).mapInArrow(pack_function(run, name), stage_row_type()))
+    later = [row for row in rows if row.stage != 0]
     if later or not parts:
         parts.append(_frame_of(spark, later))
     return functools.reduce(lambda one, other: one.union(other), parts)
@@ -251,18 +253,18 @@ def _run_stages(frame: DataFrame, plan: MicroBatchPlan, first: int, last: int) -
     """Return the rows that remain when some stages have run, each behind a shuffle."""
     for stage in range(first, last + 1):
         run = functools.partial(run_stage, plan, stage)
-        shuffled = frame.repartition(plan.places, "place").sortWithinPartitions("source", "seq")
-        frame = shuffled.mapInArrow(pack_function(run, " > ".join(_bolts_of(plan, stage))), mailbox_type())
+        shuffled = frame.repartition(plan.partitions, "partition_key").sortWithinPartitions("source", "seq")
+        frame = shuffled.mapInArrow(pack_function(run, " > ".join(_bolts_of(plan, stage))), stage_row_type())
     return frame
 
 
 def _bolts_of(plan: MicroBatchPlan, stage: int) -> list[str]:
-    return [name for name in plan.plan.components(stage) if plan.graph.nodes[name].kind == "bolt"]
+    return [name for name in plan.stages.components(stage) if plan.graph.nodes[name].kind == "bolt"]
 
 
-def _frame_of(spark: SparkSession, letters: Sequence[Letter]) -> DataFrame:
-    table = pa.Table.from_batches(batches_of(list(letters)), MAILBOX_SCHEMA)
-    return spark.createDataFrame(table, mailbox_type())
+def _frame_of(spark: SparkSession, rows: Sequence[StageRow]) -> DataFrame:
+    table = pa.Table.from_batches(batches_of(list(rows)), STAGE_ROW_SCHEMA)
+    return spark.createDataFrame(table, stage_row_type())
 
 
 def _track(combiner: Combiner, tracks: Mapping[int, tuple[int, int, int]]) -> None:
@@ -271,22 +273,22 @@ def _track(combiner: Combiner, tracks: Mapping[int, tuple[int, int, int]]) -> No
         combiner.add(Kind.TRACK, columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3])
 
 
-def _tick_letters(plan: MicroBatchPlan) -> list[Letter]:
-    """Return a letter without tuples for each place whose bolts have a tick, or windows that have ended.
+def _tick_rows(plan: MicroBatchPlan) -> list[StageRow]:
+    """Return a row without tuples for each partition whose bolts have a tick, or windows that have ended.
 
     Spark runs no stage without any rows.
     """
-    places = placements(plan.places).tolist()
-    stages = sorted({plan.plan.stage_of[name] for name in plan.ticks | plan.moved})
-    return [Letter(place, stage, -1, -1, encode_tuples([])) for stage in stages for place in places]
+    keys = partition_keys(plan.partitions).tolist()
+    stages = sorted({plan.stages.stage_of[name] for name in plan.ticks | plan.moved})
+    return [StageRow(key, stage, -1, -1, encode_tuples([])) for stage in stages for key in keys]
 
 
-def _track_letters(plan: MicroBatchPlan, tracks: Mapping[int, tuple[int, int, int]]) -> list[Letter]:
+def _track_rows(plan: MicroBatchPlan, tracks: Mapping[int, tuple[int, int, int]]) -> list[StageRow]:
     combiner = Combiner()
     _track(combiner, tracks)
-    keys = placements(plan.shards).tolist()
+    keys = partition_keys(plan.shards).tolist()
     return [
-        Letter(keys[shard], MESSAGES, -1, seq, block)
+        StageRow(keys[shard], MESSAGES, -1, seq, block)
         for seq, (shard, block) in enumerate(encode_blocks(combiner, plan.shards))
     ]
 
@@ -329,7 +331,7 @@ def settle(
     done = combiner.settle(include_pending=True)
     if times:
         found = _times_by_source(times, done, owners, keys)
-        yield from batches_of([Letter(0, TIMES, -1, 0, pickle.dumps(found))])
+        yield from batches_of([StageRow(0, TIMES, -1, 0, pickle.dumps(found))])
     counts = np.ones(len(done), np.bool_)
     if excluded:
         counts = ~np.isin(done.root_id, np.fromiter(excluded, np.int64))
@@ -344,7 +346,7 @@ def settle(
     rows = [column[left].tolist() for column in (done.root_id, done.task_id, done.message_id, done.outcome)]
     has_touched = bool(np.isin(np.concatenate(touched), done.root_id[left]).any())
     content = dict(zip(tasks.tolist(), sizes.tolist(), strict=True)), acked_ids, rows, has_touched
-    yield from batches_of([Letter(0, OUTCOMES, -1, 0, pickle.dumps(content))])
+    yield from batches_of([StageRow(0, OUTCOMES, -1, 0, pickle.dumps(content))])
 
 
 def _times_by_source(
@@ -353,8 +355,8 @@ def _times_by_source(
     """Return the latest event times in trees by the sources of these, for each bolt."""
     order = np.argsort(done.root_id)
     ended, tasks = done.root_id[order], done.task_id[order].astype(np.int64)
-    for place in np.flatnonzero(tasks == 0).tolist():  # trees of spouts on the driver
-        tasks[place] = owners.get(int(ended[place]), 0)
+    for index in np.flatnonzero(tasks == 0).tolist():  # trees of spouts on the driver
+        tasks[index] = owners.get(int(ended[index]), 0)
     noted: dict[str, tuple[list[npt.NDArray[np.int64]], list[npt.NDArray[np.int64]]]] = {}
     for name, is_shared, root_bytes, time_bytes in map(pickle.loads, times):
         columns = np.stack([np.frombuffer(root_bytes, np.int64), np.frombuffer(time_bytes, np.int64)])

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.aggregate import aggregate_completions, check_message_columns
+from acker.spark.block_settlement import check_block_columns, check_block_rows, settle_rows
 from acker.spark.files import blocks_of_files
 from acker.spark.options import check_options, check_source_options, refuse_in_batch
-from acker.spark.pipelines.settlement import settle_pipelines
-from acker.spark.settle import check_block_columns, check_block_rows, settle_rows
+from acker.spark.pipelines.pipeline_settlement import settle_pipelines
 from acker.spark.streams.file_source import completions_of_directory
 from acker.spark.streams.plan import completions_of_block_stream, completions_of_row_stream
 
@@ -249,7 +249,7 @@ def completions_from_blocks(
         Names of the two columns; others are ignored.
     shards : int, 1 to 1024, optional
         The number of shards. If given, each shard has a partition of its own, and its blocks are checked to belong to
-        it. Otherwise the hashes of the shards place them in Spark's shuffle partitions. A stream needs it.
+        it. Otherwise Spark's shuffle distributes them by the hashes of the shards. A stream needs it.
     timeout, protocol, include_pending, buckets, high_water, watermark_delay, name
         As for `completions`.
     event_time : str, optional

@@ -12,40 +12,40 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 # What a row holds that is no tuple block, in the column `stage`. All of it travels to the settlement.
-MESSAGES: Final = -1  # a block of messages; `place` is its shard
+MESSAGES: Final = -1  # a block of messages of one shard
 REASONS: Final = -2  # why trees failed, a pickle
 COUNTERS: Final = -3  # the counters of one Spark task, a pickle
 STATE: Final = -4  # which files of state one Spark task wrote, a pickle
 OUTCOMES: Final = -5  # the outcomes of the trees of one shard, a pickle
-TOUCHED: Final = -6  # root ids whose tuples reached a stateful bolt, int64; `place` is their shard
+TOUCHED: Final = -6  # root ids whose tuples reached a stateful bolt, int64, of one shard
 CHANGED: Final = -7  # which attributes of its bolts one Spark task has changed, a pickle
 TOO_MANY: Final = -8  # instead of messages: there are more trees than the driver wants to settle
-TREE_TIMES: Final = -9  # the latest event times in the trees that reached a bolt, a pickle; `place` is their shard
+TREE_TIMES: Final = -9  # the latest event times in the trees of one shard that reached a bolt, a pickle
 TIMES: Final = -10  # the latest event times that reached a bolt, by source, a pickle
 
-MAILBOX_SCHEMA: Final = pa.schema(
-    {"place": pa.int32(), "stage": pa.int32(), "source": pa.int64(), "seq": pa.int64(), "block": pa.binary()}  # type: ignore[arg-type]
+STAGE_ROW_SCHEMA: Final = pa.schema(
+    {"partition_key": pa.int32(), "stage": pa.int32(), "source": pa.int64(), "seq": pa.int64(), "block": pa.binary()}  # type: ignore[arg-type]
 )
 
 # About the size of an Arrow batch: Spark copies each batch through memory several times.
 _BATCH_BYTES: Final = 16_000_000
 
 
-def mailbox_type() -> StructType:
+def stage_row_type() -> StructType:
     """Return the schema as Spark has it: an object, since Spark's parser takes longer than a small micro-batch has."""
     from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
     types = (IntegerType(), IntegerType(), LongType(), LongType(), BinaryType())
-    return StructType([StructField(name, kind) for name, kind in zip(MAILBOX_SCHEMA.names, types, strict=True)])
+    return StructType([StructField(name, kind) for name, kind in zip(STAGE_ROW_SCHEMA.names, types, strict=True)])
 
 
-class Letter(NamedTuple):
+class StageRow(NamedTuple):
     """One row.
 
     Attributes
     ----------
-    place : int
-        The partition that it goes to.
+    partition_key : int
+        The key that leads it to its partition.
     stage : int
         The stage that reads it; a negative number for what goes to the settlement.
     source, seq : int
@@ -54,7 +54,7 @@ class Letter(NamedTuple):
     block : bytes
     """
 
-    place: int
+    partition_key: int
     stage: int
     source: int
     seq: int
@@ -66,13 +66,13 @@ def equals(column: pa.Array[Any], number: int) -> pa.Array[Any]:
     return pc.equal(column, pa.scalar(number, column.type))
 
 
-def batches_of(letters: Iterator[Letter] | list[Letter]) -> Iterator[pa.RecordBatch]:
+def batches_of(rows: Iterator[StageRow] | list[StageRow]) -> Iterator[pa.RecordBatch]:
     """Yield rows as Arrow batches of a good size."""
-    held: list[Letter] = []
+    held: list[StageRow] = []
     held_bytes = 0
-    for letter in letters:
-        held.append(letter)
-        held_bytes += len(letter.block)
+    for row in rows:
+        held.append(row)
+        held_bytes += len(row.block)
         if held_bytes >= _BATCH_BYTES:
             yield _batch_of(held)
             held, held_bytes = [], 0
@@ -80,8 +80,8 @@ def batches_of(letters: Iterator[Letter] | list[Letter]) -> Iterator[pa.RecordBa
         yield _batch_of(held)
 
 
-def _batch_of(letters: list[Letter]) -> pa.RecordBatch:
+def _batch_of(rows: list[StageRow]) -> pa.RecordBatch:
     columns: list[Any] = [
-        pa.array(column, field.type) for column, field in zip(zip(*letters, strict=True), MAILBOX_SCHEMA, strict=True)
+        pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), STAGE_ROW_SCHEMA, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=MAILBOX_SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=STAGE_ROW_SCHEMA)

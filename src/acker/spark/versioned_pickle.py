@@ -1,4 +1,4 @@
-"""Parcel: a pickle that a Python worker opens only if it has the same acker as the driver."""
+"""VersionedPickle: a pickle that a Python worker opens only if it has the same acker as the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-# Errors of a worker without acker, and of one with another release. They travel with the parcel, since such a worker
+# Errors of a worker without acker, and of one with another release. They travel in the pickle, since such a worker
 # may not know them.
 MISSING: Final = (
     "acker cannot be imported by the Python of this worker, {version} at {python} on {host} ({fault}): if the worker is"
@@ -34,7 +34,7 @@ ABSENT: Final = (
 )
 
 
-class Parcel:
+class VersionedPickle:
     """An object of acker's on its way to a Python worker.
 
     Functions and objects are pickled by the names of their modules, so a worker without acker would end with the
@@ -43,7 +43,7 @@ class Parcel:
     Parameters
     ----------
     content : object
-        What the worker gets in place of the parcel. It is pickled together with the parcel, so that Spark notices
+        What the worker gets in worker of this object. It is pickled together with it, so that Spark notices
         broadcast variables in it.
     """
 
@@ -59,7 +59,7 @@ class Parcel:
 
 
 def pack_function(function: ArrowFunction, name: str | None = None) -> ArrowFunction:
-    """Return a function for `mapInArrow` that travels in a parcel.
+    """Return a function for `mapInArrow` that travels in a versioned pickle.
 
     Parameters
     ----------
@@ -67,10 +67,10 @@ def pack_function(function: ArrowFunction, name: str | None = None) -> ArrowFunc
     name : str, optional
         What Spark's plans and its UI show; by default the function's own name.
     """
-    parcel: Any = Parcel(function)
+    packed: Any = VersionedPickle(function)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return parcel(batches)  # type: ignore[no-any-return]
+        return packed(batches)  # type: ignore[no-any-return]
 
     run.__name__ = run.__qualname__ = str(name or getattr(function, "__name__", type(function).__name__))
     return run
@@ -88,28 +88,31 @@ def freeze_modules() -> None:
 
 
 def _make_opener() -> Callable[..., Any]:
-    """Return the function that opens a parcel. As a local one it is pickled by value, so it may use no global name."""
+    """Return the function that opens a versioned pickle.
 
-    def open_parcel(content: bytes, driver: str, missing: str, other: str, absent: str) -> Any:
+    As a local function it is pickled by value, so it may use no global name.
+    """
+
+    def open_pickle(content: bytes, driver: str, missing: str, other: str, absent: str) -> Any:
         import pickle
         import platform
         import socket
         import sys
 
-        place = {"python": sys.executable, "host": socket.gethostname()}
+        worker = {"python": sys.executable, "host": socket.gethostname()}
         try:
             import acker
         except ImportError as fault:
-            raise ImportError(missing.format(version=platform.python_version(), fault=fault, **place)) from None
+            raise ImportError(missing.format(version=platform.python_version(), fault=fault, **worker)) from None
         if acker.__version__ != driver:
-            raise RuntimeError(other.format(driver=driver, worker=acker.__version__, **place))
+            raise RuntimeError(other.format(driver=driver, worker=acker.__version__, **worker))
         try:
             opened = pickle.loads(content)
         except ModuleNotFoundError as fault:
-            raise ModuleNotFoundError(absent.format(fault=fault, **place), name=fault.name) from None
-        from acker.spark.parcel import freeze_modules
+            raise ModuleNotFoundError(absent.format(fault=fault, **worker), name=fault.name) from None
+        from acker.spark.versioned_pickle import freeze_modules
 
         freeze_modules()
         return opened
 
-    return open_parcel
+    return open_pickle

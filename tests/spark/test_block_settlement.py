@@ -8,7 +8,7 @@ from pyspark.errors import PythonException, SparkRuntimeException
 from acker import AckerError
 from acker._engine.combiner import Combiner
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.spark import completions_from_blocks, settle
+from acker.spark import block_settlement, completions_from_blocks
 from acker.spark.blocks import encode_blocks
 from tests.oracles import settle_as_sets
 from tests.spark.test_blocks import columns, combiner_of
@@ -79,9 +79,9 @@ def test_frames_without_blocks_are_refused(spark):
 
 
 def test_completions_leave_in_batches_that_spark_takes_well(monkeypatch):
-    monkeypatch.setattr(settle, "_COMPLETION_BATCH_ROWS", 100)
+    monkeypatch.setattr(block_settlement, "_COMPLETION_BATCH_ROWS", 100)
     combiner = Combiner()
     combiner.add(0, np.arange(250), np.zeros(250, np.int64), np.zeros(250, np.int32))
-    batches = list(settle.completion_batches(combiner.settle()))
+    batches = list(block_settlement.completion_batches(combiner.settle()))
     assert [batch.num_rows for batch in batches] == [100, 100, 50]
     assert pa.Table.from_batches(batches).column("root_id").to_pylist() == list(range(250))

@@ -11,9 +11,9 @@ from acker.spark.blocks import decode_block, tracks_of
 from acker.spark.event_columns import check_event_column, event_ms_of
 from acker.spark.messages import describe_shared_ids, quote_column
 from acker.spark.notes import Notes, is_note
-from acker.spark.parcel import pack_function
-from acker.spark.placement import place_of
+from acker.spark.partition_keys import partition_key
 from acker.spark.text_ids import text_type
+from acker.spark.versioned_pickle import pack_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ def by_shard(rows: DataFrame, shards: int | None) -> DataFrame:
     """Bring the rows (shard, block) of each shard to one partition."""
     if shards is None:
         return rows.repartition("shard")
-    return rows.repartition(shards, place_of(rows.shard, shards))
+    return rows.repartition(shards, partition_key(rows.shard, shards))
 
 
 def settle_rows(rows: DataFrame, shards: int | None, *, include_pending: bool, ids: str | None = None) -> DataFrame:
@@ -137,8 +137,8 @@ def completion_batches(
     batch = done.to_arrow()
     if notes is not None:
         if (type_ := text_type(ids)) is not None:
-            place = batch.schema.get_field_index("message_id")
-            batch = batch.set_column(place, "message_id", notes.text_ids().of(done.root_id, type_))
+            index = batch.schema.get_field_index("message_id")
+            batch = batch.set_column(index, "message_id", notes.text_ids().of(done.root_id, type_))
         for name, column in notes.failed(done.root_id)._asdict().items():
             batch = batch.append_column(name, column)
     for first in range(0, len(done), _COMPLETION_BATCH_ROWS):
