@@ -95,20 +95,14 @@ class _Store:
     def __init__(self) -> None:
         self.values: dict[int, bytes] = {}
 
-    def head(self) -> bytes | None:
-        return self.values.get(0)
+    def get(self, key: int) -> bytes | None:
+        return self.values.get(key)
 
-    def put_head(self, data: bytes) -> None:
-        self.values[0] = data
+    def put(self, key: int, data: bytes) -> None:
+        self.values[key] = data
 
-    def chunk(self, number: int) -> bytes | None:
-        return self.values.get(number)
-
-    def put_chunk(self, number: int, data: bytes) -> None:
-        self.values[number] = data
-
-    def remove_chunk(self, number: int) -> None:
-        del self.values[number]
+    def remove(self, key: int) -> None:
+        del self.values[key]
 
 
 class Shard:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from acker.errors import ArgumentValueError
-from acker.spark.notes import FAILURE_SCHEMA, HEAD_SCHEMA, Notes, decode_note, encode_note, is_note, indices_in
+from acker.spark.notes import FAILURE_SCHEMA, HEAD_SCHEMA, Notes, decode_note, encode_note, indices_in, is_note
 
 
 def failures(*rows):

@@ -1,12 +1,16 @@
 """Options of completions: checked once, each by itself, and against a batch or a stream."""
 
+import inspect
 from fractions import Fraction
 
 import pytest
 
+import acker.spark as aspark
 from acker._engine.combiner import Cohorts
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.spark.options import CompletionOptions, check_options, check_source_options
+from acker.spark.options import CompletionKeywords, CompletionOptions, check_options, check_source_options
+
+WITH_OPTIONS = ("completions", "completions_from_files", "completions_from_blocks", "completions_of")
 
 
 def test_what_is_left_out_is_none_and_has_a_default():
@@ -49,3 +53,22 @@ def test_a_wrong_option_is_named(options, error, text):
 def test_options_of_the_source_have_the_spelling_of_spark():
     source = check_source_options(source_options={"MAXFILEAGE": "7d"}, max_files_per_trigger=3, skip_foreign_files=True)
     assert source.spark_options == {"maxFileAge": "7d", "maxFilesPerTrigger": 3} and source.skip_foreign_files
+
+
+@pytest.mark.parametrize("function", [aspark.completions, aspark.Tracked.completions], ids=["function", "method"])
+def test_an_unknown_option_is_a_type_error_that_suggests_a_known_one(function):
+    text = r"^completions\(\) got an unexpected keyword argument 'timout'; did you mean 'timeout'\?$"
+    with pytest.raises(TypeError, match=text):
+        function(None, timout="90 seconds")
+
+
+def test_help_names_each_option_with_its_default():
+    """The functions take them as one TypedDict, and `help` would show ``**options`` alone."""
+    shown = {name: inspect.signature(getattr(aspark, name)).parameters for name in WITH_OPTIONS}
+    keywords = {"shards", *CompletionKeywords.__annotations__}
+    for name, parameters in shown.items():
+        assert keywords - parameters.keys() == ({"shards"} if name == "completions_of" else set())
+        assert not any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    assert {name: shown["completions"][name].default for name in keywords} == vars(CompletionOptions())
+    assert str(shown["completions"]["buckets"]) == "buckets: int | None = None"
+    assert "pipelines" in shown["completions_of"] and "streaming" in shown["completions_from_files"]

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.aggregate import aggregate_completions, check_message_columns
 from acker.spark.block_settlement import check_block_columns, check_block_rows, settle_rows
 from acker.spark.files import blocks_of_files
-from acker.spark.options import check_options, check_source_options, refuse_in_batch
+from acker.spark.options import (
+    CompletionKeywords,
+    ShardedKeywords,
+    check_options,
+    check_source_options,
+    refuse_in_batch,
+    takes_options,
+)
 from acker.spark.pipelines.pipeline_settlement import settle_pipelines
-from acker.spark.streams.file_source import completions_of_directory
-from acker.spark.streams.plan import completions_of_block_stream, completions_of_row_stream
+from acker.spark.streams.file_source import blocks_of_directory
+from acker.spark.streams.plan import completions_of_block_stream
+from acker.spark.streams.rows import blocks_of_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,18 +29,10 @@ if TYPE_CHECKING:
     from acker.spark.pipelines.tracked import Tracked
 
 
+@takes_options(ShardedKeywords)
 def completions(
     messages: DataFrame,
-    *,
-    shards: int | None = None,
-    timeout: str | float | None = None,
-    protocol: str = "storm",
-    include_pending: bool = False,
-    buckets: int | None = None,
-    high_water: int | None = None,
-    event_time: str | None = None,
-    watermark_delay: str | None = None,
-    name: str | None = None,
+    **options: Unpack[ShardedKeywords],
 ) -> DataFrame:
     """Settle the messages in a DataFrame: all rows of a batch as one set, each micro-batch of a stream as a set.
 
@@ -89,46 +89,31 @@ def completions(
     >>> done = aspark.completions(spark.read.parquet("messages"))                                       # doctest: +SKIP
     >>> done.groupBy("outcome").count().show()                                                          # doctest: +SKIP
     """
-    options = check_options(
-        shards=shards,
-        timeout=timeout,
-        protocol=protocol,
-        include_pending=include_pending,
-        buckets=buckets,
-        high_water=high_water,
-        event_time=event_time,
-        watermark_delay=watermark_delay,
-        name=name,
-    )
+    checked = check_options(**options)
     if not hasattr(messages, "isStreaming") or not hasattr(messages, "schema"):
         raise ArgumentTypeError(
             f"messages: expected a DataFrame of PySpark, got {type(messages).__module__}.{type(messages).__qualname__}"
         )
     types = check_message_columns(messages.schema)
     if messages.isStreaming:
-        options.refuse_batch_options()
-        return completions_of_row_stream(messages, types, options)
-    options.refuse_stream_options()
-    return aggregate_completions(messages, types, include_pending=options.include_pending)
+        checked.refuse_batch_options()
+        shards = checked.stream_shards(messages.sparkSession)
+        blocks = blocks_of_rows(messages, types, shards, checked)
+        return completions_of_block_stream(blocks, shards, checked)
+    checked.refuse_stream_options()
+    return aggregate_completions(messages, types, include_pending=checked.include_pending)
 
 
+@takes_options(ShardedKeywords)
 def completions_from_files(
     spark: SparkSession,
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
-    shards: int | None = None,
-    timeout: str | float | None = None,
-    protocol: str = "storm",
-    include_pending: bool = False,
-    buckets: int | None = None,
-    high_water: int | None = None,
-    event_time: str | None = None,
-    watermark_delay: str | None = None,
-    name: str | None = None,
     streaming: bool = False,
     max_files_per_trigger: int | None = None,
     source_options: Mapping[str, Any] | None = None,
     skip_foreign_files: bool = False,
+    **options: Unpack[ShardedKeywords],
 ) -> DataFrame:
     """Settle the messages in Parquet and Arrow IPC files: all of them as one set, or those that keep coming.
 
@@ -191,51 +176,35 @@ def completions_from_files(
     >>> import acker.spark as aspark
     >>> aspark.completions_from_files(spark, "messages/*.parquet").groupBy("outcome").count().show()    # doctest: +SKIP
     """
-    options = check_options(
-        shards=shards,
-        timeout=timeout,
-        protocol=protocol,
-        include_pending=include_pending,
-        buckets=buckets,
-        high_water=high_water,
-        event_time=event_time,
-        watermark_delay=watermark_delay,
-        name=name,
-    )
+    checked = check_options(**options)
     source = check_source_options(
         max_files_per_trigger=max_files_per_trigger,
         source_options=source_options,
         skip_foreign_files=skip_foreign_files,
     )
     if streaming:
-        options.refuse_batch_options()
-        return completions_of_directory(spark, paths, source, options)
+        checked.refuse_batch_options()
+        shards = checked.stream_shards(spark)
+        return completions_of_block_stream(blocks_of_directory(spark, paths, shards, source, checked), shards, checked)
     hint = ", or give streaming=True"
-    options.refuse_stream_options(hint)
+    checked.refuse_stream_options(hint)
     if max_files_per_trigger is not None:
         refuse_in_batch("max_files_per_trigger", hint)
     if source_options is not None:
         refuse_in_batch("source_options", hint)
     if skip_foreign_files:
         refuse_in_batch("skip_foreign_files", hint)
-    blocks, split = blocks_of_files(spark, paths, options.shards)
-    return settle_rows(blocks, split, include_pending=options.include_pending)
+    blocks, split = blocks_of_files(spark, paths, checked.shards)
+    return settle_rows(blocks, split, include_pending=checked.include_pending)
 
 
+@takes_options(ShardedKeywords)
 def completions_from_blocks(
     blocks: DataFrame,
     *,
     column: str = "block",
     shard: str = "shard",
-    shards: int | None = None,
-    timeout: str | float | None = None,
-    protocol: str = "storm",
-    include_pending: bool = False,
-    buckets: int | None = None,
-    high_water: int | None = None,
-    event_time: str | None = None,
-    watermark_delay: str | None = None,
-    name: str | None = None,
+    **options: Unpack[ShardedKeywords],
 ) -> DataFrame:
     """Merge blocks and settle every tree: for the blocks that `Tracked.blocks` returned and your program stored.
 
@@ -268,39 +237,23 @@ def completions_from_blocks(
         A wrong argument; an option that only a stream has, for a batch, or the other way round. A damaged block fails
         the job with an error that says so.
     """
-    options = check_options(
-        shards=shards,
-        timeout=timeout,
-        protocol=protocol,
-        include_pending=include_pending,
-        buckets=buckets,
-        high_water=high_water,
-        event_time=event_time,
-        watermark_delay=watermark_delay,
-        name=name,
-    )
+    checked = check_options(**options)
     check_block_columns(blocks, column, shard)
     if not blocks.isStreaming:
-        options.refuse_stream_options()
-        rows = check_block_rows(blocks, column, shard, options)
-        return settle_rows(rows, options.shards, include_pending=options.include_pending)
-    options.refuse_batch_options()
-    if options.shards is None:
+        checked.refuse_stream_options()
+        rows = check_block_rows(blocks, column, shard, checked)
+        return settle_rows(rows, checked.shards, include_pending=checked.include_pending)
+    checked.refuse_batch_options()
+    if checked.shards is None:
         raise ArgumentValueError("shards: expected the number of shards for a stream of blocks, got None")
-    rows = check_block_rows(blocks, column, shard, options)
-    return completions_of_block_stream(rows, options.shards, options)
+    rows = check_block_rows(blocks, column, shard, checked)
+    return completions_of_block_stream(rows, checked.shards, checked)
 
 
+@takes_options(CompletionKeywords)
 def completions_of(
     *pipelines: Tracked,
-    timeout: str | float | None = None,
-    protocol: str = "storm",
-    include_pending: bool = False,
-    buckets: int | None = None,
-    high_water: int | None = None,
-    event_time: str | None = None,
-    watermark_delay: str | None = None,
-    name: str | None = None,
+    **options: Unpack[CompletionKeywords],
 ) -> DataFrame:
     """Settle the messages of one tracked pipeline, or of several that share trees (`Tracked.branches`).
 
@@ -329,14 +282,5 @@ def completions_of(
     """
     if not pipelines:
         raise ArgumentValueError("completions_of: expected at least one pipeline, got none")
-    options = check_options(
-        timeout=timeout,
-        protocol=protocol,
-        include_pending=include_pending,
-        buckets=buckets,
-        high_water=high_water,
-        event_time=event_time,
-        watermark_delay=watermark_delay,
-        name=name,
-    )
-    return settle_pipelines([pipeline.plan for pipeline in pipelines], options)
+    checked = check_options(**options)
+    return settle_pipelines([pipeline.plan for pipeline in pipelines], checked)

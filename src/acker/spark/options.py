@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, get_type_hints
 
 import numpy as np
 
-from acker._engine.combiner import Cohorts, check_shards
+from acker._engine.combiner import SHARDS_MAX, Cohorts, check_shards
 from acker._engine.protocol import (
     BUCKETS_MAX,
     BUCKETS_MIN,
@@ -22,9 +24,15 @@ from acker._engine.protocol import (
 )
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.messages import EVENT_MS_MAX
+from acker.spark.session_checks import state_partitions
+from acker.topology.suggestions import suggestion
 
 if TYPE_CHECKING:
     from typing import NoReturn
+
+    from pyspark.sql import SparkSession
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 DEFAULT_BUCKETS: Final = 3
 DEFAULT_DELAY: Final = "0 seconds"
@@ -50,11 +58,30 @@ _UNIT_SECONDS: Final = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "ho
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s+(" + "|".join(_UNIT_SECONDS) + r")s?\s*", re.IGNORECASE)
 
 
+class CompletionKeywords(TypedDict, total=False):
+    """The options that all functions have that return completions; `acker.spark.completions` describes them."""
+
+    timeout: str | float | None
+    protocol: str
+    include_pending: bool
+    buckets: int | None
+    high_water: int | None
+    event_time: str | None
+    watermark_delay: str | None
+    name: str | None
+
+
+class ShardedKeywords(CompletionKeywords, total=False):
+    """The options of functions that split the trees into shards. A pipeline was split where it began."""
+
+    shards: int | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompletionOptions:
-    """What a caller asked of the acker. None stands for an option that was left out.
+    """The options of a call, checked. None stands for an option that was left out.
 
-    Made by `check_options`; the parameters are those of `acker.spark.completions`.
+    Made by `check_options`; the options are those of `acker.spark.completions`.
 
     Attributes
     ----------
@@ -78,7 +105,7 @@ class CompletionOptions:
         Parameters
         ----------
         hint : str
-            What else the caller could do.
+            Another way out, for the error.
         """
         for name in _STREAM_ONLY:
             if getattr(self, name) is not None:
@@ -91,6 +118,10 @@ class CompletionOptions:
                 "include_pending: only a batch has this option, and this is a stream, which has no end at which trees"
                 " could be pending: leave it out"
             )
+
+    def stream_shards(self, session: SparkSession) -> int:
+        """Return the number of shards of a stream; by default one for each state partition, within the limit."""
+        return self.shards or min(state_partitions(session), SHARDS_MAX)
 
     @property
     def bucket_count(self) -> int:
@@ -125,7 +156,7 @@ class CompletionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FileSourceOptions:
-    """What a caller asked of the source that watches a directory.
+    """The options of the source that watches a directory, checked.
 
     Made by `check_source_options`; the parameters are those of `acker.spark.completions_from_files`.
 
@@ -139,18 +170,43 @@ class FileSourceOptions:
     skip_foreign_files: bool = False
 
 
-def check_options(
-    *,
-    shards: object = None,
-    timeout: object = None,
-    protocol: object = PROTOCOLS[0],
-    include_pending: object = False,
-    buckets: object = None,
-    high_water: object = None,
-    event_time: object = None,
-    watermark_delay: object = None,
-    name: object = None,
-) -> CompletionOptions:
+def takes_options(keywords: type) -> Callable[[FunctionT], FunctionT]:
+    """Give a function that takes ``**options`` of a TypedDict their names, for `help` and for the error of a wrong one.
+
+    Parameters
+    ----------
+    keywords : type
+        `CompletionKeywords` or `ShardedKeywords`. Defaults are those of `CompletionOptions`.
+    """
+
+    def decorate(function: FunctionT) -> FunctionT:
+        signature = inspect.signature(function)
+        plain = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        options = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=getattr(CompletionOptions, name), annotation=kind
+            )
+            for name, kind in get_type_hints(keywords).items()
+        ]
+        known = [each.name for each in (*plain, *options) if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        names = {each.name for each in (*plain, *options)}
+
+        @functools.wraps(function)
+        def checked(*arguments: Any, **given: Any) -> Any:
+            for name in given:
+                if name not in names:
+                    raise ArgumentTypeError(
+                        f"{function.__name__}() got an unexpected keyword argument {name!r}; {suggestion(name, known)}"
+                    )
+            return function(*arguments, **given)
+
+        checked.__signature__ = signature.replace(parameters=[*plain, *options])  # type: ignore[attr-defined]
+        return checked  # type: ignore[return-value]
+
+    return decorate
+
+
+def check_options(**options: Unpack[ShardedKeywords]) -> CompletionOptions:
     """Check the options of a call, each by itself; whether they suit a batch or a stream is checked by the caller.
 
     Raises
@@ -158,6 +214,8 @@ def check_options(
     ArgumentTypeError, ArgumentValueError
         The option, what was expected and what it is.
     """
+    given: Mapping[str, object] = options
+    protocol = given.get("protocol", PROTOCOLS[0])
     if protocol == "fsshelter":
         raise ArgumentValueError(
             "protocol: 'fsshelter' needs the order of messages, which a DataFrame does not have; expected 'storm' or"
@@ -165,17 +223,18 @@ def check_options(
         )
     if not isinstance(protocol, str) or protocol not in PROTOCOLS:
         raise ArgumentValueError(f"protocol: expected 'storm' or 'storm-0.9', got {protocol!r}")
-    seconds = _check_timeout(timeout, by_event_time=event_time is not None)
+    event_time = _check_text("event_time", given.get("event_time"), "the name of a column")
+    shards, buckets, high_water = (given.get(name) for name in ("shards", "buckets", "high_water"))
     return CompletionOptions(
         shards=None if shards is None else check_shards(shards),
-        timeout=seconds,
+        timeout=_check_timeout(given.get("timeout"), by_event_time=event_time is not None),
         protocol=protocol,
-        include_pending=bool(include_pending),
+        include_pending=bool(given.get("include_pending")),
         buckets=None if buckets is None else check_integer("buckets", buckets, BUCKETS_MIN, BUCKETS_MAX),
         high_water=None if high_water is None else check_integer("high_water", high_water, 0, HIGH_WATER_MAX),
-        event_time=_check_text("event_time", event_time, "the name of a column"),
-        watermark_delay=_check_text("watermark_delay", watermark_delay, "a duration such as '10 seconds'"),
-        name=_check_text("name", name, "the name of an observation"),
+        event_time=event_time,
+        watermark_delay=_check_text("watermark_delay", given.get("watermark_delay"), "a duration such as '10 seconds'"),
+        name=_check_text("name", given.get("name"), "the name of an observation"),
     )
 
 

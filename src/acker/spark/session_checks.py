@@ -21,11 +21,18 @@ PROVIDER_CONF: Final = "spark.sql.streaming.stateStore.providerClass"
 PROVIDER: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PARTITIONS_CONF: Final = "spark.sql.shuffle.partitions"
 
+_DEFAULT_PARTITIONS: Final = "200"
+
 # With more state partitions than this for each core the check warns.
 PARTITIONS_PER_CORE_MAX: Final = 4
 
 # The first import of PySpark's own state client in a worker.
 _STATE_CLIENT: Final = "pyspark.sql.streaming.proto.StateMessage_pb2"
+
+
+def state_partitions(session: SparkSession) -> int:
+    """Return the number of state partitions of a query that begins now."""
+    return int(session.conf.get(PARTITIONS_CONF) or _DEFAULT_PARTITIONS)
 
 
 def check_streaming_session(spark: SparkSession) -> None:

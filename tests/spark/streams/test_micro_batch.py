@@ -17,7 +17,7 @@ from acker.spark.pipelines.stages import BLOCK, SHARD, Stage
 from acker.spark.pipelines.transforms import BoltTransform, SpoutTransform
 from acker.spark.streams.micro_batch import ShardBatch, update
 from acker.spark.streams.shard_rules import ShardRules
-from acker.spark.streams.state_format import CHUNK_ROWS_MAX, ChunkSize, decode_chunk, decode_head, encode_head
+from acker.spark.streams.state_format import CHUNK_ROWS_MAX, HEAD_KEY, ChunkSize, decode_chunk, decode_head, encode_head
 from acker.spark.streams.table_cache import TableCache
 from acker.spark.text_ids import numbers_of
 from tests.spark.lossy import LossyLink
@@ -33,20 +33,14 @@ class Store:
         self.committed = {}
         self.written = {}
 
-    def head(self):
-        return self.written.get("head")
+    def get(self, key):
+        return self.written.get(key)
 
-    def put_head(self, data):
-        self.written["head"] = data
+    def put(self, key, data):
+        self.written[key] = data
 
-    def chunk(self, number):
-        return self.written.get(number)
-
-    def put_chunk(self, number, data):
-        self.written[number] = data
-
-    def remove_chunk(self, number):
-        del self.written[number]
+    def remove(self, key):
+        del self.written[key]
 
     def commit(self):
         self.committed = dict(self.written)
@@ -110,7 +104,7 @@ def test_any_stream_that_is_cut_off_anywhere_ends_as_the_rules_say(seed, protoco
         assert rows_of(done) == sorted(model.update(messages, time_ms))
         assert (report.pending, report.open) == (len(model.entries), model.open)
         assert report.messages == len(messages)
-        head = decode_head(store.head())
+        head = decode_head(store.get(HEAD_KEY))
         assert head.counts._asdict() == model.counts
         assert head.next_chunk - head.first_chunk == len(store.committed) - 1
         rebuilt, cached = rebuilt + report.rebuilt, cached + report.cached
@@ -139,14 +133,16 @@ def test_an_error_on_the_way_gives_the_table_up(cache):
     update(store, cache, "key", 0, ShardBatch(0, blocks_of([Message(Kind.TRACK, 7, 5, 1, 42)]), 0), rules)
     store.commit()
 
-    def refuse(_):
-        raise OSError("the store is gone")
+    def refuse(key, data):
+        if key == HEAD_KEY:
+            raise OSError("the store is gone")
+        Store.put(store, key, data)
 
-    store.put_head = refuse
+    store.put = refuse
     finish = ShardBatch(1, blocks_of([Message(Kind.OK, 7, 5)]), 1)
     with pytest.raises(OSError, match="the store is gone"):
         update(store, cache, "key", 0, finish, rules)
-    del store.put_head
+    del store.put
     store.roll_back()
     done, report = update(store, cache, "key", 0, finish, rules)
     assert done.message_id.tolist() == [42]
@@ -206,7 +202,7 @@ def test_the_log_is_as_long_as_what_is_held_and_its_work_is_bounded(cache):
         passing = rng.integers(stay, 2**62, each)
         _, report = run(batch_id + 1, Kind.TRACK, passing, 5)
         bytes_written.append(report.bytes_written)
-        rows.append(decode_head(store.head()).log_rows)
+        rows.append(decode_head(store.get(HEAD_KEY)).log_rows)
     assert report.pending == stay + each
     assert max(rows) < 3 * stay + 4 * CHUNK_ROWS_MAX
     assert report.state_bytes < 44 * max(rows)
@@ -226,7 +222,7 @@ def test_small_micro_batches_do_not_leave_small_chunks(cache):
     assert report.pending == 6000
     assert report.chunks < 70
     assert (
-        sum(len(decode_chunk(store.chunk(number))[0].root_id) for number in store.written if number != "head") < 12_000
+        sum(len(decode_chunk(store.get(number))[0].root_id) for number in store.written if number != HEAD_KEY) < 12_000
     )
 
 
@@ -252,14 +248,14 @@ def test_damage_is_refused():
     rules, store = ShardRules(1, 2), Store()
     update(store, TableCache(None), "key", 0, ShardBatch(0, blocks_of([Message(Kind.TRACK, 7, 5, 1, 42)]), 0), rules)
     good = dict(store.written)
-    head = decode_head(good["head"])
+    head = decode_head(good[HEAD_KEY])
 
     def expect(text):
         with pytest.raises(CheckpointError, match=text):
             update(store, TableCache(None), "key", 0, ShardBatch(1, [], 1), rules)
         store.written = dict(good)
 
-    for name in ("head", 1):
+    for name in (HEAD_KEY, 1):
         for place in range(0, len(good[name]), 7):
             damaged = bytearray(good[name])
             damaged[place] ^= 4
@@ -269,12 +265,12 @@ def test_damage_is_refused():
         expect("bytes|checksum")
     del store.written[1]
     expect("chunk 1 of the log is missing")
-    store.written["head"] = encode_head(head._replace(entries=2))
+    store.written[HEAD_KEY] = encode_head(head._replace(entries=2))
     expect("the log holds 1 entries, 1 of them tracked, and the head says 2 and 1")
     # No memory for what the head claims, before the log has shown it; its chunks may claim as much as they like.
-    store.written["head"] = encode_head(head._replace(entries=2**61, chunks=(ChunkSize(2**32 - 1, 2**32 - 1),)))
+    store.written[HEAD_KEY] = encode_head(head._replace(entries=2**61, chunks=(ChunkSize(2**32 - 1, 2**32 - 1),)))
     expect(f"the log holds 1 entries, 1 of them tracked, and the head says {2**61} and 1")
-    store.written["head"] = encode_head(head._replace(shard=3))
+    store.written[HEAD_KEY] = encode_head(head._replace(shard=3))
     expect("expected the state of shard 0, got that of shard 3")
 
 
@@ -322,8 +318,8 @@ def test_text_ids_of_open_trees_are_kept_until_they_end(cache, tmp_path):
         done, _ = update(store, cache, "key", 0, ShardBatch(batch, blocks, 10 * batch), rules)
         store.commit()
         assert len(done) == 0
-    assert {number for number in store.written if number != "head" and number < 0} == {
-        -number for number in store.written if number != "head" and number > 0
+    assert {number for number in store.written if number != HEAD_KEY and number < 0} == {
+        -number for number in store.written if number != HEAD_KEY and number > 0
     }
     assert len(store.written) < 140, "the ids of removed chunks go with them"
     done, _ = update(store, cache, "key", 0, ShardBatch(70, text_blocks([]), 10_000), rules)
@@ -493,7 +489,7 @@ def settled_in(batches, delay_ms, rules, rng, cache):
         done += [(root, message, outcome) for root, message, _, outcome, _ in completions.rows()]
         latest_ms = max([latest_ms, *(at for _, at in stream)])
         watermark_ms = max(watermark_ms, latest_ms - delay_ms)
-    counts = decode_head(store.head()).counts
+    counts = decode_head(store.get(HEAD_KEY)).counts
     assert counts.tracked == counts.acked + counts.failed + counts.timed_out + counts.rejected + report.open
     return sorted(done)
 

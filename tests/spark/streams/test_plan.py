@@ -17,11 +17,11 @@ from acker._engine.combiner import Combiner, shard_of
 from acker.errors import ArgumentValueError, SessionError
 from acker.spark import batch_report, completions, completions_from_blocks, completions_from_files, spout
 from acker.spark.blocks import encode_blocks
-from acker.spark.options import check_options
+from acker.spark.options import CompletionOptions, check_options
 from acker.spark.session_checks import PROVIDER, PROVIDER_CONF
 from acker.spark.streams import plan
 from acker.spark.streams.listener import shard_reports
-from acker.spark.streams.plan import default_shards, make_rules
+from acker.spark.streams.plan import make_rules
 from acker.spark.streams.reports import SHARDS
 from tests.torture.micro_batches import Message, MicroBatches
 
@@ -414,7 +414,7 @@ def test_by_default_there_are_as_many_shards_as_partitions_and_no_more_than_ther
     try:
         for number, expected in (("7", 7), ("5000", 1024)):
             session.conf.set("spark.sql.shuffle.partitions", number)
-            assert default_shards(session) == expected
+            assert CompletionOptions().stream_shards(session) == expected
     finally:
         session.conf.set("spark.sql.shuffle.partitions", partitions)
 

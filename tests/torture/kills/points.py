@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import TaskContext
 
 from acker.spark.streams.operator import AckerProcessor
+from acker.spark.streams.state_format import HEAD_KEY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,29 +60,22 @@ class WatchedStore:
         self._store = store
         self._port = port
 
-    def head(self) -> bytes | None:
-        """Return the head."""
-        reach(self._port, "before the head is read")
-        return self._store.head()
+    def get(self, key: int) -> bytes | None:
+        """Return the bytes at a key."""
+        if key == HEAD_KEY:
+            reach(self._port, "before the head is read")
+        return self._store.get(key)
 
-    def put_head(self, data: bytes) -> None:
-        """Write the head."""
-        reach(self._port, "before the head is written")
-        self._store.put_head(data)
-        reach(self._port, "after the head was written")
+    def put(self, key: int, data: bytes) -> None:
+        """Write the bytes at a key."""
+        if key == HEAD_KEY:
+            reach(self._port, "before the head is written")
+        self._store.put(key, data)
+        reach(self._port, "after the head was written" if key == HEAD_KEY else "after a chunk was written")
 
-    def chunk(self, number: int) -> bytes | None:
-        """Return a chunk."""
-        return self._store.chunk(number)
-
-    def put_chunk(self, number: int, data: bytes) -> None:
-        """Write a chunk."""
-        self._store.put_chunk(number, data)
-        reach(self._port, "after a chunk was written")
-
-    def remove_chunk(self, number: int) -> None:
-        """Remove a chunk."""
-        self._store.remove_chunk(number)
+    def remove(self, key: int) -> None:
+        """Remove the bytes at a key."""
+        self._store.remove(key)
 
 
 class WatchedProcessor(AckerProcessor):

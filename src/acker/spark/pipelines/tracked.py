@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from acker._engine.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Outcome, che
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.block_settlement import by_shard
 from acker.spark.messages import quote_column
-from acker.spark.options import check_options
+from acker.spark.options import CompletionKeywords, check_options, takes_options
 from acker.spark.pipelines.collector import COUNTERS_SHARD
 from acker.spark.pipelines.counters import PipelineCounters, sum_counters
 from acker.spark.pipelines.failures import FAILURES_DDL, list_failures
@@ -401,30 +401,10 @@ class Tracked:
         done = self.completions(include_pending=True).where(F.col("outcome") != int(Outcome.ACKED))
         return self.data(without=[row.root_id for row in done.select("root_id").collect()])
 
-    def completions(
-        self,
-        *,
-        timeout: str | float | None = None,
-        protocol: str = "storm",
-        include_pending: bool = False,
-        buckets: int | None = None,
-        high_water: int | None = None,
-        event_time: str | None = None,
-        watermark_delay: str | None = None,
-        name: str | None = None,
-    ) -> DataFrame:
+    @takes_options(CompletionKeywords)
+    def completions(self, **options: Unpack[CompletionKeywords]) -> DataFrame:
         """Return one row for each finished tree, with why it failed; columns and options as of `completions_of`."""
-        options = check_options(
-            timeout=timeout,
-            protocol=protocol,
-            include_pending=include_pending,
-            buckets=buckets,
-            high_water=high_water,
-            event_time=event_time,
-            watermark_delay=watermark_delay,
-            name=name,
-        )
-        return settle_pipelines([self.plan], options)
+        return settle_pipelines([self.plan], check_options(**options))
 
     def blocks(self) -> DataFrame:
         """Return the packed messages, columns shard int and block binary: for `completions_from_blocks`.

@@ -23,7 +23,6 @@ from acker.spark.files import deal, follows_logs, gather_units, inspect_file, pa
 from acker.spark.partition_keys import partition_key
 from acker.spark.paths import Directories, locate, resolve
 from acker.spark.sink_log import LOG
-from acker.spark.streams.plan import completions_of_block_stream, default_shards
 from acker.spark.streams.reports import SKIPPED, SKIPPED_SUFFIX
 from acker.spark.streams.rows import TIMED_BLOCKS_DDL, block_batches
 from acker.spark.versioned_pickle import pack_function
@@ -47,15 +46,6 @@ _HOST: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 _HADOOP_MAGIC: Final = re.compile(r"[*?\[\]{}\\]")
 
 _log: Final = logging.getLogger("acker.spark")
-
-
-def completions_of_directory(
-    spark: SparkSession, directory: Any, source: FileSourceOptions, options: CompletionOptions
-) -> DataFrame:
-    """Settle the messages of the files that come into a directory; see `acker.spark.completions_from_files`."""
-    shards = options.shards or default_shards(spark)
-    blocks = blocks_of_directory(spark, directory, shards, source, options)
-    return completions_of_block_stream(blocks, shards, options)
 
 
 def blocks_of_directory(

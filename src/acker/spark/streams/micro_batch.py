@@ -24,6 +24,7 @@ from acker.spark.streams.reports import MicroBatchReport
 from acker.spark.streams.shard_rules import ShardRules
 from acker.spark.streams.state_format import (
     CHUNK_ROWS_MAX,
+    HEAD_KEY,
     ChunkSize,
     Head,
     Store,
@@ -97,7 +98,7 @@ def update(
     CheckpointError           the state is of another query, of another release, or damaged.
     ArgumentValueError   a block is damaged or of another shard.
     """
-    data = store.head()
+    data = store.get(HEAD_KEY)
     if data is None:
         head = _first_head(shard, batch, rules)
         table, cached, rebuilt = cache.new(), False, False
@@ -110,7 +111,7 @@ def update(
     with close_on_error(table):
         work = _MicroBatch(store, table, head, rules)
         completions = work.run(batch)
-        store.put_head(encode_head(work.head))
+        store.put(HEAD_KEY, encode_head(work.head))
         report = work.report(cached=cached, rebuilt=rebuilt)
     cache.put(key, work.head.token, table)
     return completions, report
@@ -162,7 +163,7 @@ def _rebuild(store: Store, cache: TableCache, head: Head) -> OpenTrees:
     with close_on_error(table):
         read = 0
         for number in range(head.first_chunk, head.next_chunk):
-            data = store.chunk(number)
+            data = store.get(number)
             if data is None:
                 raise CheckpointError(f"chunk {number} of the log is missing: the checkpoint is damaged")
             entries, gone = decode_chunk(data)
@@ -311,7 +312,7 @@ class _MicroBatch:
         number = self.head.next_chunk
         entries = self._table.take(changed, number)
         data = encode_chunk(entries, gone)
-        self._store.put_chunk(number, data)
+        self._store.put(number, data)
         size_bytes = len(data) + (0 if self._texts is None else self._texts.write(number, entries))
         self._bytes_written += size_bytes
         size = ChunkSize(len(entries.root_id) + gone.shape[1], size_bytes)
@@ -333,7 +334,7 @@ class _MicroBatch:
             size = chunks.pop(0)
             rows -= size.rows
             credit_rows -= size.rows
-            self._store.remove_chunk(head.first_chunk + cleaned)
+            self._store.remove(head.first_chunk + cleaned)
             if self._texts is not None:
                 self._texts.remove(head.first_chunk + cleaned)
             cleaned += 1

@@ -45,26 +45,18 @@ class SparkStore:
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._log = handle.getMapState(VARIABLE, _KEY, _VALUE)
 
-    def head(self) -> bytes | None:
-        """Return the head, None when there is no state yet."""
-        return self.chunk(HEAD_KEY)
-
-    def put_head(self, data: bytes) -> None:
-        """Write the head."""
-        self.put_chunk(HEAD_KEY, data)
-
-    def chunk(self, number: int) -> bytes | None:
-        """Return a chunk of the log."""
-        row = self._log.getValue((number,))
+    def get(self, key: int) -> bytes | None:
+        """Return the bytes at a key, None if there are none."""
+        row = self._log.getValue((key,))
         return None if row is None else row[0]
 
-    def put_chunk(self, number: int, data: bytes) -> None:
-        """Write a chunk."""
-        self._log.updateValue((number,), (data,))
+    def put(self, key: int, data: bytes) -> None:
+        """Write the bytes at a key."""
+        self._log.updateValue((key,), (data,))
 
-    def remove_chunk(self, number: int) -> None:
-        """Remove a chunk."""
-        self._log.removeKey((number,))
+    def remove(self, key: int) -> None:
+        """Remove the bytes at a key."""
+        self._log.removeKey((key,))
 
 
 class AckerProcessor(StatefulProcessor):
@@ -125,7 +117,7 @@ class AckerProcessor(StatefulProcessor):
         expiredTimerInfo: Any,  # noqa: N803, ARG002
     ) -> Iterator[pd.DataFrame]:
         """Let trees time out by the watermark if no message came."""
-        data = self._store.head()
+        data = self._store.get(HEAD_KEY)
         if data is None:
             return
         head, watermark_ms = decode_head(data), timerValues.getCurrentWatermarkInMs()

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import functools
 import warnings
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
-from acker._engine.combiner import SHARDS_MAX
 from acker._engine.protocol import PROTOCOLS, divide_up
 from acker._engine.schemas import COMPLETION_SCHEMA
 from acker.spark.block_settlement import completions_ddl
-from acker.spark.event_columns import check_event_column
 from acker.spark.notes import Failed
 from acker.spark.partition_keys import partition_key
-from acker.spark.session_checks import PARTITIONS_CONF, check_streaming_session
+from acker.spark.session_checks import check_streaming_session, state_partitions
 from acker.spark.streams.reports import SHARDS, MicroBatchReport
-from acker.spark.streams.rows import blocks_of_rows
 from acker.spark.streams.shard_rules import ShardRules
 from acker.spark.user_frames import user_stacklevel
 
@@ -31,27 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from acker.spark.options import CompletionOptions
-
-_DEFAULT_PARTITIONS: Final = "200"
-
-
-def completions_of_row_stream(messages: DataFrame, types: dict[str, str], options: CompletionOptions) -> DataFrame:
-    """Settle the messages of a streaming DataFrame whose columns have been checked; see `acker.spark.completions`."""
-    if options.event_time is not None:
-        check_event_column(messages, options.event_time)
-    shards = options.shards or default_shards(messages.sparkSession)
-    blocks = blocks_of_rows(messages, types, shards, options.event_time, options.cohorts)
-    return completions_of_block_stream(blocks, shards, options)
-
-
-def state_partitions(session: SparkSession) -> int:
-    """Return the number of state partitions of a query that begins now."""
-    return int(session.conf.get(PARTITIONS_CONF) or _DEFAULT_PARTITIONS)
-
-
-def default_shards(session: SparkSession) -> int:
-    """Return the number of shards of a query that does not name it: one for each partition, within the limit."""
-    return min(state_partitions(session), SHARDS_MAX)
 
 
 def completions_of_block_stream(

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
-from acker._engine.combiner import Cohorts, Combiner
+from acker._engine.combiner import Combiner
 from acker.spark.blocks import BLOCKS_DDL, block_row, encode_blocks
-from acker.spark.event_columns import event_ms_of
+from acker.spark.event_columns import check_event_column, event_ms_of
 from acker.spark.messages import columns_of, event_times_of, latest_of
 from acker.spark.versioned_pickle import pack_function
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import Column, DataFrame
+
+    from acker._engine.combiner import Cohorts
+    from acker.spark.options import CompletionOptions
 
 # The shared long: the kind in the low bits, then flags for nulls, then the task id.
 _TASK_SHIFT: Final = 16
@@ -33,9 +36,7 @@ _KIND_MASK: Final = 0xFF
 TIMED_BLOCKS_DDL: Final = f"{BLOCKS_DDL}, event_ms long"
 
 
-def blocks_of_rows(
-    messages: DataFrame, types: dict[str, str], shards: int, event_time: str | None, cohorts: Cohorts | None
-) -> DataFrame:
+def blocks_of_rows(messages: DataFrame, types: dict[str, str], shards: int, options: CompletionOptions) -> DataFrame:
     """Return blocks of the messages in a DataFrame, made by the tasks that read it.
 
     Parameters
@@ -44,11 +45,9 @@ def blocks_of_rows(
     types : dict
         The Spark type of each column of messages.
     shards : int
-    event_time : str, optional
-        A column of timestamps, or of milliseconds since 1970.
-    cohorts : Cohorts or None
-        How event times are split, if there are any.
+    options : CompletionOptions
     """
+    event_time, cohorts = options.event_time, options.cohorts
     kind, task = F.col("kind"), F.col("task_id")
     root, value, message = (F.col(name).cast("bigint") for name in ("root_id", "value", "message_id"))
     if (types["kind"], types["task_id"]) == ("tinyint", "int"):
@@ -56,6 +55,7 @@ def blocks_of_rows(
     else:
         columns = [root, value, kind.cast("bigint"), task.cast("bigint"), message]
     if event_time is not None:
+        check_event_column(messages, event_time)
         columns.append(event_ms_of(messages, event_time).alias("event_ms"))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

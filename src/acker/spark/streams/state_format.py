@@ -46,22 +46,16 @@ _LENGTHS: Final = struct.Struct("<QQ")
 
 
 class Store(Protocol):
-    """The store of a shard's state."""
+    """The store of a shard's state: the head at `HEAD_KEY`, and the chunks of the log at their numbers."""
 
-    def head(self) -> bytes | None:
-        """Return the head, None when there is no state yet."""
+    def get(self, key: int) -> bytes | None:
+        """Return the bytes at a key, None if there are none."""
 
-    def put_head(self, data: bytes) -> None:
-        """Write the head."""
+    def put(self, key: int, data: bytes) -> None:
+        """Write the bytes at a key."""
 
-    def chunk(self, number: int) -> bytes | None:
-        """Return a chunk of the log."""
-
-    def put_chunk(self, number: int, data: bytes) -> None:
-        """Write a chunk."""
-
-    def remove_chunk(self, number: int) -> None:
-        """Remove a chunk."""
+    def remove(self, key: int) -> None:
+        """Remove the bytes at a key."""
 
 
 class ChunkSize(NamedTuple):

@@ -61,7 +61,7 @@ class TextLog:
         if ids.null_count == len(ids):
             return 0
         data = encode_note(pa.table({"root_id": pa.array(root_id), "message_id": ids}))
-        self._store.put_chunk(-number, data)
+        self._store.put(-number, data)
         return len(data)
 
     def remove(self, number: int) -> None:
@@ -70,9 +70,9 @@ class TextLog:
             self._unread.remove(number)
             has_ids = self._read_chunk(number)
         else:
-            has_ids = self._store.chunk(-number) is not None
+            has_ids = self._store.get(-number) is not None
         if has_ids:
-            self._store.remove_chunk(-number)
+            self._store.remove(-number)
 
     def refuse_collisions(self) -> None:
         """Raise if a tree that begins now is open already and has another id; call it if one was begun again.
@@ -90,7 +90,7 @@ class TextLog:
                 raise ArgumentValueError(f"message_id: {describe_collision(old, new[root_id])}")
 
     def _read_chunk(self, number: int) -> bool:
-        data = self._store.chunk(-number)
+        data = self._store.get(-number)
         if data is not None:
             self._read.append(decode_note(data))
         return data is not None
