@@ -20,7 +20,7 @@ committed: dict[int, int] = {}
 
 class Log(ReliableSpout):
     outputs = ["event"]
-    max_fails = 2
+    attempts_max = 3
     backoff_secs = 0.01
 
     def initialize(self, conf: Any, context: Any) -> None:

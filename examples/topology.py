@@ -17,7 +17,7 @@ TEXT = ["the storm and the acker", "an acker for python", "python 4", "the end"]
 
 class Lines(ReliableSpout):
     outputs = ["line"]
-    max_fails = 1  # one more attempt after the first failure
+    attempts_max = 2  # one more attempt after the first failure
     backoff_secs = 0.01
 
     def initialize(self, conf: Any, context: Any) -> None:

@@ -29,7 +29,7 @@ class Number:
 
 class Numbers(ReliableSpout):
     outputs = ["number"]
-    max_fails = 1
+    attempts_max = 2
     backoff_secs = 0.01
 
     def initialize(self, conf, context):

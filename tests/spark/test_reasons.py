@@ -112,7 +112,7 @@ class Orders(ReliableSpout):
 
     outputs = ["number"]
     backoff_secs = 0.01
-    max_fails = ATTEMPTS_MAX - 1
+    attempts_max = ATTEMPTS_MAX
 
     def initialize(self, conf, context):
         self.todo = list(NUMBERS)

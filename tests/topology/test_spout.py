@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from acker.errors import TopologyError
 from acker.topology import Reason, ReasonKind, ReliableSpout
 
 FAILED = Reason(ReasonKind.FAILED, "split", 3, "ValueError: odd")
@@ -18,7 +19,7 @@ class Keeping(ReliableSpout):
     """Keeps its dead letters."""
 
     outputs = ["line"]
-    max_fails = 2
+    attempts_max = 3
     backoff_secs = 0.5
     backoff_secs_max = 1.5
 
@@ -51,7 +52,7 @@ def test_what_failed_is_emitted_again_later_and_later(task):
 
 def test_the_wait_has_a_limit(task):
     class Patient(Lines):
-        max_fails = 3000
+        attempts_max = 3001
 
     spout = Patient()
     collector = task.bind(spout)
@@ -66,7 +67,7 @@ def test_the_wait_has_a_limit(task):
     assert set(waits[6:]) == {60000}
 
 
-def test_after_max_fails_replays_it_is_a_dead_letter(task, caplog):
+def test_after_attempts_max_attempts_it_is_a_dead_letter(task, caplog):
     spout = Lines()
     collector = task.bind(spout)
     spout.finish()
@@ -77,7 +78,7 @@ def test_after_max_fails_replays_it_is_a_dead_letter(task, caplog):
         spout.fail(1, FAILED)
         collector.now += 100_000
         spout._replay_due(collector.now)
-    assert len(collector.emitted) == 1 + spout.max_fails
+    assert len(collector.emitted) == spout.attempts_max
     assert collector.counts == {"dead_letters": 1}
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
@@ -100,9 +101,30 @@ def test_dead_letters_go_where_the_spout_says(task):
     assert collector.counts == {"dead_letters": 1}
 
 
-def test_max_fails_0_replays_nothing(task):
+def test_without_a_largest_number_of_attempts_no_tuple_is_given_up(task):
+    class Stubborn(Keeping):
+        attempts_max = None
+
+    spout = Stubborn()
+    collector = task.bind(spout)
+    spout.emit(["a"], tup_id=1)
+    for _ in range(100):
+        spout.fail(1)
+        collector.now += 100_000
+        assert spout._replay_due(collector.now) == 1
+    assert spout.dead == []
+
+
+def test_the_name_of_pystorm_is_refused_where_it_would_have_no_effect():
+    with pytest.raises(TopologyError, match=r"Old: max_fails, as of pystorm, has no effect here; set attempts_max"):
+
+        class Old(Lines):
+            max_fails = 5
+
+
+def test_one_attempt_replays_nothing(task):
     class Once(Keeping):
-        max_fails = 0
+        attempts_max = 1
 
     spout = Once()
     task.bind(spout)
@@ -253,7 +275,7 @@ def test_every_tuple_ends_acked_or_dead_whatever_happens(task, seed):
                 del attempt[tup_id]
             else:
                 spout.fail(tup_id, Reason(rng.choice([ReasonKind.FAILED, ReasonKind.TIMED_OUT, ReasonKind.REJECTED])))
-                if attempt[tup_id] > spout.max_fails:
+                if attempt[tup_id] >= spout.attempts_max:
                     dead.append(tup_id)
                     del attempt[tup_id]
                 else:

@@ -22,7 +22,7 @@ from acker.topology import (
 
 class Lines(ReliableSpout):
     outputs = ["line"]
-    max_fails = 5
+    attempts_max = 6
 
     def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         self.number: int = context["taskid"]

@@ -26,7 +26,7 @@ FORGOTTEN = 500
 
 class Orders(ReliableSpout):
     outputs = ["order"]
-    max_fails = 1
+    attempts_max = 2
     backoff_secs = 0.5
 
     def initialize(self, conf, context):

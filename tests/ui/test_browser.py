@@ -28,7 +28,7 @@ AWAY = ("net::ERR_", "Failed to load resource")
 
 class Lines(ReliableSpout):
     outputs = ["line"]
-    max_fails = 0
+    attempts_max = 1
 
     def initialize(self, conf, context):
         self.rest = ["a", "b", "c", f"bad {SCRIPT}", "stuck"]

@@ -25,7 +25,7 @@ expect.set_options(timeout=120_000)
 
 class Lines(ReliableSpout):
     outputs = ["line"]
-    max_fails = 0
+    attempts_max = 1
 
     def initialize(self, conf, context):
         self.rest = ["a", "b", "c", f"bad {SCRIPT}"]

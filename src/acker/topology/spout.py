@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from acker._flow import emit_of_spout
-from acker.errors import AckerError
+from acker.errors import AckerError, TopologyError
 from acker.observe.backoff import backoff
 from acker.observe.reasons import Reason, ReasonKind, reason_text
 from acker.topology.component import Component
@@ -160,27 +160,35 @@ class ReliableSpout(Spout):
     """A spout that emits failed tuples again, and hands a tuple that failed too often to `dead_letter`.
 
     A tuple that failed waits for `backoff_secs`, the next time twice as long, up to `backoff_secs_max`. Each emission
-    is an attempt; when attempt ``max_fails + 1`` fails, the tuple is a dead letter. Failures by RESTART and SHUTDOWN
-    are replayed too, and do not count.
+    is an attempt; when attempt number `attempts_max` fails, the tuple is a dead letter. Failures by RESTART and
+    SHUTDOWN are replayed too, and do not count.
 
     A tuple emitted without tup_id is untracked. A subclass that overrides `ack` or `fail` has to call the method of
     this class.
 
     Attributes
     ----------
-    max_fails : int
-        Number of replays of a tuple.
+    attempts_max : int or None
+        Number of attempts of a tuple; None: any number.
     backoff_secs : float
         Seconds between the first failure and its replay.
     backoff_secs_max : float
         The longest such wait.
     """
 
-    max_fails: int = 3
+    attempts_max: int | None = 4
     backoff_secs: float = 1.0
     backoff_secs_max: float = 60.0
 
     _SET_BY_INIT: ClassVar[tuple[str, ...]] = ("_replays",)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if hasattr(cls, "max_fails"):
+            raise TopologyError(
+                f"{cls.__qualname__}: max_fails, as of pystorm, has no effect here; set attempts_max, which counts the"
+                " first attempt too and so is one more"
+            )
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +259,7 @@ class ReliableSpout(Spout):
         if reason.attempt != entry.attempt:
             reason = dataclasses.replace(reason, attempt=entry.attempt)
         counted = reason.kind not in _NOT_COUNTED
-        if counted and entry.attempt > self.max_fails:
+        if counted and self.attempts_max is not None and entry.attempt >= self.attempts_max:
             self._end_replays(tup_id, reason)
             return
         secs = backoff(entry.attempt, self.backoff_secs, self.backoff_secs_max)

@@ -22,7 +22,7 @@ TIMEOUT_SECS = 60
 
 class Lines(ReliableSpout):
     outputs = ["line"]
-    max_fails = 1
+    attempts_max = 2
     backoff_secs = 1.0
     lines: list[str] = []
 

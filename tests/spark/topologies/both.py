@@ -166,7 +166,7 @@ class ReliableNumbers(Numbers, ReliableSpout):
     """Emits them again when they fail."""
 
     backoff_secs = 0.02
-    max_fails = 2
+    attempts_max = 3
 
     def ack(self, tup_id):
         note(self, "ack", tup_id)

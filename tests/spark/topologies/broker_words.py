@@ -54,7 +54,7 @@ class Count(StatefulBolt):
 class KafkaWords(KafkaSpout):
     """Its dead letters become lines of a file."""
 
-    max_fails = ATTEMPTS_MAX - 1
+    attempts_max = ATTEMPTS_MAX
     backoff_secs = 0.05
 
     def initialize(self, conf, context):

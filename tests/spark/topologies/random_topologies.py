@@ -118,7 +118,7 @@ class PlannedReliableSpout(PlannedSpout, ReliableSpout):
     """A PlannedSpout that replays."""
 
     backoff_secs = 0.05
-    max_fails = 2
+    attempts_max = 3
 
     def give_up(self, tup_id, reason):
         ReliableSpout.fail(self, tup_id, reason)

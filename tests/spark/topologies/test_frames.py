@@ -70,7 +70,7 @@ class ReliableRows(ReliableSpout):
     outputs = ["n", "word"]
     tup_id_column = "key"
     backoff_secs = 0.02
-    max_fails = 2
+    attempts_max = 3
 
     def frame(self, spark, conf):
         frame = Rows.frame(self, spark, conf)

@@ -209,14 +209,14 @@ class SimulatedReliableSpout(SimulatedSpout, ReliableSpout):
     """A SimulatedSpout that replays."""
 
     backoff_secs = 0.5
-    max_fails = 2
+    attempts_max = 3
 
     def _give_up(self, tup_id: Hashable, reason: Reason) -> None:
         ReliableSpout.fail(self, tup_id, reason)
 
     def dead_letter(self, tup_id: Hashable, values: Sequence[Any], reason: Reason) -> None:
         """Note that this is the end of the tuple."""
-        if reason.attempt != self.max_fails + 1:
+        if reason.attempt != self.attempts_max:
             self.world.record.violations.append(f"{self.plan.name} {tup_id!r}: dead letter of attempt {reason.attempt}")
         self.world.final(self.plan.name, tup_id, "dead letter")
 

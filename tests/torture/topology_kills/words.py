@@ -43,7 +43,7 @@ class Lines(ReliableSpout):
     """The lines of a file, by their numbers; those that were acked or given up are in two other files."""
 
     outputs = ("line",)
-    max_fails = 2
+    attempts_max = 3
     backoff_secs = 0.05
 
     def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:

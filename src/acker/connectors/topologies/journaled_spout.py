@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,7 +72,7 @@ class JournaledSourceSpout(SourceSpout, ReliableSpout):
                 f"component {self.component_name!r}: dead_letters='broker' is for a SourceSpout; the broker no longer"
                 " has messages that are in the journal, so give a publisher"
             )
-        self.max_fails = sys.maxsize if options.attempts_max is None else options.attempts_max - 1
+        self.attempts_max = options.attempts_max
         self.backoff_secs = options.backoff_secs
         self.backoff_secs_max = options.backoff_secs_max
 
