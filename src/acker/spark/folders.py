@@ -17,7 +17,7 @@ class Folder:
     Parameters
     ----------
     name : str
-        What it is, for errors.
+        Its meaning, for errors.
     path : path
         Local, or a URI of a filesystem that pyarrow knows. It is made when it is first needed.
     """

@@ -41,7 +41,7 @@ _FAILURE_FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("row", pa.string()),
 ]
 FAILURE_SCHEMA: Final = pa.schema(_FAILURE_FIELDS)
-# What the spout knows: a row for each tree. With ids that are texts or bytes there is a column message_id, too.
+# The trees that a spout began: a row for each. With ids that are texts or bytes there is a column message_id, too.
 HEAD_SCHEMA: Final = pa.schema([pa.field("root_id", pa.int64()), pa.field("attempt", pa.int64())])
 
 

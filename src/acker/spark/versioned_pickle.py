@@ -43,8 +43,8 @@ class VersionedPickle:
     Parameters
     ----------
     content : object
-        What the worker gets in worker of this object. It is pickled together with it, so that Spark notices
-        broadcast variables in it.
+        The object for the worker. It is pickled together with this one, so that Spark notices broadcast variables in
+        it.
     """
 
     def __init__(self, content: object) -> None:
@@ -65,7 +65,7 @@ def pack_function(function: ArrowFunction, name: str | None = None) -> ArrowFunc
     ----------
     function : callable
     name : str, optional
-        What Spark's plans and its UI show; by default the function's own name.
+        The name in Spark's plans and its UI; by default the function's own.
     """
     packed: Any = VersionedPickle(function)
 

@@ -24,7 +24,7 @@ class PipelineCompletions(Completions):
     component : (m,) object
         The bolt that failed the tree; None where none did.
     reason : (m,) object
-        What the bolt raised: the exception's type and text.
+        The type and text of the exception that the bolt raised.
     """
 
     __slots__ = ("component", "reason")

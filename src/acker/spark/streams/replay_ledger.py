@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ReplayStep(IntEnum):
-    """What became of a message that failed. Only the first two are held."""
+    """The last step of a message that failed. Only the first two are held."""
 
     WAIT = 0  # until `at_ms`, after attempt `attempt` failed
     REPLAY = 1  # attempt `attempt` is open since `at_ms`
@@ -38,7 +38,7 @@ class ReplayStep(IntEnum):
     RECOVERED = 3  # it was acked after all
 
 
-# What users see of a decision.
+# The columns of a decision that users see.
 _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("task_id", pa.int32()),
     pa.field("message_id", pa.int64()),
@@ -146,7 +146,7 @@ class LedgerState(NamedTuple):
 
 
 class _Note(NamedTuple):
-    """What a file says beside its rows."""
+    """The metadata of a file, beside its rows."""
 
     counts: ReplayCounts
     previous: int
@@ -156,14 +156,14 @@ class _Note(NamedTuple):
 
 
 class Decisions(NamedTuple):
-    """What one micro-batch decided.
+    """The decisions of one micro-batch.
 
     Attributes
     ----------
     rows : Table
         Of `LEDGER_SCHEMA`, one row for each message that it changed.
     held : Table
-        What is held afterwards.
+        The messages that are held afterwards.
     counts : ReplayCounts
         The counts afterwards.
     """

@@ -87,10 +87,10 @@ class Replays:
 
     Notes
     -----
-    What a micro-batch decides is written into the ledger before `replay` or `dead_letter` is called. A micro-batch that
-    runs again finds it there, so it calls them again with the same batch id and the same rows, whatever the time is. A
-    function that stores the batch id with its effect acts exactly once, as one for `for_each_completion` does. A
-    message that is acked while it waits is not replayed.
+    The decisions of a micro-batch are written into the ledger before `replay` or `dead_letter` is called. A micro-batch
+    that runs again finds them there, so it calls the functions again with the same batch id and the same rows, whatever
+    the time is. A function that stores the batch id with its effect acts exactly once, as one for `for_each_completion`
+    does. A message that is acked while it waits is not replayed.
 
     Calls happen within micro-batches. A query whose trees expire by the clock has one at each trigger; one that takes
     event times has none without new data.

@@ -51,7 +51,7 @@ def for_each_completion(
     empty : bool
         Call it for micro-batches without completions too.
     replays : Replays, optional
-        What sends failed messages again or gives them up; it acts before `batch_fn` is called, in each micro-batch.
+        Sends failed messages again or gives them up; it acts before `batch_fn` is called, in each micro-batch.
 
     Returns
     -------

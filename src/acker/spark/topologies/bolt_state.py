@@ -267,7 +267,7 @@ class StateCleaner:
         self._filesystem, self._base = locate(root)
         selector = fs.FileSelector(self._base, allow_not_found=True, recursive=True)
         found = [info.path for info in self._filesystem.get_file_info(selector) if info.is_file]
-        # What the evaluations since the last commit have written.
+        # The files that evaluations since the last commit have written.
         self._new = {"/".join(path.rsplit("/", 2)[1:]) for path in found}
         self._needed: dict[int, StateChain] = {}
 

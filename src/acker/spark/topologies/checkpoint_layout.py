@@ -1,4 +1,4 @@
-"""What a checkpoint says about tasks, for a topology whose tasks may have other numbers by now."""
+"""Checkpoints for a topology that has changed since: tasks with other numbers, and changes that are refused."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ LATEST: Final = ""
 
 
 class SourceState(NamedTuple):
-    """What a commit keeps of one source of a bolt.
+    """The event times of one source of a bolt, as a commit keeps them.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class BatchWatermark:
         Root id -> the earliest time of tuples that belong to other trees as well, such as those of a batch: their times
         may be of these.
     late : str or None
-        What is to be said of the first late tuple.
+        The warning about the first late tuple.
     """
 
     def __init__(self, graph: Graph, name: str, ended_ms: int | None) -> None:
@@ -190,7 +190,7 @@ def merge_times(into: dict[str, dict[SourceKey, int]], name: str, times: Mapping
 
 
 class SpoutLook(NamedTuple):
-    """What is known of the spout tasks at one moment: before the tuples of a micro-batch are taken.
+    """The spout tasks at one moment: before the tuples of a micro-batch are taken.
 
     Attributes
     ----------
@@ -255,7 +255,7 @@ class Watermarks:
         ----------
         times : BoltTimes
         before : mapping of str to int
-            What this returned for the last micro-batch.
+            The result for the last micro-batch.
         spouts : SpoutLook
         active : collection of SourceKey
             The sources that have tuples in the next micro-batch.
@@ -268,7 +268,7 @@ class Watermarks:
             component = self._graph.nodes[name].component
             assert issubclass(component, WindowedBolt)
             idle_ns = component.idle_secs * _NS_PER_SEC
-            # What bolts before it emit of the windows that end now has not come yet.
+            # Tuples that bolts before it emit from windows that end now have not come yet.
             ends_all = is_over and not any(ended.get(other) != before.get(other) for other in self._before[name])
             known = times.get(name, {})
             sources = []

@@ -80,7 +80,7 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """What a micro-batch processes, apart from the rows of DataFrames.
+    """The plan of a micro-batch: all that it processes, apart from the rows of DataFrames.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class BatchCommit:
     chains : mapping of int to StateChain
         The state of all tasks.
     entries : sequence of JournalEntry
-        What failed and was neither acked since nor made a dead letter: with a reason if the spout has to be told.
+        Tuples that failed and were neither acked since nor made dead letters: with a reason if the spout must hear it.
     acked : sequence of (int, hashable)
         Task and id of the tuples that were acked, and whose spout may not know yet.
     tasks : mapping of str to tuple of int
@@ -145,7 +145,7 @@ class BatchCommit:
     shapes : mapping of str to Shape
         Bolt with state -> what its state was made by.
     times : BoltTimes
-        What the sources of bolts with event time have reached.
+        The event times that the sources of bolts have reached.
     ended : mapping of str to int
         As in the plan.
     """

@@ -15,13 +15,13 @@ BATCH_BYTES: Final = "topology.spark.batch.bytes"
 _MEMORY: Final = "spark.driver.memory"
 _MEMORY_DEFAULT: Final = "1g"
 _OUT_OF_MEMORY: Final = "OutOfMemoryError"
-# What a process whose connections have just broken may take to end, and a live one to accept another connection.
+# Seconds that a process may take to end after its connections broke, and a live one to accept another connection.
 _DYING_SECS: Final = 5.0
 _CONNECT_SECS: Final = 2.0
 
 
 class Load(NamedTuple):
-    """What a micro-batch carries.
+    """The load of a micro-batch.
 
     Attributes
     ----------

@@ -16,7 +16,7 @@ Contents = Mapping[str, Sequence[object]]
 _OBJECTS_MAX: Final = 10_000
 # A bolt that has one of these begins and ends with each micro-batch.
 _LIFE: Final = ("activate", "deactivate", "close")
-# What a runtime binds to a component.
+# The attributes that a runtime binds to a component.
 _BOUND: Final = frozenset(
     {"_collector", "component_name", "context", "debug", "emit", "logger", "pid", "state", "storm_conf"}
     | {"task_id", "task_index", "topology_name"}

@@ -42,7 +42,7 @@ logger = logging.getLogger("acker.spark")
 
 
 class ProcessId(NamedTuple):
-    """What distinguishes a process from all others of its machine, as far as the system tells.
+    """A process of a machine, distinguished from all others as far as the system says.
 
     Attributes
     ----------

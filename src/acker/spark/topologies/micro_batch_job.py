@@ -51,7 +51,7 @@ from acker.spark.versioned_pickle import pack_function
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# What Spark says when a worker ended without an exception, and the option by which it leaves its stack.
+# Spark's text when a worker ended without an exception, and the option by which it leaves its stack.
 _WORKER_DIED: Final = "Python worker exited unexpectedly"
 # The masters with which Spark fails a job at the first failure of a task, and the attempts that clusters make.
 _SINGLE_ATTEMPT: Final = re.compile(r"local(?:\[(?P<cores>\d+|\*)(?:\s*,\s*1)?\])?")
@@ -72,7 +72,7 @@ class FailedTree(NamedTuple):
 
 @dataclass
 class MicroBatchResult:
-    """What one evaluation found.
+    """The result of one evaluation.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What all stages of a micro-batch share; it travels to the workers."""
+"""The plan that all stages of a micro-batch share; it travels to the workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from acker.topology.graph import Graph
 
 @dataclass(frozen=True)
 class MicroBatchPlan:
-    """What all stages of one evaluation of a micro-batch share.
+    """The plan that all stages of one evaluation of a micro-batch share.
 
     Attributes
     ----------

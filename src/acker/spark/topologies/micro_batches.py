@@ -40,11 +40,11 @@ _DRIVER: Final = 0
 # A micro-batch whose trees fail is computed again without them. Each time other trees may fail, if bolts do something
 # else with the same tuples; after so many times the result is taken as it is.
 _EVALUATIONS_MAX: Final = 5
-# After a micro-batch with so many trees or fewer, the driver settles those of the next one too,
+# The driver settles the trees of a micro-batch if the one before it had at most this many trees. The executors settle
+# them if a task of the micro-batch has more than `_TREES_MAX` trees.
 _FEW_TREES: Final = 10_000
-# unless a task of it has more than so many.
 _TREES_MAX: Final = 100_000
-# What a value of Spark may have: an array of Java, with a header.
+# The largest value of Spark in bytes: an array of Java, with a header.
 _BLOCK_MAX: Final = 2**31 - 64
 # Tuples that are larger together travel in several values.
 _ROW_BYTES: Final = 4_000_000
@@ -64,7 +64,7 @@ class MicroBatches:
     ----------
     spark : SparkSession
     plan : MicroBatchPlan
-        What all micro-batches share.
+        The plan that all micro-batches share.
     journal : Journal or MemoryJournal
     run_seed : bytes
 
@@ -77,7 +77,7 @@ class MicroBatches:
     traces : int
         How many trees failed of which the state has effects nevertheless.
     fault : BaseException or None
-        What a micro-batch ended with.
+        The error that ended a micro-batch.
     running : RunningBatch or None
     jvm : Jvm
     """
@@ -91,7 +91,7 @@ class MicroBatches:
         self._seed = run_seed
         self._tag = f"acker-{run_seed.hex()}"
         self.jvm = Jvm(spark)
-        # Before the claim: what a run writes that takes over from this one is not for this one to remove.
+        # Before the claim, since this run must not remove the files of a run that takes over from it.
         self._files = StateCleaner(plan.state_root)
         journal.claim()
         try:
@@ -117,7 +117,7 @@ class MicroBatches:
         plan = self._plan
         self.last, before = self._journal.last_commit()
         self._commit = move_commit(before, plan.graph)
-        # What an earlier run has planned, and did not commit.
+        # The micro-batches that an earlier run has planned and did not commit.
         plans = self._journal.plans()
         self._plans = {number: each for number, each in plans.items() if number > self.last}
         self._plans_before = [each for number, each in plans.items() if number <= self.last]

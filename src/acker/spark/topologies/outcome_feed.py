@@ -1,4 +1,4 @@
-"""What the spouts on the driver hear that no acker there knows: outcomes of rows, and of tuples of an earlier run."""
+"""Outcomes for spouts on the driver that no acker there knows: those of rows, and of tuples of an earlier run."""
 
 from __future__ import annotations
 
@@ -137,15 +137,15 @@ class OutcomeFeed:
 
         spout._bind = bind_and_watch
         if not has_frame(type(spout)):
-            self._ask_again(spout)
+            self._call_again(spout)
 
-    def _ask_again(self, spout: Any) -> None:
-        """Let the spout be asked again at once for a tuple that was left out, as if it had emitted."""
+    def _call_again(self, spout: Any) -> None:
+        """Let `next_tuple` be called again at once after a tuple that was left out, as if the spout had emitted."""
         next_tuple = spout.next_tuple
         if hasattr(self._task, "next_tuple_call"):
             return
 
-        def ask() -> Any:
+        def call_until_emitted() -> Any:
             self._left_out = True
             returned = None
             while self._left_out and returned is None and not spout._finished:
@@ -153,7 +153,7 @@ class OutcomeFeed:
                 returned = next_tuple()
             return returned
 
-        spout.next_tuple = ask
+        spout.next_tuple = call_until_emitted
 
     def _has(self, tup: Any, tup_id: Any) -> bool:
         """Return whether the journal has a tuple that has not ended for the spout."""

@@ -181,7 +181,7 @@ def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str
         if lifecycle.reached.is_set():
             lifecycle.note_outcome(parsed)
         lifecycle.stop()
-        # What is open ends by micro-batches, as long as the query makes any.
+        # Open trees end by micro-batches, as long as the query makes any.
         while goes_on() and not lifecycle.over.wait(_LOOK_SECS):
             pass
         if not goes_on():

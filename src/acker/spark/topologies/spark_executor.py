@@ -31,7 +31,7 @@ _WATERMARK_NS: Final = 1_000_000_000
 
 
 class Taken(NamedTuple):
-    """What a micro-batch has taken of the queue.
+    """The tuples that a micro-batch has taken from the queue.
 
     Attributes
     ----------

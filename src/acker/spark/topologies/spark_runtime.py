@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # A micro-batch of the 128 tuples that suit one process would spend its time in Spark's scheduler.
 _PENDING_MAX: Final = 100_000
 _SHARDS_MAX: Final = 64
-# What the thread of a micro-batch may still do when that has ended.
+# How long the thread of a micro-batch may still run when that has ended.
 _JOIN_SECS: Final = 10
 
 logger = logging.getLogger("acker.spark")
@@ -104,7 +104,7 @@ class SparkRuntime(LocalRuntime):
                 self.release()
                 raise
         self._states.read_elsewhere = self.batches.read_state
-        # What the first micro-batch of a batch job reads.
+        # The DataFrames that the first micro-batch of a batch job reads.
         self._frames: dict[str, FrameRows] = {}
 
     def _base_plan(self, graph: Graph, plan: StagePlan, state_root: str) -> MicroBatchPlan:
@@ -201,7 +201,7 @@ class SparkRuntime(LocalRuntime):
     def cancel_jobs(self) -> None:
         """Cancel the job of a micro-batch that still runs after a stop, and wait until its thread has ended.
 
-        What the stop left behind may not run on when the program ends; see `MicroBatches.cancel`.
+        A job that the stop has left behind must not run on when the program ends; see `MicroBatches.cancel`.
         """
         has_ended = self.batches.cancel()
         if has_ended and self.has_ended and self.lifecycle.executors is not None:

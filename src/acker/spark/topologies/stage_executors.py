@@ -79,7 +79,7 @@ class StageExecutors(ExecutorSet):
     Attributes
     ----------
     outside : Queue
-        What goes to other stages: (task, tuples).
+        Tuples for other stages: (task, tuples).
     acks : Queue
         Batches of messages to the acker.
     changed : dict of str to list of str
@@ -226,7 +226,7 @@ class StageExecutors(ExecutorSet):
                 pass
             for task in executor.tasks:
                 task.bolt._settle_held()
-            # What it has released may be for executors behind it.
+            # The tuples that it has released may be for executors behind it.
             self.work()
 
     def _is_busy(self, executor: BoltExecutor) -> bool:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-# What a row holds that is no tuple block, in the column `stage`. All of it travels to the settlement.
+# The column `stage` of rows that hold no tuple block. All of them travel to the settlement.
 MESSAGES: Final = -1  # a block of messages of one shard
 REASONS: Final = -2  # why trees failed, a pickle
 COUNTERS: Final = -3  # the counters of one Spark task, a pickle

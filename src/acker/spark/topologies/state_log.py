@@ -4,7 +4,7 @@ Each micro-batch that changes the state adds a file with what it changed. Two ru
 short, and both cost in proportion to what the micro-batch changed, never to what the state holds. Small files are
 merged into the next one when they have less than twice its keys. And once most of the log is out of date, each file
 has, for each key that changed, two of those that were not written for the longest time; so the oldest files come to
-have nothing that counts, and go. What a file has follows from the log alone, whatever worker writes it.
+have nothing that counts, and go. The content of a file follows from the log alone, whatever worker writes it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class StateLog:
     Attributes
     ----------
     chain : StateChain
-        What is known.
+        The known state.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class StateLog:
             # The next file is the whole state, and does not tell what was removed.
             heads = ()
         elif needless and files[needless - 1].name in heads:
-            # What was removed in the files that go is nowhere any more.
+            # Keys that were removed in the files that go are nowhere any more.
             heads = heads[heads.index(files[needless - 1].name) :]
         chain = StateChain(tuple(files[needless:]), heads)
         found = {key: state.peek(key, _ABSENT) for key in keys}
