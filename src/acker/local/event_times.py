@@ -339,12 +339,12 @@ class EventTimes:
     def _component(self, name: str) -> ComponentTimes:
         return next(each for each in self._components if each.name == name)
 
-    def end_trees(self, task: SpoutTask, verdicts: Iterable[TreeOutcome]) -> None:
+    def end_trees(self, task: SpoutTask, outcomes: Iterable[TreeOutcome]) -> None:
         """Take note of trees that have ended, before their spout hears of it."""
         collector = task.collector
         now_ns = self.clock.now_ns()
         with self.lock:
-            for message_id, _, _ in verdicts:
+            for message_id, _, _ in outcomes:
                 root_id = collector.root_of(message_id)
                 if root_id is not None:
                     for each in self._components:

@@ -137,21 +137,21 @@ class AckerExecutor(Executor):
         if not len(done):
             return
         by_task: dict[int, list[TreeOutcome]] = {}
-        message_ids, outcomes = done.message_id.tolist(), done.outcome.tolist()
+        message_ids, codes = done.message_id.tolist(), done.outcome.tolist()
         reasons = self._reasons_of(done)
         first = int(done.task_id[0])
         if (done.task_id == first).all():
-            by_task[first] = list(zip(message_ids, outcomes, reasons))  # noqa: B905  Reasons may be without end.
+            by_task[first] = list(zip(message_ids, codes, reasons))  # noqa: B905  Reasons may be without end.
         else:
-            for task_id, verdict in zip(done.task_id.tolist(), zip(message_ids, outcomes, reasons)):  # noqa: B905
-                by_task.setdefault(task_id, []).append(verdict)
-        for task_id, verdicts in by_task.items():
+            for task_id, outcome in zip(done.task_id.tolist(), zip(message_ids, codes, reasons)):  # noqa: B905
+                by_task.setdefault(task_id, []).append(outcome)
+        for task_id, outcomes in by_task.items():
             spout = self.spouts.get(task_id)
             if spout is None:
-                logger.error("%s: %d outcomes for task %d, which is not a spout's", self.name, len(verdicts), task_id)
+                logger.error("%s: %d outcomes for task %d, which is not a spout's", self.name, len(outcomes), task_id)
                 continue
             queue, place = spout
-            queue.put((place, verdicts), len(verdicts))
+            queue.put((place, outcomes), len(outcomes))
 
     def _reasons_of(self, done: Completions) -> Iterable[Reason | None]:
         """Return why trees failed, and drop the reasons."""

@@ -399,14 +399,14 @@ class AsyncSpoutTask(SpoutTask):
     def _touch(self, _: object) -> None:
         self.executor.signal.set()
 
-    def deliver_outcomes(self, verdicts: list[TreeOutcome], *, log_errors: bool) -> None:
+    def deliver_outcomes(self, outcomes: list[TreeOutcome], *, log_errors: bool) -> None:
         """Deliver the outcomes of trees, once `next_tuple` has returned."""
         keep_alive_call = self.keep_alive_call
         if keep_alive_call is not None and keep_alive_call.done():
             self.keep_alive_call = None
             self._check_result(keep_alive_call, log_errors=log_errors)
         if self.next_tuple_call is not None and not self.next_tuple_call.done():
-            self._later.extend(verdicts)
+            self._later.extend(outcomes)
             return
         call = self.next_tuple_call
         if call is not None and (call.cancelled() or call.exception() is not None):
@@ -414,7 +414,7 @@ class AsyncSpoutTask(SpoutTask):
             self.next_tuple_call = None
             self._check_result(call, log_errors=log_errors)
         later, self._later = self._later, []
-        super().deliver_outcomes(later + verdicts, log_errors=log_errors)
+        super().deliver_outcomes(later + outcomes, log_errors=log_errors)
 
     def _check_result(self, coroutine: asyncio.Future[Any], *, log_errors: bool) -> None:
         """Raise the exception of a coroutine; after a halt, which cancelled it, log it."""

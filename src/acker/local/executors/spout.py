@@ -29,7 +29,7 @@ logger = logging.getLogger("acker.local")
 class TreeWatcher(Protocol):
     """Follows the trees of spouts; see `acker.local.event_times`."""
 
-    def end_trees(self, task: SpoutTask, verdicts: Sequence[TreeOutcome]) -> None:
+    def end_trees(self, task: SpoutTask, outcomes: Sequence[TreeOutcome]) -> None:
         """Take note of trees that have ended, before their spout hears of it."""
 
     def wake(self) -> None:
@@ -132,7 +132,7 @@ class SpoutTask(ComponentTask):
         """Call the component's `keep_alive`."""
         self.call("keep_alive")
 
-    def deliver_outcomes(self, verdicts: list[TreeOutcome], *, log_errors: bool) -> None:
+    def deliver_outcomes(self, outcomes: list[TreeOutcome], *, log_errors: bool) -> None:
         """Deliver the outcomes of trees to the component.
 
         What `ack` or `fail` raise escapes, and the next call continues behind it; with `log_errors` it is logged.
@@ -140,7 +140,7 @@ class SpoutTask(ComponentTask):
         if self.other_outcomes is not None:
             self.other_outcomes.deliver(log_errors=log_errors)
         ack, on_error = self._ack_method(), self._log_error if log_errors else None
-        self.collector.deliver_outcomes(verdicts, ack, self.fail, on_error)
+        self.collector.deliver_outcomes(outcomes, ack, self.fail, on_error)
         self.collector.ack_untracked(ack, on_error)  # Emitted by another thread, with no acker to track it.
 
     def _log_error(self, tup_id: Hashable) -> None:
@@ -295,13 +295,13 @@ class SpoutExecutor(ComponentExecutor):
         for task in self.tasks:
             task.deliver_outcomes([], log_errors=log_errors)
         while (chunk := self.inbox.take()) is not None:
-            place, verdicts = chunk
+            place, outcomes = chunk
             if self.tree_watcher is not None:
-                self.tree_watcher.end_trees(self.tasks[place], verdicts)
+                self.tree_watcher.end_trees(self.tasks[place], outcomes)
             try:
-                self.tasks[place].deliver_outcomes(verdicts, log_errors=log_errors)
+                self.tasks[place].deliver_outcomes(outcomes, log_errors=log_errors)
             finally:
-                self.inbox.done(len(verdicts))
+                self.inbox.done(len(outcomes))
             delivered = True
         if delivered and self.tree_watcher is not None:
             self.tree_watcher.wake()
