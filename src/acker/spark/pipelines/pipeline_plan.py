@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from acker.spark.versioned_pickle import ArrowFunction
-
-NO_COMPONENTS: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)

@@ -252,7 +252,3 @@ class StageExecutors(ExecutorSet):
                 if changed:
                     self.changed[collector.component] = changed
             self.enter(executor, Mode.CLOSE)
-
-    def bolt_tasks_here(self) -> list[tuple[BoltExecutor, BoltTask]]:
-        """Return the tasks with their executors."""
-        return [(executor, task) for executor in self.bolts for task in executor.tasks]
