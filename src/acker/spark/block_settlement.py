@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from acker._engine.combiner import Combiner, shard_of
+from acker._engine.combiner import Combiner
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.spark.blocks import decode_block, tracks_of
+from acker.spark.blocks import decode_block, decode_block_of, tracks_of
 from acker.spark.event_columns import check_event_column, event_ms_of
 from acker.spark.messages import describe_shared_ids, quote_column
 from acker.spark.notes import Notes, is_note
@@ -115,9 +115,8 @@ def settle_blocks(
             if ids is not None and is_note(block.as_buffer()):
                 notes.add(block.as_buffer())
                 continue
-            partials, _ = decode_block(block.as_buffer())
-            if shards is not None and (shard_of(partials.root_id, shards) != number.as_py()).any():
-                raise ArgumentValueError(f"blocks: a block of shard {number.as_py()} of {shards} holds other trees")
+            data = block.as_buffer()
+            partials, _ = decode_block(data) if shards is None else decode_block_of(number.as_py(), shards, data)
             combiner.merge(partials)
             if ids is not None:
                 tracks.append(tracks_of(partials))

@@ -39,7 +39,7 @@ import numpy as np
 import pyarrow as pa
 
 from acker._engine.codes import FAILED, RESET, TRACKED
-from acker._engine.combiner import Combiner, Partials, xxh64
+from acker._engine.combiner import Combiner, Partials, shard_of, xxh64
 from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentValueError
 
@@ -218,6 +218,19 @@ def decode_block(block: Any) -> tuple[Partials, BlockHeader]:
     columns["flags"] = np.concatenate([np.full(first_open, TRACKED, np.uint8), columns["flags"]])
     native = {name: np.require(column, column.dtype.newbyteorder("="), "A") for name, column in columns.items()}
     return Partials(**native), header
+
+
+def decode_block_of(shard: int, shards: int, block: Any) -> tuple[Partials, BlockHeader]:
+    """Unpack a block of a shard; see `decode_block`.
+
+    Raises
+    ------
+    ArgumentValueError   the block is damaged, or has trees of other shards.
+    """
+    partials, header = decode_block(block)
+    if (shard_of(partials.root_id, shards) != shard).any():
+        raise ArgumentValueError(f"blocks: a block of shard {shard} of {shards} holds other trees")
+    return partials, header
 
 
 def tracks_of(partials: Partials) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -25,6 +25,7 @@ from acker._engine.protocol import (
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.messages import EVENT_MS_MAX
 from acker.spark.session_checks import state_partitions
+from acker.spark.streams.shard_rules import split_event_times
 from acker.topology.suggestions import suggestion
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class CompletionOptions:
         """How event times are split into cohorts; None where trees expire by the clock."""
         if self.event_time is None:
             return None
-        return Cohorts(0 if self.timeout_ms is None else int(self.timeout_ms), self.bucket_count)
+        return split_event_times(self.timeout_ms, self.bucket_count)
 
 
 @dataclass(frozen=True, kw_only=True)

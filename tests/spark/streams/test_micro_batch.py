@@ -280,7 +280,7 @@ def test_a_block_of_another_shard_is_refused(cache):
     combiner = Combiner()
     combiner.add([Kind.OK], [other], [5])
     block = next(encode_blocks(combiner, 1))[1]
-    with pytest.raises(ArgumentValueError, match="a block of shard 0 holds trees of others"):
+    with pytest.raises(ArgumentValueError, match="a block of shard 0 of 2 holds other trees"):
         update(Store(), cache, "key", 0, ShardBatch(0, [block], 0), ShardRules(2, 2))
 
 

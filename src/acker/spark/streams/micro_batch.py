@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from acker._engine.combiner import Combiner, Partials, shard_of
+from acker._engine.combiner import Combiner, Partials
 from acker._engine.completions import Completions
 from acker._engine.open_trees import TOKEN_BYTES, OpenTrees, TreeCounts
 from acker._engine.protocol import INT64_MIN
 from acker.errors import ArgumentValueError, CheckpointError
-from acker.spark.blocks import decode_block, tracks_of
+from acker.spark.blocks import decode_block_of, tracks_of
 from acker.spark.messages import describe_shared_ids
 from acker.spark.notes import Notes, is_note
 from acker.spark.pipelines.completions import PipelineCompletions
@@ -255,9 +255,7 @@ class _MicroBatch:
         parts = []
         duplicates = 0
         for block in blocks:
-            partials, header = decode_block(block)
-            if (shard_of(partials.root_id, self.head.shards) != self.head.shard).any():
-                raise ArgumentValueError(f"blocks: a block of shard {self.head.shard} holds trees of others")
+            partials, header = decode_block_of(self.head.shard, self.head.shards, block)
             parts.append(partials)
             self._messages += header.messages
             duplicates += header.duplicates

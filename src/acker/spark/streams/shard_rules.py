@@ -14,6 +14,11 @@ from acker._engine.protocol import INT64_MIN
 _LOOK_MS: Final = 60_000
 
 
+def split_event_times(timeout_ms: Fraction | None, buckets: int) -> Cohorts:
+    """Return how event times are split into cohorts: not at all without a timeout."""
+    return Cohorts(0 if timeout_ms is None else int(timeout_ms), buckets)
+
+
 @dataclass(frozen=True)
 class ShardRules:
     """The rules by which a shard settles trees: its share of the trees, its clock, its timeout and its capacity.
@@ -48,7 +53,7 @@ class ShardRules:
         """How event times are split into cohorts; None where trees expire by the clock."""
         if not self.event_time:
             return None
-        return Cohorts(0 if self.timeout_ms is None else int(self.timeout_ms), self.buckets)
+        return split_event_times(self.timeout_ms, self.buckets)
 
     @property
     def cohorts_of_blocks(self) -> Cohorts | None:
