@@ -87,7 +87,6 @@ def move_commit(commit: BatchCommit, graph: Graph) -> BatchCommit:
     """
     owners = {task: (name, index) for name, tasks in commit.tasks.items() for index, task in enumerate(tasks)}
     shapes = shapes_of(graph)
-    known_shapes: Mapping[str, Shape] = getattr(commit, "shapes", {})  # a checkpoint of an earlier release has none
     chains = {}
     for task, chain in commit.chains.items():
         name, index = owners[task]
@@ -102,8 +101,8 @@ def move_commit(commit: BatchCommit, graph: Graph) -> BatchCommit:
                 f"component {name!r}: the checkpoint has the state of {len(commit.tasks[name])} tasks, and par is"
                 f" {node.par} now; keep the number, or begin with a new checkpoint"
             )
-        if name in known_shapes:
-            _check_shape(node, known_shapes[name], shapes[name])
+        if name in commit.shapes:
+            _check_shape(node, commit.shapes[name], shapes[name])
         chains[node.tasks[index]] = chain
 
     def moved(task: int) -> int | None:

@@ -7,6 +7,7 @@ import logging
 import math
 import pickle
 import re
+import struct
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
@@ -26,10 +27,13 @@ from acker.spark.topologies.tuple_blocks import is_pickled_by_value, values_by_r
 
 # So many micro-batches are kept. The last one is needed; the others help to see what happened.
 _KEPT: Final = 3
-_FORMAT: Final = 2
+# In front of the content, which a release with other classes could not unpickle.
+_FORMAT: Final = 3
+_HEADER: Final = struct.Struct("<8sI")
+_MAGIC: Final = b"ACKERJNL"
 _LEASES: Final = "leases"
 # A lease and a micro-batch, of which -1 stands for the time before the first one; and its commits after the first.
-_NAME: Final = re.compile(r"(?:(\d+)-)?(-?\d+)(?:\.(\d+))?")
+_NAME: Final = re.compile(r"(\d+)-(-?\d+)(?:\.(\d+))?")
 
 # Of a bolt with state: source and stream -> grouping; and its windows, in words.
 Shape = tuple[Mapping[tuple[str, str], str], str | None]
@@ -168,7 +172,7 @@ def _without_values(plan: BatchPlan) -> BatchPlan:
 
 def _with_values(plan: BatchPlan) -> BatchPlan:
     """Give the entries their values again."""
-    if not getattr(plan, "split", False):  # an earlier release has not left any out
+    if not plan.split:
         return plan
     values: dict[int, tuple[Any, ...]] = {}
     for row in plan.rows:
@@ -186,7 +190,7 @@ class _Version(NamedTuple):
     again: int = 0
 
     def __str__(self) -> str:
-        name = f"{self.epoch}-{self.batch}" if self.epoch else str(self.batch)  # before there were leases
+        name = f"{self.epoch}-{self.batch}"
         return f"{name}.{self.again}" if self.again else name
 
 
@@ -314,7 +318,7 @@ class Journal:
         found = self._filesystem.get_file_info(fs.FileSelector(f"{self._base}/{name}"))
         named = (_NAME.fullmatch(each.base_name) for each in found)
         return sorted(
-            _Version(int(match[1] or 0), int(match[2]), int(match[3] or 0)) for match in named if match is not None
+            _Version(int(match[1]), int(match[2]), int(match[3] or 0)) for match in named if match is not None
         )
 
     def _read(self, name: str, version: _Version) -> Any:
@@ -323,7 +327,7 @@ class Journal:
         with self._filesystem.open_input_stream(path) as stream:
             content = stream.read()
         try:
-            pickled = unseal(content)
+            data = unseal(content)
         except EOFError as fault:
             logger.warning("%s: a part of the file is missing, so it does not count: %s", path, fault)
             return None
@@ -332,24 +336,27 @@ class Journal:
                 f"{self.root}/{name}/{version} is damaged ({fault}); put it back from a copy, or begin with a new"
                 " checkpoint"
             ) from fault
-        number, content = pickle.loads(pickled)
-        if number != _FORMAT:
+        magic, number = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (b"", 0)
+        if (magic, number) != (_MAGIC, _FORMAT):
+            found = f"format {number}" if magic == _MAGIC else "an older one"
             raise CheckpointError(
-                f"{self.root}/{name}/{version}: expected format {_FORMAT}, got {number}; another release wrote it"
+                f"{self.root}/{name}/{version}: expected format {_FORMAT} of the journal, got {found}; drain the"
+                " topology with the release of acker that wrote it, or begin with a new checkpoint"
             )
-        return content
+        return pickle.loads(memoryview(data)[_HEADER.size :])
 
     def _write(self, name: str, version: _Version, content: Any) -> None:
         self._lease.check()
         try:
-            pickled = seal(pickle.dumps((_FORMAT, content), 5))
+            pickled = pickle.dumps(content, 5)
         except Exception as fault:
             raise TopologyError(
                 f"{self.root}: the tuples of micro-batch {version.batch} cannot be pickled for the journal ({fault});"
                 " let spouts emit values and ids whose classes a later run can import, or set journaled = False in a"
                 " spout whose source delivers again what was not acked"
             ) from fault
-        write_file(self._filesystem, f"{self._base}/{name}/{version}", pickled)
+        data = seal(_HEADER.pack(_MAGIC, _FORMAT) + pickled)
+        write_file(self._filesystem, f"{self._base}/{name}/{version}", data)
         # A run that takes the checkpoint over after this has read the file; one that did so before may not have.
         self._lease.check()
 
