@@ -1,6 +1,5 @@
 """The consumer over a broker in memory: outcomes, attempts, dead letters, losses, and the end."""
 
-import asyncio
 import gc
 import json
 import logging
@@ -817,83 +816,6 @@ def test_a_pool_that_breaks_after_stop_raises_nothing(broker):
                 consumer.stop()
                 message.submit(pool, kill_at_13, message.value)
     assert broker.acked == [] and consumer.stats().failed == 0 and consumer.stats().released == 1
-
-
-# ---- asyncio --------------------------------------------------------------------------------------------------------
-
-
-def test_coroutines_consume(broker):
-    broker.publish(b"%d" % number for number in range(200))
-    running, most = set(), 0
-
-    async def part(message):
-        nonlocal most
-        running.add(message.value)
-        most = max(most, len(running))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        running.discard(message.value)
-        if message.value == b"13" and message.attempt == 1:
-            raise LookupError("once")
-
-    async def handle(message):
-        message.spawn(part(message))
-        await asyncio.sleep(0)
-
-    async def main():
-        async with Consumer(MemorySource(broker), **QUICK) as consumer:
-            stop_when(consumer, broker)
-            async for message in consumer.aiter():
-                message.spawn(handle(message))
-
-    asyncio.run(main())
-    assert len(broker.acked) == 200 and most > 1 and broker.counts["delivered"] == 200
-
-
-def test_a_cancelled_iteration_ends_and_gives_back(broker):
-    broker.publish([b"a"])
-
-    async def main():
-        arrived = asyncio.Event()
-        async with Consumer(MemorySource(broker), drain_secs=0.05) as consumer:
-
-            async def iterate():
-                async for message in consumer.aiter():
-                    with message:
-                        arrived.set()
-                        await asyncio.sleep(3600)
-
-            task = asyncio.create_task(iterate())
-            await arrived.wait()
-            consumer.stop()
-            task.cancel()
-            await asyncio.wait([task])
-            assert task.cancelled()
-
-    asyncio.run(main())
-    assert broker.left() == 1 and broker.acked == []
-
-
-def test_coroutines_of_a_message_that_timed_out_are_cancelled(broker):
-    broker.publish([b"a"])
-    cancelled = []
-
-    async def handle(message):
-        if message.attempt == 1:
-            try:
-                await asyncio.sleep(3600)
-            except asyncio.CancelledError:
-                cancelled.append(message.alive)
-                raise
-
-    async def main():
-        async with Consumer(MemorySource(broker), timeout_secs=0.05, **QUICK) as consumer:
-            stop_when(consumer, broker)
-            async for message in consumer.aiter():
-                message.spawn(handle(message))
-
-    asyncio.run(main())
-    assert cancelled and not any(cancelled) and broker.acked == [b"a"]
 
 
 # ---- questions ------------------------------------------------------------------------------------------------------

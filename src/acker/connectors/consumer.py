@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -232,8 +232,13 @@ class Consumer:
         self.stop()
         import asyncio  # as in `aiter`
 
-        # On another thread, so that coroutines that work for open messages can finish.
-        await asyncio.to_thread(self.close)
+        # On another thread, so that coroutines that work for open messages can finish; and not on one of the loop's
+        # own, for which calls of user code may have to end first.
+        closing = ThreadPoolExecutor(1, f"acker {self.name} close")
+        try:
+            await asyncio.get_running_loop().run_in_executor(closing, self.close)
+        finally:
+            closing.shutdown(wait=False)
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
@@ -248,47 +253,27 @@ class Consumer:
         self._ensure_started()
         frame = sys._getframe(1)
         while (attempt := self._store.take()) is not None:
-            self._refuse_fork()
             message = self._message(attempt, (frame.f_code, frame.f_lasti))
             if message is not None:
                 yield message
             del message  # else this generator would hold the handle while its user waits for the next one
 
-    async def aiter(self) -> AsyncIterator[Message]:
-        """Yield messages on an event loop until `stop`; as iteration, which also has the errors."""
-        import asyncio  # not before somebody has an event loop: it takes as long to import as the rest of a consumer
+    def aiter(self) -> AsyncIterator[Message]:
+        """Iterate over messages on an event loop until `stop`; as iteration, which also has the errors.
+
+        Several tasks may share what this returns. A task that is cancelled while it waits takes no message with it.
+        """
+        # Not before somebody has an event loop: asyncio takes as long to import as the rest of a consumer.
+        from acker.connectors.async_messages import AsyncMessages
 
         self._ensure_started()
         frame = sys._getframe(1)
         place = (frame.f_code, frame.f_lasti)
-        loop = asyncio.get_running_loop()
-        arrived = asyncio.Event()
-
-        def tell_loop() -> None:
-            loop.call_soon_threadsafe(arrived.set)
-
-        end_listening = self._store.listen(tell_loop)
-        try:
-            while True:
-                arrived.clear()
-                try:
-                    attempt = self._store.take(0)
-                except queue.Empty:
-                    await arrived.wait()
-                    continue
-                if attempt is None:
-                    return
-                message = self._message(attempt, place)
-                if message is not None:
-                    yield message
-                del message
-                # Messages that are there already must not keep the loop from its other work.
-                await asyncio.sleep(0)
-        finally:
-            end_listening()
+        return AsyncMessages(self._store, lambda attempt: self._message(attempt, place))
 
     def _message(self, attempt: Attempt, place: Any) -> Message | None:
         """Begin the tree of an attempt; return its message, or None if the body cannot be decoded."""
+        self._refuse_fork()
         tree = MessageTree(self, attempt, self.next_id())
         tuple_id = self.next_id()
         # A KeyboardInterrupt can come at any place: `MessageTrees` looks for attempts without a tree, a tree times out,

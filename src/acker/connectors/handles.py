@@ -247,7 +247,16 @@ class Handle:
         message outside a ``with`` block, the coroutine is the message's own part, and not a child; so there may be one
         such call. In a coroutine that was spawned, `spawn` and `submit` make children of that coroutine's part. When
         the message fails or times out, its coroutines are cancelled.
+
+        Raises
+        ------
+        ArgumentTypeError
+            It is no coroutine.
+        TupleStateError
+            As `submit`.
         """
+        if not isinstance(work, Coroutine):
+            raise ArgumentTypeError(f"spawn: expected a coroutine, such as work(message), got {type(work).__name__}")
         try:
             part = self._part(sys._getframe(1))
         except BaseException:

@@ -101,7 +101,7 @@ class MessageStore:
         self._by_id: dict[int, Attempt] = {}
         self._ready: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
         self._handing_out = threading.Lock()
-        self._listeners: set[Callable[[], None]] = set()
+        self._listeners: set[Callable[[], object]] = set()
         self._suspects = Suspects(name, options, logger)
         self._withheld: list[Attempt] = []
         self._waiting: list[tuple[float, int, Attempt]] = []  # a heap, by the end of the wait
@@ -148,12 +148,13 @@ class MessageStore:
         return None
 
     def stop_handing_out(self, error: BaseException | None = None) -> None:
-        """Let `take` return None, or raise an error. Signal handlers may call it, so it wakes nobody; `close` does."""
+        """Let `take` return None, or raise an error; wake event loops, and no threads, as signal handlers call it."""
         self.error = self.error or error
         self.is_closed = True
+        self._notify()
 
-    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call a function, on the I/O thread, when attempts became ready; return a function that ends this."""
+    def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
+        """Call a function when attempts became ready, and at the end; return a function that ends this."""
         self._listeners.add(listener)
         return lambda: self._listeners.discard(listener)
 
@@ -245,9 +246,11 @@ class MessageStore:
 
         An exception of a signal handler, such as `KeyboardInterrupt`, can come between the two.
         """
-        if self._ready.empty():
-            for attempt in self.of({"ready"}):
-                self._ready.put(attempt)  # if it is there twice, the second one is skipped
+        drawn = self.of({"ready"}) if self._ready.empty() else []
+        for attempt in drawn:
+            self._ready.put(attempt)  # if it is there twice, the second one is skipped
+        if drawn:
+            self._notify()
 
     def close(self) -> None:
         """Let every `take`, from now on, return None, and wake those who wait."""
