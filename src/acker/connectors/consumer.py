@@ -268,22 +268,22 @@ class Consumer:
 
         self._ensure_started()
         frame = sys._getframe(1)
-        place = (frame.f_code, frame.f_lasti)
-        return AsyncMessages(self._store, lambda attempt: self._message(attempt, place))
+        made_in = (frame.f_code, frame.f_lasti)
+        return AsyncMessages(self._store, lambda attempt: self._message(attempt, made_in))
 
-    def _message(self, attempt: Attempt, place: Any) -> Message | None:
+    def _message(self, attempt: Attempt, made_in: Any) -> Message | None:
         """Begin the tree of an attempt; return its message, or None if the body cannot be decoded."""
         self._refuse_fork()
         tree = MessageTree(self, attempt, self.next_id())
         tuple_id = self.next_id()
-        # A KeyboardInterrupt can come at any place: `MessageTrees` looks for attempts without a tree, a tree times out,
+        # A KeyboardInterrupt can come at any time: `MessageTrees` looks for attempts without a tree, a tree times out,
         # and a handle notices that it is lost.
         self.post_quietly(track_row(tree, tuple_id))
         attempt.tree = tree
         if attempt.state != "open":  # the broker took it back meanwhile, when it had no tree
             attempt.tree = None
             tree.cancel()
-        message = Message(tree, tuple_id, place, attempt.delivery.value)
+        message = Message(tree, tuple_id, made_in, attempt.delivery.value)
         if self._decode is not None:
             try:
                 message.value = self._decode(message.value)

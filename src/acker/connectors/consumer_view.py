@@ -157,8 +157,8 @@ class ConsumerView:
         nodes = [{"name": self._store.name, "rate": delivered, **source}, here]
         edges = [_edge(self._store.name, "this process", "deliveries", delivered)]
         if options.dead_letters is not None:
-            place = self._store.name if options.publisher is None else options.publisher.name
-            name = f"dead letters of {place}" if options.dead_letters == BROKER else place
+            target = self._store.name if options.publisher is None else options.publisher.name
+            name = f"dead letters of {target}" if options.dead_letters == BROKER else target
             nodes.append({"name": name, "kind": "bolt", "tasks": 1, "rate": recent.rate("dead_letters")})
             edges.append(_edge("this process", name, "dead letters", recent.rate("dead_letters")))
         return {"nodes": nodes, "edges": edges}
@@ -209,8 +209,8 @@ def _age_ms(message: OpenMessage) -> int:
 def _holders_of(message: OpenMessage) -> list[Holder]:
     """Return the code that holds a message: where its open parts were made, as far as the consumer traces that."""
     if message.made_in:
-        places = list(dict.fromkeys(message.made_in))[:_HOLDERS_MAX]
-        return [Holder(place, None, "held", text="made a part that is open") for place in places]
+        makers = list(dict.fromkeys(message.made_in))[:_HOLDERS_MAX]
+        return [Holder(maker, None, "held", text="made a part that is open") for maker in makers]
     parts = "1 open part" if message.parts == 1 else f"{message.parts:,} open parts"
     return [Holder("your code", None, "held", text=f"has it: {parts}")]
 

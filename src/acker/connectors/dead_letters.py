@@ -56,7 +56,7 @@ def why_no_replay(options: MessageOptions) -> str | None:
     return "The broker has moved them to its own place for dead letters: publish them again from there."
 
 
-class _Use:
+class _SharedPublisher:
     """A publisher and the writers that share it: one calls it at a time, and each opens it again if another closed it.
 
     Attributes
@@ -71,16 +71,16 @@ class _Use:
         self.is_open = False
 
 
-_uses: weakref.WeakValueDictionary[int, _Use] = weakref.WeakValueDictionary()
-_using = threading.Lock()
+_shared: weakref.WeakValueDictionary[int, _SharedPublisher] = weakref.WeakValueDictionary()
+_sharing = threading.Lock()
 
 
-def _use_of(publisher: Publisher) -> _Use:
-    with _using:
-        use = _uses.get(id(publisher))
-        if use is None:
-            use = _uses[id(publisher)] = _Use(publisher)
-        return use
+def _shared_of(publisher: Publisher) -> _SharedPublisher:
+    with _sharing:
+        found = _shared.get(id(publisher))
+        if found is None:
+            found = _shared[id(publisher)] = _SharedPublisher(publisher)
+        return found
 
 
 class DeadLetterWriter:
@@ -103,7 +103,7 @@ class DeadLetterWriter:
         self, publisher: Publisher, source: str, confirm: Callable[[Attempt], None], logger: logging.Logger
     ) -> None:
         self._publisher = publisher
-        self._use = _use_of(publisher)
+        self._shared = _shared_of(publisher)
         self._source = source
         self._confirm = confirm
         self._logger = logger
@@ -156,8 +156,8 @@ class DeadLetterWriter:
                 elif not refused:
                     failures, most = 0, _BATCH_MAX
         finally:
-            with self._use.lock:
-                self._use.is_open = False
+            with self._shared.lock:
+                self._shared.is_open = False
                 self._publisher.close()
 
     def _next_batch(self, wait_secs: float | None, most: int) -> list[Attempt]:
@@ -173,15 +173,15 @@ class DeadLetterWriter:
         """Publish some dead letters once; return those that are not confirmed, and why not."""
         if not batch:
             return [], None
-        with self._use.lock:
+        with self._shared.lock:
             try:
-                if not self._use.is_open:
+                if not self._shared.is_open:
                     self._publisher.open()
-                    self._use.is_open = True
+                    self._shared.is_open = True
                 faults = self._publisher.publish([dead_letter_of(attempt, self._source) for attempt in batch])
                 answers = list(zip(batch, faults, strict=True))
             except BaseException as fault:  # noqa: BLE001 - whatever it is, the message must not be acked
-                self._is_broken, self._use.is_open = True, False
+                self._is_broken, self._shared.is_open = True, False
                 return batch, fault
         self._is_broken = False
         for attempt, refusal in answers:

@@ -122,7 +122,7 @@ class MessageTree:
         # The coroutines that work for it, each with its loop.
         self.tasks: dict[asyncio.Task[Any], asyncio.AbstractEventLoop] = {}
         self.is_cancelled = False
-        # The places of the handles that have not ended, by tuple id, while the owner traces.
+        # Where the handles were made that have not ended, by tuple id, while the owner traces.
         self.handles: dict[int, str] = {}
 
     @property
@@ -159,12 +159,12 @@ class Handle:
     fails its message.
     """
 
-    __slots__ = ("_emitted", "_handed_over_by", "_is_ended", "_is_entered", "_place", "_tree", "_tuple_id")
+    __slots__ = ("_emitted", "_handed_over_by", "_is_ended", "_is_entered", "_made_in", "_tree", "_tuple_id")
 
-    def __init__(self, tree: MessageTree, tuple_id: int, place: tuple[CodeType, int] | str) -> None:
+    def __init__(self, tree: MessageTree, tuple_id: int, made_in: tuple[CodeType, int] | str) -> None:
         self._tree = tree
         self._tuple_id = tuple_id
-        self._place = place
+        self._made_in = made_in
         self._emitted = 0  # xor of the tuple ids of its children
         self._is_ended = False
         self._is_entered = False  # by `with`
@@ -189,7 +189,7 @@ class Handle:
         tree = self._tree
         owner = tree.owner
         tuple_id = owner.next_id()
-        place = stack_of(frame) if owner.trace else (frame.f_code, frame.f_lasti)
+        made_in = stack_of(frame) if owner.trace else (frame.f_code, frame.f_lasti)
         with tree.lock:
             if self._is_ended:
                 raise TupleStateError(
@@ -199,8 +199,8 @@ class Handle:
             self._emitted ^= tuple_id
             tree.parts += 1
             if owner.trace:
-                tree.handles[tuple_id] = place_text(place)
-        return Child(tree, tuple_id, place)
+                tree.handles[tuple_id] = line_text(made_in)
+        return Child(tree, tuple_id, made_in)
 
     def submit(self, executor: Executor, work: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Let an executor do a part of the work: a child that ends with the call.
@@ -433,24 +433,24 @@ class Handle:
     def _log(self, fault: BaseException) -> None:
         attempt = self._tree.attempt
         text = "attempt %d of %s failed in %s"
-        self._tree.owner.logger.warning(text, attempt.number, attempt.delivery.key, self.place, exc_info=fault)
+        self._tree.owner.logger.warning(text, attempt.number, attempt.delivery.key, self.made_in, exc_info=fault)
 
     @property
-    def place(self) -> str:
+    def made_in(self) -> str:
         """Where this handle was made: a file and a line, or the stack if the consumer traces."""
-        return place_text(self._place)
+        return line_text(self._made_in)
 
     def __del__(self) -> None:
         if self._is_ended:
             return
         # A destructor runs anywhere, also in a thread that holds a lock: so nothing here takes one. No other thread has
-        # this handle any more; that two handles of a tree are lost at a time only decides whose place is reported.
+        # this handle any more; that two handles of a tree are lost at a time only decides which of them is reported.
         self._is_ended = True
         tree = self._tree
         if tree.attempt.state == "open":
-            tree.lost = self.place
+            tree.lost = self.made_in
             if tree.reason is None:
-                tree.reason = f"a handle was garbage-collected, and nothing acked or failed it; made in {self.place}"
+                tree.reason = f"a handle was garbage-collected, and nothing acked or failed it; made in {self.made_in}"
             tree.owner.post_unlocked((_FAIL, tree.root_id, 0, 0, 0))
 
     def __repr__(self) -> str:
@@ -487,8 +487,8 @@ class Message(Handle):
 
     __slots__ = ("value",)
 
-    def __init__(self, tree: MessageTree, tuple_id: int, place: tuple[CodeType, int] | str, value: Any) -> None:
-        super().__init__(tree, tuple_id, place)
+    def __init__(self, tree: MessageTree, tuple_id: int, made_in: tuple[CodeType, int] | str, value: Any) -> None:
+        super().__init__(tree, tuple_id, made_in)
         self.value = value
 
     @property
@@ -531,11 +531,11 @@ def track_row(tree: MessageTree, tuple_id: int) -> Row:
     return (_TRACK, tree.root_id, tuple_id, 0, tree.attempt.message_id)
 
 
-def place_text(place: tuple[CodeType, int] | str) -> str:
-    """Return a place as text: the file and the line of an instruction."""
-    if isinstance(place, str):
-        return place
-    code, instruction = place
+def line_text(made_in: tuple[CodeType, int] | str) -> str:
+    """Return the file and the line of an instruction as text, or a stack as it is."""
+    if isinstance(made_in, str):
+        return made_in
+    code, instruction = made_in
     line = code.co_firstlineno
     for first, last, number in code.co_lines():
         if first <= instruction < last and number is not None:

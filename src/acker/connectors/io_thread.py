@@ -141,7 +141,7 @@ class IoThread:
 
         Messages that are not handed out go back to the broker. Open ones may end until the time to drain is over.
         """
-        self._stopping.ask()
+        self._stopping.begin()
         self._store.stop_handing_out()
         self._signal.put(None)
         # A handler runs on the main thread, maybe while this thread is inside `wake`.
@@ -170,7 +170,7 @@ class IoThread:
     @property
     def is_stopping(self) -> bool:
         """Whether `stop` was called, or the source failed."""
-        return self._stopping.is_asked
+        return self._stopping.has_begun
 
     def _confirm(self, attempt: Attempt) -> None:
         self._store.confirm(attempt)
@@ -388,7 +388,7 @@ class IoThread:
 
     def _fail(self, fault: BaseException) -> None:
         self._store.release_failures(fault)
-        self._stopping.ask()
+        self._stopping.begin()
         self._is_failed = True
         if isinstance(fault, SourceError):
             self._logger.error("%s: %s", self._source.name, fault)
@@ -436,5 +436,5 @@ class IoThread:
             self._fail(fault)
         finally:
             self._source.free()
-            self._stopping.ask()
+            self._stopping.begin()
             self._store.close()

@@ -40,6 +40,6 @@ def threads_at_work(attempts: Collection[Attempt]) -> list[str]:
     for number, attempt in _working.copy().items():
         if attempt in attempts and number in frames:
             code, line = frames[number].f_code, frames[number].f_lineno
-            place = f"{code.co_qualname} ({code.co_filename}:{line})"
-            found.append(f"{names.get(number, number)} for {attempt.delivery.key}, in {place}")
+            call = f"{code.co_qualname} ({code.co_filename}:{line})"
+            found.append(f"{names.get(number, number)} for {attempt.delivery.key}, in {call}")
     return found

@@ -197,12 +197,12 @@ class RedisStreams(Source):
 
     def open(self, events: SourceEvents, limit: int) -> None:  # noqa: ARG002
         """Connect, create the groups that are missing, and find out which deliveries still belong to this consumer."""
-        self._leases.begin(events)  # What another consumer of messages had open is delivered anew.
+        self._leases.begin(events)  # The messages that another consumer had open are delivered anew.
         self._link.open()
         for stream in self._streams:
             self._make_group(stream)
             self._opened.add(stream)
-            self._link.call(("EVAL", _SWEEP, "1", stream, self._group))  # An error is no harm: names stay.
+            self._link.send(("EVAL", _SWEEP, "1", stream, self._group))  # An error is no harm: names stay.
         self._leases.renew_all()
         # A lost connection may have taken entries with it that were on their way.
         self._own = dict.fromkeys(self._streams, b"-")
@@ -210,12 +210,12 @@ class RedisStreams(Source):
 
     def _make_group(self, stream: str) -> None:
         """Create the group where there is none. A server without memory refuses that, and still answers for a group."""
-        (reply,) = self._link.call(("XPENDING", stream, self._group))
+        (reply,) = self._link.send(("XPENDING", stream, self._group))
         again = stream in self._opened
         if isinstance(reply, redis.ResponseError) and "NOGROUP" in str(reply):
             # A group that is gone, with a server that lost its data, is made anew from the first entry on.
             start = "0" if again else self._start
-            (reply,) = self._link.call(("XGROUP", "CREATE", stream, self._group, start, "MKSTREAM"))
+            (reply,) = self._link.send(("XGROUP", "CREATE", stream, self._group, start, "MKSTREAM"))
             if not isinstance(reply, redis.ResponseError):
                 level = logging.WARNING if again else logging.INFO
                 done = "was gone and is created again" if again else "is created"
@@ -229,7 +229,7 @@ class RedisStreams(Source):
             if self._link.is_open:
                 self._leases.send_acks()
                 leave = [("EVAL", _LEAVE, "1", stream, self._group, self._consumer) for stream in self._streams]
-                self._link.call(*leave)  # An error is no harm: the name stays in the group.
+                self._link.send(*leave)  # An error is no harm: the name stays in the group.
         except AckerError as error:
             _log.warning("%s: closed without sending the acks that wait: %s", self.name, error)
         finally:
@@ -267,7 +267,7 @@ class RedisStreams(Source):
         count = str(limit // len(streams))
         read = ("XREADGROUP", "GROUP", self._group, self._consumer, "COUNT", count, *block, "STREAMS", *streams)
         now = time.monotonic()
-        *acked, found = self._link.call(*self._leases.ack_commands(), (*read, *[">"] * len(streams)))
+        *acked, found = self._link.send(*self._leases.ack_commands(), (*read, *[">"] * len(streams)))
         self._leases.forget_acked(acked)
         self._link.check([found])
         pairs = found.items() if isinstance(found, Mapping) else found or ()
@@ -279,7 +279,7 @@ class RedisStreams(Source):
         found: list[Delivery] = []
         while self._own and not found:
             stream, begin = next(iter(self._own.items()))
-            (rows,) = self._link.ask(("XPENDING", stream, self._group, begin, "+", str(limit), self._consumer))
+            (rows,) = self._link.call(("XPENDING", stream, self._group, begin, "+", str(limit), self._consumer))
             if len(rows) < limit:
                 del self._own[stream]
             else:
@@ -287,7 +287,7 @@ class RedisStreams(Source):
             counts = {row[0]: row[3] + 1 for row in rows if not self._leases.has_key((stream, row[0]))}
             if counts:
                 now = time.monotonic()
-                (entries,) = self._link.ask(("XCLAIM", stream, self._group, self._consumer, "0", *counts))
+                (entries,) = self._link.call(("XCLAIM", stream, self._group, self._consumer, "0", *counts))
                 entries = [entry for entry in entries if entry]
                 self._report_trimmed(stream, set(counts) - {entry[0] for entry in entries})
                 found = [self._deliver(stream, entry, counts[entry[0]], now) for entry in entries]
@@ -307,7 +307,7 @@ class RedisStreams(Source):
             self._idle = dict.fromkeys(self._streams, b"0-0")
         stream, cursor = next(iter(self._idle.items()))
         idle_ms = str(int(self.lease_secs * 1000))
-        (reply,) = self._link.ask(
+        (reply,) = self._link.call(
             ("XAUTOCLAIM", stream, self._group, self._consumer, idle_ms, cursor, "COUNT", str(limit))
         )
         self._idle[stream] = reply[0]
@@ -317,7 +317,7 @@ class RedisStreams(Source):
         entries = [entry for entry in reply[1] if entry]
         if not entries:
             return []
-        told = self._link.ask(*(("XPENDING", stream, self._group, id_, id_, "1") for id_, _ in entries))
+        told = self._link.call(*(("XPENDING", stream, self._group, id_, id_, "1") for id_, _ in entries))
         _log.info("%s: took over %d entries of stream %r, whose lease was over", self.name, len(entries), stream)
         return [
             self._deliver(stream, entry, rows[0][3] if rows else 1, now)
@@ -405,7 +405,7 @@ class _EntryLeases(Leases[tuple[str, bytes]]):
 
     def send_acks(self) -> None:
         """Send the acks that wait. After an error they still do."""
-        self.forget_acked(self._link.call(*self.ack_commands()))
+        self.forget_acked(self._link.send(*self.ack_commands()))
 
     def ack_commands(self) -> list[tuple[Any, ...]]:
         """Return the commands that ack what waits: by a script that checks the owner where a lease may be over."""
@@ -454,7 +454,7 @@ class _EntryLeases(Leases[tuple[str, bytes]]):
             now = time.monotonic()
             receipts: list[EntryReceipt] = [delivery.receipt for delivery in group]
             ids = [receipt.entry_id for receipt in receipts]
-            (answers,) = self._link.ask(("EVAL", _SET_IDLE, "1", stream, *self._who, option, number, *ids))
+            (answers,) = self._link.call(("EVAL", _SET_IDLE, "1", stream, *self._who, option, number, *ids))
             answers = self._take_back(stream, receipts, answers, (option, number))
             gone = [delivery for delivery, answer in zip(group, answers, strict=True) if answer == 0]
             self.forget(gone)
@@ -493,7 +493,7 @@ class _EntryLeases(Leases[tuple[str, bytes]]):
         ]
         back: set[bytes] = set()
         if gone:
-            (taken,) = self._link.ask(("XCLAIM", stream, *self._who, "0", *gone, *idle, "FORCE", "JUSTID"))
+            (taken,) = self._link.call(("XCLAIM", stream, *self._who, "0", *gone, *idle, "FORCE", "JUSTID"))
             back.update(taken)
             _log.warning(
                 "%s: %d open messages of stream %r were pending for nobody, as after XGROUP DELCONSUMER; %r has taken"
@@ -575,7 +575,7 @@ class RedisStreamsPublisher(Publisher):
         try:
             if not self._link.is_open:
                 self._link.open()
-            replies = self._link.call(*commands, *([self._wait] if self._replicas else []))
+            replies = self._link.send(*commands, *([self._wait] if self._replicas else []))
         except AckerError as error:
             return [unconfirmed(error) for _ in messages]
         count = replies.pop() if self._replicas else 0
@@ -621,7 +621,7 @@ class _RedisLink(Link[Any]):
     def disconnect(self, client: Any) -> None:
         client.disconnect()
 
-    def call(self, *commands: Sequence[Any]) -> list[Any]:
+    def send(self, *commands: Sequence[Any]) -> list[Any]:
         """Send commands in one go; return the answer to each, which may be a `redis.ResponseError`."""
         connection = self.client
         done = False
@@ -643,9 +643,9 @@ class _RedisLink(Link[Any]):
         except redis.ResponseError as error:
             return error
 
-    def ask(self, *commands: Sequence[Any]) -> list[Any]:
+    def call(self, *commands: Sequence[Any]) -> list[Any]:
         """Send commands in one go; return the answers, or raise the first error among them."""
-        replies = self.call(*commands)
+        replies = self.send(*commands)
         self.check(replies)
         return replies
 

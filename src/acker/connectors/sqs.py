@@ -182,8 +182,8 @@ class SQS(Source):
         for chunk in _chunks(list(self._acked.values())):
             failed = self._change("delete_message_batch", chunk)
             for delivery in chunk:
-                code = failed.get(delivery.receipt.message_id)
-                if code is None or code.is_final:
+                refusal = failed.get(delivery.receipt.message_id)
+                if refusal is None or refusal.is_final:
                     self._acked.pop(delivery.receipt.message_id)
                     self._leases.forget([delivery])
 
@@ -212,10 +212,10 @@ class SQS(Source):
             now = time.monotonic()
             failed = self._change("change_message_visibility_batch", chunk, int(self.lease_secs))
             for delivery in chunk:
-                code = failed.get(delivery.receipt.message_id)
-                if code is None:
+                refusal = failed.get(delivery.receipt.message_id)
+                if refusal is None:
                     delivery.receipt.until = now + self.lease_secs
-                elif code.is_final:
+                elif refusal.is_final:
                     self._leases.forget([delivery])
         lost = [delivery for delivery in deliveries if not self.holds(delivery)]
         self._leases.forget(lost)
@@ -223,28 +223,28 @@ class SQS(Source):
             _log.warning("%s: %d leases are lost: the messages come again", self.name, len(lost))
         return lost
 
-    def _change(self, operation: str, deliveries: Sequence[Delivery], secs: int | None = None) -> dict[str, _Code]:
-        """Call a batch operation; return the codes of the entries that failed, by message id."""
+    def _change(self, operation: str, deliveries: Sequence[Delivery], secs: int | None = None) -> dict[str, _Refusal]:
+        """Call a batch operation; return the errors of the entries that failed, by message id."""
         option = {} if secs is None else {"VisibilityTimeout": secs}
         entries = [
             {"Id": str(number), "ReceiptHandle": delivery.receipt.handle, **option}
             for number, delivery in enumerate(deliveries)
         ]
         failed = self._link.call(operation, Entries=entries).get("Failed", ())
-        codes = {}
+        refusals = {}
         for entry in failed:
-            delivery, code = deliveries[int(entry["Id"])], _Code(entry)
-            codes[delivery.receipt.message_id] = code
-            _log.warning("%s: %s failed for %s: %s", self.name, operation, delivery.key, code)
-        return codes
+            delivery, refusal = deliveries[int(entry["Id"])], _Refusal(entry)
+            refusals[delivery.receipt.message_id] = refusal
+            _log.warning("%s: %s failed for %s: %s", self.name, operation, delivery.key, refusal)
+        return refusals
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether the lease lasts, by this machine's clock: also while SQS cannot be reached."""
         return delivery in self._leases and time.monotonic() < delivery.receipt.until
 
 
-class _Code:
-    """Why SQS could not do what was asked for one entry of a batch."""
+class _Refusal:
+    """The error of SQS for one entry of a batch."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self._text = f"{entry.get('Code')}: {entry.get('Message', 'no reason is given')}"
@@ -315,7 +315,7 @@ class SQSPublisher(Publisher):
             if isinstance(error, SourceError) and len(entries) > 1 and self._link.is_open:
                 return {number: fault for entry in entries for number, fault in self._send(url, [entry]).items()}
             return {int(entry["Id"]): unconfirmed(error) for entry in entries}
-        return {int(entry["Id"]): PublishError(f"{self.name}: {_Code(entry)}") for entry in failed}
+        return {int(entry["Id"]): PublishError(f"{self.name}: {_Refusal(entry)}") for entry in failed}
 
     def disconnect(self) -> None:
         """Disconnect."""

@@ -12,7 +12,7 @@ from acker.connectors.attempts import Attempt
 
 # An end that takes longer than this says what it waits for.
 _SILENCE_SECS: Final = 1.0
-# How long the broker has after `drain_secs` to take acks and what goes back.
+# Seconds that the broker has after `drain_secs` to take acks and released messages.
 _ANSWER_SECS: Final = 5.0
 # Each wait has an end, so that signal handlers run meanwhile.
 _LOOK_SECS: Final = 0.5
@@ -30,23 +30,23 @@ class Stopping:
 
     Attributes
     ----------
-    is_asked : bool
-        Whether the thread is to stop.
+    has_begun : bool
+        Whether the thread is to stop, since `begin` was called.
     """
 
     def __init__(self, name: str, drain_secs: float, logger: logging.Logger) -> None:
-        self.is_asked = False
+        self.has_begun = False
         self._name = name
         self._drain_secs = drain_secs
         self._logger = logger
         self._since = 0.0
         self._has_told = self._has_left = False
 
-    def ask(self) -> None:
+    def begin(self) -> None:
         """Begin the end; signal handlers call this, too."""
-        if not self.is_asked:
+        if not self.has_begun:
             self._since = time.monotonic()
-            self.is_asked = True
+            self.has_begun = True
 
     def is_over(self, open_ones: Sequence[Attempt]) -> bool:
         """Return whether the open messages had their time; say after a second that the end waits for them."""

@@ -126,10 +126,10 @@ class MessageTrees:
             self._store.end(attempt.message_id, Reason(ReasonKind.TIMED_OUT, attempt=attempt.number))
         return len(unbegun)
 
-    def _report_lost(self, attempt: Attempt, place: str) -> None:
+    def _report_lost(self, attempt: Attempt, made_in: str) -> None:
         self.lost += 1
         text = "%s: a handle of %s was garbage-collected, and nothing acked or failed it. It was made in %s"
-        self._logger.warning(text, self._name, attempt.delivery.key, place)
+        self._logger.warning(text, self._name, attempt.delivery.key, made_in)
 
     def over(self, attempt: Attempt) -> None:
         """Forget the tree of an attempt whose outcome no longer counts."""

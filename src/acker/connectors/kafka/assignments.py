@@ -51,7 +51,7 @@ class Assignment:
         self.is_held = True
 
     def at(self, offset: int) -> TopicPartition:
-        """Return the place of an offset, as the client wants it."""
+        """Return an offset of this partition, as the client takes it."""
         return TopicPartition(self.topic, self.partition, offset)
 
     def is_done(self, offset: int, timestamp_ms: int) -> bool:
@@ -85,22 +85,22 @@ class Assignments:
 
     def __init__(self) -> None:
         self.is_complete = True
-        self.by_place: dict[tuple[str, int], Assignment] = {}
+        self.by_partition: dict[tuple[str, int], Assignment] = {}
         self._trackers: dict[str, OffsetTracker] = {}
 
     def __len__(self) -> int:
-        return len(self.by_place)
+        return len(self.by_partition)
 
     def __iter__(self) -> Iterator[Assignment]:
-        return iter(list(self.by_place.values()))
+        return iter(list(self.by_partition.values()))
 
-    def places(self) -> list[TopicPartition]:
+    def topic_partitions(self) -> list[TopicPartition]:
         """Return the partitions, as the client wants them."""
-        return [TopicPartition(topic, partition) for topic, partition in self.by_place]
+        return [TopicPartition(topic, partition) for topic, partition in self.by_partition]
 
     def find(self, partitions: Iterable[TopicPartition]) -> set[Assignment]:
         """Return the assignments of those of these partitions that are assigned."""
-        found = (self.by_place.get((each.topic, each.partition)) for each in partitions)
+        found = (self.by_partition.get((each.topic, each.partition)) for each in partitions)
         return {each for each in found if each is not None}
 
     def begin(self, partitions: Iterable[TopicPartition], commits: Iterable[TopicPartition] = ()) -> None:
@@ -109,9 +109,9 @@ class Assignments:
         for topic, partition in ((each.topic, each.partition) for each in partitions):
             tracker = self._trackers.setdefault(topic, OffsetTracker())
             tracker.assign(partition)
-            if (before := self.by_place.get((topic, partition))) is not None:
+            if (before := self.by_partition.get((topic, partition))) is not None:
                 before.is_held = False
-            self.by_place[topic, partition] = Assignment(topic, partition, tracker, known.get((topic, partition)))
+            self.by_partition[topic, partition] = Assignment(topic, partition, tracker, known.get((topic, partition)))
 
     def end(self, ended: Iterable[Assignment]) -> None:
         """Forget assignments."""
@@ -119,26 +119,26 @@ class Assignments:
             if each.is_held:
                 each.is_held = False
                 each.tracker.revoke(each.partition)
-                del self.by_place[each.topic, each.partition]
+                del self.by_partition[each.topic, each.partition]
 
     def follow(self, consumer: Consumer) -> None:
         """Take over the positions of the client: they pass markers of transactions, which are no messages."""
         if not self.is_complete:
             return
-        places = [each.at(-1) for each in self if not each.tracker.open(each.partition)]
-        for place in consumer.position(places) if places else ():
-            if place.error is None and place.offset > 0:
-                assignment = self.by_place[place.topic, place.partition]
-                assignment.tracker.read_up_to(place.partition, place.offset)
+        settled = [each.at(-1) for each in self if not each.tracker.open(each.partition)]
+        for position in consumer.position(settled) if settled else ():
+            if position.error is None and position.offset > 0:
+                assignment = self.by_partition[position.topic, position.partition]
+                assignment.tracker.read_up_to(position.partition, position.offset)
 
-    def moved(self, size_max: int, among: Iterable[Assignment] | None = None) -> tuple[Places, int]:
+    def moved(self, size_max: int, among: Iterable[Assignment] | None = None) -> tuple[NewCommits, int]:
         """Return the commits of those partitions where it is another one than the last, and how many are cut short."""
         offers = {topic: tracker.committable() for topic, tracker in self._trackers.items()}
         found, cut = {}, 0
         for each in self if among is None else among:
-            place, is_whole = each.commit(size_max) if each.is_held else (None, True)
-            if place is not None and (each.partition in offers[each.topic] or place.metadata != each.noted):
-                found[each] = place
+            commit, is_whole = each.commit(size_max) if each.is_held else (None, True)
+            if commit is not None and (each.partition in offers[each.topic] or commit.metadata != each.noted):
+                found[each] = commit
                 cut += not is_whole
         return found, cut
 
@@ -147,8 +147,8 @@ class Assignments:
         return sum(each.tracker.open(each.partition) for each in assignments if each.is_held)
 
 
-# The commits of assignments.
-Places = dict[Assignment, TopicPartition]
+# The next commit of each assignment.
+NewCommits = dict[Assignment, TopicPartition]
 
 
 @dataclass
@@ -166,7 +166,7 @@ class KafkaStats:
     skipped : int
         Messages that were read again and not handed out, since an earlier commit names them as done.
     cut : int
-        Commits whose metadata had no place for all messages that are done above the offset; those left out may be
+        Commits whose metadata had no room for all messages that are done above the offset; those left out may be
         delivered again.
     errors : int
         What the client reported, such as a broker that does not answer.
@@ -204,7 +204,7 @@ class Commits:
         self._secs = secs
         self._on_commit = on_commit
         self._size_max = _METADATA_BYTES_MAX
-        self._in_flight: Places = {}
+        self._in_flight: NewCommits = {}
         self._due = time.monotonic() + secs
         self._answer_by = 0.0
 
@@ -214,7 +214,7 @@ class Commits:
         if now < self._due:
             return
         self._due = now + self._secs
-        self._in_flight = {each: place for each, place in self._in_flight.items() if each.is_held}
+        self._in_flight = {each: commit for each, commit in self._in_flight.items() if each.is_held}
         if self._in_flight:
             if now < self._answer_by:
                 return
@@ -226,17 +226,17 @@ class Commits:
     def _send(self, consumer: Consumer, assignments: Assignments) -> None:
         try:
             assignments.follow(consumer)
-            places = self._moved(assignments)
-            if places:
-                consumer.commit(offsets=list(places.values()), asynchronous=True)
-                self._in_flight |= places
+            commits = self._moved(assignments)
+            if commits:
+                consumer.commit(offsets=list(commits.values()), asynchronous=True)
+                self._in_flight |= commits
         except KafkaException as fault:
             self._fail(self._moved(assignments), self._faults.error_of(fault))
 
-    def _moved(self, assignments: Assignments, among: Iterable[Assignment] | None = None) -> Places:
-        places, cut = assignments.moved(self._size_max, among)
+    def _moved(self, assignments: Assignments, among: Iterable[Assignment] | None = None) -> NewCommits:
+        commits, cut = assignments.moved(self._size_max, among)
         self._stats.cut += cut
-        return places
+        return commits
 
     def send_last(self, consumer: Consumer, assignments: Assignments, secs: float) -> None:
         """Send what is done, and wait for the answer for a while; a broker that does not answer would hold up `close`.
@@ -252,45 +252,45 @@ class Commits:
 
     def send_now(self, consumer: Consumer, assignments: Assignments, among: set[Assignment]) -> None:
         """Commit what is done of some partitions, and wait for the answer."""
-        places = self._moved(assignments, among)
-        if not places:
+        commits = self._moved(assignments, among)
+        if not commits:
             return
         try:
-            answers = consumer.commit(offsets=list(places.values()), asynchronous=False)
+            answers = consumer.commit(offsets=list(commits.values()), asynchronous=False)
         except KafkaException as fault:
-            self._fail(places, self._faults.error_of(fault))
+            self._fail(commits, self._faults.error_of(fault))
         else:
-            self._settle(places, None, answers)
+            self._settle(commits, None, answers)
 
-    def on_commit(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
+    def on_commit(self, error: KafkaError | None, answers: Sequence[TopicPartition]) -> None:
         """Take the answer to a commit. The client passes those of synchronous ones, too; they are known already."""
-        asked = {(each.topic, each.partition, place.offset): each for each, place in self._in_flight.items()}
+        sent = {(each.topic, each.partition, commit.offset): each for each, commit in self._in_flight.items()}
         answered = {}
-        for place in places:
-            if (each := asked.get((place.topic, place.partition, place.offset))) is not None:
+        for answer in answers:
+            if (each := sent.get((answer.topic, answer.partition, answer.offset))) is not None:
                 answered[each] = self._in_flight.pop(each)
-        self._settle(answered, error, places)
+        self._settle(answered, error, answers)
         if self._on_commit is not None:
-            self._faults.call(self._on_commit, error, places)
+            self._faults.call(self._on_commit, error, answers)
 
     def _settle(
-        self, asked: Mapping[Assignment, TopicPartition], error: KafkaError | None, places: Iterable[TopicPartition]
+        self, sent: Mapping[Assignment, TopicPartition], error: KafkaError | None, answers: Iterable[TopicPartition]
     ) -> None:
-        errors = {(place.topic, place.partition): place.error or error for place in places}
-        for each, place in asked.items():
+        errors = {(answer.topic, answer.partition): answer.error or error for answer in answers}
+        for each, commit in sent.items():
             if (failed := errors.get((each.topic, each.partition), error)) is not None:
-                self._fail({each: place}, failed)
+                self._fail({each: commit}, failed)
                 continue
             self._stats.commits += 1
-            each.noted = place.metadata or ""
+            each.noted = commit.metadata or ""
             if each.is_held:
-                each.tracker.committed({each.partition: place.offset})
+                each.tracker.committed({each.partition: commit.offset})
 
-    def _fail(self, places: Mapping[Assignment, TopicPartition], error: KafkaError | None) -> None:
+    def _fail(self, commits: Mapping[Assignment, TopicPartition], error: KafkaError | None) -> None:
         why = "no answer" if error is None else self._faults.text(error)
         if error is not None and error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE:
             self._size_max //= 2  # the brokers' offset.metadata.max.bytes is smaller than Kafka's own
-        for each, offset in ((each, place.offset) for each, place in places.items()):
+        for each, offset in ((each, commit.offset) for each, commit in commits.items()):
             self._stats.commits_failed += 1
             then = "it is tried again" if each.is_held else "messages from there on may be delivered again"
             LOGGER.warning("%s: the commit of %s@%d failed: %s; %s", self._faults.name, each, offset, why, then)

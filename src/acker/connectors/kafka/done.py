@@ -83,7 +83,7 @@ def joined(runs: Iterable[Run]) -> Iterator[Run]:
 
 
 def metadata_of(offset: int, runs: Iterable[Run], latest_ms: int, size_max: int) -> tuple[str, bool]:
-    """Return the text of a commit, and whether all runs had a place in it.
+    """Return the text of a commit, and whether it has all runs.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def metadata_of(offset: int, runs: Iterable[Run], latest_ms: int, size_max: int)
     latest_ms : int
         The latest timestamp of all messages that were read.
     size_max : int
-        In bytes; the broker's ``offset.metadata.max.bytes``. Runs that have no place are left out from the end.
+        In bytes; the broker's ``offset.metadata.max.bytes``. Runs beyond it are left out.
     """
     runs = list(runs)
     if not runs:

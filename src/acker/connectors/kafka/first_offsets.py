@@ -44,14 +44,14 @@ class FirstOffsets:
         KafkaException
         """
         assigned: dict[str, set[int]] = {}
-        for place in partitions:
-            assigned.setdefault(place.topic, set()).add(place.partition)
+        for each in partitions:
+            assigned.setdefault(each.topic, set()).add(each.partition)
         commits: list[TopicPartition] = []
         new: list[TopicPartition] = []
         for topic, numbers in assigned.items():
-            places = self._commits_of(client, topic, numbers)
-            new += self._begin_without_commit(client, topic, places)
-            commits += [place for place in places if place.partition in numbers]
+            known = self._commits_of(client, topic, numbers)
+            new += self._begin_without_commit(client, topic, known)
+            commits += [commit for commit in known if commit.partition in numbers]
         if new:
             client.commit(offsets=new, asynchronous=False)
         return commits
@@ -59,21 +59,21 @@ class FirstOffsets:
     def _commits_of(self, client: Consumer, topic: str, assigned: set[int]) -> list[TopicPartition]:
         """Return the commits of all partitions of a topic; the offset is negative where there is none."""
         numbers = sorted(assigned | set(client.list_topics(topic, timeout=self._secs).topics[topic].partitions))
-        places = client.committed([TopicPartition(topic, number) for number in numbers], timeout=self._secs)
-        for place in places:
-            if place.error is not None:
-                raise KafkaException(place.error)
-        return list(places)
+        known = client.committed([TopicPartition(topic, number) for number in numbers], timeout=self._secs)
+        for commit in known:
+            if commit.error is not None:
+                raise KafkaException(commit.error)
+        return list(known)
 
     def _begin_without_commit(
-        self, client: Consumer, topic: str, places: Sequence[TopicPartition]
+        self, client: Consumer, topic: str, known: Sequence[TopicPartition]
     ) -> list[TopicPartition]:
         """Set the offset to begin at for each partition of a topic that has no commit; return these."""
-        new = [place for place in places if place.offset < 0]
-        is_late = len(new) < len(places) or topic not in self._old_topics
-        for place in new:
-            place.offset = client.get_watermark_offsets(place, timeout=self._secs)[0 if is_late else 1]
+        new = [commit for commit in known if commit.offset < 0]
+        is_late = len(new) < len(known) or topic not in self._old_topics
+        for commit in new:
+            commit.offset = client.get_watermark_offsets(commit, timeout=self._secs)[0 if is_late else 1]
         if new and is_late:
-            named = ", ".join(f"{topic}/{place.partition}" for place in new)
+            named = ", ".join(f"{topic}/{commit.partition}" for commit in new)
             LOGGER.info("%s: %s came after the group's begin; it reads all of it", self._faults.name, named)
         return new

@@ -171,7 +171,7 @@ class Membership:
         except KafkaException as fault:
             raise self._faults.raised(self._faults.error_of(fault), "reading") from None
         except Exception as fault:  # noqa: BLE001  A callback of the configuration may raise anything.
-            # The client drops the messages that it held at that time, so only a new one goes on at the right place.
+            # The client drops the messages that it held at that time, so only a new one goes on at the right offset.
             text = f"{self._faults.name}: reading: {type(fault).__name__}: {self._faults.hide(fault)}"
             raise ConnectionLostError(text) from None
         if messages:
@@ -187,14 +187,14 @@ class Membership:
 
     def _enter(self, messages: Iterable[Any]) -> list[Delivery]:
         """Note offsets as open, and return their deliveries."""
-        by_place = self.assignments.by_place
+        by_partition = self.assignments.by_partition
         deliveries = []
         for message in messages:
             if (error := message.error()) is not None:
                 self._judge(error, message)
                 continue
             topic, partition, offset = message.topic(), message.partition(), message.offset()
-            assignment = by_place.get((topic, partition))
+            assignment = by_partition.get((topic, partition))
             if assignment is None:
                 continue  # it was revoked by a rebalance within the same call
             if offset < assignment.next:
@@ -251,7 +251,7 @@ class Membership:
             self._look_at = now + LOOK_SECS
             size = sum(len(delivery.value) for delivery in self.surplus)
             if not self.is_paused and (len(self.surplus) >= SURPLUS_MAX or size >= SURPLUS_BYTES_MAX):
-                self._client.pause(self.assignments.places())
+                self._client.pause(self.assignments.topic_partitions())
                 self.is_paused = True
             read = self._read(1, 0)  # first, since a rebalance within it replaces the list
             self.surplus += read
@@ -261,7 +261,7 @@ class Membership:
     def _resume(self) -> None:
         if self.is_paused:
             self.is_paused = False
-            self._client.resume(self.assignments.places())
+            self._client.resume(self.assignments.topic_partitions())
 
     # ---- rebalances, within calls of the client ---------------------------------------------------------------------
 

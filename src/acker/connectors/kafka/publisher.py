@@ -86,8 +86,8 @@ class KafkaPublisher(Publisher):
         assert producer is not None
         until = time.monotonic() + self._timeout_secs
         answers: list[Exception | None] = [self._failure(each, "no answer in time") for each in messages]
-        for place, message in enumerate(messages):
-            self._produce(producer, message, self._answer_to(place, message, answers), until)
+        for number, message in enumerate(messages):
+            self._produce(producer, message, self._answer_to(number, message, answers), until)
         try:
             producer.flush(max(0.0, until - time.monotonic()) + 1.0)  # the client itself gives up a little earlier
         except KafkaException as fault:
@@ -122,12 +122,12 @@ class KafkaPublisher(Publisher):
                 return
 
     def _answer_to(
-        self, place: int, message: Outgoing, answers: list[Exception | None]
+        self, number: int, message: Outgoing, answers: list[Exception | None]
     ) -> Callable[[KafkaError | None, Any], None]:
         """Return what the client calls with its answer to a message."""
 
         def answer(error: KafkaError | None, _: Any) -> None:
-            answers[place] = None if error is None else self._failure(message, self._faults.text(error))
+            answers[number] = None if error is None else self._failure(message, self._faults.text(error))
 
         return answer
 

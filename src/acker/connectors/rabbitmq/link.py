@@ -43,7 +43,7 @@ __all__ = [
     "queue_options",
 ]
 
-# What `parameters` may be: pika tries several in turn, as for the nodes of a cluster.
+# The types of `parameters`; pika tries several in turn, as for the nodes of a cluster.
 Parameters: TypeAlias = str | pika.connection.Parameters | Sequence[pika.connection.Parameters]
 
 # The longest wait for the answer to one request, and for the end of the connection.
@@ -162,8 +162,8 @@ class RabbitMQLink:
         self.fault: AckerError | None = None
         self.blocked = ""
         self._parameters = parameters
-        places = " or ".join(f"{each.host}:{each.port}, vhost {each.virtual_host!r}" for each in parameters)
-        self._name = f"{name} at {places}"
+        addresses = " or ".join(f"{each.host}:{each.port}, vhost {each.virtual_host!r}" for each in parameters)
+        self._name = f"{name} at {addresses}"
         self.is_opening = True
         self._connection: Any = None
         self._loop = IOLoop()
@@ -463,8 +463,8 @@ def _decode_value(encoded: bytes, offset: int) -> tuple[Any, int]:
     if kind == "T":
         return _time_of(_LONG_LONG.unpack_from(encoded, offset)[0]), offset + _LONG_LONG.size
     if kind == "D":
-        places, number = struct.unpack_from(">Bi", encoded, offset)
-        return Decimal(number).scaleb(-places), offset + 5
+        decimals, number = struct.unpack_from(">Bi", encoded, offset)
+        return Decimal(number).scaleb(-decimals), offset + 5
     if kind == "V":
         return None, offset
     if kind not in {"S", "x", "A", "F"}:

@@ -43,9 +43,9 @@ class Received:
     def method(self) -> Any:
         """pika.spec.Basic.Deliver: with ``exchange``, ``routing_key``, ``redelivered``."""
         if isinstance(self._method, tuple):
-            consumer_tag, tag, is_redelivered, place = self._method
-            end = 1 + place[0]
-            names = (place[1:end].decode(errors="backslashreplace"), place[end + 1 :].decode(errors="backslashreplace"))
+            consumer_tag, tag, is_redelivered, route = self._method
+            end = 1 + route[0]
+            names = (route[1:end].decode(errors="backslashreplace"), route[end + 1 :].decode(errors="backslashreplace"))
             self._method = pika.spec.Basic.Deliver(consumer_tag, tag, is_redelivered, *names)
         return self._method
 
@@ -185,9 +185,9 @@ class RabbitMQ(Source):
         if channel is self._channel:
             self._keep(method.delivery_tag, method.redelivered, Received(method, properties), body, has_names=True)
 
-    def _on_delivery(self, tag: int, is_redelivered: bool, place: bytes, properties: bytes, body: bytes) -> None:
+    def _on_delivery(self, tag: int, is_redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
         """Take a message that pika has not touched, and decode only those properties that the delivery needs."""
-        received = Received((self._consumer_tag, tag, is_redelivered, place), properties)
+        received = Received((self._consumer_tag, tag, is_redelivered, route), properties)
         has_names = bool(properties[0] & _HEADERS_FLAG or properties[1] & _MESSAGE_ID_FLAG)
         self._keep(tag, is_redelivered, received, body, has_names=has_names)
 

@@ -141,7 +141,7 @@ class ConsumerRun:
         self.wait(lambda: self.harness.left() == 0, "all messages are acked")
 
     def ack_rest(self, first: int) -> None:
-        """Ack each message that was or is handed out, from this place in `messages` on, until the broker is empty."""
+        """Ack each message that was or is handed out, from this index of `messages` on, until the broker is empty."""
         while True:
             arrived = self.messages[first:]
             ack_all(arrived)

@@ -118,7 +118,7 @@ def two_consumers_share_a_queue(harness: SourceHarness) -> None:
 
 
 def a_rebalance_commits_what_is_done_and_forgets_the_rest(harness: SourceHarness) -> None:
-    """What ends in time is acked once; later outcomes settle nothing, and what was open comes again."""
+    """Messages that end in time are acked once; later outcomes settle nothing, and open messages come again."""
     harness.needs("rebalance")
     values = numbered(6)
     harness.publish(values)

@@ -46,7 +46,7 @@ def what_a_publisher_confirms_arrives(harness: SourceHarness) -> None:
 
 
 def threads_share_a_publisher(harness: SourceHarness) -> None:
-    """What is confirmed to one of several threads is there, once."""
+    """Each message that was confirmed to one of several threads is there, once."""
     count = 15
     with harness.publisher() as publisher, ThreadPoolExecutor(8) as pool:
 
