@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import sys
@@ -314,22 +315,15 @@ class Consumer:
 
     def stats(self) -> ConsumerStats:
         """Return the figures of this moment; `acker.local.prometheus.serve` and other exporters take a consumer too."""
-        counts = self._store.counts
+        counts = dataclasses.asdict(self._store.counts)
+        counts["revoked"] += self._source.late_acks
         oldest = self._store.oldest(1)
         return ConsumerStats(
             name=self.name,
             source=self._source.name,
             state=self._state,
             uptime_secs=0.0 if self._started is None else time.monotonic() - self._started,
-            delivered=counts.delivered,
-            acked=counts.acked,
-            failed=counts.failed,
-            timed_out=counts.timed_out,
-            retried=counts.retried,
-            dead_letters=counts.dead_letters,
-            revoked=counts.revoked + self._source.late_acks,
-            released=counts.released,
-            late=counts.late,
+            **counts,
             lost_handles=self._trees.lost,
             undecodable=self._trees.undecodable,
             reconnects=self._io.reconnects,
