@@ -219,7 +219,7 @@ class Consumer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -228,7 +228,7 @@ class Consumer:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
         import asyncio  # as in `aiter`
@@ -288,9 +288,9 @@ class Consumer:
         if self._decode is not None:
             try:
                 message.value = self._decode(message.value)
-            except Exception as fault:  # noqa: BLE001 - whatever a decoder raises is the message's fault
+            except Exception as error:  # noqa: BLE001 - whatever a decoder raises is the message's fault
                 tree.is_final = True
-                message.fail(f"the body cannot be decoded: {exception_text(fault)}")
+                message.fail(f"the body cannot be decoded: {exception_text(error)}")
                 return None
             except BaseException as end:  # of the program: its traceback holds the message until long after the end
                 message.fail(end)

@@ -145,12 +145,12 @@ class DeadLetterWriter:
                 if not batch:
                     batch, refused = refused[:most], refused[most:]
                 # An attempt that has ended meanwhile belongs to another consumer now.
-                left, fault = self._try([attempt for attempt in batch if attempt.state == "dead"])
+                left, error = self._try([attempt for attempt in batch if attempt.state == "dead"])
                 if left:
                     refused += left
                     failures += 1
                     retry_at = time.monotonic() + backoff(failures, _BACKOFF_SECS, _BACKOFF_SECS_MAX)
-                    self._report(len(left), fault, failures)
+                    self._report(len(left), error, failures)
                     # After an exception maybe one message is the cause: it must not stop the others.
                     most = 1 if self._is_broken else _BATCH_MAX
                 elif not refused:
@@ -178,11 +178,11 @@ class DeadLetterWriter:
                 if not self._shared.is_open:
                     self._publisher.open()
                     self._shared.is_open = True
-                faults = self._publisher.publish([dead_letter_of(attempt, self._source) for attempt in batch])
-                answers = list(zip(batch, faults, strict=True))
-            except BaseException as fault:  # noqa: BLE001 - whatever it is, the message must not be acked
+                errors = self._publisher.publish([dead_letter_of(attempt, self._source) for attempt in batch])
+                answers = list(zip(batch, errors, strict=True))
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the message must not be acked
                 self._is_broken, self._shared.is_open = True, False
-                return batch, fault
+                return batch, error
         self._is_broken = False
         for attempt, refusal in answers:
             if refusal is None:
@@ -190,11 +190,11 @@ class DeadLetterWriter:
         left = [(attempt, refusal) for attempt, refusal in answers if refusal is not None]
         return [attempt for attempt, _ in left], left[0][1] if left else None
 
-    def _report(self, messages: int, fault: BaseException | None, failures: int) -> None:
+    def _report(self, messages: int, error: BaseException | None, failures: int) -> None:
         text = "%s: %d dead letters of %s are not confirmed (attempt %d), and stay unacked: %s"
-        is_expected = isinstance(fault, AckerError) and not isinstance(fault, SourceError)
+        is_expected = isinstance(error, AckerError) and not isinstance(error, SourceError)
         level = logging.WARNING if is_expected else logging.ERROR
-        why = None if fault is None else exception_text(fault)
+        why = None if error is None else exception_text(error)
         self._logger.log(level, text, self._publisher.name, messages, self._source, failures, why)
 
 
@@ -226,21 +226,21 @@ class DeadLetterFile(Publisher):
         self.disconnect()
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as fault:
-            raise SourceError(f"{self.name}: {fault.strerror}") from fault
+        except OSError as error:
+            raise SourceError(f"{self.name}: {error.strerror}") from error
         self._file = os.fdopen(descriptor, "ab", buffering=0)
         sync_folder(self._path.parent)
 
     def write(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
-        """Append messages; see `Publisher`. After a fault, as of a full disk, the file has its former length."""
+        """Append messages; see `Publisher`. After an error, as of a full disk, the file has its former length."""
         lines = b"".join(json_line(message) for message in messages)
         try:
             while not self._append(self._file_at_path(), lines):
                 pass  # The file was removed meanwhile.
-        except SourceError as fault:
-            return [PublishError(str(fault))] * len(messages)
-        except OSError as fault:
-            return [PublishError(f"{self.name}: {fault.strerror}; make room, or give another path")] * len(messages)
+        except SourceError as error:
+            return [PublishError(str(error))] * len(messages)
+        except OSError as error:
+            return [PublishError(f"{self.name}: {error.strerror}; make room, or give another path")] * len(messages)
         return [None] * len(messages)
 
     def _file_at_path(self) -> BinaryIO:
@@ -259,7 +259,7 @@ class DeadLetterFile(Publisher):
         return self._file
 
     def _append(self, file: BinaryIO, lines: bytes) -> bool:
-        """Write lines to the disk; return False if the file has no name any more. After a fault nothing is written."""
+        """Write lines to the disk; return False if the file has no name any more. After an error nothing is written."""
         status = os.fstat(file.fileno())
         if stat.S_ISREG(status.st_mode) and status.st_size and os.pread(file.fileno(), 1, status.st_size - 1) != b"\n":
             lines = b"\n" + lines

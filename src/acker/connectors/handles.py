@@ -67,7 +67,7 @@ class Owner(Protocol):
     def post_unlocked(self, row: Row) -> None:
         """Send a message to the acker without taking a lock."""
 
-    def break_off(self, fault: BrokenExecutor) -> None:
+    def break_off(self, error: BrokenExecutor) -> None:
         """Stop: a pool that works for messages is broken, and every further call of it would fail."""
 
 
@@ -234,8 +234,8 @@ class Handle:
                 future = executor.submit(unless_over, part._tree.attempt, work, args, kwargs)
             else:
                 future = executor.submit(work, *args, **kwargs)
-        except BaseException as fault:
-            part._end_by(fault, is_logged=False)  # whoever called this gets it
+        except BaseException as error:
+            part._end_by(error, is_logged=False)  # whoever called this gets it
             raise
         future.add_done_callback(part._end_as)
         return future
@@ -269,9 +269,9 @@ class Handle:
         try:
             loop = asyncio.get_running_loop()
             task = loop.create_task(work, context=context)
-        except BaseException as fault:
+        except BaseException as error:
             work.close()
-            part._end(exception_text(fault))
+            part._end(exception_text(error))
             raise
         part._tree.hold(task, loop)
         task.add_done_callback(part._end_as_task)
@@ -294,9 +294,9 @@ class Handle:
             return self
         if is_sibling:
             # The first call may end before this one begins, and the message would be acked without this part.
-            fault = TupleStateError(f"{self!r}: enter its block before you call submit or spawn more than once")
-            self._end(exception_text(fault))
-            raise fault
+            error = TupleStateError(f"{self!r}: enter its block before you call submit or spawn more than once")
+            self._end(exception_text(error))
+            raise error
         return self._child(frame)
 
     def _end_as_task(self, task: asyncio.Task[Any]) -> None:
@@ -305,28 +305,28 @@ class Handle:
 
     def _end_as(self, future: Future[Any] | asyncio.Task[Any]) -> None:
         """End as a call or a coroutine has ended."""
-        fault: BaseException | None
+        error: BaseException | None
         try:
-            fault = _unrun(future.result())
+            error = _unrun(future.result())
         except BaseException as raised:  # noqa: BLE001 - it fails the message
             if _is_cancellation(raised):
                 self._end("cancelled")
                 return
-            fault = raised
-        if fault is None:
+            error = raised
+        if error is None:
             self._end(None)
         else:
-            self._end_by(fault, is_logged=self.alive)
+            self._end_by(error, is_logged=self.alive)
 
-    def _end_by(self, fault: BaseException, *, is_logged: bool) -> None:
+    def _end_by(self, error: BaseException, *, is_logged: bool) -> None:
         """End by an exception, which fails the message unless a broken pool raised it: that is no message's fault."""
         tree = self._tree
-        if isinstance(fault, BrokenExecutor) and not self._is_ended and tree.reason is None:
+        if isinstance(error, BrokenExecutor) and not self._is_ended and tree.reason is None:
             tree.goes_back = True
-            tree.owner.break_off(fault)
+            tree.owner.break_off(error)
         elif is_logged:
-            self._log(fault)
-        self._end(exception_text(fault))
+            self._log(error)
+        self._end(exception_text(error))
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 
@@ -421,19 +421,19 @@ class Handle:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if fault is None:
+        if error is None:
             self._end(None)
             return False
-        is_ordinary = isinstance(fault, Exception)
-        self._end_by(fault, is_logged=is_ordinary and not self._is_ended)
+        is_ordinary = isinstance(error, Exception)
+        self._end_by(error, is_logged=is_ordinary and not self._is_ended)
         return is_ordinary
 
-    def _log(self, fault: BaseException) -> None:
+    def _log(self, error: BaseException) -> None:
         attempt = self._tree.attempt
         text = "attempt %d of %s failed in %s"
-        self._tree.owner.logger.warning(text, attempt.number, attempt.delivery.key, self.made_in, exc_info=fault)
+        self._tree.owner.logger.warning(text, attempt.number, attempt.delivery.key, self.made_in, exc_info=error)
 
     @property
     def made_in(self) -> str:
@@ -513,17 +513,17 @@ class Message(Handle):
 
 
 def _unrun(result: object) -> ArgumentTypeError | None:
-    """Return the fault of a call that returned a coroutine: the work has not begun."""
+    """Return the error of a call that returned a coroutine: the work has not begun."""
     if not isinstance(result, CoroutineType):
         return None
     result.close()
     return ArgumentTypeError(f"{result.__qualname__} is a coroutine, which no pool runs: use message.spawn")
 
 
-def _is_cancellation(fault: BaseException) -> bool:
+def _is_cancellation(error: BaseException) -> bool:
     import asyncio
 
-    return isinstance(fault, CancelledError | asyncio.CancelledError)
+    return isinstance(error, CancelledError | asyncio.CancelledError)
 
 
 def track_row(tree: MessageTree, tuple_id: int) -> Row:

@@ -148,12 +148,12 @@ class IoThread:
         if threading.current_thread() is not threading.main_thread():
             self.wake()
 
-    def break_off(self, fault: BaseException) -> None:
-        """Stop for a fault that is to be raised where messages are taken, unless this stops already."""
+    def break_off(self, error: BaseException) -> None:
+        """Stop for an error that is to be raised where messages are taken, unless this stops already."""
         if not self.is_stopping:
-            self._store.stop_handing_out(fault)
+            self._store.stop_handing_out(error)
             text = "%s: this ends, and what is open goes back: %s"
-            self._logger.error(text, self._source.name, exception_text(fault))
+            self._logger.error(text, self._source.name, exception_text(error))
             self.stop()
 
     def join(self) -> None:
@@ -192,8 +192,8 @@ class IoThread:
                 except ConnectionLostError as lost:
                     failures += 1
                     self._lose(lost, backoff(failures, _RECONNECT_SECS, _RECONNECT_SECS_MAX))
-        except BaseException as fault:  # noqa: BLE001 - it is raised where messages are taken
-            self._fail(fault)
+        except BaseException as error:  # noqa: BLE001 - it is raised where messages are taken
+            self._fail(error)
         finally:
             self._end()
 
@@ -386,14 +386,14 @@ class IoThread:
         left = self._store.of({"open", "dead", "done"})
         return not left or self._stopping.is_over(left)
 
-    def _fail(self, fault: BaseException) -> None:
-        self._store.release_failures(fault)
+    def _fail(self, error: BaseException) -> None:
+        self._store.release_failures(error)
         self._stopping.begin()
         self._is_failed = True
-        if isinstance(fault, SourceError):
-            self._logger.error("%s: %s", self._source.name, fault)
+        if isinstance(error, SourceError):
+            self._logger.error("%s: %s", self._source.name, error)
         else:
-            self._logger.error("%s: the I/O thread failed", self._source.name, exc_info=fault)
+            self._logger.error("%s: the I/O thread failed", self._source.name, exc_info=error)
 
     def _end(self) -> None:
         """Give back what is left, and close everything."""
@@ -406,8 +406,8 @@ class IoThread:
                 self._release_rest()
         except ConnectionLostError as lost:
             self._logger.warning("%s: no connection at the end: %s", self._source.name, lost)
-        except BaseException as fault:  # noqa: BLE001 - it is raised where messages are taken
-            self._fail(fault)
+        except BaseException as error:  # noqa: BLE001 - it is raised where messages are taken
+            self._fail(error)
         finally:
             self._close()
 
@@ -432,8 +432,8 @@ class IoThread:
         try:
             self._store.forget_all()
             self._source.close()
-        except BaseException as fault:  # noqa: BLE001 - as above
-            self._fail(fault)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._fail(error)
         finally:
             self._source.free()
             self._stopping.begin()

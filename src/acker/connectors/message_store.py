@@ -68,7 +68,7 @@ class MessageStore:
         From handing out to the end of the tree.
     failures : FailureLog or None
     error : BaseException or None
-        The fault for which `take` raises at the end.
+        The error that `take` raises at the end.
     is_closed : bool
         Whether nothing is handed out any more.
     is_releasing : bool

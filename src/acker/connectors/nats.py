@@ -508,7 +508,7 @@ class _NATSLink:
             self._is_broken = True
             raise ConnectionLostError(f"{self._name}: no answer in time") from error
         except Exception as error:
-            raise self._fault(error) from error
+            raise self._translated(error) from error
 
     async def flush(self, timeout_secs: float) -> None:
         """Wait until the server has read all that was published: an ack has no answer, but a ping has.
@@ -547,7 +547,7 @@ class _NATSLink:
         """Return an error as a text without secrets."""
         return self._secrets.hide(re.sub(r"//[^/@\s]*@", "//", f"{error}" or type(error).__name__))
 
-    def _fault(self, error: Exception) -> AckerError:
+    def _translated(self, error: Exception) -> AckerError:
         """Return what a consumer makes of an error of nats-py."""
         text = f"{self._name}: {self.text_of(error)}"
         lower = text.lower()

@@ -341,9 +341,9 @@ class PostgreSQLPublisher(Publisher):
         except (AckerError, TypeError, ValueError) as error:
             if isinstance(error, AckerError):
                 return unconfirmed(error)
-            fault = PublishError(f"{self.name}: {error}")
-            fault.__cause__ = error
-            return fault
+            refused = PublishError(f"{self.name}: {error}")
+            refused.__cause__ = error
+            return refused
         return None
 
     def disconnect(self) -> None:
@@ -425,7 +425,7 @@ class _SQLLink(Link[_TimedConnection]):
         try:
             connection = _TimedConnection.connect(**self._options)
         except psycopg.Error as error:
-            raise self._fault(error) from error
+            raise self._translated(error) from error
         connection.answer_secs = self._answer_secs
         return connection
 
@@ -438,10 +438,10 @@ class _SQLLink(Link[_TimedConnection]):
         try:
             return connection.cursor(binary=True).execute(_for_table(statement, table), values)
         except psycopg.Error as error:
-            fault = self._fault(error)
-            if isinstance(fault, ConnectionLostError):
+            translated = self._translated(error)
+            if isinstance(translated, ConnectionLostError):
                 self.close()
-            raise fault from error
+            raise translated from error
 
     def open_for(self, table: str, *, create: bool) -> None:
         """Connect, and look at a table, or create it."""
@@ -462,7 +462,7 @@ class _SQLLink(Link[_TimedConnection]):
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext('acker'), hashtext(%s))", [table])
                 connection.execute(_for_table(_DDL, table))
         except psycopg.Error as error:
-            raise self._fault(error) from error
+            raise self._translated(error) from error
 
     def _check_table(self, table: str) -> None:
         """Raise `SourceError` where a table is missing or has other columns."""
@@ -474,7 +474,7 @@ class _SQLLink(Link[_TimedConnection]):
                 raise SourceError(f"{error}; create=True creates it, or run table_sql({table!r})") from error.__cause__
             raise
 
-    def _fault(self, error: psycopg.Error) -> AckerError:
+    def _translated(self, error: psycopg.Error) -> AckerError:
         """Return what a consumer makes of an error of psycopg."""
         text = f"{self.name}: {self.hide(error).strip()}"
         if not self.is_open:

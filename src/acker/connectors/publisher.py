@@ -71,7 +71,7 @@ class _OneThread:
         self._is_inside = True
 
     def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_inside = False
         self._lock.release()
@@ -127,7 +127,7 @@ class Publisher(abc.ABC):
         Raises
         ------
         ForkedError
-            The process that uses this publisher is another one. Nothing is raised for a fault of broker or network.
+            The process that uses this publisher is another one. Nothing is raised for an error of broker or network.
         """
         with self._one_thread:
             return self.write(messages)
@@ -158,7 +158,7 @@ class Publisher(abc.ABC):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -168,6 +168,6 @@ class Publisher(abc.ABC):
 
 def unconfirmed(error: Exception) -> PublishError:
     """Return the error of a message that is not confirmed because of another error."""
-    fault = PublishError(str(error))
-    fault.__cause__ = error
-    return fault
+    publish_error = PublishError(str(error))
+    publish_error.__cause__ = error
+    return publish_error

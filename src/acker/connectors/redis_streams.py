@@ -221,7 +221,7 @@ class RedisStreams(Source):
                 done = "was gone and is created again" if again else "is created"
                 _log.log(level, "%s: group %r of stream %r %s, from %s on", self.name, self._group, stream, done, start)
         if isinstance(reply, redis.ResponseError) and not str(reply).startswith("BUSYGROUP"):
-            raise self._link.fault(reply)
+            raise self._link.translated(reply)
 
     def close(self) -> None:
         """Send acks that wait, leave the group if nothing is pending, and disconnect."""
@@ -580,7 +580,7 @@ class RedisStreamsPublisher(Publisher):
             return [unconfirmed(error) for _ in messages]
         count = replies.pop() if self._replicas else 0
         outcomes: list[Exception | None] = [
-            unconfirmed(self._link.fault(reply)) if isinstance(reply, Exception) else None for reply in replies
+            unconfirmed(self._link.translated(reply)) if isinstance(reply, Exception) else None for reply in replies
         ]
         if isinstance(count, Exception) or count < self._replicas:
             had = f"{count} of {self._replicas} replicas have it"
@@ -615,7 +615,7 @@ class _RedisLink(Link[Any]):
         try:
             connection.connect()
         except redis.RedisError as error:
-            raise self.fault(error) from error
+            raise self.translated(error) from error
         return connection
 
     def disconnect(self, client: Any) -> None:
@@ -630,7 +630,7 @@ class _RedisLink(Link[Any]):
             replies = [self._reply(connection) for _ in commands]
             done = True
         except redis.RedisError as error:
-            raise self.fault(error) from error
+            raise self.translated(error) from error
         finally:
             if not done:  # An answer that is still to come would be taken for that to the next command.
                 self.close()
@@ -653,9 +653,9 @@ class _RedisLink(Link[Any]):
         """Raise the first error among these answers."""
         for reply in replies:
             if isinstance(reply, redis.ResponseError):
-                raise self.fault(reply) from reply
+                raise self.translated(reply) from reply
 
-    def fault(self, error: Exception) -> AckerError:
+    def translated(self, error: Exception) -> AckerError:
         """Return what a consumer makes of an error of redis-py."""
         text = self.hide(error)
         if isinstance(error, redis.AuthenticationError):

@@ -313,7 +313,7 @@ class SQSPublisher(Publisher):
             failed = self._link.call("send_message_batch", QueueUrl=url, Entries=entries).get("Failed", ())
         except AckerError as error:
             if isinstance(error, SourceError) and len(entries) > 1 and self._link.is_open:
-                return {number: fault for entry in entries for number, fault in self._send(url, [entry]).items()}
+                return {number: refusal for entry in entries for number, refusal in self._send(url, [entry]).items()}
             return {int(entry["Id"]): unconfirmed(error) for entry in entries}
         return {int(entry["Id"]): PublishError(f"{self.name}: {_Refusal(entry)}") for entry in failed}
 
@@ -434,7 +434,7 @@ class _SQSLink(Link[Any]):
             # A session of its own: the one that boto3.client shares belongs to one thread.
             return boto3.session.Session().client("sqs", **self._options)
         except (exceptions.BotoCoreError, ValueError) as error:
-            raise self._fault(error) from error
+            raise self._translated(error) from error
 
     def disconnect(self, client: Any) -> None:
         client.close()
@@ -445,12 +445,12 @@ class _SQSLink(Link[Any]):
         try:
             return getattr(client, operation)(**{"QueueUrl": self._url, **parameters})
         except (exceptions.BotoCoreError, exceptions.ClientError) as error:
-            fault = self._fault(error)
-            if isinstance(fault, ConnectionLostError):
+            translated = self._translated(error)
+            if isinstance(translated, ConnectionLostError):
                 self.close()
-            raise fault from error
+            raise translated from error
 
-    def _fault(self, error: Exception) -> AckerError:
+    def _translated(self, error: Exception) -> AckerError:
         """Return what a consumer makes of an error of boto3."""
         text = f"{self.name}: {self.hide(error)}"
         if isinstance(error, exceptions.ClientError):

@@ -93,43 +93,43 @@ def queue_options(declare: Mapping[str, Any] | str | None) -> dict[str, Any] | N
     return None if declare is None else dict(declare)
 
 
-def explain(fault: BaseException, name: str, *, opening: bool) -> AckerError:
+def explain(error: BaseException, name: str, *, opening: bool) -> AckerError:
     """Return the error of acker for one of pika.
 
-    While a connection runs, each fault is a lost connection: the next `open` finds out whether it can succeed.
+    While a connection runs, each error is a lost connection: the next `open` finds out whether it can succeed.
     """
-    if isinstance(fault, AckerError):
-        return fault
-    text = f"{name}: {_text_of(fault)}"
-    return SourceError(text) if opening and _is_final(fault) else ConnectionLostError(text)
+    if isinstance(error, AckerError):
+        return error
+    text = f"{name}: {_text_of(error)}"
+    return SourceError(text) if opening and _is_final(error) else ConnectionLostError(text)
 
 
-def _text_of(fault: BaseException) -> str:
-    if isinstance(fault, exceptions.ConnectionClosed | exceptions.ChannelClosed):
-        return f"{fault.reply_text} ({fault.reply_code})"
-    if isinstance(fault, exceptions.AMQPError) and (reply := _REPLY.search(str(fault))):
+def _text_of(error: BaseException) -> str:
+    if isinstance(error, exceptions.ConnectionClosed | exceptions.ChannelClosed):
+        return f"{error.reply_text} ({error.reply_code})"
+    if isinstance(error, exceptions.AMQPError) and (reply := _REPLY.search(str(error))):
         return f"{reply[2][1:-1]} ({reply[1]})"  # pika wraps the broker's words, quoted, into its guess of the cause
-    return exception_text(fault)
+    return exception_text(error)
 
 
-def _is_final(fault: BaseException) -> bool:
+def _is_final(error: BaseException) -> bool:
     """Return whether the broker would refuse the same request again."""
-    if isinstance(fault, exceptions.ConnectionClosed | exceptions.ChannelClosed):
-        return fault.reply_code in _FINAL_CODES and not _PASSING.search(fault.reply_text)
-    if isinstance(fault, exceptions.ProbableAuthenticationError | exceptions.ProbableAccessDeniedError):
-        reply = _REPLY.search(str(fault))  # none where the connection was cut at that moment
+    if isinstance(error, exceptions.ConnectionClosed | exceptions.ChannelClosed):
+        return error.reply_code in _FINAL_CODES and not _PASSING.search(error.reply_text)
+    if isinstance(error, exceptions.ProbableAuthenticationError | exceptions.ProbableAccessDeniedError):
+        reply = _REPLY.search(str(error))  # none where the connection was cut at that moment
         return reply is not None and int(reply[1]) in _FINAL_CODES and not _PASSING.search(reply[2])
-    if isinstance(fault, exceptions.IncompatibleProtocolError):
-        return "StreamLostError" not in str(fault)
-    if isinstance(fault, ssl.SSLError):
-        return isinstance(fault, ssl.SSLCertVerificationError) or fault.reason == "WRONG_VERSION_NUMBER"
-    return isinstance(fault, exceptions.AuthenticationError | exceptions.ProtocolVersionMismatch)
+    if isinstance(error, exceptions.IncompatibleProtocolError):
+        return "StreamLostError" not in str(error)
+    if isinstance(error, ssl.SSLError):
+        return isinstance(error, ssl.SSLCertVerificationError) or error.reason == "WRONG_VERSION_NUMBER"
+    return isinstance(error, exceptions.AuthenticationError | exceptions.ProtocolVersionMismatch)
 
 
-def _causes_of(fault: BaseException) -> list[BaseException]:
+def _causes_of(error: BaseException) -> list[BaseException]:
     """Return what went wrong in each attempt to connect; pika wraps it once or twice."""
     found = []
-    for attempt in getattr(fault, "exceptions", [fault]):
+    for attempt in getattr(error, "exceptions", [error]):
         cause = getattr(attempt, "exception", attempt)
         found.append(cause if isinstance(cause, BaseException) else attempt)
     return found
@@ -149,17 +149,17 @@ class RabbitMQLink:
     ----------
     channel : pika.channel.Channel
         After `open`.
-    fault : AckerError or None
+    error : AckerError or None
         Why the connection or its channel can no longer be used. `step` and `call` raise it.
     is_opening : bool
-        Set it to False when all is set up: faults are lost connections from then on.
+        Set it to False when all is set up: errors are lost connections from then on.
     blocked : str
         Why the broker takes no messages for the moment; empty while it does.
     """
 
     def __init__(self, parameters: tuple[pika.connection.Parameters, ...], name: str) -> None:
         self.channel: Any = None
-        self.fault: AckerError | None = None
+        self.error: AckerError | None = None
         self.blocked = ""
         self._parameters = parameters
         addresses = " or ".join(f"{each.host}:{each.port}, vhost {each.virtual_host!r}" for each in parameters)
@@ -182,17 +182,17 @@ class RabbitMQLink:
         try:
             while not answers:
                 self._turn(_STEP_SECS)
-        except ValueError as fault:
+        except ValueError as error:
             # pika raises it when the other side resets a connection before pika has looked at its socket.
             workflow.abort()
-            raise ConnectionLostError(f"{self._name}: the connection was lost while it began: {fault}") from None
+            raise ConnectionLostError(f"{self._name}: the connection was lost while it began: {error}") from None
         except BaseException:
             workflow.abort()
             raise
         answer = answers[0]
         if isinstance(answer, BaseException):
-            faults = [explain(each, self._name, opening=True) for each in _causes_of(answer)]
-            raise next((each for each in faults if isinstance(each, SourceError)), faults[-1]) from None
+            errors = [explain(each, self._name, opening=True) for each in _causes_of(answer)]
+            raise next((each for each in errors if isinstance(each, SourceError)), errors[-1]) from None
         self._connection = answer
         self._connection.add_on_close_callback(self._on_closed)
         self._connection.add_on_connection_blocked_callback(self._on_blocked)
@@ -222,10 +222,10 @@ class RabbitMQLink:
         """Raise this project's errors: for a connection that was lost in the turn before, or a bad argument."""
         try:
             yield
-        except (exceptions.ConnectionWrongStateError, exceptions.ChannelWrongStateError) as fault:
-            raise self.fault or ConnectionLostError(f"{self._name}: {_text_of(fault)}") from None
-        except exceptions.AMQPError as fault:
-            raise SourceError(f"{self._name}: {_text_of(fault)}") from None
+        except (exceptions.ConnectionWrongStateError, exceptions.ChannelWrongStateError) as error:
+            raise self.error or ConnectionLostError(f"{self._name}: {_text_of(error)}") from None
+        except exceptions.AMQPError as error:
+            raise SourceError(f"{self._name}: {_text_of(error)}") from None
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _ANSWER_SECS
@@ -241,10 +241,10 @@ class RabbitMQLink:
         ------
         ConnectionLostError, SourceError
         """
-        if self.fault is None:
+        if self.error is None:
             self._turn(wait_secs)
-        if self.fault is not None:
-            raise self.fault
+        if self.error is not None:
+            raise self.error
 
     def _turn(self, wait_secs: float) -> None:
         timer = self._loop.call_later(wait_secs, _do_nothing)
@@ -273,8 +273,8 @@ class RabbitMQLink:
                 connection._terminate_stream(exceptions.StreamLostError("the broker did not answer"))
                 self._wait_for_end(connection, _STEP_SECS)
         finally:
-            if self.fault is None:
-                self.fault = ConnectionLostError(f"{self._name}: closed")
+            if self.error is None:
+                self.error = ConnectionLostError(f"{self._name}: closed")
             self._loop.close()
 
     def _wait_for_end(self, connection: Any, secs: float) -> None:
@@ -282,10 +282,10 @@ class RabbitMQLink:
         while not connection.is_closed and (left_secs := deadline - time.monotonic()) > 0:
             self._turn(min(left_secs, _STEP_SECS))
 
-    def _on_closed(self, _closed: Any, fault: BaseException) -> None:
+    def _on_closed(self, _closed: Any, error: BaseException) -> None:
         """Keep the first reason: a channel is closed before its connection."""
-        if self.fault is None and self._connection is not None:
-            self.fault = explain(fault, self._name, opening=self.is_opening)
+        if self.error is None and self._connection is not None:
+            self.error = explain(error, self._name, opening=self.is_opening)
 
     def _on_blocked(self, _connection: Any, method: Any) -> None:
         self.blocked = f"; the broker takes no messages for the moment: {method.method.reason}"

@@ -81,7 +81,7 @@ class RabbitMQPublisher(Publisher):
 
     def connect(self) -> None:
         """Connect; see `Publisher.open`."""
-        if self._link is not None and self._link.fault is None:
+        if self._link is not None and self._link.error is None:
             return
         self.disconnect()
         link = RabbitMQLink(self._parameters, self.name)
@@ -112,13 +112,13 @@ class RabbitMQPublisher(Publisher):
             self._reopen()
         except AckerError as error:
             return [PublishError(str(error)) for _ in messages]
-        fault = self._publish(self._link, messages, results)
+        why = self._publish(self._link, messages, results)
         unconfirmed = list(self._waiting.values())
         self._waiting = {}
-        if not fault:
+        if not why:
             return results
         self.disconnect()
-        if _PRECONDITION_FAILED in fault and len(unconfirmed) > 1:
+        if _PRECONDITION_FAILED in why and len(unconfirmed) > 1:
             # The broker refuses one of them, too large for example, and has not looked at those behind it.
             half = len(unconfirmed) // 2
             for part in (unconfirmed[:half], unconfirmed[half:]):
@@ -126,7 +126,7 @@ class RabbitMQPublisher(Publisher):
                     results[index] = result
             return results
         for index in unconfirmed:
-            results[index] = results[index] or PublishError(f"not confirmed: {fault}")
+            results[index] = results[index] or PublishError(f"not confirmed: {why}")
         return results
 
     def _reopen(self) -> None:

@@ -335,7 +335,7 @@ class RabbitMQ(Source):
         link, self._link = self._link, None
         if link is None:
             return
-        if self._channel is not None and link.fault is None:
+        if self._channel is not None and link.error is None:
             self._send_acks(all_done=True)
         self._forget()
         link.close()

@@ -159,13 +159,13 @@ class PublishBolt(Bolt):
             return
         answers: list[tuple[tuple[Tuple, Outgoing], BaseException | None]]
         try:
-            faults = self._publisher.publish([message for _, message in batch])
-            answers = list(zip(batch, faults, strict=True))
-        except BaseException as fault:
+            errors = self._publisher.publish([message for _, message in batch])
+            answers = list(zip(batch, errors, strict=True))
+        except BaseException as error:
             # Whatever it is, this thread has to go on: without it, all tuples would time out without a word.
-            if not isinstance(fault, AckerError):
+            if not isinstance(error, AckerError):
                 self.logger.exception("%s failed", self._publisher.name)
-            answers = [(each, fault) for each in batch]
+            answers = [(each, error) for each in batch]
         for (tup, _), refusal in answers:
             self._settle(tup, refusal)
             self._waiting.task_done()

@@ -172,8 +172,8 @@ class SourceSpout(Spout):
         delivery = attempt.delivery
         try:
             values = self.values(self._decode(delivery.value), delivery)
-        except Exception as fault:  # noqa: BLE001 - whatever a decoder raises is the message's fault
-            text = f"the body cannot be decoded: {exception_text(fault)}"
+        except Exception as error:  # noqa: BLE001 - whatever a decoder raises is the message's fault
+            text = f"the body cannot be decoded: {exception_text(error)}"
             reason = Reason(ReasonKind.FAILED, self.component_name, self.task_id, text, attempt.number)
             self._io_thread.post((attempt.message_id, reason, True))
             return
