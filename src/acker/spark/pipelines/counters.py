@@ -20,8 +20,8 @@ class ComponentCounters:
     function_ns : int
         Time in the user's function, summed over the tasks.
     fanout : dict of int to int
-        Number of outputs -> input rows with so many, without those that failed; 1024 stands for 1024 or more. It shows
-        which component makes trees large, and so how much memory they need.
+        Number of outputs -> input rows with that number, without those that failed; 1024 stands for 1024 or more. It
+        shows which component makes trees large, and so how much memory they need.
     """
 
     executed: int

@@ -63,8 +63,8 @@ class Replays:
         The wait after the first failed attempt, which doubles with each one, and the longest wait. A wait that is over
         ends with the next micro-batch. 0: replay with the micro-batch in which the message failed.
     open_secs_max : float > 0
-        An attempt that was replayed, and of which no tree has ended after so many seconds, counts as failed: maybe
-        nobody read it. Longer than the timeout of trees and the lag of the query together.
+        An attempt that was replayed, and of which no tree has ended after this number of seconds, counts as failed:
+        maybe nobody read it. Longer than the timeout of trees and the lag of the query together.
     message_id : {"long", "string", "binary"}
         The type of message ids; "long" for integers of any width.
     reasons : callable, optional

@@ -179,7 +179,7 @@ class TableCache:
                     mine.replace(self._folder / key)
 
     def release(self, unused_s: float = UNUSED_S) -> None:
-        """Close the tables that have been in the cache for at least so many seconds."""
+        """Close the tables that have been in the cache for at least this number of seconds."""
         with self._entered:
             before_s = time.monotonic() - unused_s
             for key in [key for key, held in self._held.items() if held.since_s <= before_s]:

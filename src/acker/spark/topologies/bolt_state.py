@@ -30,7 +30,7 @@ from acker.topology.state import KeyValueState, StateChanges
 _KEPT_SECS: Final = 300.0
 _OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3"})
 
-# From so many keys on, states are kept from the garbage collector.
+# States of this size in keys, and larger ones, are hidden from the garbage collector.
 _FROZEN_KEYS: Final = 10_000
 
 

@@ -25,7 +25,7 @@ from acker.spark.topologies.stage_rows import StageRow
 from acker.spark.topologies.state_log import StateChain
 from acker.spark.topologies.tuple_blocks import is_pickled_by_value, values_by_root
 
-# So many micro-batches are kept. The last one is needed; the others help to see what happened.
+# Number of micro-batches that are kept. The last one is needed; the others help to see what happened.
 _KEPT: Final = 3
 # In front of the content, which a release with other classes could not unpickle.
 _FORMAT: Final = 3
@@ -197,8 +197,8 @@ class _Version(NamedTuple):
 class Journal:
     """Reads and writes the journal below a checkpoint.
 
-    A run begins by copying what it goes on from into files of its own lease, and from then on only those of the last
-    lease count. So it does not matter when the writes of an earlier run arrive.
+    A run begins by copying the files that it continues from into files of its lease. From then on only those of the
+    last lease count. So it does not matter when the writes of an earlier run arrive.
 
     Parameters
     ----------

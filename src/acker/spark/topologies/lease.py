@@ -2,7 +2,7 @@
 
 Each lease has an epoch, one more than that of the lease before it, and a file that is named by it. One run makes the
 file, and it alone renews it, by a number in it that grows. So nobody compares clocks: a run that finds the lease of
-another one looks whether it changes, and for how long it does not, by a clock of its own that is never set.
+another one looks whether it changes, and for how long it does not, by a clock that is never set.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ProcessId(NamedTuple):
 
 @dataclass(frozen=True)
 class LeaseOwner:
-    """Who has a lease.
+    """The holder of a lease.
 
     Attributes
     ----------

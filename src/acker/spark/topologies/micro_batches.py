@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # The task of trees whose spout runs on the driver. Spout tasks count from 1.
 _DRIVER: Final = 0
 # A micro-batch whose trees fail is computed again without them. Each time other trees may fail, if bolts do something
-# else with the same tuples; after so many times the result is taken as it is.
+# else with the same tuples. The result of the last evaluation is taken as it is.
 _EVALUATIONS_MAX: Final = 5
 # The driver settles the trees of a micro-batch if the one before it had at most this many trees. The executors settle
 # them if a task of the micro-batch has more than `_TREES_MAX` trees.
@@ -48,7 +48,7 @@ _TREES_MAX: Final = 100_000
 _BLOCK_MAX: Final = 2**31 - 64
 # Tuples that are larger together travel in several values.
 _ROW_BYTES: Final = 4_000_000
-# After so many bytes Python looks for the DataFrames of micro-batches that have ended.
+# Bytes of tuples after which Python looks for the DataFrames of micro-batches that have ended.
 _FREE_BYTES: Final = 8_000_000
 # How long a micro-batch whose jobs are cancelled may take to end, and how often they are cancelled.
 _CANCEL_SECS: Final = 30
@@ -192,8 +192,8 @@ class MicroBatches:
             return False
         if self._plans and batch > min(self._plans):
             raise CheckpointError(
-                f"micro-batch {min(self._plans)} is planned and did not end, and Spark goes on with {batch}: the query"
-                " and the journal are not of the same checkpoint"
+                f"micro-batch {min(self._plans)} is planned and did not end, and Spark continues with {batch}: the"
+                " query and the journal are not of the same checkpoint"
             )
         spark = self._executors.spark
         spark.is_running = True

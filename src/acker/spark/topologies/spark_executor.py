@@ -207,7 +207,7 @@ class SparkExecutor(BoltExecutor):
         Runs a micro-batch of what `take` returns; returns whether there was anything to do. Without it another thread
         calls `take`.
     batch_tuples, batch_bytes : int
-        A micro-batch begins at once when so many tuples wait, or so many bytes of them.
+        A micro-batch begins at once when this number of tuples waits, or this number of bytes of them.
     is_running, has_plans : bool
         Whether a micro-batch runs, and whether one that an earlier run has planned is still to be run.
     settling : LocalBoltCollector

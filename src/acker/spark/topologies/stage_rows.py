@@ -49,8 +49,8 @@ class StageRow(NamedTuple):
     stage : int
         The stage that reads it; a negative number for what goes to the settlement.
     source, seq : int
-        Who wrote it, and its number there. A stage reads its rows in this order, so that a task that runs again reads
-        the same.
+        The writer, and the number of the row there. A stage reads its rows in this order, so that a task that runs
+        again reads the same.
     block : bytes
     """
 

@@ -38,9 +38,9 @@ from acker.spark.topologies.stage_rows import (
 )
 from acker.spark.topologies.tuple_blocks import Chunk, decode_tuples, encode_tuples
 
-# Tuples for one partition are packed into a block when there are so many.
+# Number of tuples for one partition that are packed into a block.
 _BLOCK_TUPLES: Final = 4096
-# A task that has so many trees writes out its messages and begins anew: that bounds its memory.
+# With this number of trees a task writes out its messages and begins anew, which bounds its memory.
 _TREES_MAX: Final = 1_000_000
 # Numbers of stages and partitions make the number of a writer.
 _PARTITIONS_MAX: Final = 1 << 32

@@ -17,14 +17,15 @@ from acker.topology.state import KeyValueState, StateChanges
 
 _ABSENT: Final = object()
 
-# A file with so many keys or bytes is not merged any more.
+# A file with this number of keys or bytes is not merged any more.
 MERGED_KEYS: Final = 8_192
 MERGED_BYTES: Final = 1 << 22
-# The log may have so many times the keys of the state before old ones are written again,
+# Old keys are written again once the log has this many times the keys of the state.
 _LOG_MAX: Final = 2
-# so many for each key that changed. Meanwhile the log grows by less than 1.5 times the state.
+# Number of old keys that are written again for each key that changed, so the log grows by less than 1.5 times the
+# state.
 _AGAIN: Final = 2
-# A worker that had the state so many micro-batches ago reads only the files since then.
+# A worker that had the state at most this many micro-batches ago reads only the files since then.
 _HEADS: Final = 32
 
 
