@@ -100,7 +100,7 @@ def kill_at(moment):
                 time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(MicroBatches, "_tell" if moment == "committed" else "_evaluate", die)
+    setattr(MicroBatches, "_deliver" if moment == "committed" else "_evaluate", die)
 
 
 def stop_when_done(settings, checkpoint, letters):

@@ -68,7 +68,7 @@ def checkpoint(tmp_path):
 def crash(patch, where):
     """Let the first micro-batch with tuples end like a crash: "planned", when its plan is written, or "committed"."""
     crashed = []
-    name = "_evaluate" if where == "planned" else "_tell"
+    name = "_evaluate" if where == "planned" else "_deliver"
 
     def call(batches, *arguments):
         crashed.append(where)

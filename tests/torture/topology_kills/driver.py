@@ -38,7 +38,7 @@ POINTS: Final[dict[str, tuple[Any, str, bool]]] = {
     "before the commit": (Journal, "commit", True),
     "committed": (Journal, "commit", False),
     "before a write": (journal, "write_file", True),
-    "told": (MicroBatches, "_tell", False),
+    "told": (MicroBatches, "_deliver", False),
     "before an ack is kept": (Lines, "ack", True),
     "after a dead letter was kept": (Lines, "dead_letter", False),
 }

@@ -220,7 +220,7 @@ class _MicroBatch:
         # Before anything expires, as positions are valid until the table changes.
         self._write(merged.changed, merged.gone)
         self._add_credit(len(merged.changed), merged.gone.shape[1])
-        completions = self._tell(self._expire(merged.completions))
+        completions = self._as_pipeline_completions(self._expire(merged.completions))
         self._clean()
         self._table.shrink()
         self.head = self.head._replace(
@@ -242,7 +242,7 @@ class _MicroBatch:
             self._texts = TextLog(self._store, type_, self._notes.text_ids(), chunks)
         return [block for block in blocks if not is_note(block)]
 
-    def _tell(self, done: Completions) -> Completions:
+    def _as_pipeline_completions(self, done: Completions) -> Completions:
         """Return completions of a pipeline with their own message ids, and with why trees failed."""
         if self._rules.ids is None:
             return done

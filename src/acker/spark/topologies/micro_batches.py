@@ -217,7 +217,7 @@ class MicroBatches:
                     self._save()
                     return False
                 self._journal.write_plan(batch, planned)
-                self._tuples.tell_journaled(planned.entries.values())
+                self._tuples.report_journaled(planned.entries.values())
             else:
                 planned = planned.recovered()
                 load = Load(batch, len(planned.tracks), sum(len(row.block) for row in planned.rows))
@@ -404,9 +404,9 @@ class MicroBatches:
         for component in result.late.keys() - self._told_late:
             self._told_late.add(component)
             logger.warning("%s", result.late[component])
-        self._tell(planned, by_root, acked, failed, again, result)
+        self._deliver(planned, by_root, acked, failed, again, result)
 
-    def _tell(
+    def _deliver(
         self,
         planned: BatchPlan,
         by_root: Mapping[int, list[Tuple]],
@@ -425,13 +425,13 @@ class MicroBatches:
             if root_id in by_root:
                 spark.settle(by_root[root_id], reason)
             elif (entry := planned.entries.get(root_id)) is not None:  # of a run before this one
-                self._tuples.tell_later(entry, reason)
+                self._tuples.deliver(entry, reason)
         for entry in again:
-            self._tuples.tell_later(entry, entry.reason, elapsed_ns // 1_000_000)
+            self._tuples.deliver(entry, entry.reason, elapsed_ns // 1_000_000)
         for task_id, ids in result.acked_ids.items():
             component = self._plan.graph.component_of(task_id)
             for tup_id, values in find_rows(self._frames[component], frozenset(ids)).values():
-                self._tuples.tell_later(JournalEntry(task_id, tup_id, values), None)
+                self._tuples.deliver(JournalEntry(task_id, tup_id, values), None)
         for task_id, count in rows.items():
             if task_id not in result.acked_ids:
                 tasks[task_id].collector.acked += count

@@ -67,7 +67,7 @@ class OutcomeFeed:
         """Deliver the outcomes that have come to the spout; its executor calls this."""
         while self._outcomes:
             try:
-                self._tell(*self._outcomes[0])
+                self._deliver_one(*self._outcomes[0])
             except BaseException:
                 if not log_errors:
                     raise
@@ -82,7 +82,7 @@ class OutcomeFeed:
         if self.is_over:
             self._task.spout.finish()
 
-    def _tell(self, entry: JournalEntry, reason: Reason | None, counts: bool, elapsed_ms: int) -> None:
+    def _deliver_one(self, entry: JournalEntry, reason: Reason | None, counts: bool, elapsed_ms: int) -> None:
         task, tup_id = self._task, entry.tup_id
         if task.replays is not None:
             task.replays.resume(tup_id, entry.values, entry.stream, entry.direct_task, entry.attempt)

@@ -81,8 +81,8 @@ class SpoutTuples:
             )
         return self.executors.feed(entry.task)
 
-    def tell_later(self, entry: JournalEntry, reason: Any, elapsed_ms: int = 0) -> None:
-        """Tell a spout an outcome on its own thread, before it is asked for further tuples."""
+    def deliver(self, entry: JournalEntry, reason: Any, elapsed_ms: int = 0) -> None:
+        """Deliver an outcome to a spout on the thread of the spout, before its `next_tuple` is called again."""
         self._feed(entry).put(entry, reason, elapsed_ms=elapsed_ms)
 
     def entries(self, by_root: Mapping[int, Sequence[Tuple]]) -> tuple[dict[int, JournalEntry], frozenset[int]]:
@@ -104,7 +104,7 @@ class SpoutTuples:
                     )
         return entries, frozenset(borrowed & by_root.keys())
 
-    def tell_journaled(self, entries: Iterable[JournalEntry]) -> None:
+    def report_journaled(self, entries: Iterable[JournalEntry]) -> None:
         """Tell the spouts which of their tuples are on disk."""
         by_task: dict[int, list[Any]] = {}
         for entry in entries:
