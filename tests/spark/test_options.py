@@ -57,9 +57,9 @@ def test_options_of_the_source_have_the_spelling_of_spark():
 
 @pytest.mark.parametrize("function", [aspark.completions, aspark.Tracked.completions], ids=["function", "method"])
 def test_an_unknown_option_is_a_type_error_that_suggests_a_known_one(function):
-    text = r"^completions\(\) got an unexpected keyword argument 'timout'; did you mean 'timeout'\?$"
+    text = r"^completions\(\) got an unexpected keyword argument 'bucket'; did you mean 'buckets'\?$"
     with pytest.raises(TypeError, match=text):
-        function(None, timout="90 seconds")
+        function(None, bucket=3)
 
 
 def test_help_names_each_option_with_its_default():
