@@ -66,6 +66,18 @@ def test_open_messages_are_shown_with_what_holds_them(broker, capsys) -> None:
         fresh(consumer, lambda view: view["totals"]["acked"] == consumer.stats().acked == 1)
 
 
+def test_a_message_that_timed_out_says_which_code_had_it(broker) -> None:
+    broker.publish([b"one"])
+    with consumer_of(broker, trace=True, timeout_secs=1) as consumer:
+        message = next(iter(consumer))
+        child = message.child()
+        view = fresh(consumer, lambda view: view["failures"]["rows"])
+        (row,) = view["failures"]["rows"]
+        assert row["kind"] == "timed out" and "test_consumer_view.py" in row["held_by"][0]["component"]
+        child.ack()
+        message.ack()
+
+
 def test_failures_and_dead_letters_have_their_reasons_and_no_values(broker) -> None:
     broker.publish([b"secret body"])
     with consumer_of(broker) as consumer:

@@ -17,7 +17,7 @@ from acker.connectors.options import BROKER, MessageOptions
 from acker.errors import exception_text
 from acker.observe.failures import is_named, shortened, shown_id
 from acker.observe.headline import Situation, headline
-from acker.observe.holders import Holder
+from acker.observe.holders import Holder, SeenHolders
 from acker.observe.rates import Reading, RecentFigures
 from acker.observe.readings import ROWS_MAX, FailureRows, chart, latency_chart, open_tree_row, reading, tile
 from acker.ui.actions import log_level, set_log_level
@@ -66,7 +66,8 @@ class ConsumerView:
         self._post = post
         self._timeout_ms = round(1000 * timeout_secs)
         self._failures = store.failures
-        self._failure_rows = FailureRows(store.failures, values=values)
+        self._seen = SeenHolders()
+        self._failure_rows = FailureRows(store.failures, values=values, seen=self._seen)
         self._recent = RecentFigures()
 
     def metrics(self) -> bytes:
@@ -80,7 +81,11 @@ class ConsumerView:
         stats = self.stats()
         self._recent.take(self._reading(stats))
         attempts = self._store.oldest()
-        rows = [self._row_of(attempt) for attempt in attempts[:ROWS_MAX]]
+        rows = []
+        for attempt, known in zip(attempts, describe_open(attempts[:ROWS_MAX]), strict=False):
+            if known.parts:  # Else it has just ended.
+                self._seen.note(attempt.message_id, _holders_of(known))
+            rows.append(self._row_of(attempt, known))
         limit_ns = time.monotonic_ns() - self._timeout_ms * 1_000_000 // 2
         stuck = sum(attempt.since_ns <= limit_ns for attempt in attempts)
         return reading(
@@ -173,8 +178,7 @@ class ConsumerView:
             chart("not_acked", "Failed or timed out", "messages/s", messages=rates["not acked"]),
         ]
 
-    def _row_of(self, attempt: Attempt) -> dict[str, Any]:
-        (known,) = describe_open([attempt])
+    def _row_of(self, attempt: Attempt, known: OpenMessage) -> dict[str, Any]:
         return open_tree_row(
             shown=shown_id(known.key),
             root_id=attempt.message_id,
@@ -187,8 +191,9 @@ class ConsumerView:
 
     def find(self, text: str) -> list[dict[str, Any]]:
         """Return the open messages, failures and dead letters of a key."""
-        attempts = [each for each in self._store.oldest() if is_named(each.delivery.key, text)]
-        return [{"what": "open", **self._row_of(each)} for each in attempts[:ROWS_MAX]] + self._failure_rows.find(text)
+        attempts = [each for each in self._store.oldest() if is_named(each.delivery.key, text)][:ROWS_MAX]
+        rows = map(self._row_of, attempts, describe_open(attempts))
+        return [{"what": "open", **row} for row in rows] + self._failure_rows.find(text)
 
     def _fail(self, arguments: Mapping[str, Any]) -> str:
         number = str(arguments.get("root_id"))

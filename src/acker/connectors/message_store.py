@@ -304,7 +304,7 @@ class MessageStore:
             self.counts.failed += 1
         if self.failures is not None:
             elapsed_ms = (time.monotonic_ns() - attempt.since_ns) // 1_000_000
-            self.failures.record(self.name, 1, attempt.delivery.key, reason, elapsed_ms)
+            self.failures.record(self.name, 1, attempt.delivery.key, reason, elapsed_ms, attempt.message_id)
 
     def _fail(self, attempt: Attempt, *, is_final: bool) -> None:
         most = self._options.attempts_max

@@ -135,7 +135,7 @@ class SpoutTask(ComponentTask):
     def deliver_outcomes(self, outcomes: list[TreeOutcome], *, log_errors: bool) -> None:
         """Deliver the outcomes of trees to the component.
 
-        What `ack` or `fail` raise escapes, and the next call continues behind it; with `log_errors` it is logged.
+        An exception of `ack` or `fail` escapes, and the next call continues behind it; with `log_errors` it is logged.
         """
         if self.other_outcomes is not None:
             self.other_outcomes.deliver(log_errors=log_errors)
