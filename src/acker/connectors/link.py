@@ -76,6 +76,11 @@ class Link(abc.ABC, Generic[Client]):
         self.close()
         self._client = self.connect()
 
+    def ensure_open(self) -> None:
+        """Connect unless there is a connection; see `open`."""
+        if not self.is_open:
+            self.open()
+
     def close(self) -> None:
         """Disconnect, if there is a connection."""
         client, self._client = self._client, None

@@ -335,8 +335,7 @@ class PostgreSQLPublisher(Publisher):
                 "keys": [message.key for message in messages],
                 "headers": [_json_of(message.headers) for message in messages],
             }
-            if not self._link.is_open:
-                self._link.open()
+            self._link.ensure_open()
             self._link.run(_INSERT, table or self._table, values)
         except (AckerError, TypeError, ValueError) as error:
             if isinstance(error, AckerError):

@@ -573,8 +573,7 @@ class RedisStreamsPublisher(Publisher):
             for message in messages
         ]
         try:
-            if not self._link.is_open:
-                self._link.open()
+            self._link.ensure_open()
             replies = self._link.send(*commands, *([self._wait] if self._replicas else []))
         except AckerError as error:
             return [unconfirmed(error) for _ in messages]

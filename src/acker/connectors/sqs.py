@@ -308,8 +308,7 @@ class SQSPublisher(Publisher):
     def _send(self, url: str, entries: list[dict[str, Any]]) -> dict[int, Exception]:
         """Send one batch; return the errors. A batch that is refused as a whole is sent one by one."""
         try:
-            if not self._link.is_open:
-                self._link.open()
+            self._link.ensure_open()
             failed = self._link.call("send_message_batch", QueueUrl=url, Entries=entries).get("Failed", ())
         except AckerError as error:
             if isinstance(error, SourceError) and len(entries) > 1 and self._link.is_open:

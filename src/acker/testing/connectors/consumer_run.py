@@ -68,7 +68,7 @@ class ConsumerRun:
         self.consumer = Consumer(self.source, **{**defaults, **options})
         self.messages: list[Message] = []
         self._handle = handle
-        self._faults: list[BaseException] = []
+        self._errors: list[BaseException] = []
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(threads)]
 
     def _work(self) -> None:
@@ -77,8 +77,8 @@ class ConsumerRun:
                 self.messages.append(message)
                 if self._handle is not None:
                     self._handle(message)
-        except BaseException as fault:  # noqa: BLE001 - raised by `wait` and `close`
-            self._faults.append(fault)
+        except BaseException as error:  # noqa: BLE001 - raised by `wait` and `close`
+            self._errors.append(error)
 
     def __enter__(self) -> Self:
         self.consumer.start()
@@ -101,8 +101,8 @@ class ConsumerRun:
 
     def check(self) -> None:
         """Raise what a thread has raised; fail if the source has broken its contract."""
-        if self._faults:
-            raise self._faults[0]
+        if self._errors:
+            raise self._errors[0]
         assert not self.source.violations, "; ".join(self.source.violations)
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
@@ -115,9 +115,9 @@ class ConsumerRun:
         secs = self.harness.patience_secs
         try:
             wait_until(holds, what, secs)
-        except AssertionError as fault:
+        except AssertionError as error:
             state = f"{len(self.messages)} messages came, {len(self.consumer)} are open, {self.harness.left()} are left"
-            raise AssertionError(f"{fault} ({state}; {dict(self.source.calls)})") from None
+            raise AssertionError(f"{error} ({state}; {dict(self.source.calls)})") from None
 
     def wait_for(self, values: Collection[bytes]) -> list[Message]:
         """Wait until each value was handed out; return the latest message of each."""

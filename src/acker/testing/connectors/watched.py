@@ -124,8 +124,8 @@ class WatchedSource(Source):
         """Close the source."""
         try:
             self._call("close", self.inner.close)
-        except Exception as fault:
-            self.violations.append(f"close raised {fault!r}")
+        except Exception as error:
+            self.violations.append(f"close raised {error!r}")
             raise
 
     def _call(self, method: str, function: Callable[[], R]) -> R:
@@ -138,8 +138,8 @@ class WatchedSource(Source):
             raise
         except (SourceError, AssertionError):
             raise
-        except Exception as fault:
-            self.violations.append(f"{method} raised {fault!r}, neither ConnectionLostError nor SourceError")
+        except Exception as error:
+            self.violations.append(f"{method} raised {error!r}, neither ConnectionLostError nor SourceError")
             raise
 
     def _check(self, delivery: Delivery) -> None:

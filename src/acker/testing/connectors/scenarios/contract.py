@@ -88,8 +88,8 @@ def a_wait_for_messages_can_be_ended(harness: SourceHarness) -> None:
                 assert not source.poll(10, source.wait_secs_max), "a message came from nowhere"
             source.close()
             ended.append(None)
-        except BaseException as fault:  # noqa: BLE001 - raised below
-            ended.append(fault)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            ended.append(error)
 
     def is_over() -> bool:
         source.wake()
