@@ -175,6 +175,43 @@ cdef extern from "ingest.h" namespace "acker" nogil:
         bint check_invariants() noexcept
 
 
+cdef extern from "sharded.h" namespace "acker" nogil:
+    unsigned c_SHARDS_MAX "acker::SHARDS_MAX"
+
+    cppclass ShardOf:
+        ShardOf(uint64_t n)
+        uint64_t of "operator()"(int64_t root_id) noexcept
+
+    enum class Applied "acker::ShardedCore::Applied"(int):
+        all
+        none
+        unknown
+
+    cppclass ShardedCore:
+        ShardedCore(unsigned shards, unsigned threads)
+        bint start(Protocol protocol, unsigned buckets, int64_t high_water, uint64_t seed, bint avx2) noexcept
+        unsigned helpers() noexcept
+        AckerCore** cores() noexcept
+        AckerCore& shard_of(int64_t root_id) noexcept
+        bint broken() noexcept
+        Applied ingest(const Messages& messages, int64_t now_ms) noexcept
+        size_t finished_rows() noexcept
+        void copy_finished(
+            int64_t* roots, int64_t* messages, int32_t* tasks, int8_t* outcomes, int64_t* elapsed
+        ) noexcept
+        Finished* gather_finished() noexcept
+        void give_back() noexcept
+        size_t expiring() noexcept
+        void rotate(int64_t now_ms, int64_t* roots, int64_t* messages, int32_t* tasks, int64_t* elapsed) noexcept
+        Counters counters() noexcept
+        void take_over(const Counters& counters) noexcept
+        int64_t open() noexcept
+        size_t count() noexcept
+        size_t bytes() noexcept
+        int64_t probes() noexcept
+        bint check_invariants() noexcept
+
+
 cdef extern from "oldest.h" namespace "acker" nogil:
     struct OldEntry:
         int64_t root_id
@@ -365,23 +402,6 @@ cdef tuple _tree_columns(size_t rows):
     )
 
 
-cdef tuple _take_finished(Finished* finished):
-    """Return copies of the columns of finished trees."""
-    try:
-        columns = _tree_columns(finished.rows)
-    except MemoryError:
-        return _take_uncopied(finished)
-    finished.copy_to(
-        <int64_t*>_data(columns[0]),
-        <int64_t*>_data(columns[1]),
-        <int32_t*>_data(columns[2]),
-        <int8_t*>_data(columns[3]),
-        <int64_t*>_data(columns[4]),
-    )
-    finished.give_back()
-    return columns
-
-
 cdef tuple _take_uncopied(Finished* finished):
     """Return the same columns without a copy, if no memory is left for one: finished trees must not be lost."""
     rows = finished.rows
@@ -524,50 +544,98 @@ cdef class LastCall:
 
 @cython.final
 cdef class Core:
-    """The native half of `acker.Acker`: the same calls, over columns that are plain arrays."""
+    """The native half of `acker.Acker`, and with `shards` of `acker.ShardedAcker`, over columns that are plain arrays.
 
-    cdef AckerCore* core
+    Without shards, `threads` is not read.
+    """
+
+    # Of these two, which are owned, one is NULL.
+    cdef AckerCore* single
+    cdef ShardedCore* sharded
+    # All tables of either.
+    cdef AckerCore** cores
+    cdef size_t count
     cdef tuple no_trees  # shared: most small batches finish no tree, and five new arrays take half of their time
     cdef SingleEntry single_entry
     cdef PublishedStats published
     cdef c_RotationWatch* watch
     cdef readonly LastCall last_call
 
-    def __cinit__(self, int protocol, unsigned buckets, object high_water, uint64_t seed, str kernel):
+    def __cinit__(
+        self, int protocol, unsigned buckets, object high_water, uint64_t seed, str kernel, object shards=None,
+        unsigned threads=1
+    ):
         cdef int64_t limit = -1 if high_water is None else high_water
-        self.core = NULL
+        cdef unsigned parts = 1 if shards is None else shards
+        self.single = NULL
+        self.sharded = NULL
         self.watch = NULL
         self.last_call = LastCall()
         _check_options(protocol, buckets)
         self.no_trees = _tree_columns(0)
         self.watch = new c_RotationWatch(_LONG_MS, _FEW, _MANY)
-        self.core = new AckerCore(<Protocol>protocol, buckets, limit, seed, kernel == "avx2")
+        self.count = parts
+        if shards is None:
+            self.single = new AckerCore(<Protocol>protocol, buckets, limit, seed, kernel == "avx2")
+            self.cores = &self.single
+        else:
+            _expect("shards", parts, 1, c_SHARDS_MAX)
+            _expect("threads", threads, 1, parts)
+            self.sharded = new ShardedCore(parts, threads)
+            if not self.sharded.start(<Protocol>protocol, buckets, limit, seed, kernel == "avx2"):
+                raise MemoryError(f"no memory for an acker of {shards} shards")
+            self.cores = self.sharded.cores()
         self.publish()
 
     def __dealloc__(self):
-        del self.core
+        del self.single
+        del self.sharded
         del self.watch
 
     cdef int enter(self) except -1:
-        return _enter(&self.single_entry, "Acker")
+        _enter(&self.single_entry, "Acker")
+        if self.is_broken():
+            self.single_entry.leave()
+            raise UnusableError()
+        return 0
 
     cdef void leave(self) noexcept:
         self.publish()
         self.single_entry.leave()
 
+    cdef bint is_broken(self) noexcept:
+        return self.sharded != NULL and self.sharded.broken()
+
+    cdef Counters counters(self) noexcept:
+        return self.single.counters if self.sharded == NULL else self.sharded.counters()
+
+    cdef int64_t open(self) noexcept:
+        return self.single.open() if self.sharded == NULL else self.sharded.open()
+
+    cdef int64_t held(self) noexcept:
+        return <int64_t>(self.single.arena.count() if self.sharded == NULL else self.sharded.count())
+
+    cdef int64_t ended(self) noexcept:
+        cdef Counters counters = self.counters()
+        return counters.acked + counters.failed
+
     cdef void publish(self) noexcept:
         cdef Stats stats
-        stats.counters = self.core.counters
-        stats.pending = <int64_t>self.core.arena.count()
-        stats.open = self.core.open()
-        stats.bytes = <int64_t>(sizeof(AckerCore) + self.core.arena.bytes() + self.core.finished.bytes())
+        stats.counters = self.counters()
+        stats.pending = self.held()
+        stats.open = self.open()
+        if self.sharded == NULL:
+            stats.bytes = <int64_t>(sizeof(AckerCore) + self.single.arena.bytes() + self.single.finished.bytes())
+        else:
+            stats.bytes = <int64_t>self.sharded.bytes()
         self.published.write(stats)
 
     def ingest(self, kind, root_id, value, task_id, message_id, now_ms):
         """Apply a batch; return its `Completions`, or raise `AckerMemoryError` with those of the rows that are applied.
 
         Returns None, with nothing applied, if a column is not plain or a row is not legal: acker._engine.columns then
-        converts the columns or explains the error. And if there are more than SLICE_ROWS rows.
+        converts the columns or explains the error. And if there are more than SLICE_ROWS rows. With shards all rows are
+        applied or, if memory runs out, none.
         """
         cdef Messages messages
         cdef size_t applied = 0
@@ -578,43 +646,69 @@ cdef class Core:
         self.enter()
         self.last_call.begin()
         try:
-            if self.watch.look(now, <int64_t>self.core.arena.count(), self.core.open(), self.ended()):
-                self.look_at_oldest()
+            if self.watch.look(now, self.held(), self.open(), self.ended()):
+                _look_at_oldest(self.watch, self.cores, self.count, self.open(), self.ended())
             with nogil:
                 legal = _is_legal(messages)
-                if legal:
-                    applied = self.core.ingest(messages, now)
+                if legal and self.sharded == NULL:
+                    applied = self.single.ingest(messages, now)
+                elif legal and self.sharded.ingest(messages, now) == Applied.all:
+                    applied = messages.rows
             if not legal:
                 return None
-            columns = _take_finished(&self.core.finished) if self.core.finished.rows > 0 else self.no_trees
+            if self.is_broken():
+                raise UnusableError()
+            columns = self.take_finished()
         finally:
             self.leave()
         return self.last_call.end(messages.rows, _completions_or_error(columns, applied, messages.rows))
 
+    cdef tuple take_finished(self):
+        """Return copies of the columns of the trees that the last batch has finished."""
+        cdef size_t rows = self.single.finished.rows if self.sharded == NULL else self.sharded.finished_rows()
+        if rows == 0:
+            return self.no_trees
+        try:
+            columns = _tree_columns(rows)
+        except MemoryError:
+            return _take_uncopied(&self.single.finished if self.sharded == NULL else self.sharded.gather_finished())
+        roots = <int64_t*>_data(columns[0])
+        messages = <int64_t*>_data(columns[1])
+        tasks = <int32_t*>_data(columns[2])
+        outcomes = <int8_t*>_data(columns[3])
+        elapsed = <int64_t*>_data(columns[4])
+        if self.sharded == NULL:
+            self.single.finished.copy_to(roots, messages, tasks, outcomes, elapsed)
+            self.single.finished.give_back()
+        else:
+            self.sharded.copy_finished(roots, messages, tasks, outcomes, elapsed)
+            self.sharded.give_back()
+        return columns
+
     def rotate(self, int64_t now_ms):
         """Empty death row; return the trees that timed out as `Completions`."""
+        cdef size_t rows
         self.enter()
         self.last_call.begin()
         try:
-            columns = _tree_columns(<size_t>self.core.tracked_in(self.core.death_row()))
+            rows = <size_t>self.single.tracked_in(self.single.death_row()) if self.sharded == NULL else (
+                self.sharded.expiring()
+            )
+            columns = _tree_columns(rows)
             roots = <int64_t*>_data(columns[0])
             messages = <int64_t*>_data(columns[1])
             tasks = <int32_t*>_data(columns[2])
             elapsed = <int64_t*>_data(columns[4])
             with nogil:
-                self.core.rotate(now_ms, roots, messages, tasks, elapsed)
+                if self.sharded == NULL:
+                    self.single.rotate(now_ms, roots, messages, tasks, elapsed)
+                else:
+                    self.sharded.rotate(now_ms, roots, messages, tasks, elapsed)
             self.watch.rotated(now_ms)
             cnp.PyArray_FILLWBYTE(columns[3], OUTCOME_TIMED_OUT)
         finally:
             self.leave()
         return self.last_call.end(0, _completions(columns))
-
-    cdef int64_t ended(self) noexcept:
-        return self.core.counters.acked + self.core.counters.failed
-
-    cdef int look_at_oldest(self) except -1:
-        _look_at_oldest(self.watch, &self.core, 1, self.core.open(), self.ended())
-        return 0
 
     def oldest(self, size_t most, now_ms):
         """Return the `most` oldest entries at `now_ms`; None: at the time of the last call."""
@@ -622,15 +716,17 @@ cdef class Core:
         self.enter()
         try:
             if now_ms is None:
-                return _oldest(&self.core, 1, most, self.watch.has_time(), self.watch.now_ms())
-            return _oldest(&self.core, 1, most, True, now)
+                return _oldest(self.cores, self.count, most, self.watch.has_time(), self.watch.now_ms())
+            return _oldest(self.cores, self.count, most, True, now)
         finally:
             self.single_entry.leave()
 
     def contains(self, int64_t root_id):
+        cdef AckerCore* core
         self.enter()
         try:
-            return <bint>self.core.arena.find(self.core.arena.hash(<uint64_t>root_id))
+            core = self.single if self.sharded == NULL else &self.sharded.shard_of(root_id)
+            return <bint>core.arena.find(core.arena.hash(<uint64_t>root_id))
         finally:
             self.single_entry.leave()
 
@@ -649,35 +745,65 @@ cdef class Core:
         return self.published.read().pending
 
     def writer(self):
-        """Return a writer of this core's entries into the blocks of a snapshot."""
-        return _writer(self, &self.single_entry, &self.core, 1)
+        """Return a writer of all entries into the blocks of a snapshot."""
+        if self.is_broken():
+            raise UnusableError()
+        return _writer(self, &self.single_entry, self.cores, self.count)
 
     def reader(self, uint64_t checksum, uint64_t entries):
         """Return a reader that fills this new core from the blocks of a snapshot of `entries` entries."""
-        return _reader(self, &self.single_entry, &self.core, 1, checksum, entries)
+        return _reader(self, &self.single_entry, self.cores, self.count, checksum, entries)
 
     def set_counters(self, tuple counters not None):
-        """Set the counters of a snapshot, from which this core continues."""
+        """Set the counters of the snapshot whose entries this core holds."""
+        cdef Counters before
+        _set_counters(&before, counters)
         self.enter()
         try:
-            _set_counters(&self.core.counters, counters)
+            if self.sharded == NULL:
+                self.single.counters = before
+            else:
+                self.sharded.take_over(before)
         finally:
             self.leave()
+
+    def helpers(self):
+        """Return how many helper threads are running."""
+        self.enter()
+        try:
+            return 0 if self.sharded == NULL else self.sharded.helpers()
+        finally:
+            self.single_entry.leave()
 
     def probes(self):
         """Return how many lines a look-up of every entry visits."""
         self.enter()
         try:
-            return self.core.arena.probes()
+            return self.single.arena.probes() if self.sharded == NULL else self.sharded.probes()
         finally:
             self.single_entry.leave()
 
     def check_invariants(self):
         self.enter()
         try:
-            return self.core.check_invariants()
+            return self.single.check_invariants() if self.sharded == NULL else self.sharded.check_invariants()
         finally:
             self.single_entry.leave()
+
+
+SHARDS_MAX = c_SHARDS_MAX
+
+
+def shard_of(const int64_t[::1] root_id not None, int64_t shards):
+    """Return the shard of each root id for any number of shards, like `acker.acker_of`. For tests."""
+    _expect("shards", shards, 1, INT64_MAX)
+    column = _column(<size_t>root_id.shape[0], cnp.NPY_INT64)
+    found = <int64_t*>_data(column)
+    shard = new ShardOf(<uint64_t>shards)
+    for row in range(root_id.shape[0]):
+        found[row] = <int64_t>shard.of(root_id[row])
+    del shard
+    return column
 
 
 def fail_allocations_after(int64_t successes):
@@ -686,7 +812,6 @@ def fail_allocations_after(int64_t successes):
 
 
 include "snapshot.pxi"
-include "sharded.pxi"
 include "combiner.pxi"
 include "open_trees.pxi"
 include "tuple_tree.pxi"

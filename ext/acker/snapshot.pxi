@@ -170,7 +170,7 @@ cdef class SnapshotReader:
         cdef Fault fault = NO_FAULT
         cdef size_t row = 0
         if self.blocks == NULL:
-            raise AssertionError("SnapshotReader: only Core.reader and ShardedCore.reader create one")
+            raise AssertionError("SnapshotReader: only Core.reader creates one")
         _expect("entries", <int64_t>entries, 1, BLOCK_ENTRIES)
         if <size_t>block.shape[0] != block_bytes(entries):
             raise ValueError(f"block: expected {block_bytes(entries)} bytes, got {block.shape[0]}")

@@ -51,21 +51,21 @@ def refuses(*calls):
 def test_a_core_of_options_that_there_are_not(protocol, buckets):
     refuses(
         lambda: _core.Core(protocol, buckets, None, 1, "avx2"),
-        lambda: _core.ShardedCore(2, 1, protocol, buckets, None, 1, "avx2"),
+        lambda: _core.Core(protocol, buckets, None, 1, "avx2", 2, 1),
     )
 
 
 @pytest.mark.parametrize(("shards", "threads"), [(0, 0), (0, 1), (1, 0), (257, 1), (2, 3), (2**32 - 1, 1), (-1, 1)])
 def test_a_sharded_core_of_no_or_too_many_shards(shards, threads):
-    refuses(lambda: _core.ShardedCore(shards, threads, 0, 3, None, 1, "avx2"))
+    refuses(lambda: _core.Core(0, 3, None, 1, "avx2", shards, threads))
 
 
 def test_objects_without_their_init():
-    kinds = [_core.Core, _core.ShardedCore, _core.CombineTable, _core.OpenTreesTable, _core.Gups]
+    kinds = [_core.Core, _core.CombineTable, _core.OpenTreesTable, _core.Gups]
     refuses(*kinds, *(lambda kind=kind: kind.__new__(kind) for kind in kinds))
 
 
-@pytest.mark.parametrize("make", [core, lambda: _core.ShardedCore(2, 1, 0, 3, None, 1, "avx2")])
+@pytest.mark.parametrize("make", [core, lambda: _core.Core(0, 3, None, 1, "avx2", 2, 1)])
 def test_counters_that_are_no_eleven(make):
     each = make()
     refuses(*(lambda bad=bad: each.set_counters(bad) for bad in (None, (), (1,) * 10, (1,) * 12, ("x",) * 11)))

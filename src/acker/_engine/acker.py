@@ -35,7 +35,7 @@ class NativeAcker(ABC):
     __slots__ = ("_core", "_options")
 
     @abstractmethod
-    def _make_core(self, options: AckerOptions, seed: int) -> core.Core | core.ShardedCore:
+    def _make_core(self, options: AckerOptions, seed: int) -> core.Core:
         """Return a new core."""
 
     def _open(self, options: AckerOptions, seed: object = None) -> None:

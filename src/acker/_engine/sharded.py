@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Self, SupportsIndex
+from typing import Self, SupportsIndex
 
 from acker._engine.acker import NativeAcker
 from acker._engine.native import core, kernel
 from acker._engine.protocol import PROTOCOLS, AckerOptions, check_integer, check_options, check_seats
 from acker._engine.snapshot import SnapshotReader, input_of
 from acker._engine.storage import Readable, open_input
-
-if TYPE_CHECKING:
-    pass
 
 
 class ShardedAcker(NativeAcker):
@@ -85,11 +82,11 @@ class ShardedAcker(NativeAcker):
         most = min(self._shards, _cores()) if threads is None else threads
         self._threads = check_integer("threads", most, 1, self._shards)
 
-    def _make_core(self, options: AckerOptions, seed: int) -> core.ShardedCore:
+    def _make_core(self, options: AckerOptions, seed: int) -> core.Core:
         protocol, buckets, high_water = options
         check_seats(self._shards, high_water)
         code = PROTOCOLS.index(protocol)
-        return core.ShardedCore(self._shards, self._threads, code, buckets, high_water, seed, kernel())
+        return core.Core(code, buckets, high_water, seed, kernel(), self._shards, self._threads)
 
     @property
     def shards(self) -> int:
