@@ -435,103 +435,76 @@ class OpenTreesTable {
         done->elapsed_ms[row] = now_ms > entry.start_ms ? static_cast<int64_t>(elapsed < most ? elapsed : most) : 0;
     }
 
+    // Applies one row to the entry of its root, or to a new one, which is stored if it has to wait.
     void merge_row(const Partials& in, size_t row, uint64_t hash, const Rules& rules, Completions* done,
                    Changes* changes, Counters* counts) noexcept {
         const uint64_t root_id = static_cast<uint64_t>(in.root_id[row]);
         const uint8_t flags = in.flags[row];
-        const size_t slot = search(hash, root_id);
-        if (index_[slot] != 0) {
-            merge_known(in, row, slot, rules, done, changes, counts);
-            return;
-        }
         uint64_t value = static_cast<uint64_t>(in.value[row]);
-        if (flags == HAS_RESET && value == 0) {
+        const size_t slot = search(hash, root_id);
+        const bool known = index_[slot] != 0;
+        if (!known && flags == HAS_RESET && value == 0) {
             ++counts->unknown;
             return;
         }
         counts->resets += (flags & HAS_RESET) != 0;
         const bool tracked = (flags & HAS_TRACK) != 0;
-        bool failed = (flags & HAS_FAIL) != 0;
-        Entry entry{root_id, value, 0, rules.time_ms, rules.time_ms, UNTRACKED, UNLOGGED};
-        if (tracked) {
-            set_track(in, row, &entry);
-            // All of it is here, so there is nothing to hold, whatever the limit.
-            if (entry.value == 0) {
-                ++counts->tracked;
-                ++counts->acked;
-                counts->empty += !failed && in.track_value[row] == 0;
-                report(entry, OUTCOME_ACKED, rules.time_ms, done);
-                return;
-            }
-        }
-        // The TRACK is taken as the last of its messages: the others meet the limits first.
-        bool others = !tracked || failed || value != 0;
-        if (others && beyond(header_->size, 4, rules)) {
-            ++counts->dropped;
-            entry.value ^= value;
-            others = failed = false;
-        }
-        if (tracked && beyond(header_->open, 2, rules)) {
-            ++counts->rejected;
-            report(entry, OUTCOME_REJECTED, rules.time_ms, done);
-            entry.value = value;
-            entry.message_id = 0;
-            entry.task_id = UNTRACKED;
-            if (!others) return;
-        } else if (tracked) {
+        Entry fresh{root_id, 0, 0, rules.time_ms, rules.time_ms, UNTRACKED, UNLOGGED};
+        // All of the tree is here, so there is nothing to hold, whatever the limits.
+        if (!known && tracked && in.value[row] == in.track_value[row]) {
+            set_track(in, row, &fresh);
+            fresh.value = 0;
             ++counts->tracked;
-            if (failed || entry.value == 0) {
-                ++(failed ? counts->failed : counts->acked);
-                report(entry, failed ? OUTCOME_FAILED : OUTCOME_ACKED, rules.time_ms, done);
-                return;
-            }
-        } else if (!others) {
+            counts->empty += (flags & HAS_FAIL) == 0 && value == 0;
+            end(fresh, rules.time_ms, done, counts);
             return;
         }
-        if (entry.task_id < 0 && failed) entry.task_id = UNTRACKED_FAILED;
-        Entry& stored = insert(slot, hash, root_id);
-        stored = entry;
-        header_->open += entry.task_id >= 0;
-        changes->position[changes->positions++] = position_in(slot);
-    }
-
-    void merge_known(const Partials& in, size_t row, size_t slot, const Rules& rules, Completions* done,
-                     Changes* changes, Counters* counts) noexcept {
-        Entry& entry = entries_[position_in(slot)];
-        const uint8_t flags = in.flags[row];
-        const uint64_t value = static_cast<uint64_t>(in.value[row]);
-        bool changed = value != 0 || (flags & (HAS_FAIL | HAS_RESET)) != 0;
-        bool refreshed = (flags & (HAS_FAIL | HAS_RESET)) != 0 || (rules.every_message_refreshes && value != 0);
+        Entry& entry = known ? entries_[position_in(slot)] : fresh;
         bool failed = (flags & HAS_FAIL) != 0 || entry.task_id == UNTRACKED_FAILED;
-        counts->resets += (flags & HAS_RESET) != 0;
+        bool changed = value != 0 || (known ? (flags & (HAS_FAIL | HAS_RESET)) != 0 : failed || !tracked);
+        bool refreshed = (flags & (HAS_FAIL | HAS_RESET)) != 0 || (rules.every_message_refreshes && value != 0);
+        // The TRACK is taken as the last of its messages: the others meet the limits first.
+        if (!known && changed && beyond(header_->size, 4, rules)) {
+            ++counts->dropped;
+            value = 0;
+            changed = failed = false;
+        }
         entry.value ^= value;
-        if ((flags & HAS_TRACK) != 0) {
-            if (entry.task_id >= 0) {
-                ++counts->duplicates;
-            } else if (beyond(header_->open, 2, rules)) {
-                ++counts->rejected;
-                Entry refused = entry;
-                set_track(in, row, &refused);
-                refused.start_ms = rules.time_ms;
-                report(refused, OUTCOME_REJECTED, rules.time_ms, done);
-            } else {
-                set_track(in, row, &entry);
-                ++counts->tracked;
-                ++header_->open;
-                changed = true;
-                refreshed = refreshed || rules.every_message_refreshes;
-            }
+        if (tracked && entry.task_id >= 0) {
+            ++counts->duplicates;
+        } else if (tracked && beyond(header_->open, 2, rules)) {
+            ++counts->rejected;
+            Entry refused = entry;
+            set_track(in, row, &refused);
+            refused.start_ms = rules.time_ms;
+            report(refused, OUTCOME_REJECTED, rules.time_ms, done);
+        } else if (tracked) {
+            set_track(in, row, &entry);
+            ++counts->tracked;
+            header_->open += known;  // a new entry counts once it is stored
+            changed = true;
+            refreshed = refreshed || rules.every_message_refreshes;
         }
         if (entry.task_id < 0 && failed) entry.task_id = UNTRACKED_FAILED;
         if (refreshed) entry.since_ms = rules.time_ms;
         if (entry.task_id >= 0 && (entry.value == 0 || failed)) {
-            ++(entry.value == 0 ? counts->acked : counts->failed);
-            report(entry, entry.value == 0 ? OUTCOME_ACKED : OUTCOME_FAILED, rules.time_ms, done);
+            end(entry, rules.time_ms, done, counts);
+            if (!known) return;
             if (entry.chunk != UNLOGGED) note_gone(entry, changes);
             remove(slot, position_in(slot));
         } else if (changed) {
+            if (!known) {
+                insert(slot, hash, root_id) = entry;
+                header_->open += entry.task_id >= 0;
+            }
             changes->position[changes->positions++] = position_in(slot);
         }
+    }
+
+    // Counts and reports a tree that ends: ACKED if its ack val is 0, also if it has a FAIL.
+    static void end(const Entry& tree, int64_t now_ms, Completions* done, Counters* counts) noexcept {
+        ++(tree.value == 0 ? counts->acked : counts->failed);
+        report(tree, tree.value == 0 ? OUTCOME_ACKED : OUTCOME_FAILED, now_ms, done);
     }
 
     static void note_gone(const Entry& entry, Changes* changes) noexcept {
@@ -630,8 +603,7 @@ class OpenTreesTable {
             if (waiting->start_ms > event_ms) event_ms = waiting->start_ms;
             failed = take_waiting(tree, *waiting, job);
         }
-        ++(tree->value == 0 ? job.counts->acked : job.counts->failed);
-        report(*tree, tree->value == 0 ? OUTCOME_ACKED : OUTCOME_FAILED, event_ms, job.done);
+        end(*tree, event_ms, job.done, job.counts);
         forget(*tree, job);
     }
 
