@@ -92,7 +92,7 @@ cdef extern from *:
 
 cdef extern from *:
     """
-    /* The value of a key as a reference of its own, since another thread may replace it; `missing` without the key. */
+    /* A new reference to the value of a key, since another thread may replace it; `missing` without the key. */
     static inline PyObject* acker_value_of(PyObject* values, PyObject* key, PyObject* missing) {
         PyObject* found;
     #if PY_VERSION_HEX >= 0x030D0000
@@ -137,8 +137,8 @@ cdef extern from "step_mark.h" namespace "acker":
 
 cdef tuple NO_ARGUMENTS = ()
 
-# The owner of a tuple that was acked or failed. Nobody counts references to this object: threads that count those to
-# the same one at once slow each other down on free-threaded builds.
+# The owner of a tuple that was acked or failed. Python does not count references to this object: on free-threaded
+# builds, threads that count references to one object at the same time slow each other down.
 cdef object SETTLED = ...
 
 # What `value_of` returns for a key that a dict does not have.
@@ -169,7 +169,7 @@ cdef bint is_fixed(object value, int depth) except -1:
     return True
 
 
-cdef class Delivery:
+cdef class TupleBase:
     """One delivery of a tuple: its values, its source, and its tuple id in each tree that it belongs to.
 
     The class of a stream's tuples inherits from this one, with a slot for each value.
@@ -271,7 +271,7 @@ cdef class ValueSlots:
     Parameters
     ----------
     tuple_type : type
-        A subclass of Delivery. Its slots become read-only.
+        A subclass of TupleBase. Its slots become read-only.
     values_type : type
         The named tuple of the fields.
     names : sequence of str
@@ -285,8 +285,8 @@ cdef class ValueSlots:
     def __init__(self, type tuple_type not None, type values_type not None, names):
         cdef vector[Py_ssize_t] offsets
         cdef Py_ssize_t offset
-        if not issubclass(values_type, tuple) or not issubclass(tuple_type, Delivery):
-            raise TypeError("expected values_type to be a subclass of tuple, and tuple_type of Delivery")
+        if not issubclass(values_type, tuple) or not issubclass(tuple_type, TupleBase):
+            raise TypeError("expected values_type to be a subclass of tuple, and tuple_type of TupleBase")
         for name in names:
             offset = slot_offset(tuple_type, vars(tuple_type).get(name))
             if offset < 0:
@@ -295,30 +295,30 @@ cdef class ValueSlots:
         self.offsets.swap(offsets)
         self.tuple_type = tuple_type
         self.values_type = values_type
-        make_memory_faster(tuple_type, Delivery)
+        make_memory_faster(tuple_type, TupleBase)
 
     def __len__(self):
         return self.offsets.size()
 
-    cdef Delivery new_tuple(self, source):
+    cdef TupleBase new_tuple(self, source):
         """Return a tuple without values, which belongs to no tree and which the cyclic collector does not look at."""
         if self.tuple_type is None:
             raise TypeError("these slots have no class: ValueSlots.__init__ was not called")
         made = blank(self.tuple_type, NO_ARGUMENTS)
         if type(made) is not self.tuple_type:
             raise TypeError(f"{self.tuple_type!r} has a __new__ of its own, which returned a {type(made)!r}")
-        cdef Delivery tup = <Delivery>made
+        cdef TupleBase tup = <TupleBase>made
         tup._source = source
         return tup
 
     @cython.final
-    cdef inline int check(self, Delivery tup, Py_ssize_t position) except -1:
+    cdef inline int check(self, TupleBase tup, Py_ssize_t position) except -1:
         if type(tup) is not self.tuple_type or not 0 <= position < <Py_ssize_t>self.offsets.size():
             raise IndexError(f"no field {position} of {type(tup)!r}")
         return 0
 
     @cython.final
-    cdef int put(self, Delivery tup, Py_ssize_t position, object value) except -1:
+    cdef int put(self, TupleBase tup, Py_ssize_t position, object value) except -1:
         cdef PyObject** slot
         self.check(tup, position)
         slot = slot_of(tup, self.offsets[position])
@@ -329,7 +329,7 @@ cdef class ValueSlots:
         return 0
 
     @cython.final
-    cdef object at(self, Delivery tup, Py_ssize_t position):
+    cdef object at(self, TupleBase tup, Py_ssize_t position):
         cdef PyObject* value
         self.check(tup, position)
         value = slot_of(tup, self.offsets[position])[0]
@@ -337,7 +337,7 @@ cdef class ValueSlots:
             raise AttributeError(f"field {position} of {type(tup)!r} has no value")
         return <object>value
 
-    cdef int fill(self, Delivery tup, values) except -1:
+    cdef int fill(self, TupleBase tup, values) except -1:
         """Put all values into a tuple."""
         cdef Py_ssize_t position, width = self.offsets.size()
         if type(tup) is not self.tuple_type:
@@ -348,9 +348,9 @@ cdef class ValueSlots:
             self.put(tup, position, values[position])
         return 0
 
-    cdef Delivery copy(self, Delivery tup):
+    cdef TupleBase copy(self, TupleBase tup):
         """Return another tuple with the same values and source, which belongs to no tree."""
-        cdef Delivery copied = self.new_tuple(tup._source)
+        cdef TupleBase copied = self.new_tuple(tup._source)
         cdef Py_ssize_t position
         for position in range(<Py_ssize_t>self.offsets.size()):
             self.put(copied, position, self.at(tup, position))
@@ -358,7 +358,7 @@ cdef class ValueSlots:
         return self.show_unless_fixed(copied)
 
     @cython.final
-    cdef Delivery show_unless_fixed(self, Delivery tup):
+    cdef TupleBase show_unless_fixed(self, TupleBase tup):
         """Let Python's cyclic collector look at a new tuple, unless its values are fixed: then it is in no cycle."""
         cdef Py_ssize_t position
         for position in range(<Py_ssize_t>self.offsets.size()):
@@ -367,10 +367,10 @@ cdef class ValueSlots:
                 break
         return tup
 
-    cdef object values_of(self, Delivery tup):
+    cdef object values_of(self, TupleBase tup):
         """Return the values of a tuple as a named tuple."""
         cdef Py_ssize_t position, width = self.offsets.size()
-        # The collector may look at it from here on, and stands empty places.
+        # Python's cyclic collector may look at it from here on; it accepts items that are still NULL.
         named = blank_tuple(self.values_type, width)
         for position in range(width):
             value = self.at(tup, position)
@@ -384,14 +384,14 @@ cdef class Outlet:
 
     cdef list buffer
     cdef public object queue
-    cdef readonly int64_t place
+    cdef readonly int64_t index  # of the task within its executor
     cdef readonly int64_t task
     cdef public int64_t sent
 
-    def __init__(self, queue, place, task):
+    def __init__(self, queue, index, task):
         self.buffer = []
         self.queue = queue
-        self.place = place
+        self.index = index
         self.task = task
 
     @cython.final
@@ -417,7 +417,7 @@ cdef class Outlet:
     cdef int send(self, list tuples) except -1:
         """Put tuples into the other task's queue. Any thread may call this."""
         self.count(len(tuples))
-        self.queue.put((self.place, tuples), len(tuples))
+        self.queue.put((self.index, tuples), len(tuples))
         return 0
 
 
@@ -479,7 +479,7 @@ cdef class OutputBuffer:
         return True
 
     @cython.final
-    cdef int put(self, Outlet outlet, Delivery tup) except -1:
+    cdef int put(self, Outlet outlet, TupleBase tup) except -1:
         # Another thread may take what is here: see `send`.
         with cython.critical_section(self, outlet):
             if not outlet.buffer:
@@ -506,16 +506,16 @@ cdef class OutputBuffer:
         cdef list tuples
         cdef list dirty = self.take_dirty()
         cdef Py_ssize_t sent = 0
-        cdef Py_ssize_t place = 0
+        cdef Py_ssize_t index = 0
         try:
-            for place in range(len(dirty)):
-                outlet = <Outlet?>dirty[place]
+            for index in range(len(dirty)):
+                outlet = <Outlet?>dirty[index]
                 tuples = outlet.take()
                 if tuples:
                     outlet.send(tuples)
                     sent += len(tuples)
         except BaseException:
-            self.dirty = dirty[place:] + self.dirty  # the others are sent with the next call
+            self.dirty = dirty[index:] + self.dirty  # the others are sent with the next call
             raise
         return sent
 
@@ -556,7 +556,7 @@ def wait_for_step(list outputs not None, double secs):
 cdef class StreamGrouping:
     """Chooses the outlets for a tuple by its values, which are in `slots`."""
 
-    cdef list choose(self, ValueSlots slots, Delivery tup):
+    cdef list choose(self, ValueSlots slots, TupleBase tup):
         raise NotImplementedError
 
 
@@ -568,7 +568,7 @@ cdef class AllGrouping(StreamGrouping):
     def __init__(self, outlets):
         self.outlets = list(outlets)
 
-    cdef list choose(self, ValueSlots slots, Delivery tup):
+    cdef list choose(self, ValueSlots slots, TupleBase tup):
         return self.outlets
 
 
@@ -576,18 +576,18 @@ cdef class ShuffleGrouping(StreamGrouping):
     """The outlets in turn."""
 
     cdef list single_outlets
-    cdef Py_ssize_t place
+    cdef Py_ssize_t next
 
     def __init__(self, outlets, begin):
         self.single_outlets = [[outlet] for outlet in outlets]
-        self.place = begin
+        self.next = begin
 
     @cython.critical_section
-    cdef list choose(self, ValueSlots slots, Delivery tup):
-        cdef list chosen = <list>self.single_outlets[self.place]
-        self.place += 1
-        if self.place == len(self.single_outlets):
-            self.place = 0
+    cdef list choose(self, ValueSlots slots, TupleBase tup):
+        cdef list chosen = <list>self.single_outlets[self.next]
+        self.next += 1
+        if self.next == len(self.single_outlets):
+            self.next = 0
         return chosen
 
 
@@ -603,7 +603,7 @@ cdef class FieldsGrouping(StreamGrouping):
         self.position = position
         self.hash_of = hash_of
 
-    cdef list choose(self, ValueSlots slots, Delivery tup):
+    cdef list choose(self, ValueSlots slots, TupleBase tup):
         cdef Py_ssize_t size = 0
         cdef const char* text = NULL
         value = slots.at(tup, self.position)
@@ -622,7 +622,7 @@ cdef class CustomGrouping(StreamGrouping):
     def __init__(self, function):
         self.function = function
 
-    cdef list choose(self, ValueSlots slots, Delivery tup):
+    cdef list choose(self, ValueSlots slots, TupleBase tup):
         return self.function(tup.values_together())
 
 
@@ -634,7 +634,7 @@ cdef class CombinedGrouping(StreamGrouping):
     def __init__(self, groupings):
         self.groupings = list(groupings)
 
-    cdef list choose(self, ValueSlots slots, Delivery tup):
+    cdef list choose(self, ValueSlots slots, TupleBase tup):
         cdef list chosen = []
         cdef StreamGrouping grouping
         for grouping in self.groupings:
@@ -667,7 +667,7 @@ cdef class Route:
         self.emitted += 1
         return 0
 
-    cdef Delivery delivery_of(self, values):
+    cdef TupleBase tuple_of(self, values):
         """Return a tuple of emitted values that belongs to no tree; None if they are no row or do not match the fields.
         """
         if type(values) is not list and type(values) is not tuple:
@@ -679,7 +679,7 @@ cdef class Route:
             return None
         if self.slots is None:
             raise TypeError("this route has no stream: Route.__init__ was not called")
-        cdef Delivery tup = self.slots.new_tuple(self.source)
+        cdef TupleBase tup = self.slots.new_tuple(self.source)
         cdef Py_ssize_t position
         cdef bint fixed = True
         for position in range(self.width):
@@ -762,7 +762,7 @@ cdef class AckSender:
         self.batch_for(root_id).oks.push_back(Ok(root_id, value))
         return 0
 
-    cdef int add_oks(self, Delivery tup) except -1:
+    cdef int add_oks(self, TupleBase tup) except -1:
         """Add one OK for each tree: the tuple's id in it xor the ids of the tuples emitted under it."""
         if tup.tracked:
             return self.add_ok(tup.root_id, tup.tuple_id ^ tup._ack_val)
@@ -793,17 +793,17 @@ cdef class AckSender:
         return all([queue.has_room(signal) for queue in self.queues])
 
     @cython.critical_section
-    cdef AckBatch take(self, Py_ssize_t place):
-        """Return a batch and put an empty one into its place; None if it is empty.
+    cdef AckBatch take(self, Py_ssize_t index):
+        """Return a batch and replace it by an empty one; None if it is empty.
 
         What a finalizer acks from now on, also while the batch is put into its queue, goes to the empty one.
         """
-        cdef AckBatch batch = <AckBatch>self.batches[place]
+        cdef AckBatch batch = <AckBatch>self.batches[index]
         cdef AckBatch empty
         if not len(batch):
             return None
         empty = AckBatch()
-        self.batches[place] = empty
+        self.batches[index] = empty
         if self.only is not None:
             self.only = empty
         return batch
@@ -814,13 +814,13 @@ cdef class AckSender:
 
     def send(self):
         """Send all batches that are not empty; return how many messages they held. Any thread may call it."""
-        cdef Py_ssize_t place
+        cdef Py_ssize_t index
         cdef Py_ssize_t sent = 0
         cdef AckBatch batch
-        for place in range(len(self.queues)):
-            batch = self.take(place)
+        for index in range(len(self.queues)):
+            batch = self.take(index)
             if batch is not None:
-                self.queues[place].put(batch, len(batch))
+                self.queues[index].put(batch, len(batch))
                 sent += len(batch)
         return sent
 
@@ -839,29 +839,29 @@ def columns_of(list batches not None):
     cdef int32_t[::1] task = task_array
     cdef int64_t[::1] message = message_array
     cdef Py_ssize_t row = 0
-    cdef size_t place
+    cdef size_t index
     cdef Track track
     for batch in batches:
-        for place in range(batch.tracks.size()):
-            track = batch.tracks[place]
+        for index in range(batch.tracks.size()):
+            track = batch.tracks[index]
             kind[row] = TRACK
             root[row] = track.root_id
             value[row] = track.value
             task[row] = <int32_t>track.task
             message[row] = track.message_id
             row += 1
-        for place in range(batch.oks.size()):
+        for index in range(batch.oks.size()):
             kind[row] = OK
-            root[row] = batch.oks[place].root_id
-            value[row] = batch.oks[place].value
+            root[row] = batch.oks[index].root_id
+            value[row] = batch.oks[index].value
             row += 1
         for root_id, _ in batch.failures:
             kind[row] = FAIL
             root[row] = root_id
             row += 1
-        for place in range(batch.resets.size()):
+        for index in range(batch.resets.size()):
             kind[row] = RESET_TIMEOUT
-            root[row] = batch.resets[place]
+            root[row] = batch.resets[index]
             row += 1
     return kind_array, root_array, value_array, task_array, message_array
 
@@ -920,7 +920,7 @@ cdef class Emitter:
     cdef public Latencies latency
     cdef object generator
     cdef const int64_t[::1] ids
-    cdef Py_ssize_t next_place
+    cdef Py_ssize_t next_index
     cdef Py_ssize_t id_count
 
     def __init__(
@@ -959,22 +959,22 @@ cdef class Emitter:
     @cython.final
     @cython.critical_section
     cdef int64_t next_id(self) except? 0:
-        if self.next_place >= self.id_count:
+        if self.next_index >= self.id_count:
             self.refill_ids()
-        cdef int64_t found = self.ids[self.next_place]
-        self.next_place += 1
+        cdef int64_t found = self.ids[self.next_index]
+        self.next_index += 1
         return found
 
     cdef int refill_ids(self) except -1:
         self.ids = self.generator.take(IDS_AT_ONCE)
         self.id_count = self.ids.shape[0]
-        self.next_place = 0
+        self.next_index = 0
         if not self.id_count:
             raise ValueError(f"the id generator returned no ids, expected {IDS_AT_ONCE}")
         return 0
 
     @cython.final
-    cdef int put(self, Outlet outlet, Delivery tup, bint own) except -1:
+    cdef int put(self, Outlet outlet, TupleBase tup, bint own) except -1:
         """Send a tuple: through the output buffer from the executor's thread, at once from another thread."""
         if own:
             self.output.put(outlet, tup)
@@ -998,7 +998,7 @@ cdef class Emitter:
         """Whether this emitter is the whole collector of a component, as none has a class or an object of its own."""
         return type(self).emit is emitter_type.emit and getattr(component, "_collector", None) is self
 
-    cdef list outlets_of(self, Route route, Delivery tup, direct_task):
+    cdef list outlets_of(self, Route route, TupleBase tup, direct_task):
         if direct_task is None and not route.is_direct:
             return route.grouping.choose(route.slots, tup)
         return self._direct(route, direct_task)
@@ -1044,7 +1044,7 @@ cdef class BoltEmitter(Emitter):
     @cython.final
     @cython.critical_section
     cdef int set_inputs(self, inputs) except -1:
-        # The tuples before are let go once these are in their place: another thread may read them meanwhile.
+        # The tuples before are released once these have replaced them: another thread may read them meanwhile.
         cdef object _before = self.processed
         self.processed = inputs
         return 0
@@ -1056,7 +1056,7 @@ cdef class BoltEmitter(Emitter):
     @cython.final
     cdef object emit_tuple(self, tup, stream, anchors, direct_task, bint need_task_ids):
         cdef Route route = self.route_of(stream)
-        cdef Delivery first = None if route is None else route.delivery_of(tup)
+        cdef TupleBase first = None if route is None else route.tuple_of(tup)
         if first is None:
             self._unroutable(tup, stream)
         cdef list outlets = self.outlets_of(route, first, direct_task)
@@ -1080,13 +1080,13 @@ cdef class BoltEmitter(Emitter):
         return [(<Outlet?>outlet).task for outlet in outlets] if need_task_ids else None
 
     @cython.final
-    cdef int emit_to(self, Route route, Delivery first, list outlets, anchored_to, bint own) except -1:
+    cdef int emit_to(self, Route route, TupleBase first, list outlets, anchored_to, bint own) except -1:
         """Send a tuple that is anchored to one tuple, or to a Python tuple of them."""
         cdef Outlet outlet
-        cdef Delivery anchor = None
-        cdef Delivery delivery = first
+        cdef TupleBase anchor = None
+        cdef TupleBase delivery = first
         if type(anchored_to) is not tuple:
-            anchor = <Delivery>anchored_to  # what `processed` is
+            anchor = <TupleBase>anchored_to  # what `processed` is
             if anchor.owner is not self:
                 self._refuse(anchor, "anchored to")
         else:
@@ -1107,7 +1107,7 @@ cdef class BoltEmitter(Emitter):
         return 0
 
     @cython.final
-    cdef int anchor(self, Delivery tup, Delivery anchor) except -1:
+    cdef int anchor(self, TupleBase tup, TupleBase anchor) except -1:
         """Let a tuple join the trees of its only anchor."""
         if anchor.tracked:
             tup.tuple_id = self.next_id()
@@ -1117,14 +1117,14 @@ cdef class BoltEmitter(Emitter):
             return 0
         return 0 if anchor.more is None else self.join(tup, (anchor,))
 
-    cdef int join(self, Delivery tup, tuple anchors) except -1:
+    cdef int join(self, TupleBase tup, tuple anchors) except -1:
         """Let a tuple join the trees of all its anchors.
 
         Each anchor contributes one new id in all of its trees; a tree that two anchors share sees the xor of both ids.
         """
         cdef dict ids = {}
         cdef int64_t tuple_id
-        cdef Delivery anchor
+        cdef TupleBase anchor
         for anchor in anchors:
             roots = anchor._ids
             if roots:
@@ -1143,11 +1143,11 @@ cdef class BoltEmitter(Emitter):
             self.acked += 1
         return 0
 
-    cdef Delivery check_owned(self, tup, what):
+    cdef TupleBase check_owned(self, tup, what):
         """Return the tuple if this task owns it and it is not settled; raise otherwise."""
-        if not isinstance(tup, Delivery) or (<Delivery>tup).owner is not self:
+        if not isinstance(tup, TupleBase) or (<TupleBase>tup).owner is not self:
             self._refuse(tup, what)
-        return <Delivery?>tup
+        return <TupleBase?>tup
 
     def ack(self, tup):
         """Tell the ackers that this task is done with a tuple."""
@@ -1166,7 +1166,7 @@ cdef class BoltEmitter(Emitter):
     @cython.final
     cdef int ack_to(self, tup, AckSender ack_sender) except -1:
         self.claim(tup, "acked")
-        ack_sender.add_oks(<Delivery>tup)
+        ack_sender.add_oks(<TupleBase>tup)
         return self.count_settled(False)
 
     def fail(self, tup, reason=None):
@@ -1186,7 +1186,7 @@ cdef class BoltEmitter(Emitter):
 
     cdef int fail_to(self, tup, reason, AckSender ack_sender) except -1:
         self.claim(tup, "failed")
-        ack_sender.fail((<Delivery>tup)._ids or (), reason)
+        ack_sender.fail((<TupleBase>tup)._ids or (), reason)
         return self.count_settled(True)
 
     @cython.final
@@ -1212,15 +1212,15 @@ cdef class BoltEmitter(Emitter):
         ack_sender = self.ack_sender.new_sender()
         with self.output.lock:
             self.check_external_call(tup, "given more time")
-            ack_sender.reset_timeout((<Delivery>tup)._ids or ())
+            ack_sender.reset_timeout((<TupleBase>tup)._ids or ())
             ack_sender.send()
 
-    def ack_unless_settled(self, Delivery tup not None):
+    def ack_unless_settled(self, TupleBase tup not None):
         """Ack a tuple unless it is settled. For the executor."""
         self.settle(tup)
 
     @cython.final
-    cdef int settle(self, Delivery tup) except -1:
+    cdef int settle(self, TupleBase tup) except -1:
         if not tup.change_owner(self, SETTLED):
             return 0
         self.ack_sender.add_oks(tup)
@@ -1229,7 +1229,7 @@ cdef class BoltEmitter(Emitter):
             self._on_ack(tup)
         return 0
 
-    def fail_unless_settled(self, Delivery tup not None, reason):
+    def fail_unless_settled(self, TupleBase tup not None, reason):
         """Fail a tuple unless it is settled; return whether it was not. For the executor."""
         if not tup.change_owner(self, SETTLED):
             return False
@@ -1247,8 +1247,8 @@ cdef class BoltEmitter(Emitter):
         Returns the position of the first tuple that was not processed, before `end` if the executor must yield. The
         latency of one tuple in `sample_every` is measured.
         """
-        cdef Delivery tup
-        cdef Py_ssize_t place
+        cdef TupleBase tup
+        cdef Py_ssize_t index
         cdef PyObject* returned
         cdef int64_t since = 0
         cdef bint measured
@@ -1262,8 +1262,8 @@ cdef class BoltEmitter(Emitter):
             process, receiver = process.__func__, process.__self__
         cdef Turn before = begin_turn(bolt if self.is_collector_of(bolt, BoltEmitter) else self, self, False)
         try:
-            for place in range(begin, end):
-                tup = <Delivery?>tuples[place]
+            for index in range(begin, end):
+                tup = <TupleBase?>tuples[index]
                 tup.owner = self
                 self.set_inputs(tup)
                 self.executed += 1
@@ -1282,14 +1282,14 @@ cdef class BoltEmitter(Emitter):
                 if self.has_observers:
                     self._on_execute(tup)
                 if self.output.must_yield:
-                    return place + 1
+                    return index + 1
             return end
         finally:
             end_turn(before)
             self.set_inputs(())
 
     @cython.final
-    cdef inline bint is_processed(self, Delivery tup, PyObject* returned, on_error) except -1:
+    cdef inline bint is_processed(self, TupleBase tup, PyObject* returned, on_error) except -1:
         """Whether `process` has processed the tuple, by what it returned (null if it raised); else call `on_error`."""
         if returned is <PyObject*>None:
             Py_XDECREF(returned)
@@ -1297,7 +1297,7 @@ cdef class BoltEmitter(Emitter):
         return self.is_processed_anyway(tup, returned, on_error)
 
     @cython.final
-    cdef bint is_processed_anyway(self, Delivery tup, PyObject* returned, on_error) except -1:
+    cdef bint is_processed_anyway(self, TupleBase tup, PyObject* returned, on_error) except -1:
         """`is_processed` where `process` raised, or returned more than None."""
         try:
             if returned is NULL:
@@ -1362,7 +1362,7 @@ cdef class SpoutEmitter(Emitter):
     @cython.final
     cdef object emit_tuple(self, tup, tup_id, stream, direct_task, bint need_task_ids):
         cdef Route route = self.route_of(stream)
-        cdef Delivery first = None if route is None else route.delivery_of(tup)
+        cdef TupleBase first = None if route is None else route.tuple_of(tup)
         if first is None:
             self._unroutable(tup, stream)
         if tup_id is not None:
@@ -1386,9 +1386,11 @@ cdef class SpoutEmitter(Emitter):
         return [(<Outlet?>outlet).task for outlet in outlets] if need_task_ids else None
 
     @cython.final
-    cdef int emit_to(self, Route route, Delivery first, list outlets, tup_id, AckSender ack_sender, bint own) except -1:
+    cdef int emit_to(
+        self, Route route, TupleBase first, list outlets, tup_id, AckSender ack_sender, bint own
+    ) except -1:
         cdef Outlet outlet
-        cdef Delivery tup = first
+        cdef TupleBase tup = first
         if tup_id is not None and self.tracks:
             self.track(route, first, outlets, tup_id, self.pending, ack_sender, own)
         elif self.followed is not None:
@@ -1412,12 +1414,12 @@ cdef class SpoutEmitter(Emitter):
         return message_id
 
     cdef int track(
-        self, Route route, Delivery first, list outlets, tup_id, dict pending, AckSender ack_sender, bint own
+        self, Route route, TupleBase first, list outlets, tup_id, dict pending, AckSender ack_sender, bint own
     ) except -1:
         cdef PendingTuple pending_tuple = PendingTuple.__new__(PendingTuple)
         cdef int64_t message_id
         cdef Outlet outlet
-        cdef Delivery tup = first
+        cdef TupleBase tup = first
         pending_tuple.tup_id = tup_id
         pending_tuple.root_id = self.next_id()
         for outlet in outlets:
@@ -1671,7 +1673,7 @@ def pack_deliveries(list tuples not None):
     """
     cdef Py_ssize_t count = len(tuples)
     cdef Py_ssize_t position, field
-    cdef Delivery tup
+    cdef TupleBase tup
     roots, ids = np.zeros(count, np.int64), np.zeros(count, np.int64)
     cdef int64_t[::1] root_ids = roots
     cdef int64_t[::1] tuple_ids = ids
@@ -1680,7 +1682,7 @@ def pack_deliveries(list tuples not None):
     cdef list columns = [[] for _ in range(width)]
     cdef dict others = {}
     for position in range(count):
-        tup = <Delivery?>tuples[position]
+        tup = <TupleBase?>tuples[position]
         for field in range(width):
             (<list>columns[field]).append(slots.at(tup, field))
         if tup.tracked:
@@ -1704,7 +1706,7 @@ def unpack_deliveries(
     cdef Py_ssize_t width = len(columns)
     cdef Py_ssize_t position, field
     cdef ValueSlots slots = <ValueSlots?>source.tuple_type._slots
-    cdef Delivery tup
+    cdef TupleBase tup
     cdef list tuples = []
     if width != len(slots):
         raise ValueError(f"{width} columns, expected {len(slots)}")

@@ -154,9 +154,9 @@ class Arena {
         if (!is_passed_over(lines, number - 1)) clear_mark(line - 1);
     }
 
-    // Places a new hash with `flags` (tag, TRACKED, FAILED) and val 0. Empty Ref: make room first by `grow` or
+    // Inserts a new hash with `flags` (tag, TRACKED, FAILED) and val 0. Empty Ref: make room first by `grow` or
     // `relieve`.
-    Ref place(uint64_t h, uint64_t flags) noexcept {
+    Ref insert(uint64_t h, uint64_t flags) noexcept {
         if (segment_count_ == 0) return Ref{};
         Line* lines = segment_of(h);
         size_t first = home_number(h), reach = lines_ == LINES_MAX ? DISPLACEMENT_MAX : 0;
@@ -408,8 +408,8 @@ class Arena {
 
     // An empty segment to stand behind the last one, or nullptr.
     Line* make_segment(size_t lines) noexcept {
-        size_t place = lines_ == LINES_MAX ? segment_count_ % SEGMENTS_A_PAGE : 0;
-        void* block = place != 0           ? segments_[segment_count_ - 1] + LINES_MAX * 2
+        size_t in_page = lines_ == LINES_MAX ? segment_count_ % SEGMENTS_A_PAGE : 0;
+        void* block = in_page != 0         ? segments_[segment_count_ - 1] + LINES_MAX * 2
                       : lines == LINES_MAX ? make_page()
                                            : acquire(segment_bytes(lines));
         if (block != nullptr) std::memset(block, 0, segment_bytes(lines));
@@ -544,9 +544,9 @@ class Arena {
         return fits;
     }
 
-    // Copies an entry of another segment, or arena, to its place here; false if there is none.
+    // Copies an entry of another segment, or arena, to its line here; false if there is none.
     bool copy(uint64_t h, Ref ref, const Cold* from) noexcept {
-        Ref to = place(h, ref.word() & ~(HASH_MASK | OVERFLOWED));
+        Ref to = insert(h, ref.word() & ~(HASH_MASK | OVERFLOWED));
         if (!to) return false;
         to.val() = ref.val();
         *cold(to) = *from;

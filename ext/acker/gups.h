@@ -38,11 +38,11 @@ class Gups {
     void update(const int64_t* root_id, const int64_t* value, size_t rows) noexcept {
         uint64_t* ahead[FETCH_AHEAD_GUPS];
         for (size_t row = 0; row < rows + FETCH_AHEAD_GUPS; ++row) {
-            uint64_t** place = ahead + row % FETCH_AHEAD_GUPS;
-            if (row >= FETCH_AHEAD_GUPS) **place ^= static_cast<uint64_t>(value[row - FETCH_AHEAD_GUPS]);
+            uint64_t** slot = ahead + row % FETCH_AHEAD_GUPS;
+            if (row >= FETCH_AHEAD_GUPS) **slot ^= static_cast<uint64_t>(value[row - FETCH_AHEAD_GUPS]);
             if (row >= rows) continue;
-            *place = word_of(static_cast<uint64_t>(root_id[row]));
-            ACKER_PREFETCH(*place);
+            *slot = word_of(static_cast<uint64_t>(root_id[row]));
+            ACKER_PREFETCH(*slot);
         }
     }
 

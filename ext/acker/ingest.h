@@ -241,11 +241,11 @@ class AckerCore {
         const int64_t* values;
         const int32_t* tasks;
         const int64_t* message_ids;
-        uint64_t fresh[STRETCH_ROWS];                 // the word that a new entry would get
-        uintptr_t place[STRETCH_ROWS + FETCH_AHEAD];  // the address of a row's line, then of the word that it changed
-        uint16_t note[STRETCH_ROWS];                  // the rows that wait, in order
-        uint8_t effect[STRETCH_ROWS];                 // what a message can find, then what it did
-        uint8_t before[STRETCH_ROWS];                 // what the word's six highest bits were: tag, TRACKED, FAILED
+        uint64_t fresh[STRETCH_ROWS];                   // the word that a new entry would get
+        uintptr_t address[STRETCH_ROWS + FETCH_AHEAD];  // the address of a row's line, then of the word that it changed
+        uint16_t note[STRETCH_ROWS];                    // the rows that wait, in order
+        uint8_t effect[STRETCH_ROWS];                   // what a message can find, then what it did
+        uint8_t before[STRETCH_ROWS];                   // what the word's six highest bits were: tag, TRACKED, FAILED
         static_assert(STRETCH_ROWS - 1 <= UINT16_MAX, "a row's number fits its field");
         static_assert(REJECTION <= UINT8_MAX, "an effect's number fits its field");
 
@@ -311,14 +311,14 @@ class AckerCore {
         for (i = 0; i < rows; ++i) {
             uint64_t h = homes.hash.of(static_cast<uint64_t>(stretch.roots[i]));
             stretch.fresh[i] = (h & HASH_MASK) | tag;
-            stretch.place[i] = reinterpret_cast<uintptr_t>(homes.of(h));
+            stretch.address[i] = reinterpret_cast<uintptr_t>(homes.of(h));
             zeros += stored_is_zero(h);
         }
         for (i = 0; i < rows; ++i) stretch.effect[i] = finding_of(stretch.kinds[i], 0);
         const bool far = arena.bytes() > FAR_BYTES;
         for (i = 0; i < FETCH_AHEAD; ++i) {  // past the end any line that exists will do
-            ACKER_PREFETCH(reinterpret_cast<const Line*>(stretch.place[i < rows ? i : 0]));
-            stretch.place[rows + i] = stretch.place[0];
+            ACKER_PREFETCH(reinterpret_cast<const Line*>(stretch.address[i < rows ? i : 0]));
+            stretch.address[rows + i] = stretch.address[0];
         }
         for (i = 0; i < rows && !*full && arena.has_room(CHUNK_ROWS);) {
             size_t chunk_end = rows - i < CHUNK_ROWS ? rows : i + CHUNK_ROWS;
@@ -349,18 +349,18 @@ class AckerCore {
         uint16_t* note = stretch.note + stretch.noted;
         uint64_t tally = 0;
         for (; i < end; ++i) {
-            ACKER_PREFETCH(reinterpret_cast<const Line*>(stretch.place[i + FETCH_AHEAD]));
+            ACKER_PREFETCH(reinterpret_cast<const Line*>(stretch.address[i + FETCH_AHEAD]));
             if (FAR) {
-                const Line* soon = reinterpret_cast<const Line*>(stretch.place[i + LOOK_AHEAD]);
+                const Line* soon = reinterpret_cast<const Line*>(stretch.address[i + LOOK_AHEAD]);
                 ACKER_PREFETCH(soon + (soon->word[0] / OVERFLOWED & 1));
             }
-            Line* line = reinterpret_cast<Line*>(stretch.place[i]);
+            Line* line = reinterpret_cast<Line*>(stretch.address[i]);
             uint64_t fresh = stretch.fresh[i];
-            unsigned places = Probe::places(line, fresh);
-            if (ACKER_UNLIKELY(places == 0)) {
+            unsigned matches = Probe::matches(line, fresh);
+            if (ACKER_UNLIKELY(matches == 0)) {
                 line = arena.next_of_marked(line);  // most entries that are not at home are one line further on
-                places = line == nullptr ? 0 : Probe::places(line, fresh) % (1u << SLOTS);
-                if (places == 0) {
+                matches = line == nullptr ? 0 : Probe::matches(line, fresh) % (1u << SLOTS);
+                if (matches == 0) {
                     stretch.noted = static_cast<size_t>(note - stretch.note);
                     *full = !apply<P>(stretch, i);
                     if (*full) break;
@@ -368,20 +368,20 @@ class AckerCore {
                     continue;
                 }
             }
-            unsigned place = ACKER_LOWEST_BIT(places), slot = place % SLOTS;
+            unsigned match = ACKER_LOWEST_BIT(matches), slot = match % SLOTS;
             uint64_t* at = line->word + slot;
             uint64_t* val_at = line->val + slot;
             uint64_t word = *at;
-            size_t finding = stretch.effect[i] | (place & NO_ENTRY) | (static_cast<unsigned>(word >> STATE_SHIFT) & 3);
+            size_t finding = stretch.effect[i] | (match & NO_ENTRY) | (static_cast<unsigned>(word >> STATE_SHIFT) & 3);
             uint64_t val = *val_at ^ (static_cast<uint64_t>(values[i]) & rules.value_mask[finding]);
             size_t effect = finding + finding + (val == 0);
             *at = (word & rules.keep[effect]) | (fresh & rules.take[effect]) | rules.set[effect];
             *val_at = val & rules.keep_val[effect];
             tally += rules.tally[effect];
 
-            bool at_home = reinterpret_cast<uintptr_t>(line) == stretch.place[i];
+            bool at_home = reinterpret_cast<uintptr_t>(line) == stretch.address[i];
             if (ACKER_UNLIKELY(!at_home) && rules.event[effect].reports != 0) arena.clear_mark_before(line);
-            stretch.place[i] = reinterpret_cast<uintptr_t>(at);
+            stretch.address[i] = reinterpret_cast<uintptr_t>(at);
             stretch.effect[i] = static_cast<uint8_t>(effect);
             stretch.before[i] = static_cast<uint8_t>(word >> STATE_SHIFT);
             *note = static_cast<uint16_t>(i);
@@ -441,7 +441,7 @@ class AckerCore {
         uint64_t after = (word & rules.keep[effect]) | (fresh & rules.take[effect]) | rules.set[effect];
         bool known = found != NO_ENTRY, ends = rules.event[effect].reports != 0;
         if (!known && rules.event[effect].mask.start != 0 && !ends) {
-            ref = arena.place(h, after & ~HASH_MASK);
+            ref = arena.insert(h, after & ~HASH_MASK);
             if (!ref) return false;
         }
         uintptr_t at = ref ? reinterpret_cast<uintptr_t>(&ref.word()) : nowhere();
@@ -452,12 +452,12 @@ class AckerCore {
         }
         if (known && ends) arena.erase(h, ref);
         add_up(rules.tally[effect]);
-        arena.adjust_count(known ? ends : (ends || !ref ? 0 : -1));  // place and erase have counted already
+        arena.adjust_count(known ? ends : (ends || !ref ? 0 : -1));  // insert and erase have counted already
         return true;
     }
 
     void note(Stretch& stretch, size_t i, uintptr_t at, unsigned effect, uint64_t word) const noexcept {
-        stretch.place[i] = at;
+        stretch.address[i] = at;
         stretch.effect[i] = static_cast<uint8_t>(effect);
         stretch.before[i] = static_cast<uint8_t>(word >> STATE_SHIFT);
         stretch.note[stretch.noted++] = static_cast<uint16_t>(i);
@@ -470,7 +470,7 @@ class AckerCore {
         return reinterpret_cast<Cold*>(at + at % LINE_BYTES + cold_distance);
     }
 
-    // The place of a word whose cold part belongs to no entry: for trees that are reported but never stored.
+    // The address of a word whose cold part belongs to no entry: for trees that are reported but never stored.
     uintptr_t nowhere() const noexcept { return reinterpret_cast<uintptr_t>(&nowhere_) - arena.cold_distance(); }
 
     // Does the noted work of the rows before `up_to`, in order: cold parts, the counts of each bucket, and reports.
@@ -486,7 +486,7 @@ class AckerCore {
         for (size_t settled = stretch.settled; settled < up_to; ++settled) {
             size_t i = stretch.note[settled];
             const Event& event = rules.event[stretch.effect[i]];
-            Cold* at = cold_of(stretch.place[i], cold_distance);
+            Cold* at = cold_of(stretch.address[i], cold_distance);
             Cold cold = at->blend(stretch.message_ids[i], stretch.tasks[i], stretch.now, event.mask);
             *at = cold;
             report[reports] = cold;

@@ -41,13 +41,13 @@ inline unsigned acker_lowest_bit(unsigned bits) noexcept {
 
 namespace acker {
 
-// `places(line, h)`: bits 0 to 3 are the slots that hold the hash, bits 4 to 7 the free slots of a line that has not
+// `matches(line, h)`: bits 0 to 3 are the slots that hold the hash, bits 4 to 7 the free slots of a line that has not
 // overflowed. 0: continue on the next line. The lowest bit is the slot to use. Tags are ignored, so a hash whose stored
 // bits are all 0 seems to be in every empty slot: search for such a hash in another way.
 inline bool stored_is_zero(uint64_t h) noexcept { return h << (64 - HASH_BITS) == 0; }
 
 struct PortableProbe {
-    static ACKER_ALWAYS_INLINE unsigned places(const Line* line, uint64_t h) noexcept {
+    static ACKER_ALWAYS_INLINE unsigned matches(const Line* line, uint64_t h) noexcept {
         unsigned match = 0, empty = 0;
         for (unsigned slot = 0; slot < SLOTS; ++slot) {
             match |= static_cast<unsigned>((line->word[slot] ^ h) << (64 - HASH_BITS) == 0) << slot;
@@ -59,7 +59,7 @@ struct PortableProbe {
 
 #if ACKER_HAS_AVX2
 struct Avx2Probe {
-    ACKER_TARGET_AVX2 static inline unsigned places(const Line* line, uint64_t h) noexcept {
+    ACKER_TARGET_AVX2 static inline unsigned matches(const Line* line, uint64_t h) noexcept {
         const __m256i words = _mm256_load_si256(reinterpret_cast<const __m256i*>(line->word));
         const __m256i others = _mm256_xor_si256(words, _mm256_set1_epi64x(static_cast<int64_t>(h)));
         const __m256i zero = _mm256_setzero_si256();

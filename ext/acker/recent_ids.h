@@ -10,8 +10,8 @@
 
 namespace acker {
 
-// A ring of the ids in their order, and an open-addressing index of places in it with linear probing. An id that leaves
-// moves those behind it in the index up, so that no marks of removed ones gather.
+// A ring of the ids in their order, and an open-addressing index of positions in it with linear probing. When an id
+// leaves the index, those behind it move up, so that no marks of removed ones gather.
 class RecentIds {
   public:
     static constexpr size_t KEPT = 4096;
@@ -28,15 +28,15 @@ class RecentIds {
     }
 
     bool contains(int64_t root_id, int64_t tuple_id) const noexcept {
-        return tables_ != nullptr && tables_->place_of[find({root_id, tuple_id})] != 0;
+        return tables_ != nullptr && tables_->position_of[find({root_id, tuple_id})] != 0;
     }
 
     // Adds an id that is not contained, in place of the oldest if there are KEPT.
     void add(int64_t root_id, int64_t tuple_id) noexcept {
-        const size_t place = added_++ % KEPT;
-        if (added_ > KEPT) remove(find(tables_->ring[place]));
-        tables_->ring[place] = {root_id, tuple_id};
-        tables_->place_of[find(tables_->ring[place])] = static_cast<uint16_t>(place + 1);
+        const size_t position = added_++ % KEPT;
+        if (added_ > KEPT) remove(find(tables_->ring[position]));
+        tables_->ring[position] = {root_id, tuple_id};
+        tables_->position_of[find(tables_->ring[position])] = static_cast<uint16_t>(position + 1);
     }
 
   private:
@@ -48,7 +48,7 @@ class RecentIds {
 
     struct Tables {
         Id ring[KEPT];
-        uint16_t place_of[SLOTS_OF_INDEX];  // one more than the place in the ring; 0: empty
+        uint16_t position_of[SLOTS_OF_INDEX];  // one more than the position in the ring; 0: empty
     };
 
     static size_t home(const Id& id) noexcept {
@@ -60,8 +60,8 @@ class RecentIds {
     // The slot of the index that holds an id, or the empty one where it belongs.
     size_t find(const Id& id) const noexcept {
         size_t slot = home(id);
-        while (const uint16_t place = tables_->place_of[slot]) {
-            const Id& other = tables_->ring[place - 1];
+        while (const uint16_t position = tables_->position_of[slot]) {
+            const Id& other = tables_->ring[position - 1];
             if (other.root_id == id.root_id && other.tuple_id == id.tuple_id) break;
             slot = (slot + 1) % SLOTS_OF_INDEX;
         }
@@ -72,15 +72,15 @@ class RecentIds {
         size_t next = slot;
         for (;;) {
             next = (next + 1) % SLOTS_OF_INDEX;
-            const uint16_t place = tables_->place_of[next];
-            if (place == 0) break;
+            const uint16_t position = tables_->position_of[next];
+            if (position == 0) break;
             // What stands between its home and its slot may move up to the gap if that lies between them as well.
-            const size_t way = (next - home(tables_->ring[place - 1])) % SLOTS_OF_INDEX;
+            const size_t way = (next - home(tables_->ring[position - 1])) % SLOTS_OF_INDEX;
             if (way < (next - slot) % SLOTS_OF_INDEX) continue;
-            tables_->place_of[slot] = place;
+            tables_->position_of[slot] = position;
             slot = next;
         }
-        tables_->place_of[slot] = 0;
+        tables_->position_of[slot] = 0;
     }
 
     Tables* tables_ = nullptr;

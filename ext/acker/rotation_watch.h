@@ -19,18 +19,18 @@ class RotationWatch {
     bool look(int64_t now_ms, int64_t held, int64_t open, int64_t ended) noexcept {
         if (batches_++ == 0) {
             first_ms_ = now_ms;
-            ask_ms_ = now_ms > INT64_MAX - long_ms_ ? INT64_MAX : now_ms + long_ms_;
+            look_ms_ = now_ms > INT64_MAX - long_ms_ ? INT64_MAX : now_ms + long_ms_;
         }
         now_ms_ = now_ms;
         if (over_) return false;
-        return (now_ms >= ask_ms_ && held > 0 && (held >= few_ || batches_ > few_)) ||
+        return (now_ms >= look_ms_ && held > 0 && (held >= few_ || batches_ > few_)) ||
                (open >= many_ && ended == 0 && now_ms > first_ms_);
     }
 
     // The oldest entry is `age_ms` old: the next look is when it can be old enough.
     void look_again(int64_t age_ms) noexcept {
         int64_t left = long_ms_ - age_ms;
-        ask_ms_ = now_ms_ > INT64_MAX - left ? INT64_MAX : now_ms_ + left;
+        look_ms_ = now_ms_ > INT64_MAX - left ? INT64_MAX : now_ms_ + left;
     }
 
     void rotated(int64_t now_ms) noexcept {
@@ -44,7 +44,7 @@ class RotationWatch {
     int64_t long_ms_, few_, many_;
     int64_t batches_ = 0;
     int64_t first_ms_ = 0;
-    int64_t ask_ms_ = 0;
+    int64_t look_ms_ = 0;
     int64_t now_ms_ = 0;
     bool was_rotated_ = false;
     bool over_ = false;  // it was rotated, or a warning was given

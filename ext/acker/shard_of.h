@@ -78,13 +78,13 @@ constexpr size_t ROWS_AT_ONCE = 8;  // by AVX2
 #if ACKER_HAS_AVX2
 // For every set of eight rows, as bits: their numbers in ascending order, and their count.
 struct Rows8 {
-    uint8_t places[1 << ROWS_AT_ONCE][ROWS_AT_ONCE] = {};
+    uint8_t positions[1 << ROWS_AT_ONCE][ROWS_AT_ONCE] = {};
     uint8_t count[1 << ROWS_AT_ONCE] = {};
 
     constexpr Rows8() noexcept {
         for (unsigned rows = 0; rows < 1 << ROWS_AT_ONCE; ++rows)
             for (uint8_t row = 0; row < ROWS_AT_ONCE; ++row)
-                if ((rows >> row & 1) != 0) places[rows][count[rows]++] = row;
+                if ((rows >> row & 1) != 0) positions[rows][count[rows]++] = row;
     }
 };
 
@@ -105,8 +105,8 @@ ACKER_TARGET_AVX2 inline size_t select_rows_avx2(uint64_t mask, const int64_t* r
     size_t selected = 0;
     for (size_t row = 0; row + ROWS_AT_ONCE <= rows; row += ROWS_AT_ONCE) {
         unsigned found = matches(root_id + row) | matches(root_id + row + 4) << 4;
-        __m128i places = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(ROWS_8.places[found]));
-        __m256i numbers = _mm256_add_epi32(_mm256_cvtepu8_epi32(places), _mm256_set1_epi32(static_cast<int>(row)));
+        __m128i positions = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(ROWS_8.positions[found]));
+        __m256i numbers = _mm256_add_epi32(_mm256_cvtepu8_epi32(positions), _mm256_set1_epi32(static_cast<int>(row)));
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(selection + selected), numbers);
         selected += ROWS_8.count[found];
     }

@@ -22,7 +22,7 @@ class Process {
     static int64_t id() noexcept { return here().load(std::memory_order_relaxed); }
 
   private:
-    static int64_t ask() noexcept {
+    static int64_t current() noexcept {
 #if defined(_WIN32)
         return _getpid();
 #else
@@ -37,9 +37,9 @@ class Process {
 
     static int64_t begin() noexcept {
 #if !defined(_WIN32)
-        pthread_atfork(nullptr, nullptr, [] { here().store(ask(), std::memory_order_relaxed); });
+        pthread_atfork(nullptr, nullptr, [] { here().store(current(), std::memory_order_relaxed); });
 #endif
-        return ask();
+        return current();
     }
 };
 

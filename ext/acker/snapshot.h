@@ -104,11 +104,11 @@ class Cursor {
         return listed_ > 0;
     }
 
-    ACKER_ALWAYS_INLINE void write_entry(BlockColumns<uint8_t> columns, size_t row, size_t place) noexcept {
-        Ref ref{group_ + place / SLOTS, static_cast<unsigned>(place % SLOTS)};
+    ACKER_ALWAYS_INLINE void write_entry(BlockColumns<uint8_t> columns, size_t row, size_t slot_index) noexcept {
+        Ref ref{group_ + slot_index / SLOTS, static_cast<unsigned>(slot_index % SLOTS)};
         uint64_t word = ref.word(), tracked = word / TRACKED & 1, failed = word / FAILED & 1;
         const Cold cold = *arena_->cold(ref);
-        store(columns.root_id, row, arena_->root_of(arena_->hash_at(group_number_ + place / SLOTS, word)));
+        store(columns.root_id, row, arena_->root_of(arena_->hash_at(group_number_ + slot_index / SLOTS, word)));
         store(columns.ack_val, row, ref.val());
         // Without a TRACK these fields are undefined, and written as 0.
         store(columns.message_id, row, static_cast<uint64_t>(cold.message_id) & (0 - tracked));
@@ -298,7 +298,7 @@ class SnapshotReader {
             Ref ref{stretch.line[i], free_slot(*stretch.line[i], h)};
             if (ACKER_UNLIKELY(ref.slot == SLOTS)) {
                 if (core->arena.find(h)) return ROOT_TWICE;
-                while (!(ref = core->arena.place(stretch.hash[i], flags))) {
+                while (!(ref = core->arena.insert(stretch.hash[i], flags))) {
                     if (!core->arena.relieve(stretch.hash[i])) return NO_MEMORY;
                     find_homes(&stretch, columns.root_id + first * sizeof(int64_t), i, rows);
                 }

@@ -29,12 +29,12 @@ struct StepMark {
 inline bool wait_for_step(const std::vector<StepMark*>& marks, double secs) {
     std::vector<uint64_t> seen(marks.size());
     for (int idle = 0; idle < 2; ++idle) {
-        for (size_t place = 0; place < marks.size(); ++place) {
-            StepMark& mark = *marks[place];
+        for (size_t index = 0; index < marks.size(); ++index) {
+            StepMark& mark = *marks[index];
             if (mark.woken.exchange(false)) return true;
             const uint64_t step = mark.stepping.load() == 0 ? 0 : mark.steps.load();
-            if (step != 0 && step == seen[place]) return true;
-            seen[place] = step;
+            if (step != 0 && step == seen[index]) return true;
+            seen[index] = step;
             if (step != 0) idle = -1;
         }
         std::this_thread::sleep_for(std::chrono::duration<double>(secs));

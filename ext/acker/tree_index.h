@@ -39,7 +39,7 @@ class TreeIndex {
     // Where the tree with this tag probably is, if it is in the index: a position to fetch.
     uint32_t guess(uint32_t tag) const noexcept {
         const Line& line = lines_[home(tag)];
-        return line.position[ACKER_LOWEST_BIT(places(line, tag) | 1u << (2 * SLOTS)) % SLOTS];
+        return line.position[ACKER_LOWEST_BIT(matches(line, tag) | 1u << (2 * SLOTS)) % SLOTS];
     }
 
     // Returns the position for which `is_same(position)` holds, among those with this tag; otherwise makes `next` the
@@ -48,7 +48,7 @@ class TreeIndex {
     ACKER_ALWAYS_INLINE uint32_t find_or_insert(uint32_t tag, uint32_t next, IsSame is_same) noexcept {
         for (size_t number = home(tag);; number = (number + 1) & mask_) {
             Line& line = lines_[number];
-            const unsigned found = places(line, tag);
+            const unsigned found = matches(line, tag);
             for (unsigned same = found & ALL_SLOTS; same != 0; same &= same - 1) {
                 const uint32_t position = line.position[ACKER_LOWEST_BIT(same)];
                 if (is_same(position)) return position;
@@ -82,7 +82,7 @@ class TreeIndex {
 
     // Bits 0 to 7 are the slots with this tag, bits 8 to 15 the free slots.
 #if ACKER_HAS_SSE2
-    static ACKER_ALWAYS_INLINE unsigned places(const Line& line, uint32_t tag) noexcept {
+    static ACKER_ALWAYS_INLINE unsigned matches(const Line& line, uint32_t tag) noexcept {
         const __m128i first = _mm_load_si128(reinterpret_cast<const __m128i*>(line.tag));
         const __m128i second = _mm_load_si128(reinterpret_cast<const __m128i*>(line.tag + 4));
         const __m128i sought = _mm_set1_epi32(static_cast<int>(tag)), zero = _mm_setzero_si128();
@@ -91,7 +91,7 @@ class TreeIndex {
         return static_cast<unsigned>(_mm_movemask_epi8(_mm_packs_epi16(same, free)));
     }
 #else
-    static ACKER_ALWAYS_INLINE unsigned places(const Line& line, uint32_t tag) noexcept {
+    static ACKER_ALWAYS_INLINE unsigned matches(const Line& line, uint32_t tag) noexcept {
         unsigned same = 0, free = 0;
         for (unsigned slot = 0; slot < SLOTS; ++slot) {
             same |= static_cast<unsigned>(line.tag[slot] == tag) << slot;
@@ -115,7 +115,7 @@ class TreeIndex {
                 const uint32_t tag = old[number].tag[slot];
                 size_t to = home(tag);
                 while (lines_[to].tag[SLOTS - 1] != 0) to = (to + 1) & mask_;
-                put(lines_[to], ACKER_LOWEST_BIT(places(lines_[to], 0) >> SLOTS), tag, old[number].position[slot]);
+                put(lines_[to], ACKER_LOWEST_BIT(matches(lines_[to], 0) >> SLOTS), tag, old[number].position[slot]);
             }
         }
         release(old);

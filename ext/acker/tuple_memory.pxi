@@ -54,7 +54,7 @@ inline bool keep(PyObject*) noexcept { return false; }
 
 #endif
 
-// A type's tp_alloc. Python's cyclic collector does not look at the new instance yet.
+// A type's tp_alloc. Python's cyclic collector does not track the new instance yet.
 inline PyObject* allocate_tuple(PyTypeObject* type, Py_ssize_t items) noexcept {
     PyObject* instance = take_kept(type);
     if (instance != nullptr) return instance;
@@ -63,7 +63,7 @@ inline PyObject* allocate_tuple(PyTypeObject* type, Py_ssize_t items) noexcept {
     return instance;
 }
 
-// A type's tp_free, for an instance that the collector does not look at any more.
+// A type's tp_free, for an instance that the collector no longer tracks.
 inline void free_tuple(void* instance) noexcept {
     if (!keep(static_cast<PyObject*>(instance))) PyObject_GC_Del(instance);
 }
@@ -98,7 +98,7 @@ inline void drop_tuple(PyObject* instance) noexcept {
 }
 
 // Lets a class that was made in Python, with slots for values and nothing else, make and drop its instances like this.
-// It has none yet.
+// The class must not have instances yet.
 inline void make_memory_faster(PyObject* tuple_type, PyObject* native_class) noexcept {
     auto* type = reinterpret_cast<PyTypeObject*>(tuple_type);
     auto* base = reinterpret_cast<PyTypeObject*>(native_class);

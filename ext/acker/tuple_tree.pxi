@@ -130,14 +130,14 @@ cdef str _encoded(int64_t root_id, int64_t tuple_id, bint anchored):
     return text[:write_encoded_id(id, text)].decode("ascii")
 
 
-cdef int _read_id(object tuple_id, Py_ssize_t place, EncodedId* id) except -1:
-    """Read the parts of an encoded id; what is none raises."""
+cdef int _read_id(object tuple_id, Py_ssize_t index, EncodedId* id) except -1:
+    """Read the parts of an encoded id; raise for anything else."""
     if not (
         isinstance(tuple_id, str)
         and is_ascii(tuple_id)
         and parse_encoded_id(ascii_of(tuple_id), <size_t>len(<str>tuple_id), id)
     ):
-        _misuse.read_id(tuple_id, place)
+        _misuse.read_id(tuple_id, index)
         raise AssertionError(f"{tuple_id!r} is an encoded id")
     return 0
 
@@ -145,15 +145,15 @@ cdef int _read_id(object tuple_id, Py_ssize_t place, EncodedId* id) except -1:
 cdef list _read_ids(object tuple_ids):
     """Return (root id, tuple id) of each anchored one of some encoded ids."""
     cdef EncodedId id
-    cdef Py_ssize_t place
+    cdef Py_ssize_t index
     cdef tuple every
     if type(tuple_ids) is list or type(tuple_ids) is tuple:
         every = tuple(tuple_ids)
     else:
         every = _misuse.sequence_of(tuple_ids)
     parsed = []
-    for place in range(len(every)):
-        _read_id(every[place], place, &id)
+    for index in range(len(every)):
+        _read_id(every[index], index, &id)
         if id.anchored:
             parsed.append((id.root_id, id.tuple_id))
     return parsed

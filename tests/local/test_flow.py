@@ -29,7 +29,7 @@ class Values(tuple):
     __slots__ = ()
 
 
-class Tup(_flow.Delivery):
+class Tup(_flow.TupleBase):
     __slots__ = ("f",)
 
 
@@ -120,17 +120,17 @@ def test_a_text_reaches_the_task_of_its_stable_hash(text):
 def test_routes_of_no_stream():
     refuses(
         lambda: _flow.Route(source(tuple_type=int), None, False, {}),
-        lambda: _flow.Route(source(tuple_type=_flow.Delivery), None, False, {}),
+        lambda: _flow.Route(source(tuple_type=_flow.TupleBase), None, False, {}),
         lambda: emitter_of({None: _flow.Route.__new__(_flow.Route)}).emit([]),
         lambda: emitter_of({None: object()}).emit([]),
     )
 
 
 def test_slots_of_other_classes():
-    class NoSlots(_flow.Delivery):
+    class NoSlots(_flow.TupleBase):
         f = 1
 
-    class Borrows(_flow.Delivery):
+    class Borrows(_flow.TupleBase):
         f = Tup.f
 
     refuses(
@@ -190,7 +190,7 @@ def test_a_tuple_with_other_values_than_its_class_has_slots():
 def test_a_tuple_without_values():
     blank = Tup.__new__(Tup)
     refuses(lambda: blank.f, lambda: blank.values, lambda: _flow.pack_deliveries([blank]))
-    refuses(lambda: _flow.Delivery.__new__(_flow.Delivery).values)
+    refuses(lambda: _flow.TupleBase.__new__(_flow.TupleBase).values)
 
 
 def test_the_values_of_a_tuple_are_read_only():
@@ -330,7 +330,7 @@ def test_what_process_returns_is_released(monkeypatch, answer):
 
 def of_its_own_type():
     """Return a new class of tuples, and the slots of its one value."""
-    made = type("Made", (_flow.Delivery,), {"__slots__": ("f",)})
+    made = type("Made", (_flow.TupleBase,), {"__slots__": ("f",)})
     made._slots = _flow.ValueSlots(made, Values, ["f"])
     return made
 
@@ -461,7 +461,7 @@ def test_emit_says_what_it_takes():
 def test_nothing_of_it_is_pickled():
     import pickle
 
-    for each in (_flow.Delivery((1,), None), _flow.Latencies([1]), _flow.AckSender([])):
+    for each in (_flow.TupleBase((1,), None), _flow.Latencies([1]), _flow.AckSender([])):
         refuses(lambda each=each: pickle.dumps(each))
 
 
@@ -570,7 +570,7 @@ HOSTILE = """
     ]
     class Values(tuple):
         pass
-    streams = SimpleNamespace(fields=("a",), values_type=Values, tuple_type=_flow.Delivery)
+    streams = SimpleNamespace(fields=("a",), values_type=Values, tuple_type=_flow.TupleBase)
     others = ["x", b"x", b"", bytearray(4096), (), [], {{}}, {{None: None}}, [None], (None,), ("x",), (1, 2, 3),
               [(1, 0, None)], repr, lambda *_: None, streams, Values(("x",)), iter([]), object()]
     things = []

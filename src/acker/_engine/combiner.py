@@ -60,9 +60,9 @@ class Partials(NamedTuple):
         """Return views of the rows from `first` to before `end`."""
         return self.at(slice(first, end))
 
-    def at(self, places: slice | npt.NDArray[Any]) -> Partials:
-        """Return the rows at these places, in their order."""
-        return Partials(*(None if column is None else column[places] for column in self))  # type: ignore[arg-type]
+    def at(self, rows: slice | npt.NDArray[Any]) -> Partials:
+        """Return these rows, in their order."""
+        return Partials(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]
 
 
 PARTIALS_DTYPES: Final = Partials(*map(np.dtype, ("i8", "i8", "u1", "i8", "i4", "i8", "i8")))  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ class Combiner:
 
     Notes
     -----
-    Used by one thread at a time; a second one gets `BusyError`. `len`, `nbytes` and the attributes may be asked at any
+    Used by one thread at a time; a second one gets `BusyError`. `len`, `nbytes` and the attributes may be read at any
     time and then show some recent moment. 40 bytes a root and 13 to 26 of index; expected O(1) a
     message. The GIL is released while the native code works.
 
@@ -288,7 +288,7 @@ class Combiner:
                 self._publish()
 
     def _publish(self) -> None:
-        """Update what `len` and `nbytes` return: other threads may ask while the table changes."""
+        """Update what `len` and `nbytes` return: other threads may read it while the table changes."""
         self._published_size = len(self._table)
         self._published_bytes = int(self._table.nbytes)
         self.messages = self._table.added

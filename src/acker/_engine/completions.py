@@ -83,9 +83,9 @@ class Completions:
             return cls.empty()
         return cls(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in COMPLETION_DTYPES))
 
-    def at(self, places: npt.NDArray[Any]) -> Completions:
-        """Return the rows at these places, or those where a mask is true."""
-        return Completions(*(column[places] for column in self.columns()))
+    def at(self, rows: npt.NDArray[Any]) -> Completions:
+        """Return these rows, or those where a mask is true."""
+        return Completions(*(column[rows] for column in self.columns()))
 
     def columns(self) -> list[npt.NDArray[Any]]:
         """Return the columns, in the order of `COMPLETION_SCHEMA`."""
@@ -113,8 +113,8 @@ class Completions:
     def _repr_html_(self) -> str:
         """Return the number of rows by outcome, and the first rows, as a table for notebooks."""
         counts = zip(Outcome, np.bincount(self.outcome, minlength=len(Outcome)).tolist(), strict=False)
-        told = ", ".join(f"{count:,} {outcome.name}" for outcome, count in counts if count)
-        caption = f"Completions: {len(self):,}" + (f" ({told})" if told else "")
+        outcomes = ", ".join(f"{count:,} {outcome.name}" for outcome, count in counts if count)
+        caption = f"Completions: {len(self):,}" + (f" ({outcomes})" if outcomes else "")
         if len(self) > _ROWS_SHOWN:
             caption += f"; the first {_ROWS_SHOWN}"
         first = Completions(*(getattr(self, name)[:_ROWS_SHOWN] for name in COMPLETION_DTYPES))

@@ -5,8 +5,8 @@ The rules are in docs/protocol.md, *Ids*. An id is a non-zero int64, uniform ove
 
 Random ids (`IdGenerator`) suit a task that lives in one process and computes everything once. A stage that may be
 computed again (a retried Spark task, a lost partition, a plan that is evaluated twice) would draw other ids the second
-time, and its trees would never finish. There, ids are a keyed hash of the tuple's place (`root_ids`, `tuple_ids`), and
-injected faults are drawn likewise (`draw`).
+time, and its trees would never finish. There, ids are a keyed hash of the tuple's position (`root_ids`, `tuple_ids`),
+and injected faults are drawn likewise (`draw`).
 """
 
 from __future__ import annotations
@@ -232,8 +232,8 @@ def tuple_ids(
     component : str
         The emitting component. Two components that read one stream both emit under the same parent.
     ordinal : (n,) int64
-        Place among the parent's outputs of this component, from 0; not the place in a batch, since rows may be cut into
-        other batches and partitions the next time.
+        Position among the parent's outputs of this component, from 0; not in a batch, since rows may be cut into other
+        batches and partitions the next time.
 
     Returns
     -------

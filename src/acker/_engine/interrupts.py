@@ -26,11 +26,11 @@ def slices(rows: int, columns: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 def tell_applied(error: BaseException, rows: int, completions: Completions | None = None) -> None:
     """Give an exception the attributes of `AckerMemoryError`, and a note that names them."""
-    told: Any = error
-    told.rows_applied = rows
+    extended: Any = error
+    extended.rows_applied = rows
     text = f"acker: {rows:,} leading rows of the batch were applied before this exception, which has `rows_applied`"
     if completions is not None:
-        told.completions = completions
+        extended.completions = completions
         text += f" and the {len(completions):,} trees that they finished as `completions`"
     error.add_note(text)
 
@@ -46,20 +46,20 @@ def tell_ingested(error: BaseException, call: core.LastCall, parts: Sequence[Com
     parts : sequence of Completions
         What the slices before the exception returned.
     """
-    told, rows = list(parts), len(parts) * core.SLICE_ROWS
+    returned, rows = list(parts), len(parts) * core.SLICE_ROWS
     if isinstance(error, AckerMemoryError):
-        if told:
-            tell_applied(error, rows + error.rows_applied, Completions.concat([*told, error.completions]))
+        if returned:
+            tell_applied(error, rows + error.rows_applied, Completions.concat([*returned, error.completions]))
         return
     # The core raises errors of acker alone. Others may come from a handler, after a slice and before its result.
     last = None if isinstance(error, AckerError) else call.take()
-    if last is not None and (not told or told[-1] is not last[1]):
+    if last is not None and (not returned or returned[-1] is not last[1]):
         rows += last[0]
-        told.append(last[1])
+        returned.append(last[1])
     elif last is not None:
         rows += last[0] - core.SLICE_ROWS  # the last slice may be shorter
-    if told:
-        tell_applied(error, rows, Completions.concat(told))
+    if returned:
+        tell_applied(error, rows, Completions.concat(returned))
 
 
 def tell_rotated(error: BaseException, call: core.LastCall) -> None:
@@ -67,8 +67,8 @@ def tell_rotated(error: BaseException, call: core.LastCall) -> None:
     last = call.take()
     if last is None:
         return
-    told: Any = error
-    told.completions = last[1]
+    extended: Any = error
+    extended.completions = last[1]
     error.add_note(
         f"acker: the rotation was done before this exception, which has the {len(last[1]):,} trees that timed out as"
         " `completions`"

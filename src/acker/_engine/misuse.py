@@ -9,16 +9,16 @@ from acker._engine.protocol import encode_tuple_id, parse_tuple_id
 from acker.errors import ArgumentTypeError, ArgumentValueError, TupleStateError
 
 
-def read_id(tuple_id: object, place: int) -> tuple[int, int] | None:
+def read_id(tuple_id: object, index: int) -> tuple[int, int] | None:
     """Return root id and tuple id of an encoded id, None for an unanchored one; refuse what no `TupleTree` makes.
 
     Parameters
     ----------
     tuple_id : object
-    place : int
-        Where it stands in a sequence; negative: it stands alone.
+    index : int
+        Its index in a sequence; negative: it is none of a sequence.
     """
-    name = "tuple_id" if place < 0 else f"tuple_ids[{place}]"
+    name = "tuple_id" if index < 0 else f"tuple_ids[{index}]"
     if not isinstance(tuple_id, str):
         hint = ": call it once for each of the ids that a tuple carries" if isinstance(tuple_id, (list, tuple)) else ""
         raise ArgumentTypeError(f"{name}: expected one encoded id, a str, got {type(tuple_id).__name__}{hint}")

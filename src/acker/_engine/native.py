@@ -41,10 +41,10 @@ except ImportError as fault:
 def kernel() -> str:
     """Return the kernel of new ackers: the fastest of this machine, or the one that ACKER_KERNEL names."""
     available = core.kernels()
-    asked = os.environ.get("ACKER_KERNEL", "")
-    if asked and asked not in available:
-        raise ArgumentValueError(f"ACKER_KERNEL: expected one of {', '.join(available)}, got {asked!r}")
-    return asked or available[0]
+    wanted = os.environ.get("ACKER_KERNEL", "")
+    if wanted and wanted not in available:
+        raise ArgumentValueError(f"ACKER_KERNEL: expected one of {', '.join(available)}, got {wanted!r}")
+    return wanted or available[0]
 
 
 def build_info() -> dict[str, str]:

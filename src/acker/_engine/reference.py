@@ -237,7 +237,7 @@ class ReferenceAcker:
                 self._publish()
 
     def _publish(self) -> None:
-        """Let `stats`, `len` and `nbytes` show this moment: another thread may ask while the next call is under way."""
+        """Let `stats`, `len` and `nbytes` show this moment: another thread may read them during the next call."""
         trees = self._trees
         self._published = (*trees.counts.values(), len(trees), trees.open)
         self._published_bytes = trees.nbytes

@@ -38,29 +38,29 @@ def warn_never_rotated(held: int, open_trees: int, ended: int, age_ms: int) -> N
 
 
 class RotationWatch:
-    """The time of an acker, and when to look at its oldest entry; the twin of ``ext/acker/rotation_watch.h``."""
+    """The time of an acker, and when to look at its oldest entry; natively ``ext/acker/rotation_watch.h``."""
 
     def __init__(self) -> None:
         self.now_ms: int | None = None
-        self._first_ms = self._ask_ms = 0
+        self._first_ms = self._look_ms = 0
         self._batches = 0
         self._over = False  # it was rotated, or a warning was given
 
     def look(self, now_ms: int, held: int, open_trees: int, ended: int) -> bool:
         """Record the time of a batch; return whether to look at the oldest entry."""
         if self._batches == 0:
-            self._first_ms, self._ask_ms = now_ms, min(now_ms + LONG_MS, INT64_MAX)
+            self._first_ms, self._look_ms = now_ms, min(now_ms + LONG_MS, INT64_MAX)
         self._batches += 1
         self.now_ms = now_ms
         if self._over:
             return False
-        is_long = now_ms >= self._ask_ms and held > 0 and (held >= FEW or self._batches > FEW)
+        is_long = now_ms >= self._look_ms and held > 0 and (held >= FEW or self._batches > FEW)
         return is_long or (open_trees >= MANY and ended == 0 and now_ms > self._first_ms)
 
     def look_again(self, age_ms: int) -> None:
         """Record the age of the oldest entry, which is too low for a warning."""
         assert self.now_ms is not None
-        self._ask_ms = min(self.now_ms + LONG_MS - age_ms, INT64_MAX)
+        self._look_ms = min(self.now_ms + LONG_MS - age_ms, INT64_MAX)
 
     def rotated(self, now_ms: int) -> None:
         """Record a rotation."""

@@ -1,4 +1,4 @@
-"""A guard that lets one thread in at a time, for Python code; `ext/acker/single_entry.h` is its native twin."""
+"""A guard that lets one thread in at a time, for Python code, as `ext/acker/single_entry.h` does natively."""
 
 from __future__ import annotations
 

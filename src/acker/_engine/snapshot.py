@@ -132,7 +132,7 @@ class BlockLoader(Protocol):
     """Takes over the entries of a snapshot, block by block: `BlockReader`, or the reader of the native core."""
 
     def read(self, block: Any, entries: int, /) -> tuple[int, int] | None:
-        """Check a block and take it over; return the place of the fault in `FAULTS`, and the entry, if there is one."""
+        """Check a block and take it over; return the index of the fault in `FAULTS`, and the entry, if there is one."""
 
     @property
     def open(self) -> int:
@@ -145,7 +145,7 @@ class _EntryFault(NamedTuple):
     fails: Callable[[SnapshotEntries, AckerOptions], npt.NDArray[np.bool_]]
 
 
-# The faults of a single entry, in the order of the checks; the native core knows them by their places.
+# The faults of a single entry, in the order of the checks; the native core returns their indexes.
 FAULTS: Final = (
     _EntryFault("a state from 0 to 2", "state", lambda entries, _: entries.state > FAILED),
     _EntryFault("an age below {buckets}", "age", lambda entries, options: entries.age >= options.buckets),

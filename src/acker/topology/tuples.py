@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from acker._engine.protocol import encode_tuple_id
-from acker._flow import Delivery, ValueSlots
+from acker._flow import TupleBase, ValueSlots
 from acker.topology.suggestions import suggestion
 
 SYSTEM_COMPONENT: Final = "__system"
@@ -17,7 +17,7 @@ ACTIVATE_STREAM: Final = "__activate"
 DEACTIVATE_STREAM: Final = "__deactivate"
 
 
-class Tuple(Delivery):
+class Tuple(TupleBase):
     """One delivery of the values that a component emitted.
 
     Parameters

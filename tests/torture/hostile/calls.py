@@ -175,13 +175,13 @@ class Calls:
 
     def _new_tuple_type(self, width: int) -> Any:
         names = "abcd"[:width]
-        made: Any = type("Tup", (_flow.Delivery,), {"__slots__": tuple(names)})
+        made: Any = type("Tup", (_flow.TupleBase,), {"__slots__": tuple(names)})
         made._slots = _flow.ValueSlots(made, type("Values", (tuple,), {"__slots__": ()}), names)
         self._add(made._slots)
         return made
 
     def _deliveries(self) -> list[Any]:
-        return [each for each in self._pool[:] if isinstance(each, _flow.Delivery)][:_TUPLES_MAX]
+        return [each for each in self._pool[:] if isinstance(each, _flow.TupleBase)][:_TUPLES_MAX]
 
     # ---- what may happen ----
 
@@ -226,8 +226,8 @@ class Calls:
         self._add(function(*self._arguments()[0]))
 
     def _read(self) -> None:
-        found = self._pick((_flow.Delivery, dict, list))
-        if isinstance(found, _flow.Delivery):
+        found = self._pick((_flow.TupleBase, dict, list))
+        if isinstance(found, _flow.TupleBase):
             self._add(found.values)
         elif isinstance(found, dict):
             found[self._random.choice(("default", None, 0))] = self._any()
@@ -252,7 +252,7 @@ class Calls:
             emitter.emit(values, second, stream, direct_task, choice((True, False)))
 
     def _settle(self) -> None:
-        bolt, tup = self._pick(_flow.BoltEmitter), self._pick(_flow.Delivery)
+        bolt, tup = self._pick(_flow.BoltEmitter), self._pick(_flow.TupleBase)
         if not self._waits():
             method = self._random.choice(("ack", "ack_unless_settled", "fail", "fail_unless_settled", "reset_timeout"))
             getattr(bolt, method)(*([tup] if method != "fail_unless_settled" else [tup, self._any()]))

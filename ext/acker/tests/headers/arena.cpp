@@ -8,7 +8,7 @@ namespace {
 
 TEST(an_empty_arena_holds_nothing_and_takes_no_memory) {
     Arena arena(SEED);
-    CHECK(arena.bytes() == 0 && arena.count() == 0 && !arena.find(7) && !arena.place(7, FLAGS) && !arena.has_room(1));
+    CHECK(arena.bytes() == 0 && arena.count() == 0 && !arena.find(7) && !arena.insert(7, FLAGS) && !arena.has_room(1));
     arena.shrink(SIZE_MAX);
     CHECK(arena.check_invariants());
     Allocations none(0);
@@ -100,7 +100,7 @@ TEST(an_entry_that_finds_no_slot_makes_others_move_on) {
         }
         std::vector<uint64_t> late = crowd(SLOTS + 40, first);
         for (uint64_t h : std::vector<uint64_t>(late.begin() + SLOTS, late.end())) {
-            CHECK(!arena.place(h, FLAGS) && arena.make_way(h));
+            CHECK(!arena.insert(h, FLAGS) && arena.make_way(h));
             insert(&arena, h);
             hashes.push_back(h);
             check_holds(&arena, hashes);

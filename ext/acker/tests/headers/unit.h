@@ -19,10 +19,10 @@ inline std::vector<uint64_t> crowd(size_t count, uint64_t line, uint64_t seed = 
 }
 
 inline void insert(Arena* arena, uint64_t h) {
-    Ref ref = arena->has_room(1) ? arena->place(h, FLAGS) : Ref{};
+    Ref ref = arena->has_room(1) ? arena->insert(h, FLAGS) : Ref{};
     while (!ref) {
         CHECK(arena->grow());
-        ref = arena->place(h, FLAGS);
+        ref = arena->insert(h, FLAGS);
     }
     ref.val() = h * 3;
     *arena->cold(ref) = Cold{static_cast<int64_t>(h), static_cast<int32_t>(h & INT32_MAX), static_cast<uint32_t>(h)};
