@@ -41,7 +41,7 @@ _ELAPSED_MS_MAX: Final = 49 * 24 * 3600 * 1000
 
 
 class Kind(IntEnum):
-    """What a message says about its tree. ``INIT`` and ``ACK`` are Storm's names of ``TRACK`` and ``OK``.
+    """The event that a message reports about its tree. ``INIT`` and ``ACK`` are Storm's names of ``TRACK`` and ``OK``.
 
     Examples
     --------

@@ -35,7 +35,7 @@ Row = tuple[int, int, int, int, int]
 
 
 class _TreeState:
-    """What is known of one tree."""
+    """The state of one tree."""
 
     __slots__ = ("ack_val", "failed", "message_id", "start", "task_id")
 

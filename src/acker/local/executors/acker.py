@@ -47,7 +47,7 @@ class AckerExecutor(Executor):
     Attributes
     ----------
     spouts : mapping
-        Task id -> (queue of the spout's executor, place of the task in it). Set by the runtime at each start.
+        Task id -> (queue of the spout's executor, index of the task in it). Set by the runtime at each start.
     on_restore : callable, optional
         Called when this acker may have lost trees.
     open_roots : callable, optional
@@ -150,8 +150,8 @@ class AckerExecutor(Executor):
             if spout is None:
                 logger.error("%s: %d outcomes for task %d, which is not a spout's", self.name, len(outcomes), task_id)
                 continue
-            queue, place = spout
-            queue.put((place, outcomes), len(outcomes))
+            queue, index = spout
+            queue.put((index, outcomes), len(outcomes))
 
     def _reasons_of(self, done: Completions) -> Iterable[Reason | None]:
         """Return why trees failed, and drop the reasons."""

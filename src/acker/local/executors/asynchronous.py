@@ -300,8 +300,8 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
                 self._chunk, self._position = self.inbox.take(), 0
                 if self._chunk is None:
                     break
-            place, tuples = self._chunk
-            task = self.tasks[place]
+            index, tuples = self._chunk
+            task = self.tasks[index]
             assert isinstance(task, AsyncBoltTask)
             self._start(task, tuples[self._position])
             started += 1

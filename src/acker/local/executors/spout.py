@@ -295,11 +295,11 @@ class SpoutExecutor(ComponentExecutor):
         for task in self.tasks:
             task.deliver_outcomes([], log_errors=log_errors)
         while (chunk := self.inbox.take()) is not None:
-            place, outcomes = chunk
+            index, outcomes = chunk
             if self.tree_watcher is not None:
-                self.tree_watcher.end_trees(self.tasks[place], outcomes)
+                self.tree_watcher.end_trees(self.tasks[index], outcomes)
             try:
-                self.tasks[place].deliver_outcomes(outcomes, log_errors=log_errors)
+                self.tasks[index].deliver_outcomes(outcomes, log_errors=log_errors)
             finally:
                 self.inbox.done(len(outcomes))
             delivered = True
