@@ -202,6 +202,7 @@ def takes_options(keywords: type) -> Callable[[FunctionT], FunctionT]:
             return function(*arguments, **given)
 
         checked.__signature__ = signature.replace(parameters=[*plain, *options])  # type: ignore[attr-defined]
+        del checked.__wrapped__  # its source has other parameters, which Sphinx would take the defaults from
         return checked  # type: ignore[return-value]
 
     return decorate
