@@ -130,7 +130,7 @@ class Shard:
         self._batch_id += 1
         batch = ShardBatch(self._batch_id, blocks, 1)
         start = time.thread_time_ns()
-        _, report = update(self.store, self._cache, "shard", 0, batch, self._rules)
+        _, report, _ = update(self.store, self._cache, "shard", 0, batch, self._rules)
         taken = time.thread_time_ns() - start
         self.acked += report.acked
         return taken, report

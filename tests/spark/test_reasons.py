@@ -18,6 +18,7 @@ from acker.local import Hook, LocalRuntime
 from acker.observe.reasons import Reason, ReasonKind
 from acker.spark import Replays, for_each_completion, spout
 from acker.spark.session_checks import PROVIDER, PROVIDER_CONF
+from acker.spark.streams.listener import shard_failures
 from acker.spark.topologies.run import run_until
 from acker.spark.topologies.spark_runtime import SparkRuntime
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
@@ -272,7 +273,7 @@ def run_pipeline_texts(folder, spark):
 def run_pipeline_stream(folder, spark):
     """Run it as a stream, with ids that are texts."""
     spark.conf.set(PROVIDER_CONF, PROVIDER)
-    schema, failures = "number string, attempt long", []
+    schema, failures, seen = "number string, attempt long", [], []
     spark.range(len(NUMBERS)).selectExpr("'order ' || id as number", "1L as attempt").write.parquet(f"{folder}/new")
     replays = Replays(
         f"{folder}/ledger",
@@ -295,11 +296,14 @@ def run_pipeline_stream(folder, spark):
     for _ in range(ATTEMPTS_MAX):
         query = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
         query.awaitTermination()
+        seen += [each for progress in query.recentProgress for each in shard_failures(progress)]
     attempts, told = Counter(), []
     for message_id, component, reason in failures:
         number = number_in(message_id)
         attempts[number] += 1
         told.append((number, Reason(ReasonKind.FAILED, component, None, reason, attempts[number])))
+    # What the live page shows.
+    assert Counter(told_by(each._asdict() for each in seen)) == Counter(told)
     return Told.of(told, told_by(spark.read.parquet(f"{folder}/dead").toArrow().to_pylist()))
 
 

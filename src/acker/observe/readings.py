@@ -204,7 +204,7 @@ def _reason_row(reason: Reason) -> dict[str, Any]:
         "component": reason.component,
         "task": reason.task,
         "why": None if reason.exception is None else " ".join(reason.exception.split())[:500],
-        "attempt": reason.attempt,
+        "attempt": reason.attempt or None,  # unknown
     }
 
 

@@ -145,9 +145,9 @@ class Notes:
 
     def attempts_of(self, root_id: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the attempt of each tree; 0 where the spout has none."""
-        if not self._heads:
+        heads = pa.concat_tables([HEAD_SCHEMA.empty_table(), *(each.select(HEAD_SCHEMA.names) for each in self._heads)])
+        if not heads.num_rows:
             return np.zeros(len(root_id), np.int64)
-        heads = pa.concat_tables([table.select(HEAD_SCHEMA.names) for table in self._heads])
         index = indices_in(heads["root_id"].to_numpy(), root_id)
         return np.where(index < 0, 0, heads["attempt"].to_numpy()[index])
 

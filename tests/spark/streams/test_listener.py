@@ -10,9 +10,10 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from acker._engine.protocol import COUNTERS
+from acker.observe.failures import FailureLog
 from acker.spark import AckerListener, batch_report
-from acker.spark.streams.listener import METRICS, shard_reports, sum_reports
-from acker.spark.streams.reports import SHARDS, MicroBatchReport
+from acker.spark.streams.listener import METRICS, shard_failures, shard_reports, sum_reports
+from acker.spark.streams.reports import FAILURES, SHARDS, MicroBatchReport, ShardFailure
 from acker.spark.streams.streams_view import SeenMicroBatch, StreamFigures, StreamsView
 from acker.ui import LivePage
 from tests.ui.fakes import ask
@@ -271,9 +272,32 @@ def figures(*shards, batches=()):
     return StreamFigures(sums, [("orders", "acker", each) for each in shards], list(batches), {})
 
 
+def test_the_page_lists_the_last_trees_that_were_not_acked_with_what_is_known_of_them():
+    listener = AckerListener()
+    first = [ShardFailure("b\N{LATIN SMALL LETTER E WITH ACUTE}", 3, 1, 40, 77, "parse", "ValueError: no number", 2)]
+    second = [ShardFailure("8", 0, 2, 60_000, 88), ShardFailure(None, 0, 3, 0, 99)]
+    rows = [
+        report(shard, failed=1)._asdict() | {FAILURES: [each._asdict() for each in failures]}
+        for shard, failures in enumerate((first, second))
+    ]
+    for _ in range(2):  # told twice, it counts once
+        listener.onQueryProgress(Event([], observed={"acker": {SHARDS: rows}}))
+    listener.onQueryProgress(Event([], observed={"other": {SHARDS: [report(0)._asdict()]}}))
+    shown = listener._view.view()["failures"]
+    columns = ("id", "spout", "kind", "component", "why", "attempt", "elapsed_ms")
+    assert [tuple(row[name] for name in columns) for row in shown["rows"]] == [
+        ("(no id)", "orders", "rejected", None, None, None, 0),
+        ("8", "orders", "timed out", None, None, None, 60_000),
+        ("b\u00e9", "orders", "failed", "parse", "ValueError: no number", 2, 40),
+    ]
+    assert shown["counted"] == 3 and len(shown["reasons"]) == 3
+    assert [row["id"] for text in ("8", "b\u00e9", "9") for row in listener._view.find(text)] == ["8", "b\u00e9"]
+    assert shard_failures(Event([], observed={"acker": {SHARDS: rows}}).progress) == [*first, *second]
+
+
 def test_the_headline_of_the_page_tells_the_last_micro_batch():
     def headline(*shards, **lists):
-        return StreamsView(lambda: figures(*shards, **lists), METRICS).view()["headline"]
+        return StreamsView(lambda: figures(*shards, **lists), METRICS, FailureLog()).view()["headline"]
 
     assert headline()["tone"] == "idle"
     last = SeenMicroBatch(0, "orders", "acker", 7, report(-1, acked=1_200, messages=1_300), 250)

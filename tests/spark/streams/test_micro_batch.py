@@ -16,6 +16,7 @@ from acker.spark.notes import encode_note
 from acker.spark.pipelines.stages import BLOCK, SHARD, Stage
 from acker.spark.pipelines.transforms import BoltTransform, SpoutTransform
 from acker.spark.streams.micro_batch import ShardBatch, update
+from acker.spark.streams.reports import ShardFailure
 from acker.spark.streams.shard_rules import ShardRules
 from acker.spark.streams.state_format import CHUNK_ROWS_MAX, HEAD_KEY, ChunkSize, decode_chunk, decode_head, encode_head
 from acker.spark.streams.table_cache import TableCache
@@ -99,7 +100,7 @@ def test_any_stream_that_is_cut_off_anywhere_ends_as_the_rules_say(seed, protoco
             store.roll_back()
         if rng.random() < 0.1:
             cache = TableCache(tmp_path / f"worker {batch_id}")
-        done, report = update(store, cache, "key", 0, batch, rules)
+        done, report, _ = update(store, cache, "key", 0, batch, rules)
         store.commit()
         assert rows_of(done) == sorted(model.update(messages, time_ms))
         assert (report.pending, report.open) == (len(model.entries), model.open)
@@ -114,6 +115,27 @@ def test_any_stream_that_is_cut_off_anywhere_ends_as_the_rules_say(seed, protoco
     assert model.counts["rejected"] > 5 or high_water is None
 
 
+@pytest.mark.parametrize(("shards", "most"), [(1, 50), (100, 1)])
+def test_the_last_trees_that_were_not_acked_are_told_and_no_more_than_the_page_shows(cache, shards, most):
+    roots = [root for root in range(4_000) if shard_of(np.array([root], np.int64), shards)[0] == 0][:30]
+    messages = [
+        Message(kind, root, 5, 3, 1_000 + root)
+        for root in roots
+        for kind in (Kind.TRACK, Kind.FAIL if root != roots[-1] else Kind.OK)
+    ]
+    batch = ShardBatch(0, blocks_of(messages, shards=shards), 0)
+    done, _, failures = update(Store(), cache, "key", 0, batch, ShardRules(shards, 2))
+    assert len(done) == 30
+    assert (
+        failures
+        == [
+            ShardFailure(str(message), task, outcome, elapsed, root)
+            for root, message, task, outcome, elapsed in done.rows()
+            if outcome == Outcome.FAILED
+        ][-most:]
+    )
+
+
 def test_a_table_that_is_of_another_version_of_the_state_is_not_used(cache):
     store, rules = Store(), ShardRules(1, 2)
     batch = ShardBatch(0, blocks_of([Message(Kind.TRACK, 7, 5, 1, 42)]), 0)
@@ -123,7 +145,7 @@ def test_a_table_that_is_of_another_version_of_the_state_is_not_used(cache):
     finish = ShardBatch(1, blocks_of([Message(Kind.OK, 7, 5)]), 1)
     for _ in range(2):
         store.roll_back()
-        done, report = update(store, cache, "key", 0, finish, rules)
+        done, report, _ = update(store, cache, "key", 0, finish, rules)
         assert done.message_id.tolist() == [42]
     assert (report.cached, report.rebuilt) == (0, 1)
 
@@ -144,7 +166,7 @@ def test_an_error_on_the_way_gives_the_table_up(cache):
         update(store, cache, "key", 0, finish, rules)
     del store.put
     store.roll_back()
-    done, report = update(store, cache, "key", 0, finish, rules)
+    done, report, _ = update(store, cache, "key", 0, finish, rules)
     assert done.message_id.tolist() == [42]
     assert report.rebuilt == 1
 
@@ -156,7 +178,9 @@ def test_the_clock(cache):
     store = Store()
 
     def at(batch_id, clock_ms, *messages):
-        done, report = update(store, cache, "key", 0, ShardBatch(batch_id, blocks_of(list(messages)), clock_ms), rules)
+        done, report, _ = update(
+            store, cache, "key", 0, ShardBatch(batch_id, blocks_of(list(messages)), clock_ms), rules
+        )
         return done, report
 
     at(0, 10_000, Message(Kind.TRACK, 1, 5, 0, 1))
@@ -191,7 +215,7 @@ def test_the_log_is_as_long_as_what_is_held_and_its_work_is_bounded(cache):
         combiner = Combiner()
         combiner.add(np.full(len(roots), kind, np.int8), roots, np.full(len(roots), value), np.zeros(len(roots), int))
         batch = ShardBatch(batch_id, [block for _, block in encode_blocks(combiner, 1)], batch_id)
-        return update(store, cache, "key", 0, batch, rules)
+        return update(store, cache, "key", 0, batch, rules)[:2]
 
     _, first = run(0, Kind.TRACK, np.arange(stay), 5)
     assert first.pending == stay
@@ -210,7 +234,7 @@ def test_the_log_is_as_long_as_what_is_held_and_its_work_is_bounded(cache):
     assert max(bytes_written) < 44 * (5 * each + CHUNK_ROWS_MAX) + 1000
     assert max(bytes_written[100:]) <= 1.5 * max(bytes_written[:100])
     # And the log still tells all.
-    _, report = update(store, TableCache(None), "key", 0, ShardBatch(401, [], 401), rules)
+    _, report, _ = update(store, TableCache(None), "key", 0, ShardBatch(401, [], 401), rules)
     assert (report.rebuilt, report.pending) == (1, stay + each)
 
 
@@ -218,7 +242,7 @@ def test_small_micro_batches_do_not_leave_small_chunks(cache):
     rules, store = ShardRules(1, 2), Store()
     for batch_id in range(600):
         messages = [Message(Kind.TRACK, batch_id * 10 + i, 5, 0, 0) for i in range(10)]
-        _, report = update(store, cache, "key", 0, ShardBatch(batch_id, blocks_of(messages), batch_id), rules)
+        _, report, _ = update(store, cache, "key", 0, ShardBatch(batch_id, blocks_of(messages), batch_id), rules)
     assert report.pending == 6000
     assert report.chunks < 70
     assert (
@@ -315,14 +339,14 @@ def test_text_ids_of_open_trees_are_kept_until_they_end(cache, tmp_path):
         blocks = text_blocks(ids if batch else [*ids, "first"])
         if batch == 40:
             cache = TableCache(tmp_path / "another worker")
-        done, _ = update(store, cache, "key", 0, ShardBatch(batch, blocks, 10 * batch), rules)
+        done, _, _ = update(store, cache, "key", 0, ShardBatch(batch, blocks, 10 * batch), rules)
         store.commit()
         assert len(done) == 0
     assert {number for number in store.written if number != HEAD_KEY and number < 0} == {
         -number for number in store.written if number != HEAD_KEY and number > 0
     }
     assert len(store.written) < 140, "the ids of removed chunks go with them"
-    done, _ = update(store, cache, "key", 0, ShardBatch(70, text_blocks([]), 10_000), rules)
+    done, _, _ = update(store, cache, "key", 0, ShardBatch(70, text_blocks([]), 10_000), rules)
     ended = dict(zip(done.message_id.tolist(), done.outcome.tolist(), strict=True))
     expected = {"first", *(f"order {batch}-{number}" for batch in range(70) for number in range(3))}
     assert ended == dict.fromkeys(expected, Outcome.TIMED_OUT)
@@ -413,7 +437,7 @@ def test_trees_of_a_pipeline_expire_by_event_time_however_the_stream_is_cut(seed
         store, found, watermark_ms, latest_ms = Store(), [], 0, 0
         for batch_id, (first, end) in enumerate(zip([0, *cuts, len(rows)], [*cuts, len(rows), len(rows)], strict=True)):
             blocks = pipeline_blocks(rows[first:end], rng.randrange(1, 4)) if end > first else []
-            done, _ = update(store, cache, "key", 0, ShardBatch(batch_id, blocks, watermark_ms), rules)
+            done, _, _ = update(store, cache, "key", 0, ShardBatch(batch_id, blocks, watermark_ms), rules)
             found += [(message_id, outcome) for _, message_id, _, outcome, _ in done.rows()]
             latest_ms = max([latest_ms, *(read_header(block).event_ms for block in blocks)])
             assert latest_ms == max([0, *(at for _, at, _ in rows[:end])]), "blocks say how far the rows are"
@@ -425,7 +449,7 @@ def test_a_table_gives_memory_back_after_a_peak(cache):
     store, rules = Store(), ShardRules(1, 2, Fraction(10**6))
 
     def bytes_after(batch_id, messages):
-        _, report = update(store, cache, "key", 0, ShardBatch(batch_id, blocks_of(messages), batch_id), rules)
+        _, report, _ = update(store, cache, "key", 0, ShardBatch(batch_id, blocks_of(messages), batch_id), rules)
         store.commit()
         return report.table_bytes, report.pending
 
@@ -484,7 +508,7 @@ def settled_in(batches, delay_ms, rules, rng, cache):
         if rng.random() < 0.2:
             update(store, cache, "key", 0, batch, rules)
             store.roll_back()
-        completions, report = update(store, cache, "key", 0, batch, rules)
+        completions, report, _ = update(store, cache, "key", 0, batch, rules)
         store.commit()
         done += [(root, message, outcome) for root, message, _, outcome, _ in completions.rows()]
         latest_ms = max([latest_ms, *(at for _, at in stream)])

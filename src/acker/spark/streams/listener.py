@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from acker._engine.protocol import COUNTERS
+from acker._engine.protocol import COUNTERS, Outcome
+from acker.observe.failures import FailureLog
+from acker.observe.reasons import Reason, ReasonKind
 from acker.spark.options import DEFAULT_NAME
-from acker.spark.streams.reports import SHARDS, SKIPPED, SKIPPED_SUFFIX, MicroBatchReport
+from acker.spark.streams.reports import FAILURES, SHARDS, SKIPPED, SKIPPED_SUFFIX, MicroBatchReport, ShardFailure
 from acker.spark.streams.streams_view import BATCHES_MAX, SeenMicroBatch, StreamFigures, StreamsView
 from acker.ui.opening import open_page
 from acker.ui.options import PageChoice, live_page_of
@@ -31,6 +33,13 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("acker.spark")
 
+# In place of a text id that is not known.
+NO_ID: Final = "(no id)"
+_KINDS: Final = {
+    Outcome.FAILED: ReasonKind.FAILED,
+    Outcome.TIMED_OUT: ReasonKind.TIMED_OUT,
+    Outcome.REJECTED: ReasonKind.REJECTED,
+}
 # Fields that are no counts, and so are not summed.
 _ALIKE: Final = ("batch_id", "shard", "shards")
 # Fields that say what a shard holds, also one to which nothing came.
@@ -83,19 +92,30 @@ def shard_reports(progress: StreamingQueryProgress | None) -> dict[str, list[Mic
         By the name of the observation ("acker" unless `name` was given), in the order of the shards, without those that
         received nothing. Empty if the progress is of no micro-batch, or of no acker.
     """
-    found: dict[str, list[MicroBatchReport]] = {}
+    return {
+        name: [MicroBatchReport(*(row[field] for field in MicroBatchReport._fields)) for row in rows]
+        for name, rows in _rows_of_shards(progress).items()
+    }
+
+
+def _rows_of_shards(progress: StreamingQueryProgress | None) -> dict[str, list[Mapping[str, Any]]]:
+    """Return what the shards have told, by the name of the observation, in their order."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
     for name, value in ((progress and progress["observedMetrics"]) or {}).items():
         rows = _fields_of(value).get(SHARDS)
         if isinstance(rows, list):
             fields = [_fields_of(row) for row in rows]
             if all(set(MicroBatchReport._fields) <= set(each) for each in fields):
                 # By shard: an action that evaluates a micro-batch twice makes Spark observe it twice.
-                reports = {
-                    each["shard"]: MicroBatchReport(*(each[field] for field in MicroBatchReport._fields))
-                    for each in fields
-                }
-                found[name] = [reports[shard] for shard in sorted(reports)]
+                by_shard = {each["shard"]: each for each in fields}
+                found[name] = [by_shard[shard] for shard in sorted(by_shard)]
     return found
+
+
+def shard_failures(progress: StreamingQueryProgress | None, name: str = DEFAULT_NAME) -> list[ShardFailure]:
+    """Return the last trees that were not acked in a micro-batch, for whoever looks on: some of each shard."""
+    rows = (row.get(FAILURES) or () for row in _rows_of_shards(progress).get(name, ()))
+    return [ShardFailure(**_fields_of(each)) for of_shard in rows for each in of_shard]
 
 
 def skipped_files(progress: StreamingQueryProgress | None, name: str = DEFAULT_NAME) -> list[str]:
@@ -256,7 +276,8 @@ class AckerListener(StreamingQueryListener):
         self._lock = threading.Lock()
         self._ackers: dict[tuple[str, str], _AckerTotals] = {}
         self._batches: deque[SeenMicroBatch] = deque(maxlen=BATCHES_MAX)
-        self._view = StreamsView(self._figures, METRICS)
+        self._failures = FailureLog()
+        self._view = StreamsView(self._figures, METRICS, self._failures)
         options = live_page_of(ui)
         self.page: LiveServer | None = None if options is None else open_page(self._view, options)
 
@@ -313,6 +334,13 @@ class AckerListener(StreamingQueryListener):
         except Exception:  # noqa: BLE001  A listener must not end a query.
             _log.exception("the end of a query was not noted")
 
+    def _record(self, spout: str, failures: list[ShardFailure]) -> None:
+        for each in failures:
+            kind = _KINDS[Outcome(each.outcome)]
+            reason = Reason(kind, each.component, None, each.reason, each.attempt)
+            tup_id = NO_ID if each.message_id is None else each.message_id
+            self._failures.record(spout, each.task_id, tup_id, reason, each.elapsed_ms, each.root_id)
+
     def _take(self, progress: StreamingQueryProgress) -> Iterator[str]:
         query = progress["name"] or progress["id"]
         for name, reports in shard_reports(progress).items():
@@ -324,6 +352,7 @@ class AckerListener(StreamingQueryListener):
                 if not acker.take(progress["runId"], progress["batchId"], reports, len(skipped)):
                     continue
                 held = sum_reports(list(acker.latest.values()))
+            self._record(query if name == DEFAULT_NAME else f"{query} {name}", shard_failures(progress, name))
             for text in skipped:
                 _log.warning("query=%s acker=%s batch=%s skipped a file: %s", query, name, progress["batchId"], text)
             now = sum_reports(reports)

@@ -14,13 +14,14 @@ import numpy as np
 from acker._engine.combiner import Combiner, Partials
 from acker._engine.completions import Completions
 from acker._engine.open_trees import TOKEN_BYTES, OpenTrees, TreeCounts
-from acker._engine.protocol import INT64_MIN
+from acker._engine.protocol import INT64_MIN, Outcome
 from acker.errors import ArgumentValueError, CheckpointError
+from acker.observe.failures import shortened, shown_id
 from acker.spark.blocks import decode_block_of, tracks_of
 from acker.spark.messages import describe_shared_ids
 from acker.spark.notes import Notes, is_note
 from acker.spark.pipelines.completions import PipelineCompletions
-from acker.spark.streams.reports import MicroBatchReport
+from acker.spark.streams.reports import FAILURES_MAX, MicroBatchReport, ShardFailure
 from acker.spark.streams.shard_rules import ShardRules
 from acker.spark.streams.state_format import (
     CHUNK_ROWS_MAX,
@@ -75,7 +76,7 @@ class ShardBatch(NamedTuple):
 
 def update(
     store: Store, cache: TableCache, key: str, shard: int, batch: ShardBatch, rules: ShardRules
-) -> tuple[Completions, MicroBatchReport]:
+) -> tuple[Completions, MicroBatchReport, list[ShardFailure]]:
     """Apply one micro-batch to one shard and write its state.
 
     Parameters
@@ -91,7 +92,7 @@ def update(
 
     Returns
     -------
-    (Completions, MicroBatchReport)
+    (Completions, MicroBatchReport, list of ShardFailure)
 
     Raises
     ------
@@ -114,7 +115,7 @@ def update(
         store.put(HEAD_KEY, encode_head(work.head))
         report = work.report(cached=cached, rebuilt=rebuilt)
     cache.put(key, work.head.token, table)
-    return completions, report
+    return completions, report, work.last_failures(completions)
 
 
 def _first_head(shard: int, batch: ShardBatch, rules: ShardRules) -> Head:
@@ -249,6 +250,17 @@ class _MicroBatch:
         ids = done.message_id if self._texts is None else self._texts.of(done.root_id).to_numpy(zero_copy_only=False)
         why = (column.to_numpy(zero_copy_only=False) for column in self._notes.failed(done.root_id))
         return PipelineCompletions.of(done, ids, *why)
+
+    def last_failures(self, done: Completions) -> list[ShardFailure]:
+        """Return the last of some trees that were not acked, for whoever looks on."""
+        most = max(1, FAILURES_MAX // self._rules.shards)
+        done = done.at(np.flatnonzero(done.outcome != Outcome.ACKED)[-most:])
+        ids = [None if each is None else shown_id(each) for each in done.message_id.tolist()]
+        columns = [ids, *(each.tolist() for each in (done.task_id, done.outcome, done.elapsed_ms, done.root_id))]
+        if isinstance(done, PipelineCompletions):
+            reasons = [None if each is None else shortened(each) for each in done.reason.tolist()]
+            columns += [done.component.tolist(), reasons, self._notes.attempts_of(done.root_id).tolist()]
+        return [ShardFailure(*row) for row in zip(*columns, strict=True)]
 
     def _combine(self, blocks: Iterable[Any]) -> Partials:
         """Return the messages of the micro-batch combined by root, or by root and cohort."""

@@ -9,6 +9,38 @@ SHARDS: Final = "shards"
 # Skipped files have an observation of their own, with the acker's name and this suffix.
 SKIPPED_SUFFIX: Final = ".files"
 SKIPPED: Final = "skipped"
+# The field of a shard's row with the last trees that were not acked, and how many all shards together tell at most
+# (each shard tells of one at least).
+FAILURES: Final = "failures"
+FAILURES_MAX: Final = 50
+FAILURES_DDL: Final = (
+    "array<struct<message_id string, task_id bigint, outcome bigint, elapsed_ms bigint, root_id bigint,"
+    " component string, reason string, attempt bigint>>"
+)
+
+
+class ShardFailure(NamedTuple):
+    """A tree of a shard that was not acked.
+
+    Attributes
+    ----------
+    message_id : str or None
+        As text.
+    task_id, outcome, elapsed_ms, root_id : int
+    component, reason : str or None
+        Of a pipeline: the bolt that failed it, and why.
+    attempt : int
+        Of a pipeline whose spout has attempts, if the tree began in this micro-batch; else 0.
+    """
+
+    message_id: str | None
+    task_id: int
+    outcome: int
+    elapsed_ms: int
+    root_id: int
+    component: str | None = None
+    reason: str | None = None
+    attempt: int = 0
 
 
 class MicroBatchReport(NamedTuple):

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from acker.observe.failures import FailureLog
 from acker.observe.headline import LastBatch, Situation, headline
 from acker.observe.metric_names import NamedMetric
-from acker.observe.readings import chart, reading, table, tile
+from acker.observe.readings import FailureRows, chart, reading, table, tile
 from acker.spark.streams.reports import MicroBatchReport
 from acker.ui.actions import log_level, set_log_level
 from acker.ui.source import Action
@@ -79,20 +80,23 @@ class StreamsView:
         Returns the figures of this moment.
     specs : sequence of StreamMetric
         The table of metrics.
+    failures : FailureLog
+        The last trees that were not acked; their component is the query, with its acker.
     """
 
     name = "Streaming ackers"
 
-    def __init__(self, read: Callable[[], StreamFigures], specs: Sequence[NamedMetric]) -> None:
+    def __init__(self, read: Callable[[], StreamFigures], specs: Sequence[NamedMetric], failures: FailureLog) -> None:
         self.actions: Mapping[str, Action] = {"log-level": set_log_level}
         self.stats = read
         self.is_closed = False
         self._specs = specs
+        self._failures = FailureRows(failures, values=False)
         self._began = time.monotonic()
 
-    def find(self, text: str) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Return nothing: the open trees lie in Spark's state, which `acker state inspect` reads."""
-        return []
+    def find(self, text: str) -> list[dict[str, Any]]:
+        """Return the last failures of a message; open trees lie in Spark's state: `acker state inspect` reads it."""
+        return self._failures.find(text)
 
     def metrics(self) -> bytes:
         """Return the figures in Prometheus's text format."""
@@ -117,6 +121,7 @@ class StreamsView:
             totals=totals,
             tiles=_tiles(figures, totals),
             charts=_charts(figures, totals),
+            failures=self._failures.failures(),
             events=[],
             tables=[_batches_table(figures), _shards_table(figures)],
             actions=list(self.actions),
