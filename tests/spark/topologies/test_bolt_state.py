@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -273,9 +274,49 @@ def test_the_garbage_collector_looks_again_when_much_has_changed(batches):
         batches.run(lambda state: state.clear())
         assert gc.get_freeze_count() < frozen - 19_000
         batches.run(lambda state: state.update({number: [] for number in range(30_000)}))
+        gc.collect()
         assert gc.get_freeze_count() > 30_000
         KeptStates.clear()
         batches.run(lambda state: state.clear())
         assert gc.get_freeze_count() == 0
+    finally:
+        gc.unfreeze()
+
+
+def test_the_garbage_collector_looks_at_what_is_kept_ever_more_rarely(batches, monkeypatch):
+    looks = []
+    unfreeze = gc.unfreeze
+    monkeypatch.setattr(gc, "unfreeze", lambda: (looks.append(1), unfreeze()))
+    batches.run(lambda state: state.update({number: [number] for number in range(20_000)}))
+    try:
+        for number in range(20):
+            keys = range(number % 5 * 4_000, number % 5 * 4_000 + 4_000)
+            batches.run(lambda state, keys=keys: state.update({key: [key] for key in keys}))
+            gc.collect()  # as Spark's worker does
+        assert len(looks) == 3  # after 20,000 changes, 40,000 and 80,000
+    finally:
+        gc.unfreeze()
+
+
+class Knot:
+    """Refers to itself, so that only the garbage collector frees it."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def test_cycles_that_are_dropped_from_a_state_are_found_although_it_is_frozen(batches):
+    alive = weakref.WeakSet()
+
+    def renew(state, first):
+        for key in range(first, first + 5_000):
+            state[key] = knot = Knot()
+            alive.add(knot)
+
+    try:
+        for number in range(24):
+            batches.run(lambda state, number=number: renew(state, number % 4 * 5_000))
+            gc.collect()
+            assert len(alive) <= 20_000 + 10_000 + 5_000
     finally:
         gc.unfreeze()

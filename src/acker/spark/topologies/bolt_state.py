@@ -13,6 +13,7 @@ import pickle
 import reprlib
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
@@ -32,6 +33,11 @@ _OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3"})
 
 # States of this size in keys, and larger ones, are hidden from the garbage collector.
 _FROZEN_KEYS: Final = 10_000
+# It looks at them after so many changes for each key, and after twice as many each time that it has found nothing.
+_PATIENCE: Final = 0.5
+_PATIENCE_MAX: Final = 64
+# The generation of the collector that holds all others.
+_ALL: Final = 2
 
 
 class KeptStates:
@@ -42,8 +48,11 @@ class KeptStates:
     """
 
     _states: ClassVar[dict[tuple[str, int], tuple[StateLog, KeyValueState, float]]] = {}
-    # How many keys have changed since the garbage collector has looked at the states.
+    # How many keys have changed since the garbage collector has looked at the states, and how many of each may change.
     _unseen: ClassVar[int] = 0
+    _patience: ClassVar[float] = _PATIENCE
+    # The files of the micro-batch that has ended last, if what it has changed is to be frozen once it is gone.
+    _ended: ClassVar[weakref.ref[StateFiles] | None] = None
 
     @classmethod
     def take(cls, root: str, task: int) -> tuple[StateLog, KeyValueState]:
@@ -61,24 +70,41 @@ class KeptStates:
         cls._states[root, task] = log, state, now
 
     @classmethod
-    def spare_collector(cls, changed: int) -> None:
-        """Take note of how many keys have changed; the garbage collector looks at the states only when these are many.
+    def spare_collector(cls, files: StateFiles, changed: int) -> None:
+        """Keep the states from the garbage collector, at the end of a micro-batch that has changed so many keys.
 
-        Spark's workers collect all garbage after each task, which takes 50 ms with a million tuples in windows.
+        Spark's workers collect all garbage after each task, which takes 0.3 s with a million tuples in windows. What
+        outlives that collection is frozen: nothing of the micro-batch but its states and bolts is left then. A frozen
+        object is freed as any other, unless it is in a cycle. So now and then the collector looks at all of them: often
+        if it finds something, and else ever more rarely.
         """
         cls._unseen += changed
         keys = sum(len(state) for _, state, _ in cls._states.values())
-        if cls._unseen >= max(_FROZEN_KEYS, keys / 2):
-            cls._unseen = 0
+        if cls._unseen >= max(_FROZEN_KEYS, cls._patience * keys):
+            gc.collect()  # What this micro-batch leaves is in no state.
             gc.unfreeze()
-            gc.collect()
+            has_cycles = gc.collect() >= cls._unseen / 2
+            cls._patience = _PATIENCE if has_cycles else min(2 * cls._patience, _PATIENCE_MAX)
+            cls._unseen = 0
             if keys >= _FROZEN_KEYS:
                 gc.freeze()
+        elif keys >= _FROZEN_KEYS:
+            cls._ended = weakref.ref(files)
+            if cls._freeze not in gc.callbacks:
+                gc.callbacks.append(cls._freeze)
+
+    @classmethod
+    def _freeze(cls, phase: str, info: Mapping[str, int]) -> None:
+        """Freeze what has outlived a collection after a micro-batch; a function of `gc.callbacks`."""
+        if phase == "stop" and info["generation"] == _ALL and cls._ended is not None and cls._ended() is None:
+            cls._ended = None
+            gc.freeze()
 
     @classmethod
     def clear(cls) -> None:
         """Drop all of them."""
         cls._states.clear()
+        cls._unseen, cls._patience, cls._ended = 0, _PATIENCE, None
 
     @classmethod
     def roots(cls) -> set[str]:
@@ -177,7 +203,7 @@ class StateFiles:
                 written[task] = log.chain
             # If the micro-batch is computed again, its chain is another one, and this is not used.
             KeptStates.keep(self._root, task, log, state)
-        KeptStates.spare_collector(self._changed)
+        KeptStates.spare_collector(self, self._changed)
         return written
 
     def _pickle(self, task: int, changes: StateChanges) -> bytes:
