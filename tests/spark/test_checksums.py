@@ -22,23 +22,30 @@ def flipped(data):
 
 @pytest.mark.parametrize("content", [b"", b"x", CONTENT], ids=["nothing", "a byte", "more"])
 def test_a_flipped_byte_is_damage_and_a_missing_end_is_told_apart(content):
-    sealed = seal(content)
-    assert unseal(sealed) == content
+    sealed = seal(content, "a/1")
+    assert unseal(sealed, "a/1") == content
     for data in [*flipped(sealed), sealed + b"x"]:
         with pytest.raises(ValueError, match="checksum"):
-            unseal(data)
+            unseal(data, "a/1")
     for size in range(len(sealed)):
         with pytest.raises(EOFError, match=r"\d+ bytes"):
-            unseal(sealed[:size])
+            unseal(sealed[:size], "a/1")
 
 
 @pytest.mark.parametrize("rows", [0, 100])
 def test_a_parquet_file_stays_one_and_any_change_is_noticed(rows):
     parquet = parquet_of(rows)
-    sealed = seal_parquet(parquet)
-    assert unseal_parquet(sealed) == parquet
+    sealed = seal_parquet(parquet, "batch-1")
+    assert unseal_parquet(sealed, "batch-1") == parquet
     assert pq.read_table(pa.BufferReader(sealed)) == pq.read_table(pa.BufferReader(parquet))
     cut = [sealed[:size] for size in range(len(sealed))]
     for data in [*flipped(sealed), *cut, sealed + b"x", parquet, b"PAR1" + bytes(40) + b"PAR1"]:
         with pytest.raises(ValueError, match="checksum"):
-            unseal_parquet(data)
+            unseal_parquet(data, "batch-1")
+
+
+def test_a_whole_file_by_another_name_is_damage():
+    with pytest.raises(ValueError, match="its name"):
+        unseal(seal(CONTENT, "a/1"), "a/2")
+    with pytest.raises(ValueError, match="its name"):
+        unseal_parquet(seal_parquet(parquet_of(3), "batch-1"), "batch-2")

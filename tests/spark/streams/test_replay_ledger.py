@@ -152,7 +152,7 @@ def test_damage_and_another_version_are_refused_by_name(tmp_path):
     table = pq.read_table(pa.BufferReader(whole))
     note = json.loads(table.schema.metadata[b"acker.replays"])
     other = table.replace_schema_metadata({"acker.replays": json.dumps({**note, "version": "1"})})
-    path.write_bytes(seal_parquet(pq_bytes(other)))
+    path.write_bytes(seal_parquet(pq_bytes(other), path.name))
     with pytest.raises(CheckpointError, match=r"expected format version 4, got 1; run the query with the release"):
         open_ledger(tmp_path).state()
 

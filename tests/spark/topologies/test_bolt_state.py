@@ -228,12 +228,25 @@ def test_a_damaged_file_is_an_error_with_its_name(batches, forget, tmp_path):
             batches.files().new_state(3)
 
 
-def test_a_file_that_is_missing_is_an_error(batches, forget, tmp_path):
+def test_a_file_in_the_place_of_another_one_is_an_error(batches, forget, tmp_path):
+    """Though each of them is whole."""
+    for value in range(2):
+        batches.run(lambda state, value=value: state.update(dict.fromkeys("abcdefgh"[: 8 - 6 * value], value)))
+    first, second = (tmp_path / file.name for file in batches.chains[3].files)
+    one, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(other)
+    second.write_bytes(one)
+    forget()
+    with pytest.raises(CheckpointError, match=f"{first}: damaged: .* its name"):
+        batches.files().new_state(3)
+
+
+def test_a_file_that_is_missing_is_an_error_that_says_what_to_do(batches, forget, tmp_path):
     batches.run(lambda state: state.update(a=1))
     forget()
     for path in (tmp_path / "3").iterdir():
         path.unlink()
-    with pytest.raises(FileNotFoundError, match="3/0-"):
+    with pytest.raises(CheckpointError, match=f"task 3: .*{tmp_path}/3/0-.*; put the file back from a copy"):
         batches.files().new_state(3)
 
 

@@ -153,6 +153,17 @@ def test_a_plan_that_is_cut_short_was_not_begun(claimed, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["plans", "commits"])
+def test_a_file_in_the_place_of_another_one_is_refused(claimed, tmp_path, name):
+    journal = claimed(tmp_path)
+    for batch in range(2):
+        journal.write_plan(batch, PLAN)
+        journal.commit(batch, COMMIT)
+    (tmp_path / name / "1-1").write_bytes((tmp_path / name / "1-0").read_bytes())
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/{name}/1-1 is damaged .* its name.*; put it back"):
+        journal.plans() if name == "plans" else journal.last_commit()
+
+
+@pytest.mark.parametrize("name", ["plans", "commits"])
 def test_a_file_with_a_byte_flipped_is_refused_by_its_name(claimed, tmp_path, name):
     """And not taken for one that is cut short, which does not count; tests/spark/test_checksums.py flips each byte."""
     journal = claimed(tmp_path)
@@ -208,7 +219,7 @@ def test_where_files_are_not_written_at_once_they_are_moved(claimed, tmp_path, m
 def test_another_format_is_refused_by_its_file_before_its_classes_are_looked_for(claimed, tmp_path, content, found):
     journal = claimed(tmp_path)
     journal.commit(0, COMMIT)
-    (tmp_path / "commits" / "1-0").write_bytes(seal(content))
+    (tmp_path / "commits" / "1-0").write_bytes(seal(content, "commits/1-0"))
     text = f"commits/1-0: expected format 3 of the journal, got {found}; drain the topology with the release"
     with pytest.raises(CheckpointError, match=text):
         journal.last_commit()

@@ -17,7 +17,7 @@ from acker.spark.topologies.state_log import StateChain, StateFile
 def write(root, name, changed, removed=()):
     path = root / "state" / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(seal(pickle.dumps((changed, removed))))
+    path.write_bytes(seal(pickle.dumps((changed, removed)), name))
 
 
 def chain_of(*names):

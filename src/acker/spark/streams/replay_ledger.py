@@ -293,7 +293,7 @@ class ReplayLedger:
     def _write(self, name: str, rows: pa.Table, counts: ReplayCounts, note: Mapping[str, Any]) -> None:
         note = {"version": _VERSION, "ids": self._ids, "counts": counts._asdict(), **note}
         table = rows.replace_schema_metadata({_KEY: json.dumps(note).encode()})
-        self._folder.write(name, seal_parquet(parquet_of(table)))
+        self._folder.write(name, seal_parquet(parquet_of(table), name))
 
     def _read(self, names: frozenset[str]) -> LedgerState:
         files = _files_of(names)
@@ -322,7 +322,7 @@ class ReplayLedger:
     def _read_file(self, name: str) -> tuple[pa.Table, _Note]:
         data = self._folder.read(name)
         try:
-            table = pq.read_table(pa.BufferReader(unseal_parquet(data)))
+            table = pq.read_table(pa.BufferReader(unseal_parquet(data, name)))
         except ValueError as error:
             raise CheckpointError(
                 f"replays: {self._folder.path}/{name} is damaged ({error}); begin with a new checkpoint and a new"

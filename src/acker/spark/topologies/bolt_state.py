@@ -102,7 +102,7 @@ class KeptStates:
 
     @classmethod
     def clear(cls) -> None:
-        """Drop all of them."""
+        """Drop all of them, as if the worker were new."""
         cls._states.clear()
         cls._unseen, cls._patience, cls._ended = 0, _PATIENCE, None
 
@@ -124,9 +124,11 @@ def read_file(root: str, name: str) -> StateChanges:
     with filesystem.open_input_stream(f"{base}/{name}") as stream:
         content = stream.read()
     try:
-        pickled = unseal(content)
+        pickled = unseal(content, name)
     except (EOFError, ValueError) as fault:  # It was whole when its micro-batch was committed.
-        raise CheckpointError(f"{base}/{name}: damaged: {fault}; begin with a new checkpoint") from fault
+        raise CheckpointError(
+            f"{base}/{name}: damaged: {fault}; put the file back from a copy, or begin with a new checkpoint"
+        ) from fault
     return StateChanges(*pickle.loads(pickled))
 
 
@@ -167,7 +169,13 @@ class StateFiles:
         return self._states[task][1]
 
     def _read(self, task: int, chain: StateChain) -> tuple[StateLog, KeyValueState]:
-        """Return the state; of a chain whose beginning this worker knows, only the files behind it are read."""
+        """Return the state; of a chain whose beginning this worker knows, only the files behind it are read.
+
+        Raises
+        ------
+        CheckpointError
+            A file is missing or damaged.
+        """
         log, state = KeptStates.take(self._root, task)
         if log.chain != chain:
             files = chain.since(log.chain)
@@ -175,7 +183,13 @@ class StateFiles:
                 log, state, files = StateLog(), KeyValueState(), chain.files
                 self._changed += sum(file.keys for file in files)
             for file in files:
-                changes = read_file(self._root, file.name)
+                try:
+                    changes = read_file(self._root, file.name)
+                except FileNotFoundError as fault:
+                    raise CheckpointError(
+                        f"component {self._component_of(task)!r}, task {task}: a file of its state is missing: {fault};"
+                        " put the file back from a copy, or begin with a new checkpoint"
+                    ) from fault
                 state.follow(changes)
                 log.note(file.name, changes)
             log.chain = chain
@@ -233,7 +247,7 @@ def _write(root: str, task: int, batch: int | str, content: bytes) -> str:
     filesystem, base = locate(root)
     name = f"{task}/{batch}-{uuid.uuid4().hex[:12]}"
     make_folder(filesystem, f"{base}/{task}")
-    write_file(filesystem, f"{base}/{name}", seal(content))
+    write_file(filesystem, f"{base}/{name}", seal(content, name))
     return name
 
 

@@ -327,7 +327,7 @@ class Journal:
         with self._filesystem.open_input_stream(path) as stream:
             content = stream.read()
         try:
-            data = unseal(content)
+            data = unseal(content, f"{name}/{version}")
         except EOFError as fault:
             logger.warning("%s: a part of the file is missing, so it does not count: %s", path, fault)
             return None
@@ -355,7 +355,7 @@ class Journal:
                 " let spouts emit values and ids whose classes a later run can import, or set journaled = False in a"
                 " spout whose source delivers again what was not acked"
             ) from fault
-        data = seal(_HEADER.pack(_MAGIC, _FORMAT) + pickled)
+        data = seal(_HEADER.pack(_MAGIC, _FORMAT) + pickled, f"{name}/{version}")
         write_file(self._filesystem, f"{self._base}/{name}/{version}", data)
         # A run that takes the checkpoint over after this has read the file; one that did so before may not have.
         self._lease.check()
