@@ -423,6 +423,14 @@ def deliver_to_processes_that_died(broker, times):
         source.close()
 
 
+def test_what_came_before_is_counted(broker):
+    broker.publish([b"of a process that was killed"])
+    deliver_to_processes_that_died(broker, 2)
+    broker.publish([b"new"])
+    stats = consume(broker, lambda _: None).stats()
+    assert stats.delivered == 2 and stats.redelivered == stats.tasks[0].user["redelivered"] == 1
+
+
 def test_a_message_that_killed_earlier_processes_becomes_a_dead_letter(broker):
     broker.publish([b"bad"])
     letters = MemoryPublisher()

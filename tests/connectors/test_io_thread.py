@@ -1,6 +1,7 @@
 """The I/O thread: sources that fail at any call, outcomes that no lost connection may swallow, and its end."""
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -306,6 +307,37 @@ def test_suspects_are_handed_out_alone():
 def store_of(**options):
     """Return a store without a source."""
     return MessageStore("memory", MessageOptions(**options), logging.getLogger("acker.connectors"))
+
+
+def deliver(store, count):
+    store.accept([Delivery(f"jobs#{number}", b"", {}, count, None, None) for number in range(2)])
+
+
+def test_failures_that_count_as_deliveries_make_no_suspect(caplog):
+    store = store_of(attempts_max=30, dead_letters=MemoryPublisher())
+    deliver(store, 30)
+    assert store.take(0) and store.take(0)
+    assert store.room > 0 and caplog.text == ""
+    deliver(store, 31)  # no failure is behind this
+    assert store.room == 0 and "this is delivery 31" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("limits", "suspect_from"),
+    [
+        ({}, math.inf),
+        ({"deliveries_max": 3}, 2),
+        ({"deliveries_max": 10}, 6),
+        ({"attempts_max": 5}, 8),
+        ({"attempts_max": 30}, 31),
+        ({"attempts_max": 6, "deliveries_max": 6}, 4),
+        ({"attempts_max": 30, "deliveries_max": 30}, 26),
+        ({"attempts_max": 30, "deliveries_max": 100}, 51),
+    ],
+)
+def test_enough_deliveries_of_a_suspect_are_made_alone(limits, suspect_from):
+    letters = {"dead_letters": MemoryPublisher()} if limits else {}
+    assert MessageOptions(**limits, **letters).suspect_from == suspect_from
 
 
 def test_the_suspect_that_was_delivered_least_often_is_next():

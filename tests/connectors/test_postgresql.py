@@ -208,6 +208,20 @@ def test_an_ack_after_the_lease_leaves_the_row_to_its_new_owner(opened, add, end
     assert not any(map(slow.holds, found))
 
 
+def test_rows_of_a_process_that_was_killed_are_told_and_those_given_back_are_not(opened, add, end_leases, caplog):
+    add(3)
+    killed, other = opened(), opened()
+    found = take(killed, 3)
+    killed.release(found[:2])
+    take(other, 2)
+    assert caplog.text == ""
+    end_leases(found[2:])
+    look(other)
+    take(other, 1)
+    (row,) = (delivery.receipt.row_id for delivery in found[2:])
+    assert f"took over 1 rows, such as {row} of {killed._owner}, whose leases were over" in caplog.text
+
+
 def test_a_failed_message_is_due_after_its_delay(opened, add, database, table):
     add(2)
     source = opened()

@@ -67,6 +67,7 @@ class MessageCounts:
     """How many messages ended how since the start. The I/O thread writes, any thread reads."""
 
     delivered: int = 0
+    redelivered: int = 0
     acked: int = 0
     failed: int = 0
     timed_out: int = 0

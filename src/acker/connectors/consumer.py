@@ -62,8 +62,9 @@ class Consumer:
         Makes `message.value` of the body; for example ``json.loads``. By default the value is the body, as bytes.
     deliveries_max : int, optional
         A message that the broker has delivered more often becomes a dead letter without an attempt: it may have ended
-        the processes that worked on it. By default `attempts_max` and ten more. Above half of it, a message is worked
-        on alone, so that no other one shares its fate. Kafka and classic queues of RabbitMQ do not count.
+        the processes that worked on it. By default `attempts_max` and ten more. In the second half of it, a
+        message that was delivered more than `attempts_max` times, or comes for one of the last five times, is worked on
+        alone, so that no other one shares its fate. Kafka and classic queues of RabbitMQ do not count.
     drain_secs : float
         How long the end waits for open messages. Those that are not done then go back to the broker.
     trace : bool

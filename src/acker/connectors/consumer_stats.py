@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = ("delivered", "acked", "failed", "timed_out", "retried", "dead_letters", "revoked", "pending")
 # Exporters know the counts that topologies have by their names, and these as counters of a component.
-_OWN: Final = ("delivered", "retried", "revoked", "released", "reconnects", "lost_handles", "undecodable")
+_OWN: Final = (
+    "delivered",
+    "redelivered",
+    "retried",
+    "revoked",
+    "released",
+    "reconnects",
+    "lost_handles",
+    "undecodable",
+)
 _SPOUT_TASK: Final = 1
 _ACKER_TASK: Final = 2
 
@@ -31,6 +40,8 @@ class ConsumerStats:
     uptime_secs : float
     delivered : int
         Messages that came from the broker, for the first time or again.
+    redelivered : int
+        Of these, how many the broker says it had delivered before.
     acked, failed, timed_out : int
         Attempts that ended so.
     retried : int
@@ -64,6 +75,7 @@ class ConsumerStats:
     state: RuntimeState
     uptime_secs: float
     delivered: int = 0
+    redelivered: int = 0
     acked: int = 0
     failed: int = 0
     timed_out: int = 0

@@ -191,6 +191,7 @@ class MessageStore:
 
     def _accept(self, delivery: Delivery) -> None:
         self.counts.delivered += 1
+        self.counts.redelivered += delivery.attempt > 1
         tries = delivery.attempt if self._redelivers else 1
         most = self._options.delivered_max
         if most is not None and delivery.attempt > most:

@@ -14,6 +14,8 @@ from acker.observe.backoff import backoff_error
 BROKER: Final = "broker"
 # By default. Restarts and lost connections count as deliveries. RabbitMQ 4 drops a message after 20 of them.
 _MORE_DELIVERIES: Final = 10
+# The fewest deliveries of a suspect that are made alone, where the limits leave room for so many.
+_ALONE_MIN: Final = 5
 _PLENTY_SHARE: Final = 8
 _PLENTY_MIN: Final = 16
 
@@ -82,8 +84,15 @@ class MessageOptions:
 
     @property
     def suspect_from(self) -> float:
-        """From which delivery on a message may be what ended its processes: above half of the most, not the first."""
-        return math.inf if self.delivered_max is None else max(2, self.delivered_max // 2 + 1)
+        """From which delivery on a message may be what ended its processes: above half of the most, not the first.
+
+        Where failures count as deliveries, up to `attempts_max` of them are no sign of that. But the last few are, in
+        any case: suspects that are in a process when one of them ends it lose a delivery each.
+        """
+        most = self.delivered_max
+        if most is None:
+            return math.inf
+        return max(2, most // 2 + 1, min((self.attempts_max or 0) + 1, most - _ALONE_MIN + 1))
 
     @property
     def plenty(self) -> float:

@@ -63,11 +63,12 @@ CREATE INDEX IF NOT EXISTS {index} ON {table} (due_at, id);
 """
 _CLAIM: Final = """
 WITH next AS MATERIALIZED (
-    SELECT id, due_at FROM {table} WHERE due_at <= now() ORDER BY due_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    SELECT id, due_at, owner FROM {table}
+    WHERE due_at <= now() ORDER BY due_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 )
 UPDATE {table} AS job SET due_at = now() + make_interval(secs => %(secs)s), owner = %(owner)s, attempts = attempts + 1
 FROM next WHERE job.id = next.id
-RETURNING job.id, value, key, headers, attempts, next.due_at
+RETURNING job.id, value, key, headers, attempts, next.due_at, next.owner AS owner_before
 """
 # The owner and the count of attempts name one claim: the next claim of the row has another count.
 _MINE: Final = """
@@ -201,6 +202,17 @@ class PostgreSQL(Source):
         values = {"limit": limit, "secs": self.lease_secs, "owner": self._owner}
         rows = self._link.run(_CLAIM, self._table, values).fetchall()
         rows.sort(key=lambda row: (row["due_at"], row["id"]))
+        # A row that was given back has no owner.
+        taken = [row for row in rows if row["owner_before"] is not None]
+        if taken:
+            _log.warning(
+                "%s: took over %d rows, such as %d of %s, whose leases were over: that process was killed, stood"
+                " still, or had no connection",
+                self.name,
+                len(taken),
+                taken[0]["id"],
+                taken[0]["owner_before"],
+            )
         return [self._deliver(row) for row in rows]
 
     def _deliver(self, row: dict[str, Any]) -> Delivery:
