@@ -317,13 +317,19 @@ class Hostile:
             for _ in range(3):
                 group.create_task(self.take(messages))
 
-    async def both(self, consumer):
+    async def both(self, consumer, kill):
         """Work on this loop, and on one of another thread, until SIGTERM."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consumer.stop)
-        async with consumer:
-            other = threading.Thread(target=asyncio.run, args=[self.main(consumer)])
-            other.start()
-            await self.main(consumer)
+        # Within the life of the handler: without one, the signal would end the process of the tests.
+        killing = threading.Thread(target=kill)
+        killing.start()
+        try:
+            async with consumer:
+                other = threading.Thread(target=asyncio.run, args=[self.main(consumer)])
+                other.start()
+                await self.main(consumer)
+        finally:
+            killing.join()
         other.join(LONG)
         assert not other.is_alive()
 
@@ -338,10 +344,7 @@ class Hostile:
             finally:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        killing = threading.Thread(target=kill)
-        killing.start()
-        asyncio.run(self.both(consumer))
-        killing.join()
+        asyncio.run(self.both(consumer, kill))
         return consumer.stats()
 
 
