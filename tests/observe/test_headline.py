@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from acker.observe.calls import Busy, Line, UserCall
 from acker.observe.durations import format_latency
 from acker.observe.headline import LastBatch, Situation, headline
 from acker.observe.holders import Holder
 
 COUNT = Holder("count", 4, "process", 42_000)
+HANGS = UserCall("packer_0", "orders/3", 90_000, "timed out", (Line("/src/pay.py", 31, "charge"),))
+QUOTED = "\N{LEFT DOUBLE QUOTATION MARK}count\N{RIGHT DOUBLE QUOTATION MARK}"
 MAYBE = Holder("count", 4, "maybe")
 
 
@@ -53,6 +58,21 @@ MAYBE = Holder("count", 4, "maybe")
             Situation("running", stuck=1, oldest_ms=42_321, holders=[COUNT]),
             "bad",
             "1 tree has been stuck at “count” for 42 s.",
+        ),
+        (
+            Situation("running", stuck=1, oldest_ms=42_321, holders=[replace(COUNT, line="pay.py:31 in pay")]),
+            "bad",
+            f"1 tree has been stuck at {QUOTED}, pay.py:31 in pay, for 42 s.",
+        ),
+        (
+            Situation("running", busy=Busy(8, 6, 6, 8, 8), longest=HANGS, stuck=2, oldest_ms=9_000),
+            "bad",
+            f"{Busy(8, 6, 6, 8, 8)}; the longest runs at pay.py:31 in charge for 90 s.",
+        ),
+        (
+            Situation("running", busy=Busy(1, 1, 0, 1, 8)),  # such a call may end at once
+            "idle",
+            "Idle: nothing is pending, and nothing comes in.",
         ),
         (
             Situation("running", stuck=1_000, oldest_ms=600_000, holders=[COUNT, Holder("split", 1, "queue")]),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from acker._engine.ids import IdGenerator
 from acker.connectors.attempts import Attempt
+from acker.connectors.calls import RunningCalls
 from acker.connectors.consumer_stats import ConsumerStats
 from acker.connectors.handles import Message, MessageTree, Row, track_row
 from acker.connectors.io_thread import IoThread
@@ -136,7 +137,8 @@ class Consumer:
             on_over=self._end_tree,
             failures=None if self._page_options is None else FailureLog(),
         )
-        self._trees = MessageTrees(self.name, timeout_secs, self.logger, self._store)
+        self._calls = RunningCalls(self)
+        self._trees = MessageTrees(self.name, timeout_secs, self.logger, self._store, self._calls)
         self._io = IoThread(source, self._store, options, self.logger, self._trees.turn)
         self._source = source
         self._options = options
@@ -182,7 +184,7 @@ class Consumer:
         from acker.connectors.consumer_view import ConsumerView
         from acker.ui.opening import open_page
 
-        arguments = (self.name, self._store, self._options, self.stats, self.post, self._timeout_secs)
+        arguments = (self.name, self._store, self._options, self.stats, self.post, self._timeout_secs, self._calls)
         return open_page(ConsumerView(*arguments, values=options.values), options)
 
     def _ensure_started(self) -> None:
@@ -318,7 +320,8 @@ class Consumer:
         """Return the figures of this moment; `acker.local.prometheus.serve` and other exporters take a consumer too."""
         counts = dataclasses.asdict(self._store.counts)
         counts["revoked"] += self._source.late_acks
-        oldest = self._store.oldest(1)
+        oldest = self._store.oldest()
+        busy = self._calls.busy(oldest)
         return ConsumerStats(
             name=self.name,
             source=self._source.name,
@@ -331,6 +334,8 @@ class Consumer:
             polls=self._io.polls,
             pending=len(self._store),
             oldest_age_ms=(time.monotonic_ns() - oldest[0].since_ns) // 1_000_000 if oldest else None,
+            calls_running=busy.running,
+            calls_over=busy.over,
             complete_latency=self._store.latency.snapshot(),
             acker=self._trees.acker_stats(),
         )

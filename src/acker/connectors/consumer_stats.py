@@ -64,6 +64,9 @@ class ConsumerStats:
         Messages that are in this process now.
     oldest_age_ms : int or None
         How long ago the oldest open one was handed out.
+    calls_running, calls_over : int
+        Calls that `submit` runs in threads and `spawn` as coroutines now; those of them whose message is over, since it
+        timed out, failed, or was taken back.
     complete_latency : Histogram
         From the hand-out of messages to the end of all their work, of those that were acked.
     acker : Stats
@@ -90,6 +93,8 @@ class ConsumerStats:
     polls: int = 0
     pending: int = 0
     oldest_age_ms: int | None = None
+    calls_running: int = 0
+    calls_over: int = 0
     complete_latency: Histogram
     acker: Stats
 
@@ -140,6 +145,8 @@ class ConsumerStats:
             dead_letters=self.dead_letters,
             pending=self.pending,
             oldest_age_ms=self.oldest_age_ms,
+            calls_running=self.calls_running,
+            calls_over=self.calls_over,
             complete_latency=self.complete_latency,
             user={name: getattr(self, name) for name in _OWN},
         )

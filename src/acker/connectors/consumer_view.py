@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
+from acker.connectors.calls import AttemptCall, RunningCalls
 from acker.connectors.consumer_stats import ConsumerStats
 from acker.connectors.dead_letters import why_no_replay
 from acker.connectors.handles import MessageTree, Row
@@ -15,11 +16,13 @@ from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessage, describe_open
 from acker.connectors.options import BROKER, MessageOptions
 from acker.errors import exception_text
+from acker.observe.calls import UserCall
 from acker.observe.failures import is_named, shortened, shown_id
 from acker.observe.headline import Situation, headline
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.rates import Reading, RecentFigures
 from acker.observe.readings import ROWS_MAX, FailureRows, chart, latency_chart, open_tree_row, reading, tile
+from acker.observe.reasons import ReasonKind
 from acker.ui.actions import log_level, set_log_level
 from acker.ui.source import Action, ActionError
 
@@ -42,6 +45,7 @@ class ConsumerView:
     post : callable
         Sends a row to the acker.
     timeout_secs : float
+    calls : RunningCalls
     values : bool
         Whether bodies of dead letters are shown.
     """
@@ -54,6 +58,7 @@ class ConsumerView:
         stats: Callable[[], ConsumerStats],
         post: Callable[[Row], None],
         timeout_secs: float,
+        calls: RunningCalls,
         *,
         values: bool,
     ) -> None:
@@ -64,6 +69,7 @@ class ConsumerView:
         self._store = store
         self._options = options
         self._post = post
+        self._calls = calls
         self._timeout_ms = round(1000 * timeout_secs)
         self._failures = store.failures
         self._seen = SeenHolders()
@@ -80,19 +86,21 @@ class ConsumerView:
         """Return what the page shows now."""
         stats = self.stats()
         self._recent.take(self._reading(stats))
-        attempts = self._store.oldest()
+        attempts, now_ns = self._store.oldest(), time.monotonic_ns()
+        calls = self._calls.of(attempts, now_ns)
         rows = []
         for attempt, known in zip(attempts, describe_open(attempts[:ROWS_MAX]), strict=False):
+            holders = _holders_of(known, _of(attempt, calls))
             if known.parts:  # Else it has just ended.
-                self._seen.note(attempt.message_id, _holders_of(known))
-            rows.append(self._row_of(attempt, known))
-        limit_ns = time.monotonic_ns() - self._timeout_ms * 1_000_000 // 2
+                self._seen.note(attempt.message_id, holders)
+            rows.append(self._row_of(attempt, known, holders))
+        limit_ns = now_ns - self._timeout_ms * 1_000_000 // 2
         stuck = sum(attempt.since_ns <= limit_ns for attempt in attempts)
         return reading(
             "consumer",
             self.name,
             stats.state,
-            headline(self._situation(stats, stuck, attempts)),
+            headline(self._situation(stats, stuck, attempts, calls)),
             uptime_secs=round(stats.uptime_secs, 3),
             restarts=stats.reconnects,
             timeout_ms=self._timeout_ms,
@@ -100,7 +108,7 @@ class ConsumerView:
             tiles=self._tiles(stats),
             graph=self._graph(stats),
             charts=self._charts(stats),
-            open_trees={"total": len(attempts), "stuck": stuck, "rows": rows},
+            open_trees={"total": len(attempts), "stuck": stuck, "rows": rows, **self._over_rows(calls)},
             failures=self._failure_rows.failures(),
             dead_letters=self._failure_rows.dead_letters(stats.dead_letters, why_no_replay(self._options) or ""),
             events=[],
@@ -117,7 +125,14 @@ class ConsumerView:
             {"complete": stats.complete_latency},
         )
 
-    def _situation(self, stats: ConsumerStats, stuck: int, attempts: list[Attempt]) -> Situation:
+    def _over_rows(self, calls: Sequence[AttemptCall]) -> dict[str, Any]:
+        """Return the calls whose message is over, which no row of an open message can show."""
+        over = [call for _, call in calls if call.over is not None]
+        return {"over": len(over), "over_calls": [str(call) for call in over[:_HOLDERS_MAX]]}
+
+    def _situation(
+        self, stats: ConsumerStats, stuck: int, attempts: list[Attempt], calls: Sequence[AttemptCall]
+    ) -> Situation:
         error, oldest = self._store.error, describe_open(attempts[:1])
         return Situation.of_last_seconds(
             stats.state,
@@ -126,7 +141,9 @@ class ConsumerView:
             error=None if error is None else exception_text(error).rstrip("."),
             stuck=stuck,
             oldest_ms=_age_ms(oldest[0]) if oldest else None,
-            holders=_holders_of(oldest[0]) if oldest else (),
+            holders=_holders_of(oldest[0], _of(attempts[0], calls)) if oldest else (),
+            busy=self._calls.busy(attempts),
+            longest=next((call for _, call in calls if call.over == ReasonKind.TIMED_OUT.value), None),
             pending=stats.pending,
             noun="message",
         )
@@ -178,7 +195,7 @@ class ConsumerView:
             chart("not_acked", "Failed or timed out", "messages/s", messages=rates["not acked"]),
         ]
 
-    def _row_of(self, attempt: Attempt, known: OpenMessage) -> dict[str, Any]:
+    def _row_of(self, attempt: Attempt, known: OpenMessage, holders: list[Holder]) -> dict[str, Any]:
         return open_tree_row(
             shown=shown_id(known.key),
             root_id=attempt.message_id,
@@ -186,13 +203,17 @@ class ConsumerView:
             task=1,
             attempt=known.attempt,
             age_ms=_age_ms(known),
-            holders=_holders_of(known),
+            holders=holders,
         )
 
     def find(self, text: str) -> list[dict[str, Any]]:
         """Return the open messages, failures and dead letters of a key."""
         attempts = [each for each in self._store.oldest() if is_named(each.delivery.key, text)][:ROWS_MAX]
-        rows = map(self._row_of, attempts, describe_open(attempts))
+        calls = self._calls.of(attempts, time.monotonic_ns())
+        rows = [
+            self._row_of(attempt, known, _holders_of(known, _of(attempt, calls)))
+            for attempt, known in zip(attempts, describe_open(attempts), strict=True)
+        ]
         return [{"what": "open", **row} for row in rows] + self._failure_rows.find(text)
 
     def _fail(self, arguments: Mapping[str, Any]) -> str:
@@ -211,13 +232,24 @@ def _age_ms(message: OpenMessage) -> int:
     return round(1000 * message.age_secs)
 
 
-def _holders_of(message: OpenMessage) -> list[Holder]:
-    """Return the code that holds a message: where its open parts were made, as far as the consumer traces that."""
+def _of(attempt: Attempt, calls: Sequence[AttemptCall]) -> list[UserCall]:
+    return [call for each, call in calls if each is attempt]
+
+
+def _holders_of(message: OpenMessage, calls: Sequence[UserCall]) -> list[Holder]:
+    """Return the code that holds a message: the calls that run for it, or where its open parts were made."""
+    if calls:
+        return [_holder_of(call) for call in calls[:_HOLDERS_MAX]]
     if message.made_in:
         makers = list(dict.fromkeys(message.made_in))[:_HOLDERS_MAX]
         return [Holder(maker, None, "held", text="made a part that is open") for maker in makers]
     parts = "1 open part" if message.parts == 1 else f"{message.parts:,} open parts"
     return [Holder("your code", None, "held", text=f"has it: {parts}")]
+
+
+def _holder_of(call: UserCall) -> Holder:
+    line = None if call.line is None else call.line.short
+    return Holder(call.who, None, "process", call.for_ms, line=line)
 
 
 def _edge(source: str, target: str, what: str, rate: float | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Never, Protocol, Self, TypeVar
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
-from acker.connectors.pool_threads import unless_over
+from acker.connectors.calls import unless_over
 from acker.errors import ArgumentTypeError, ForkedError, TupleStateError, exception_text
 from acker.observe.reasons import reason_text
 
@@ -231,7 +231,7 @@ class Handle:
         part = self._part(sys._getframe(1))
         try:
             if isinstance(executor, ThreadPoolExecutor):
-                future = executor.submit(unless_over, part._tree.attempt, work, args, kwargs)
+                future = executor.submit(unless_over, part._tree, executor, work, args, kwargs)
             else:
                 future = executor.submit(work, *args, **kwargs)
         except BaseException as error:

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from acker.connectors.attempts import Attempt
+from acker.connectors.calls import threads_at_work
 from acker.connectors.dead_letters import DeadLetterWriter
 from acker.connectors.message_store import MessageStore
 from acker.connectors.options import BROKER, MessageOptions
-from acker.connectors.pool_threads import threads_at_work
 from acker.connectors.source import Delivery, Source
 from acker.connectors.stopping import Stopping
 from acker.errors import ArgumentValueError, ConnectionLostError, RuntimeStateError, SourceError, exception_text

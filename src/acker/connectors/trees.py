@@ -10,6 +10,7 @@ from acker._engine.acker import Acker
 from acker._engine.completions import Completions
 from acker._engine.protocol import Kind, Outcome, Stats
 from acker.connectors.attempts import Attempt
+from acker.connectors.calls import RunningCalls
 from acker.connectors.handles import MessageTree, Row
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import describe_open
@@ -32,6 +33,7 @@ class MessageTrees:
     timeout_secs : float
     logger : logging.Logger
     store : MessageStore
+    calls : RunningCalls
 
     Attributes
     ----------
@@ -41,11 +43,14 @@ class MessageTrees:
         Number of messages whose bodies could not be decoded.
     """
 
-    def __init__(self, name: str, timeout_secs: float, logger: logging.Logger, store: MessageStore) -> None:
+    def __init__(
+        self, name: str, timeout_secs: float, logger: logging.Logger, store: MessageStore, calls: RunningCalls
+    ) -> None:
         self.lost = self.undecodable = 0
         self._name = name
         self._logger = logger
         self._store = store
+        self._calls = calls
         self._acker = Acker(buckets=_BUCKETS)
         self._rotate_secs = timeout_secs / (_BUCKETS - 1)
         self._rotate_at = time.monotonic() + self._rotate_secs
@@ -78,7 +83,12 @@ class MessageTrees:
         if stall is not None:
             named = describe_open(oldest).text()
             who = f"the oldest: {named}" if named else "none is handed out: they wait for their turn or another attempt"
-            self._logger.warning("%s: %s; %s", self._name, stall, who)
+            self._logger.warning("%s: %s; %s%s", self._name, stall, who, self._told_calls())
+
+    def _told_calls(self) -> str:
+        attempts = self._store.oldest()
+        calls = self._calls.of(attempts, time.monotonic_ns())
+        return f". {self._calls.busy(attempts)}; the longest is {calls[0][1]}" if calls else ""
 
     def _rotate(self, now: float) -> None:
         self._rotate_at = now + self._rotate_secs
@@ -113,6 +123,7 @@ class MessageTrees:
             self.undecodable += is_final
             self._store.end(message_id, reason, is_final=is_final)
             if tree is not None:
+                self._calls.note_over(tree)
                 tree.cancel()
         return timed_out
 
@@ -137,6 +148,7 @@ class MessageTrees:
         attempt.tree = None
         if tree is not None:
             self._forgotten.append((int(Kind.FAIL), tree.root_id, 0, 0, 0))
+            self._calls.note_over(tree)
             tree.cancel()
 
     def acker_stats(self) -> Stats:

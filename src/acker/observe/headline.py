@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from acker.observe.calls import Busy, UserCall
 from acker.observe.durations import format_duration, format_latency
 from acker.observe.failures import Failure
 from acker.observe.holders import Holder
@@ -44,6 +45,10 @@ class Situation(NamedTuple):
         Trees that were not acked lately.
     reason : str or None
         Of the last one.
+    busy : Busy or None
+        The calls of user code that run now.
+    longest : UserCall or None
+        Of those whose message timed out, the one that has run longest.
     noun : str
         The thing that is acked: a tree or a message.
     batch : LastBatch or None
@@ -64,6 +69,8 @@ class Situation(NamedTuple):
     p99_ms: float | None = None
     failed: int = 0
     reason: str | None = None
+    busy: Busy | None = None
+    longest: UserCall | None = None
     noun: str = "tree"
     batch: LastBatch | None = None
     idle: str | None = None
@@ -103,7 +110,7 @@ _ENDS: Mapping[str, str] = {
 
 def headline(now: Situation) -> dict[str, Any]:
     """Return the tone ("good", "fair", "bad" or "idle") and the sentence."""
-    tone, text = _special(now) or _stuck(now) or _batch(now) or _running(now)
+    tone, text = _special(now) or _still_runs(now) or _stuck(now) or _batch(now) or _running(now)
     return {"tone": tone, "text": text}
 
 
@@ -123,6 +130,16 @@ def _special(now: Situation) -> tuple[str, str] | None:
     return None
 
 
+def _still_runs(now: Situation) -> tuple[str, str] | None:
+    """Tell of calls that hold threads although their messages timed out: further messages may wait for those."""
+    if now.busy is None or not now.busy.timed_out:
+        return None
+    if now.longest is None:
+        return "bad", f"{now.busy}."
+    where = "" if now.longest.line is None else f" at {now.longest.line.short}"
+    return "bad", f"{now.busy}; the longest runs{where} for {_whole(now.longest.for_ms)}."
+
+
 def _stuck(now: Situation) -> tuple[str, str] | None:
     if not now.stuck or now.oldest_ms is None:
         return None
@@ -140,6 +157,9 @@ def _where(holders: Sequence[Holder]) -> str:
     quoted = ", ".join(f"\N{LEFT DOUBLE QUOTATION MARK}{name}\N{RIGHT DOUBLE QUOTATION MARK}" for name in names[:3])
     if len(names) > 3:
         quoted = f"{quoted} and {len(names) - 3} more"
+    line = next((each.line for each in sure if each.line is not None), None)
+    if line is not None:
+        quoted = f"{quoted}, {line},"
     # If all that may hold it are tasks of one component, that is where it is.
     return f" at {quoted}" if sure or len(names) == 1 else f", maybe at {quoted},"
 

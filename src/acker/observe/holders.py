@@ -29,6 +29,8 @@ class Holder:
         How long it has been there, as far as known; of an outcome, how long the spout has been inside user code.
     text : str or None
         Words for the page in place of `how`.
+    line : str or None
+        The line where its call stands now, if one runs.
     """
 
     component: str
@@ -36,6 +38,7 @@ class Holder:
     how: How
     for_ms: int | None = None
     text: str | None = None
+    line: str | None = None
 
 
 class SeenHolders:

@@ -205,6 +205,22 @@ METRICS: Final[tuple[MetricSpec, ...]] = (
         _by_task("oldest_age_ms", "spout", "bolt", scale=1e-3),
     ),
     MetricSpec(
+        "acker.calls.running",
+        "gauge",
+        "{call}",
+        "of a consumer: calls of submit and spawn that run now",
+        _TASK,
+        _by_task("calls_running", "spout"),
+    ),
+    MetricSpec(
+        "acker.calls.over",
+        "gauge",
+        "{call}",
+        "those of them whose message timed out, failed or was taken back",
+        _TASK,
+        _by_task("calls_over", "spout"),
+    ),
+    MetricSpec(
         "acker.queue.depth",
         "gauge",
         "{message}",

@@ -178,6 +178,7 @@ def holder_rows(holders: Iterable[Holder]) -> list[dict[str, Any]]:
             "how": each.how,
             "for_ms": each.for_ms,
             **({} if each.text is None else {"text": each.text}),
+            **({} if each.line is None else {"line": each.line}),
         }
         for each in holders
     ]

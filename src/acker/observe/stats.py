@@ -110,6 +110,8 @@ class TaskStats(CommonStats):
     task : int
     executor : str
         The executor, and so the thread, that runs the task.
+    calls_running, calls_over : int, optional
+        Of a consumer: calls of user code that run now, and those of them whose message is over.
     acker : Stats, optional
         The counts of an acker, in the rows of ackers.
     """
@@ -118,6 +120,8 @@ class TaskStats(CommonStats):
     kind: ComponentKind
     task: int
     executor: str = ""
+    calls_running: int | None = None
+    calls_over: int | None = None
     acker: Stats | None = None
 
 

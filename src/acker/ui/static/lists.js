@@ -89,7 +89,8 @@ export function holding(row) {
     }
     const told = row.holders.slice(0, 4).map((each) => {
         const where = each.task === null ? each.component : `${each.component}[${each.task}]`;
-        return `${where} ${each.text ?? HOW[each.how](each)}`;
+        const line = each.line ? `, at ${each.line}` : "";
+        return `${where} ${each.text ?? HOW[each.how](each)}${line}`;
     });
     const more = row.holders.length - told.length;
     return more > 0 ? `${told.join("; ")}; and ${plural(more, "other task")}` : told.join("; ");

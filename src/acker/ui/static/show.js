@@ -187,19 +187,26 @@ function showTiles(now) {
     });
 }
 
-function showTrees({ total, stuck, rows }) {
+function showTrees({ total, stuck, rows, over = 0, over_calls: overCalls = [] }) {
     write($("trees-n"), total > rows.length ? `${count(rows.length)} of ${count(total)}` : count(total));
     const half = duration(view.timeout_ms / 2);
+    const calls = `Calls that still run for messages that are over (${count(over)}): ${overCalls.join("; ")}. `;
     write(
         $("trees-hint"),
-        `${stuck ? `${count(stuck)} stuck: ` : ""}a tree counts as stuck after half of the timeout, ${half}.`,
+        [
+            over ? calls : "",
+            stuck ? `${count(stuck)} stuck: ` : "",
+            `a tree counts as stuck after half of the timeout, ${half}.`,
+        ].join(""),
     );
     const canFail = may("fail");
     lists.trees.show(
         rows.map((row) => ({ ...row, can_fail: canFail && row.root_id !== null })),
         view.state === "stopped"
             ? "Nothing is open: it has stopped."
-            : "No tree is open. Each message stands here from its emit until its last tuple is acked.",
+            : over
+              ? "No message is open, but calls still run for some that are over: they stand above."
+              : "No tree is open. Each message stands here from its emit until its last tuple is acked.",
     );
 }
 

@@ -1,0 +1,156 @@
+"""The calls that run for messages, in threads of pools and in coroutines, also when their messages are over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import CancelledError, Executor
+from functools import partial
+from time import monotonic_ns
+from typing import Any, Final, Protocol, TypeVar
+
+from acker.connectors.attempts import Attempt
+from acker.observe.calls import Busy, Line, UserCall, line_of_user, stack_of_coroutine, stack_of_thread
+from acker.observe.reasons import ReasonKind
+
+T = TypeVar("T")
+# A call, and the attempt that it works for.
+AttemptCall = tuple[Attempt, UserCall]
+
+_NS_PER_MS: Final = 1_000_000
+# How many calls are named.
+_NAMED_MAX: Final = 100
+# Trees that are over are looked through when so many more are known.
+_FORGET_EVERY: Final = 16
+_TIMED_OUT: Final = ReasonKind.TIMED_OUT
+
+
+class WorkedOn(Protocol):
+    """The tree of a message that calls work for."""
+
+    attempt: Attempt
+    owner: Any
+    tasks: dict[Any, Any]
+
+
+# What a thread of a pool does now: the tree, the pool, and since when. A plain tuple, since it is made for each call.
+_Work = tuple[WorkedOn, Executor, int]
+
+# By the number of the thread; each thread writes its own entry only.
+_working: dict[int, _Work] = {}
+
+
+def unless_over(
+    tree: WorkedOn, pool: Executor, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> T:
+    """Do the work unless nobody waits for it any more, as after a stop, when a pool still has a queue."""
+    if tree.attempt.state != "open":
+        raise CancelledError(f"{tree.attempt.delivery.key}: the message is over")
+    me = threading.get_ident()
+    before = _working.get(me)
+    _working[me] = (tree, pool, monotonic_ns())
+    try:
+        return work(*args, **kwargs)
+    finally:
+        if before is None:
+            del _working[me]
+        else:
+            _working[me] = before
+
+
+class RunningCalls:
+    """The calls that run for the messages of one consumer. Any thread may ask; only then stacks are read.
+
+    Parameters
+    ----------
+    owner : object
+        The consumer, as its trees name it.
+    """
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
+        # Trees that ended before their coroutines; the I/O thread writes.
+        self._over: list[WorkedOn] = []
+        self._forget_at = _FORGET_EVERY
+
+    def note_over(self, tree: WorkedOn) -> None:
+        """Remember a tree that has ended while coroutines work for it."""
+        if not tree.tasks:
+            return
+        self._over.append(tree)
+        if len(self._over) >= self._forget_at:
+            self._over = [each for each in self._over if each.tasks]
+            self._forget_at = 2 * len(self._over) + _FORGET_EVERY
+
+    def busy(self, open_attempts: Iterable[Attempt]) -> Busy:
+        """Return how many calls run."""
+        threads = self._threads()
+        pools = {id(pool): pool for _, pool, _ in threads.values()}
+        trees = [tree for tree, _, _ in threads.values()]
+        trees += [tree for tree in self._trees(open_attempts) for _ in tree.tasks]
+        over = [tree.attempt for tree in trees if tree.attempt.state != "open"]
+        return Busy(
+            running=len(trees),
+            over=len(over),
+            timed_out=sum(attempt.reason is not None and attempt.reason.kind is _TIMED_OUT for attempt in over),
+            threads=len(threads),
+            # A pool has no public name for this.
+            threads_max=sum(getattr(pool, "_max_workers", 0) for pool in pools.values()),
+        )
+
+    def of(self, open_attempts: Iterable[Attempt], now_ns: int) -> list[AttemptCall]:
+        """Return the calls that have run longest, the longest first, with their stacks.
+
+        Parameters
+        ----------
+        open_attempts : iterable of Attempt
+            Those that were handed out. Calls for attempts that are over are returned too.
+        now_ns : int
+            Of the monotonic clock.
+        """
+        found: list[tuple[int, Attempt, Callable[[], str], Callable[[], tuple[Line, ...]]]] = [
+            (since_ns, tree.attempt, partial(_thread_name, number), partial(stack_of_thread, number))
+            for number, (tree, _, since_ns) in self._threads().items()
+        ]
+        for tree in self._trees(open_attempts):
+            # The time of each `spawn` is not known.
+            found += [
+                (tree.attempt.since_ns, tree.attempt, task.get_name, partial(stack_of_coroutine, task.get_coro()))
+                for task in tree.tasks.copy()
+            ]
+        found.sort(key=lambda each: each[0])
+        return [
+            (attempt, UserCall(name(), attempt.delivery.key, _ms(now_ns - since_ns), _over(attempt), stack()))
+            for since_ns, attempt, name, stack in found[:_NAMED_MAX]
+        ]
+
+    def _threads(self) -> dict[int, _Work]:
+        return {number: work for number, work in _working.copy().items() if work[0].owner is self._owner}
+
+    def _trees(self, open_attempts: Iterable[Attempt]) -> list[WorkedOn]:
+        trees = [attempt.tree for attempt in open_attempts] + self._over
+        return [tree for tree in trees if tree is not None and tree.tasks]
+
+
+def threads_at_work(attempts: Collection[Attempt]) -> list[str]:
+    """Return which threads work for these messages, and the line where each one is."""
+    return [
+        f"{_thread_name(number)} for {tree.attempt.delivery.key}, in {line_of_user(stack)}"
+        for number, (tree, _, _) in _working.copy().items()
+        if tree.attempt in attempts and (stack := stack_of_thread(number))
+    ]
+
+
+def _thread_name(number: int) -> str:
+    return next((each.name for each in threading.enumerate() if each.ident == number), str(number))
+
+
+def _ms(time_ns: int) -> int:
+    return max(0, time_ns) // _NS_PER_MS
+
+
+def _over(attempt: Attempt) -> str | None:
+    if attempt.state == "open":
+        return None
+    kind = None if attempt.reason is None else attempt.reason.kind
+    return kind.value if kind in (_TIMED_OUT, ReasonKind.FAILED) else "is over"

@@ -1,0 +1,176 @@
+"""The calls of user code that run now, with the line where each one stands: read only when somebody asks."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NamedTuple
+
+from acker.observe.durations import format_duration
+
+_PACKAGE: Final = str(Path(__file__).parents[1]) + os.sep
+# The standard library, and frames that no file holds, such as importlib's.
+_STANDARD: Final = (*(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")), "<frozen ")
+_INSTALLED: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+# How far a line may be from user code.
+_FAR: Final = 2
+# A guard against awaitables that await each other.
+_AWAITS_MAX: Final = 1_000
+
+
+class Line(NamedTuple):
+    """A line of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+    @property
+    def short(self) -> str:
+        """Without the folder of the file."""
+        return str(self._replace(file=Path(self.file).name))
+
+
+@dataclass(frozen=True, slots=True)
+class UserCall:
+    """A call of user code that runs now.
+
+    Attributes
+    ----------
+    who : str
+        The thread or task that runs it.
+    what : str or None
+        The message that it works for.
+    for_ms : int
+    over : str or None
+        How that message has ended meanwhile, as "timed out".
+    stack : tuple of Line
+        Without the frames that led to user code; the line where it stands is the last one. Empty if it has just ended.
+    """
+
+    who: str
+    what: str | None
+    for_ms: int
+    over: str | None = None
+    stack: tuple[Line, ...] = ()
+
+    @property
+    def line(self) -> Line | None:
+        """The line of user code where it stands: the last one outside of libraries, if there is one."""
+        return line_of_user(self.stack)
+
+    def __str__(self) -> str:
+        what = "" if self.what is None else f" with {self.what}"
+        over = "" if self.over is None else f", which {self.over}"
+        where = "" if self.line is None else f", at {self.line}"
+        return f"{self.who}{what}{over}, for {format_duration(self.for_ms)}{where}"
+
+
+class Busy(NamedTuple):
+    """How many calls of user code run now.
+
+    Attributes
+    ----------
+    running : int
+    over : int
+        Those whose message is not open any more: it timed out, failed, or was taken back.
+    timed_out : int
+        Those of them whose message timed out.
+    threads : int
+        Those that run in threads of pools, and not as coroutines.
+    threads_max : int
+        How many threads these pools may have, if they tell.
+    """
+
+    running: int = 0
+    over: int = 0
+    timed_out: int = 0
+    threads: int = 0
+    threads_max: int = 0
+
+    def __str__(self) -> str:
+        if not self.running or self.threads < self.running:
+            text = "1 call runs" if self.running == 1 else f"{self.running:,} calls run"
+        elif self.threads_max:
+            text = f"{self.threads:,} of {self.threads_max:,} threads {'is' if self.threads == 1 else 'are'} busy"
+        else:
+            text = "1 thread is busy" if self.threads == 1 else f"{self.threads:,} threads are busy"
+        if self.timed_out:
+            text += f", {self.timed_out:,} with {'a message' if self.timed_out == 1 else 'messages'} that timed out"
+        return text
+
+
+def line_of_user(stack: Sequence[Line]) -> Line | None:
+    """Return the last line of a stack that is in no library; without one, the last that is in an installed package."""
+    return min(reversed(stack), key=_distance, default=None)
+
+
+def stack_of_thread(number: int | None) -> tuple[Line, ...]:
+    """Return the stack of a thread (`Thread.ident`) without the frames that led to user code; empty if it has ended."""
+    return _of_user(_outward(None if number is None else sys._current_frames().get(number)))
+
+
+def stack_of_coroutine(coroutine: Any) -> tuple[Line, ...]:
+    """Return where a coroutine stands, from its own frame to what it awaits; empty if it has ended.
+
+    `asyncio.Task.get_stack` has only the outermost frame of a coroutine that waits.
+    """
+    own = getattr(coroutine, "cr_frame", None)
+    if own is not None and coroutine.cr_running:
+        # It awaits nothing: it is on the stack of a thread.
+        for innermost in sys._current_frames().values():
+            frames = _outward(innermost)
+            if own in frames:
+                return _of_user(frames[: frames.index(own) + 1])
+    found: list[FrameType] = []
+    while coroutine is not None and len(found) < _AWAITS_MAX:
+        frame, following = _awaited(coroutine)
+        if frame is not None:
+            found.append(frame)
+        coroutine = following
+    return _of_user(found[::-1])
+
+
+def _awaited(awaitable: Any) -> tuple[FrameType | None, Any]:
+    """Return the frame of a coroutine or generator, and what it awaits."""
+    for kind in ("cr", "gi", "ag"):
+        if hasattr(awaitable, f"{kind}_frame"):
+            following = "gi_yieldfrom" if kind == "gi" else f"{kind}_await"
+            return getattr(awaitable, f"{kind}_frame"), getattr(awaitable, following)
+    return None, None
+
+
+def _outward(frame: FrameType | None) -> list[FrameType]:
+    """Return a frame and its callers, the innermost first."""
+    frames: list[FrameType] = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def _of_user(frames: Sequence[FrameType]) -> tuple[Line, ...]:
+    """Return lines from the outermost frame of user code on; all, if no frame is of user code."""
+    lines = [
+        Line(each.f_code.co_filename, each.f_lineno or each.f_code.co_firstlineno, each.f_code.co_qualname)
+        for each in reversed(frames)
+    ]
+    first = next((place for place, line in enumerate(lines) if _distance(line) < _FAR), 0)
+    return tuple(lines[first:])
+
+
+def _distance(line: Line) -> int:
+    """Return 0 for a line of a program, 1 in an installed package, `_FAR` in the standard library and acker."""
+    if line.file.startswith(_PACKAGE):
+        return _FAR
+    if any(folder in line.file for folder in _INSTALLED):
+        return 1
+    return _FAR if line.file.startswith(_STANDARD) else 0

@@ -1,0 +1,133 @@
+"""The calls that run for a consumer's messages: where they stand, and those whose messages are over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from acker.connectors import Consumer
+from acker.observe.metric_names import metric_points
+from acker.testing.connectors import MemoryBroker, MemorySource
+from acker.ui import LivePage
+from tests.ui.fakes import ask
+
+PAGE = LivePage(port=0, interval_secs=0.05)
+
+
+def consumer_of(**options):
+    broker = MemoryBroker()
+    broker.publish([b"one"])
+    return Consumer(MemorySource(broker), **{"backoff_secs": 60, "drain_secs": 0.0, "ui": PAGE, **options})
+
+
+def view_of(consumer):
+    return json.loads(ask(consumer.page, "/api/view")[2])
+
+
+def fresh(consumer, condition):
+    """Return the first view of the page for which a condition holds."""
+    while not condition(view := view_of(consumer)):
+        pass
+    return view
+
+
+class Hung:
+    """A call that hangs until it is let go."""
+
+    def __init__(self):
+        self.begun, self.ending = threading.Event(), threading.Event()
+
+    def charge(self):
+        self.begun.set()
+        self.ending.wait()
+
+    async def charge_stubbornly(self):
+        """Go on although it is cancelled."""
+        self.begun.set()
+        while not self.ending.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+
+def test_an_open_message_is_held_by_the_call_that_runs_for_it_at_its_line():
+    hung = Hung()
+    with ThreadPoolExecutor(2, "packer") as pool, consumer_of(timeout_secs=300) as consumer:
+        next(iter(consumer)).submit(pool, hung.charge)
+        hung.begun.wait()
+        (row,) = fresh(consumer, lambda view: "line" in str(view["open_trees"]["rows"]))["open_trees"]["rows"]
+        assert (consumer.stats().calls_running, consumer.stats().calls_over) == (1, 0)
+        hung.ending.set()
+    (holder,) = row["holders"]
+    assert holder["component"] == "packer_0" and holder["how"] == "process"
+    assert holder["line"].startswith("test_calls.py:") and holder["line"].endswith("in Hung.charge")
+
+
+def test_a_call_whose_message_timed_out_counts_as_long_as_it_runs():
+    hung = Hung()
+    with ThreadPoolExecutor(1, "packer") as pool, consumer_of(timeout_secs=0.1) as consumer:
+        next(iter(consumer)).submit(pool, hung.charge)
+        hung.begun.wait()
+        view = fresh(consumer, lambda view: view["totals"]["timed_out"] and "timed out;" in view["headline"]["text"])
+        stats = consumer.stats()
+        hung.ending.set()
+        fresh(consumer, lambda view: view["open_trees"]["over"] == 0)
+    assert view["open_trees"]["rows"] == [] and view["open_trees"]["over"] == 1
+    assert view["open_trees"]["over_calls"][0].startswith("packer_0 with memory/0, which timed out, for ")
+    assert view["headline"]["tone"] == "bad"
+    assert view["headline"]["text"].startswith("1 of 1 threads is busy, 1 with a message that timed out; the longest")
+    assert "test_calls.py:" in view["headline"]["text"] and "in Hung.charge for " in view["headline"]["text"]
+    assert (stats.calls_running, stats.calls_over) == (1, 1)
+    assert [value for _, value in metric_points(stats)["acker.calls.over"]] == [1]
+
+
+def test_a_coroutine_that_outlives_its_message_counts_and_tells_where_it_stands():
+    hung = Hung()
+
+    async def main():
+        async with consumer_of(timeout_secs=0.1) as consumer:
+            message = await anext(consumer.aiter())
+            task = message.spawn(hung.charge_stubbornly())
+            view = await asyncio.to_thread(fresh, consumer, lambda view: view["open_trees"]["over"])
+            hung.ending.set()
+            await task
+            assert consumer.stats().calls_over == 0
+        return view
+
+    view = asyncio.run(main())
+    assert view["headline"]["text"].startswith(
+        "1 call runs, 1 with a message that timed out; the longest runs at test_calls"
+    )
+    assert "in Hung.charge_stubbornly for " in view["headline"]["text"]
+
+
+def test_the_time_of_a_call_is_that_of_the_clock_that_is_given():
+    hung = Hung()
+    with ThreadPoolExecutor(1, "packer") as pool, consumer_of(timeout_secs=300, ui=None) as consumer:
+        message = next(iter(consumer))
+        before = time.monotonic_ns()
+        message.submit(pool, hung.charge)
+        hung.begun.wait()
+        after = time.monotonic_ns()
+        ((_, call),) = consumer._calls.of([], before + 90_000_000_000)
+        hung.ending.set()
+    assert 90_000 - (after - before) // 1_000_000 - 1 <= call.for_ms <= 90_000
+    assert call.over is None and call.what == "memory/0"
+
+
+def test_the_watchdog_names_the_line_of_the_longest_call(caplog):
+    hung = Hung()
+    with ThreadPoolExecutor(1, "packer") as pool, caplog.at_level(logging.WARNING):
+        with consumer_of(timeout_secs=0.1, ui=None) as consumer:
+            next(iter(consumer)).submit(pool, hung.charge)
+            hung.begun.wait()
+            while "nothing was acked" not in caplog.text:
+                time.sleep(0)
+        hung.ending.set()
+    (line, *_) = [each.getMessage() for each in caplog.records if "nothing was acked" in each.getMessage()]
+    assert "the longest is packer_0 with memory/0" in line and f"at {__file__}:" in line and "in Hung.charge" in line
