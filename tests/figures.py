@@ -30,6 +30,8 @@ SPOUT = TaskStats(
     capacity=0.25,
     complete_latency=latency_snapshot(5_000_000, 7_000_000),
     user={"files": 3},
+    calls_running=8,
+    calls_over=6,
 )
 BOLT = TaskStats(
     component="split",
