@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from acker.observe.calls import Busy, Line, UserCall, line_of_user, stack_of_coroutine, stack_of_thread
+from acker.observe.calls import Busy, Line, UserCall, hangs, line_of_user, stack_of_coroutine, stack_of_thread
 
 
 def test_the_line_of_a_hung_thread_is_the_last_one_of_user_code() -> None:
@@ -104,3 +104,23 @@ def test_a_call_as_text() -> None:
 )
 def test_how_busy_it_is_as_text(busy: Busy, text: str) -> None:
     assert str(busy) == text
+
+
+@pytest.mark.parametrize(
+    ("for_ms", "median_ms", "timeout_ms", "expected"),
+    [
+        (5_001, 500, 30_000, True),
+        (5_000, 1, 30_000, False),  # not long
+        (6_000, 600, 30_000, False),  # its calls take long
+        (6_000, None, 30_000, False),  # the first call: nothing to compare with
+        (15_001, None, 30_000, True),
+        (15_001, 7_000, 30_000, True),
+        (20_000, 19_000, 30_000, False),  # the timeout is too short for its calls, which do not hang
+        (501, 1, 1_000, True),
+        (500, 1, 1_000, False),
+    ],
+)
+def test_a_call_hangs_that_takes_much_longer_than_usual_or_most_of_the_timeout(
+    for_ms, median_ms, timeout_ms, expected
+) -> None:
+    assert hangs(for_ms, median_ms, timeout_ms) is expected

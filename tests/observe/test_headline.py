@@ -70,6 +70,16 @@ MAYBE = Holder("count", 4, "maybe")
             f"{Busy(8, 6, 6, 8, 8)}; the longest runs at pay.py:31 in charge for 90 s.",
         ),
         (
+            Situation("running", hung=[HANGS, replace(HANGS, stack=())], stuck=2, oldest_ms=9_000),
+            "bad",
+            "2 tasks hang; packer_0 has been in one call at pay.py:31 in charge for 90 s.",
+        ),
+        (
+            Situation("running", hung=[replace(HANGS, stack=())]),
+            "bad",
+            "packer_0 hangs: it has been in one call for 90 s.",
+        ),
+        (
             Situation("running", busy=Busy(1, 1, 0, 1, 8)),  # such a call may end at once
             "idle",
             "Idle: nothing is pending, and nothing comes in.",

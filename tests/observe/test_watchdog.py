@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from acker.observe.calls import Line, UserCall
 from acker.observe.stats import RuntimeStats, TaskStats
 from acker.observe.watchdog import StallWatchdog
 
@@ -18,6 +19,10 @@ def bolt(task: int, **figures) -> TaskStats:
     return TaskStats(component="count", kind="bolt", task=task, queue_capacity=100, **figures)
 
 
+def call(who: str, for_ms: int, *stack: Line) -> UserCall:
+    return UserCall(who, None, for_ms, stack=stack)
+
+
 @pytest.fixture
 def watchdog() -> StallWatchdog:
     return StallWatchdog(1_000)
@@ -27,9 +32,12 @@ def test_says_who_once_the_stall_is_as_long_as_the_timeout(watchdog) -> None:
     still = stats(5, 128, bolt(2), bolt(3, queue=100), bolt(4, queue=7, pending=2, oldest_age_ms=1_500))
     assert watchdog.look(500, still) is None
     assert watchdog.look(1_499, still) is None
-    assert watchdog.look(1_500, still, {4: 990, 2: 1_200}) == (
+    assert watchdog.look(
+        1_500, still, {4: call("count[4]", 990), 2: call("count[2]", 1_200, Line("/src/pay.py", 31, "charge"))}
+    ) == (
         "nothing was acked for 1.0 s and 128 trees are pending (the oldest for 45.2 s): "
-        "count[2] has been in process() for 1.2 s; count[4] has been in process() for 990 ms; "
+        "count[2] has been in process() for 1.2 s, at /src/pay.py:31 in charge; "
+        "count[4] has been in process() for 990 ms; "
         "count[3] has 100 of 100 tuples in its queue; count[4] has 7 of 100 tuples in its queue; "
         "count[4] holds 2 that it neither acked nor failed, the oldest for 1.5 s"
     )
@@ -68,7 +76,7 @@ def test_a_queue_that_tasks_share_is_named_once(watchdog) -> None:
 def test_a_spout_may_be_in_the_way_and_an_acker_has_a_queue(watchdog) -> None:
     still = stats(0, 3, TaskStats(component="__acker", kind="acker", task=9, queue=5, queue_capacity=50))
     watchdog.look(0, still)
-    assert watchdog.look(2_000, still, {1: 1_900}).endswith(
+    assert watchdog.look(2_000, still, {1: call("lines[1]", 1_900)}).endswith(
         ": lines[1] has been in next_tuple() for 1.9 s; __acker[9] has 5 of 50 tuples in its queue"
     )
 

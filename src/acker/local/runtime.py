@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError, exception_text
+from acker.local.calls import running_calls
 from acker.local.clock import Clock, Flag, SystemClock
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import Executor
@@ -22,10 +23,11 @@ from acker.local.hooks import Hook, check_hook
 from acker.local.lifecycle import Lifecycle, Limits
 from acker.local.page.live_page import HasPage, RuntimePage
 from acker.local.states import StateKeeper, StateSnapshots
-from acker.local.task_stats import busy_ms, read_tasks
+from acker.local.task_stats import read_tasks
 from acker.local.tracing import Sampler
 from acker.local.until import Until, parse_until
 from acker.local.wiring import ExecutorSet, RuntimeParts, make_acker
+from acker.observe.calls import UserCall
 from acker.observe.stats import RunReport, RuntimeState, RuntimeStats
 from acker.observe.watchdog import StallWatchdog, suspects
 from acker.topology.checks import check_for_one_process
@@ -123,7 +125,7 @@ class LocalRuntime(StateSnapshots, HasPage):
             make_executors=self._make_executors,
             spawn=self._spawn,
             find_stall=self._find_stall,
-            holders=lambda: "; ".join(suspects(self.stats().tasks, self._busy_ms())) or "no task",
+            holders=lambda: "; ".join(suspects(self.stats().tasks, self._calls())) or "no task",
             save_states=lambda: self._states.save_at_end(self._bolts()),
             limits=_limits_of(options, timeout_ns, max_restarts, no_restart),
         )
@@ -340,10 +342,10 @@ class LocalRuntime(StateSnapshots, HasPage):
         now_ms = self.clock.now_ns() // _NS_PER_MS
         if not self._watchdog.is_stalled(now_ms, self.lifecycle.acked_count(), self.lifecycle.pending_count()):
             return None
-        return self._watchdog.look(now_ms, self.stats(), self._busy_ms())
+        return self._watchdog.look(now_ms, self.stats(), self._calls())
 
-    def _busy_ms(self) -> dict[int, int]:
-        return busy_ms(self.lifecycle.executors or (), self.clock.now_ns())
+    def _calls(self) -> dict[int, UserCall]:
+        return running_calls(self.lifecycle.executors or (), self.clock.now_ns())
 
 
 def _error_text(error: BaseException | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from acker.local.executors.acker import AckerExecutor
@@ -11,8 +11,6 @@ from acker.local.executors.spout import SpoutExecutor, SpoutTask
 from acker.local.wiring import ExecutorSet
 from acker.observe.reasons import ReasonKind
 from acker.observe.stats import TaskStats
-
-_NS_PER_MS: Final = 1_000_000
 
 # The counter in which a reliable spout counts its dead letters.
 DEAD_LETTERS: Final = "dead_letters"
@@ -27,16 +25,6 @@ def read_tasks(executors: ExecutorSet | None, ackers: Sequence[AckerExecutor], u
     rows.sort(key=lambda row: row.task)
     rows.extend(_acker_row(acker, number, uptime_ns) for number, acker in enumerate(ackers))
     return tuple(rows)
-
-
-def busy_ms(executors: Iterable[SpoutExecutor | BoltExecutor], now_ns: int) -> dict[int, int]:
-    """Return for how long each task that is in a step has been there."""
-    return {
-        task.collector.task: (now_ns - since) // _NS_PER_MS
-        for executor in executors
-        if (since := executor.step_since_ns) is not None
-        for task in executor.tasks
-    }
 
 
 def _counts(task: SpoutTask | BoltTask, executor: SpoutExecutor | BoltExecutor, uptime_ns: int) -> dict[str, Any]:

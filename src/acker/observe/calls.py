@@ -19,6 +19,10 @@ _STANDARD: Final = (*(sysconfig.get_path(name) + os.sep for name in ("stdlib", "
 _INSTALLED: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 # How far a line may be from user code.
 _FAR: Final = 2
+# A call hangs if it is longer than this and so many times as long as usual; beyond half the timeout fewer times do.
+_LONG_MS: Final = 5_000
+_MUCH_LONGER: Final = 10
+_LONGER: Final = 2
 # A guard against awaitables that await each other.
 _AWAITS_MAX: Final = 1_000
 
@@ -106,6 +110,17 @@ class Busy(NamedTuple):
         if self.timed_out:
             text += f", {self.timed_out:,} with {'a message' if self.timed_out == 1 else 'messages'} that timed out"
         return text
+
+
+def hangs(for_ms: float, median_ms: float | None, timeout_ms: float) -> bool:
+    """Return whether a call runs for too long, compared with those that have ended and with the timeout.
+
+    Calls that always take long do not hang, even if the timeout is too short for them.
+    """
+    usual_ms = median_ms or 0
+    if for_ms > timeout_ms / 2 and for_ms > _LONGER * usual_ms:
+        return True
+    return median_ms is not None and for_ms > max(_LONG_MS, _MUCH_LONGER * usual_ms)
 
 
 def line_of_user(stack: Sequence[Line]) -> Line | None:

@@ -49,6 +49,8 @@ class Situation(NamedTuple):
         The calls of user code that run now.
     longest : UserCall or None
         Of those whose message timed out, the one that has run longest.
+    hung : sequence of UserCall
+        The calls that hang, the longest first, whether or not their trees are open.
     noun : str
         The thing that is acked: a tree or a message.
     batch : LastBatch or None
@@ -71,6 +73,7 @@ class Situation(NamedTuple):
     reason: str | None = None
     busy: Busy | None = None
     longest: UserCall | None = None
+    hung: Sequence[UserCall] = ()
     noun: str = "tree"
     batch: LastBatch | None = None
     idle: str | None = None
@@ -110,7 +113,7 @@ _ENDS: Mapping[str, str] = {
 
 def headline(now: Situation) -> dict[str, Any]:
     """Return the tone ("good", "fair", "bad" or "idle") and the sentence."""
-    tone, text = _special(now) or _still_runs(now) or _stuck(now) or _batch(now) or _running(now)
+    tone, text = _special(now) or _still_runs(now) or _hung(now) or _stuck(now) or _batch(now) or _running(now)
     return {"tone": tone, "text": text}
 
 
@@ -138,6 +141,17 @@ def _still_runs(now: Situation) -> tuple[str, str] | None:
         return "bad", f"{now.busy}."
     where = "" if now.longest.line is None else f" at {now.longest.line.short}"
     return "bad", f"{now.busy}; the longest runs{where} for {_whole(now.longest.for_ms)}."
+
+
+def _hung(now: Situation) -> tuple[str, str] | None:
+    if not now.hung:
+        return None
+    longest = now.hung[0]
+    where = "" if longest.line is None else f" at {longest.line.short}"
+    has_been = f"has been in one call{where} for {_whole(longest.for_ms)}"
+    if len(now.hung) == 1:
+        return "bad", f"{longest.who} hangs: it {has_been}."
+    return "bad", f"{len(now.hung):,} tasks hang; {longest.who} {has_been}."
 
 
 def _stuck(now: Situation) -> tuple[str, str] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from acker.observe.durations import format_duration
 
 if TYPE_CHECKING:
+    from acker.observe.calls import UserCall
     from acker.observe.stats import RuntimeStats, TaskStats
 
 # Number of tasks that a warning names for one reason.
@@ -38,7 +39,7 @@ class StallWatchdog:
             return False
         return now_ms >= self._next_ms
 
-    def look(self, now_ms: int, stats: RuntimeStats, busy_ms: Mapping[int, int] | None = None) -> str | None:
+    def look(self, now_ms: int, stats: RuntimeStats, calls: Mapping[int, UserCall] | None = None) -> str | None:
         """Compare with the last look; return a warning or None.
 
         Call it several times in a timeout, since it does not see what happens between two looks.
@@ -48,13 +49,13 @@ class StallWatchdog:
         now_ms : int
             Monotonic.
         stats : RuntimeStats
-        busy_ms : dict of task to int, optional
-            For how long each task that is inside user code has been in this call.
+        calls : dict of task to UserCall, optional
+            Those that run now.
 
         Returns
         -------
         str or None
-            One line: how long, how much is pending, and which tasks are busy, have a queue or hold tuples.
+            One line: how long, how much is pending, and which tasks are busy and where, have a queue or hold tuples.
         """
         # Not stats.totals, which would add up the histograms of all tasks.
         spouts = [row for row in stats.tasks if row.kind == "spout"]
@@ -63,7 +64,7 @@ class StallWatchdog:
         stall = self.stall(now_ms, acked, pending, oldest_ms)
         if stall is None:
             return None
-        who = "; ".join(suspects(stats.tasks, busy_ms or {})) or "no task is busy, has a queue or holds a tuple"
+        who = "; ".join(suspects(stats.tasks, calls or {})) or "no task is busy, has a queue or holds a tuple"
         return f"{stall}: {who}"
 
     def stall(self, now_ms: int, acked: int, pending: int, oldest_ms: int | None) -> str | None:
@@ -77,13 +78,14 @@ class StallWatchdog:
         return f"nothing was acked for {format_duration(stalled_ms)} and {trees} pending{age}"
 
 
-def suspects(tasks: Iterable[TaskStats], busy_ms: Mapping[int, int]) -> list[str]:
+def suspects(tasks: Iterable[TaskStats], calls: Mapping[int, UserCall]) -> list[str]:
     """Return the suspects: tasks inside user code first, since they may be the cause of queues and held tuples."""
     tasks = list(tasks)
     found = []
-    for row in _worst((row for row in tasks if row.task in busy_ms), lambda row: busy_ms[row.task]):
-        call = "next_tuple()" if row.kind == "spout" else "process()"
-        found.append(f"{row.component}[{row.task}] has been in {call} for {format_duration(busy_ms[row.task])}")
+    for row in _worst((row for row in tasks if row.task in calls), lambda row: calls[row.task].for_ms):
+        call, method = calls[row.task], "next_tuple()" if row.kind == "spout" else "process()"
+        where = "" if call.line is None else f", at {call.line}"
+        found.append(f"{call.who} has been in {method} for {format_duration(call.for_ms)}{where}")
     # Tasks of one executor share its queue.
     queues = {row.executor or row.task: row for row in reversed(tasks) if row.queue}
     found += [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,7 @@ from acker.local.page.live_view import RuntimeView
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.readings import ROWS_MAX
 from acker.testing import ManualClock, Scheduler
-from acker.topology import Bolt, ReliableSpout, Spout, Topology
+from acker.topology import BatchingBolt, Bolt, ReliableSpout, Spout, Topology
 from acker.ui import LivePage
 from acker.ui.source import ActionError
 
@@ -239,6 +240,104 @@ def test_outcomes_behind_the_one_that_its_spout_is_busy_with_are_found_there(wat
     watched.scheduler.thaw("bill*")
     watched.scheduler.settle()
     assert seen == [[("b", [{"component": "lines", "task": 1, "how": "outcome", "for_ms": 0}])], []]
+
+
+@pytest.fixture
+def hang(watch, monkeypatch):
+    """A topology whose bolt `bill` is inside `process` on a thread of its own, while the scheduler steps the others."""
+    inside, let_go = threading.Event(), threading.Event()
+
+    def process(self, tup):
+        if "hang" in tup.line:
+            inside.set()
+            let_go.wait()
+        self.ack(tup)
+
+    monkeypatch.setattr(Bill, "process", process)
+    watched = watch(["a", "b"], **{"topology.stats.sample.rate": 1.0})
+    watched.scheduler.freeze("bill*")
+    next(watched.runtime.lifecycle.executors.spout_tasks()).spout.rest.append("hang")
+    watched.scheduler.settle()
+    executor = watched.runtime.lifecycle.executors.bolts[1]
+    executor.thread = threading.Thread(target=executor.step)
+    executor.thread.start()
+    inside.wait()
+    watched.line = f"{process.__code__.co_firstlineno + 3} in {process.__qualname__}"
+    yield watched
+    let_go.set()
+    executor.thread.join()
+    watched.scheduler.thaw()
+
+
+def test_a_call_that_hangs_is_named_with_its_line_also_when_its_tree_has_timed_out(hang) -> None:
+    where = f"at test_live_view.py:{hang.line}"
+    assert hang.view()["headline"]["tone"] != "bad"
+    hang.scheduler.advance(6)
+    view = hang.view()
+    assert view["headline"] == {"tone": "bad", "text": f"bill[3] hangs: it has been in one call {where} for 6 s."}
+    (holder,) = view["open_trees"]["rows"][0]["holders"]
+    assert (holder["how"], holder["for_ms"], f"at {holder['line']}") == ("process", 6_000, where)
+    hang.scheduler.advance(4 * TIMEOUT_SECS)
+    view = hang.view()
+    assert view["totals"]["timed_out"] == 2 and not view["open_trees"]["rows"]
+    assert view["headline"] == {"tone": "bad", "text": f"bill[3] hangs: it has been in one call {where} for 4 min 6 s."}
+
+
+def test_a_stall_names_the_line_of_the_call(hang) -> None:
+    hang.scheduler.advance(2 * TIMEOUT_SECS)
+    stalls = hang.runtime.lifecycle.stalls
+    assert stalls and f"bill[3] has been in process() for 75.0 s, at {__file__}:{hang.line};" in stalls[0]
+
+
+def test_a_bolt_whose_calls_are_always_long_does_not_hang(watch, monkeypatch) -> None:
+    watched, seen = watch([], **{"topology.stats.sample.rate": 1.0}), []
+
+    def process(self, tup):
+        watched.clock.advance(20)
+        seen.append(watched.view()["headline"]["tone"])
+        self.ack(tup)
+
+    monkeypatch.setattr(Bill, "process", process)
+    for line in "abc":
+        next(watched.runtime.lifecycle.executors.spout_tasks()).spout.rest.append(line)
+        watched.scheduler.settle()
+    assert len(seen) == 3 and "bad" not in seen
+
+
+class Batches(BatchingBolt):
+    during: Callable[[], None] = lambda: None
+
+    def process_batch(self, key, tups):
+        type(self).during()
+
+
+class Batched(Topology):
+    lines = Lines.spec()
+    batches = Batches.spec(inputs=[lines], config={"topology.tick.tuple.freq.secs": 1})
+
+
+def test_a_batch_that_takes_longer_than_to_gather_it_does_not_hang(monkeypatch) -> None:
+    clock, seen = ManualClock(), []
+    monkeypatch.setattr(Lines, "lines", ["a", "b"])
+    conf = {"topology.message.timeout.secs": TIMEOUT_SECS, "topology.stats.sample.rate": 1.0}
+    runtime = LocalRuntime(Batched, conf, clock=clock, seed=1, threads=False, ui=0)
+    source = RuntimeView(runtime, runtime._parts.failures, None, values=False)
+
+    def during() -> None:
+        for seconds in (20, 11):
+            clock.advance(seconds)
+            seen.append(source.view()["headline"]["text"])
+
+    monkeypatch.setattr(Batches, "during", during)
+    with Scheduler(runtime, clock) as scheduler:
+        scheduler.settle()
+        scheduler.advance(1)
+        runtime.lifecycle.abort()
+        scheduler.stop(0)
+    assert seen[:2] == [
+        "Running: 2 trees pending, none was acked in the last seconds.",
+        "batches[2] hangs: it has been in one call for 31 s.",
+    ]
 
 
 def test_failures_come_newest_first_with_their_reason(watch) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Final
 
+from acker.local.calls import short_line_of
 from acker.local.executors.base import ComponentExecutor
 from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.wiring import ExecutorSet
@@ -39,9 +40,10 @@ def find_holders(executors: ExecutorSet, roots: Collection[int], now_ns: int) ->
     for executor in executors:
         since_ns = executor.step_since_ns
         busy_ms = None if since_ns is None else (now_ns - since_ns) // _NS_PER_MS
+        line = short_line_of(executor)
         for task in executor.tasks:
             collector = task.collector
-            inside = Holder(collector.component, collector.task, "process", busy_ms)
+            inside = Holder(collector.component, collector.task, "process", busy_ms, line=line)
             if busy_ms is not None:
                 note(chain(_inputs(collector), *(outlet.waiting() for outlet in collector.outlets)), inside)
         if isinstance(executor, BoltExecutor):
@@ -49,7 +51,7 @@ def find_holders(executors: ExecutorSet, roots: Collection[int], now_ns: int) ->
                 collector = task.collector
                 settled = [tup for tup in tuples if tup._is_settled]
                 if busy_ms is not None:  # The acks of a step leave when it ends.
-                    note(settled, Holder(collector.component, collector.task, "process", busy_ms))
+                    note(settled, Holder(collector.component, collector.task, "process", busy_ms, line=line))
                 fresh = [tup for tup in tuples if tup._owner is None]
                 note(fresh, Holder(collector.component, collector.task, "queue"))
                 kept = [tup for tup in tuples if tup._owner is collector and tup not in _inputs(collector)]
@@ -64,6 +66,7 @@ def find_outcomes(executors: ExecutorSet, found: Mapping[int, list[Holder]], now
     for executor in executors.spouts:
         since_ns = executor.step_since_ns
         busy_ms = None if since_ns is None else (now_ns - since_ns) // _NS_PER_MS
+        line = short_line_of(executor)
         arrived = ((index, task.collector.arrived_outcomes()) for index, task in enumerate(executor.tasks))
         for index, outcomes in chain(arrived, executor.inbox.chunks()):
             collector = executor.tasks[index].collector
@@ -71,7 +74,7 @@ def find_outcomes(executors: ExecutorSet, found: Mapping[int, list[Holder]], now
                 open_ = collector.pending.get(message_id)
                 holders = None if open_ is None else found.get(open_.root_id)
                 if holders is not None:
-                    holders.append(Holder(collector.component, collector.task, "outcome", busy_ms))
+                    holders.append(Holder(collector.component, collector.task, "outcome", busy_ms, line=line))
 
 
 def _inputs(collector: Any) -> tuple[Tuple, ...]:

@@ -8,16 +8,20 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from acker.errors import exception_text
+from acker.local.calls import running_calls
 from acker.local.page.actions import Observed, RuntimeActions
 from acker.local.page.components_view import ComponentsView
 from acker.local.page.open_trees import UnfinishedTree, count_older, find_trees, oldest_trees
 from acker.local.tracing import Sampler
 from acker.local.wiring import ExecutorSet
+from acker.observe.calls import UserCall, hangs
 from acker.observe.failures import Failure, FailureLog, shown_id
 from acker.observe.headline import Situation, headline
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.readings import ROWS_MAX, FailureRows, open_tree_row, reading
 from acker.observe.stats import RuntimeStats
+from acker.topology.bolt import BatchingBolt
+from acker.topology.windowed import WindowedBolt
 from acker.ui.actions import log_level
 from acker.ui.source import Action
 
@@ -88,7 +92,8 @@ class RuntimeView:
         stuck = 0 if executors is None else count_older(executors, now_ns - self._timeout_ms * _NS_PER_MS // 2)
         failures = self._failures.failures()
         self._note_events(stats)
-        situation = self._situation(stats, stuck, rows[0] if rows else None, failures)
+        hung = self._hung(stats, executors, now_ns)
+        situation = self._situation(stats, stuck, rows[0] if rows else None, failures, hung)
         totals = parts["totals"]
         return reading(
             "topology",
@@ -114,6 +119,7 @@ class RuntimeView:
         stuck: int,
         oldest: tuple[dict[str, Any], list[Holder]] | None,
         failures: list[Failure],
+        hung: list[UserCall],
     ) -> Situation:
         lifecycle = self._runtime.lifecycle
         error = lifecycle.error if stats.state == "stopped" else lifecycle.last_crash
@@ -127,8 +133,27 @@ class RuntimeView:
             stuck=stuck,
             oldest_ms=None if oldest is None else oldest[0]["age_ms"],
             holders=() if oldest is None else oldest[1],
+            hung=hung,
             pending=sum(row.pending for row in stats.tasks if row.kind == "spout"),
         )
+
+    def _hung(self, stats: RuntimeStats, executors: ExecutorSet | None, now_ns: int) -> list[UserCall]:
+        """Return the calls with tuples that hang, the longest first."""
+        calls = {} if executors is None else running_calls(executors, now_ns)
+        inside = [(row.component, calls[row.task]) for row in stats.tasks if row.kind == "bolt" and row.task in calls]
+        components, nodes = stats.components() if inside else {}, self._runtime.graph.nodes
+
+        def median_ms(name: str) -> float | None:
+            # That of the calls which put one tuple into a batch or window says nothing of those that process all.
+            gathers = issubclass(nodes[name].component, (BatchingBolt, WindowedBolt))
+            return None if gathers else components[name].execute_latency.quantile_ms(0.5)
+
+        hung = [
+            call
+            for name, call in inside
+            if call.what is not None and hangs(call.for_ms, median_ms(name), self._timeout_ms)
+        ]
+        return sorted(hung, key=lambda call: -call.for_ms)
 
     # Trees.
 
@@ -143,9 +168,9 @@ class RuntimeView:
     def _row_of(self, tree: UnfinishedTree, holders: list[Holder], now_ns: int) -> tuple[dict[str, Any], list[Holder]]:
         held = [] if self._sampler is None or tree.root_id is None else self._sampler.traces.held_tuples(tree.root_id)
         if held:  # A trace knows every edge; what was found in the executors says more of how it is held.
-            how = {(each.component, each.task): each.how for each in holders}
+            known = {(each.component, each.task): each for each in holders}
             tasks = dict.fromkeys((each.component, each.task) for each in held)
-            holders = [Holder(name, task, how.get((name, task), "held")) for name, task in tasks]
+            holders = [known.get((name, task), Holder(name, task, "held")) for name, task in tasks]
         row = open_tree_row(
             shown=shown_id(tree.tup_id),
             root_id=tree.root_id,

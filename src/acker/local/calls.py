@@ -1,0 +1,45 @@
+"""The calls of user code that tasks run now, with the line where each one stands: read only when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from acker.local.executors.base import ComponentExecutor
+from acker.observe.calls import Line, UserCall, line_of_user, stack_of_thread
+from acker.topology.tuples import Tuple
+
+_NS_PER_MS: Final = 1_000_000
+
+
+def running_calls(executors: Iterable[ComponentExecutor], now_ns: int) -> dict[int, UserCall]:
+    """Return the calls of the tasks that are in a step, by task. Any thread may ask.
+
+    Of the tasks of one executor it is the one that is in `process`, which has a tuple (`UserCall.what`). If none is,
+    the call may be of any of them.
+    """
+    found = {}
+    for executor in executors:
+        since_ns = executor.step_since_ns
+        if since_ns is None:
+            continue
+        for_ms, stack = max(0, now_ns - since_ns) // _NS_PER_MS, stack_of(executor)
+        collectors = [task.collector for task in executor.tasks]
+        inputs: dict[int, tuple[Tuple, ...]] = {each.task: getattr(each, "inputs", ()) for each in collectors}
+        for each in [each for each in collectors if inputs[each.task]] or collectors:
+            what = f"a tuple of {inputs[each.task][0].component}" if inputs[each.task] else None
+            found[each.task] = UserCall(f"{each.component}[{each.task}]", what, for_ms, stack=stack)
+    return found
+
+
+def stack_of(executor: ComponentExecutor) -> tuple[Line, ...]:
+    """Return the stack of an executor's thread; empty if it has none, as under a scheduler."""
+    return () if executor.thread is None else stack_of_thread(executor.thread.ident)
+
+
+def short_line_of(executor: ComponentExecutor) -> str | None:
+    """Return the line of user code where an executor stands that is in a step, without the folder."""
+    if executor.step_since_ns is None:
+        return None
+    line = line_of_user(stack_of(executor))
+    return None if line is None else line.short
