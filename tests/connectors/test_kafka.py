@@ -612,6 +612,8 @@ def test_a_consumer_that_was_away_for_too_long_has_lost_its_partitions(cluster, 
         assert cluster.committed(group, topic, mine) == 2
         wait_for(lambda: first.source.stats().lost, lambda: (first.poll(), second.poll()))
         assert "max.poll.interval.ms" in caplog.text
+        assert first.source.stats().uncommitted == 5 and first.source.stats().commits_failed == 0
+        assert f"lost {topic}/{mine} without notice: 5 messages were done and not committed" in caplog.text
         assert cluster.committed(group, topic, mine) == 2, "it commits nothing of what it lost"
         # Both work on: whoever has the partition now reads on where the other one committed.
         wait_for(lambda: first.partitions() and second.partitions(), lambda: (first.poll(), second.poll()))

@@ -32,11 +32,26 @@ class Assignment:
         The latest timestamp of the messages that were read, in this assignment or before it.
     noted : str
         The metadata of the last commit.
+    acked, offered, committed : int
+        How many messages are done, and how many of these the last commit names: the one that was sent, and the one that
+        a broker has confirmed.
     is_held : bool
         False from the end of the assignment on: its outcomes no longer count, even if the partition comes back.
     """
 
-    __slots__ = ("done", "is_held", "latest_ms", "next", "noted", "partition", "topic", "tracker")
+    __slots__ = (
+        "acked",
+        "committed",
+        "done",
+        "is_held",
+        "latest_ms",
+        "next",
+        "noted",
+        "offered",
+        "partition",
+        "topic",
+        "tracker",
+    )
 
     def __init__(
         self, topic: str, partition: int, tracker: OffsetTracker, commit: TopicPartition | None = None
@@ -47,7 +62,7 @@ class Assignment:
         self.topic = topic
         self.partition = partition
         self.tracker = tracker
-        self.next = 0
+        self.next = self.acked = self.offered = self.committed = 0
         self.is_held = True
 
     def at(self, offset: int) -> TopicPartition:
@@ -139,6 +154,7 @@ class Assignments:
             commit, is_whole = each.commit(size_max) if each.is_held else (None, True)
             if commit is not None and (each.partition in offers[each.topic] or commit.metadata != each.noted):
                 found[each] = commit
+                each.offered = each.acked
                 cut += not is_whole
         return found, cut
 
@@ -161,8 +177,10 @@ class KafkaStats:
         Commits of one partition each. A failed one is tried again.
     revoked, lost : int
         Partitions that a rebalance took in good order, or that went without notice because this consumer was away.
+    uncommitted : int
+        Messages of lost partitions that were done, and whose commit no broker had confirmed: they are done again.
     left_open : int
-        Messages of them that were not done. They are delivered again, maybe to another consumer.
+        Messages of partitions that went that were not done. They are delivered again, maybe to another consumer.
     skipped : int
         Messages that were read again and not handed out, since an earlier commit names them as done.
     cut : int
@@ -176,6 +194,7 @@ class KafkaStats:
     commits_failed: int = 0
     revoked: int = 0
     lost: int = 0
+    uncommitted: int = 0
     left_open: int = 0
     skipped: int = 0
     cut: int = 0
@@ -283,6 +302,7 @@ class Commits:
                 continue
             self._stats.commits += 1
             each.noted = commit.metadata or ""
+            each.committed = each.offered
             if each.is_held:
                 each.tracker.committed({each.partition: commit.offset})
 

@@ -315,8 +315,15 @@ class Membership:
 
     def _lose(self, partitions: Sequence[TopicPartition]) -> None:
         lost = self.assignments.find(partitions)
-        LOGGER.warning("%s: lost %s without notice", self._faults.name, ", ".join(sorted(map(str, lost))))
+        uncommitted = sum(each.acked - each.committed for each in lost)
+        LOGGER.warning(
+            "%s: lost %s without notice: %d messages were done and not committed, and come again",
+            self._faults.name,
+            ", ".join(sorted(map(str, lost))),
+            uncommitted,
+        )
         self._stats.lost += len(lost)
+        self._stats.uncommitted += uncommitted
         self._forget(lost)
 
     def _forget(self, ended: set[Assignment]) -> None:

@@ -117,6 +117,7 @@ class Kafka(Source):
             assignment, offset = delivery.receipt
             if assignment.is_held:
                 assignment.tracker.acked(assignment.partition, offset)
+                assignment.acked += 1
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether the partition has been assigned to this consumer ever since the delivery."""
