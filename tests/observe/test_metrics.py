@@ -11,15 +11,10 @@ from dataclasses import replace
 import pytest
 
 from acker._engine.protocol import COUNTERS, Stats
-from acker.observe.latencies import LATENCY_BOUNDS_NS, Histogram, LatencyRecorder
+from acker.observe.latencies import LATENCY_BOUNDS_NS, Histogram
 from acker.observe.stats import Abandoned, RunReport, RuntimeStats, TaskStats
-
-
-def recorded(*latencies_ns: int) -> Histogram:
-    recorder = LatencyRecorder()
-    for ns in latencies_ns:
-        recorder.record(ns)
-    return recorder.snapshot()
+from tests import figures
+from tests.figures import latency_snapshot
 
 
 def test_the_buckets_grow_by_a_quarter_at_most_from_a_microsecond_to_ten_minutes() -> None:
@@ -30,7 +25,7 @@ def test_the_buckets_grow_by_a_quarter_at_most_from_a_microsecond_to_ten_minutes
 
 
 def test_each_latency_falls_in_the_bucket_that_its_bound_ends() -> None:
-    histogram = recorded(*LATENCY_BOUNDS_NS, 0, -5, LATENCY_BOUNDS_NS[-1] + 1)
+    histogram = latency_snapshot(*LATENCY_BOUNDS_NS, 0, -5, LATENCY_BOUNDS_NS[-1] + 1)
     assert histogram.counts == (3, *[1] * (len(LATENCY_BOUNDS_NS) - 1), 1)
     assert histogram.total == len(LATENCY_BOUNDS_NS) + 3
     assert histogram.cumulative()[-1] == (LATENCY_BOUNDS_NS[-1], histogram.total - 1)
@@ -40,7 +35,7 @@ def test_each_latency_falls_in_the_bucket_that_its_bound_ends() -> None:
 def test_quantiles_are_at_most_a_quarter_off(seed) -> None:
     draw = random.Random(seed)
     latencies = sorted(round(10 ** draw.uniform(3, 11)) for _ in range(1_000))
-    histogram = recorded(*latencies)
+    histogram = latency_snapshot(*latencies)
     assert histogram.sum_ns == sum(latencies) and histogram.mean_ns == sum(latencies) / 1_000
     for q in (0.01, 0.5, 0.9, 0.99, 1):
         exact = latencies[max(0, round(q * 1_000) - 1)]
@@ -49,14 +44,14 @@ def test_quantiles_are_at_most_a_quarter_off(seed) -> None:
 
 def test_quantiles_at_the_edges() -> None:
     assert Histogram().quantile(0.5) is None and Histogram().mean_ns is None
-    assert recorded(10**15).quantile(0.5) == LATENCY_BOUNDS_NS[-1]
-    assert recorded(2_000).quantile(0) == 1_750 and recorded(2_000).quantile(1) == 2_000
+    assert latency_snapshot(10**15).quantile(0.5) == LATENCY_BOUNDS_NS[-1]
+    assert latency_snapshot(2_000).quantile(0) == 1_750 and latency_snapshot(2_000).quantile(1) == 2_000
     with pytest.raises(ValueError, match=r"between 0 and 1, and not 1\.5"):
         Histogram().quantile(1.5)
 
 
 def test_histograms_add_up() -> None:
-    assert recorded(1, 5_000) + recorded(10**12, 5_000) == recorded(1, 5_000, 5_000, 10**12)
+    assert latency_snapshot(1, 5_000) + latency_snapshot(10**12, 5_000) == latency_snapshot(1, 5_000, 5_000, 10**12)
     with pytest.raises(ValueError, match="different buckets"):
         Histogram() + Histogram((1, 2), (0, 0, 0))
     with pytest.raises(TypeError):
@@ -64,44 +59,13 @@ def test_histograms_add_up() -> None:
 
 
 def test_cumulated_in_octaves() -> None:
-    octaves = recorded(1_000, 1_001, 3_000, 10**9).cumulative(4)
+    octaves = latency_snapshot(1_000, 1_001, 3_000, 10**9).cumulative(4)
     assert octaves[:3] == [(1_000, 1), (2_000, 2), (4_000, 3)] and octaves[-1] == (LATENCY_BOUNDS_NS[-1], 4)
     assert len(octaves) == 31
 
 
-SPOUT = TaskStats(
-    component="lines",
-    kind="spout",
-    task=1,
-    executor="lines-1",
-    emitted={"default": 10, "errors": 1},
-    transferred=10,
-    executed=99,
-    acked=6,
-    failed=1,
-    timed_out=2,
-    pending=1,
-    oldest_age_ms=40,
-    capacity=0.25,
-    complete_latency=recorded(5_000_000),
-    user={"files": 3},
-    calls_running=8,
-    calls_over=6,
-)
-BOLT = TaskStats(
-    component="split",
-    kind="bolt",
-    task=2,
-    executor="split-1",
-    emitted={"default": 50},
-    executed=10,
-    acked=9,
-    failed=1,
-    queue=4,
-    queue_capacity=100,
-    capacity=0.5,
-    execute_latency=recorded(1_000, 2_000),
-)
+SPOUT = replace(figures.SPOUT, oldest_age_ms=40, complete_latency=latency_snapshot(5_000_000))
+BOLT = figures.BOLT
 STATS = RuntimeStats(
     topology="WordCount",
     state="running",
@@ -123,7 +87,7 @@ def test_components_add_their_tasks_up() -> None:
     assert (split.emitted, split.emitted_total, split.executed) == ({"default": 100}, 100, 20)
     assert (split.queue, split.queue_capacity) == (4, 100), "both tasks share one executor and its queue"
     assert (split.capacity, split.oldest_age_ms) == (0.75, 7)
-    assert split.execute_latency == recorded(1_000, 2_000, 1_000, 2_000)
+    assert split.execute_latency == latency_snapshot(1_000, 2_000, 1_000, 2_000)
     assert components["lines"].user == {"files": 3}
 
 
@@ -136,7 +100,7 @@ def test_totals_count_trees_where_the_spouts_hear_of_them() -> None:
 
 
 def test_what_is_printed_of_figures_is_short() -> None:
-    histogram = recorded(*[2_000_000] * 99, 40_000_000)
+    histogram = latency_snapshot(*[2_000_000] * 99, 40_000_000)
     assert re.fullmatch(r"Histogram\(count=100, p50=\S+ ms, p99=\S+ ms\)", repr(histogram))
     assert repr(Histogram()) == "Histogram(count=0)"
     assert repr(BOLT) == (
