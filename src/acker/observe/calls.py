@@ -178,7 +178,7 @@ def _of_user(frames: Sequence[FrameType]) -> tuple[Line, ...]:
         Line(each.f_code.co_filename, each.f_lineno or each.f_code.co_firstlineno, each.f_code.co_qualname)
         for each in reversed(frames)
     ]
-    first = next((place for place, line in enumerate(lines) if _distance(line) < _FAR), 0)
+    first = next((index for index, line in enumerate(lines) if _distance(line) < _FAR), 0)
     return tuple(lines[first:])
 
 

@@ -11,6 +11,7 @@ from acker.observe.failures import DeadLetter, Failure, FailureLog, is_named, sh
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.latencies import Histogram
 from acker.observe.reasons import Reason, ReasonKind
+from acker.observe.stats import ComponentStats
 
 # How many rows of each list are sent.
 ROWS_MAX: Final = 50
@@ -206,6 +207,25 @@ def _reason_row(reason: Reason) -> dict[str, Any]:
         "task": reason.task,
         "why": None if reason.exception is None else " ".join(reason.exception.split())[:500],
         "attempt": reason.attempt or None,  # unknown
+    }
+
+
+def component_row(row: ComponentStats) -> dict[str, Any]:
+    """Return the counts of a component, for a node of the graph; rate, busy time and latency are for the caller."""
+    return {
+        "name": row.component,
+        "kind": row.kind,
+        "tasks": row.tasks,
+        "executors": row.executors,
+        "executed": row.executed,
+        "emitted": row.emitted_total,
+        "acked": row.acked,
+        "failed": row.failed,
+        "timed_out": row.timed_out,
+        "pending": row.pending,
+        "queue": row.queue,
+        "queue_capacity": row.queue_capacity,
+        "bottleneck": False,
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from acker.local.wiring import ExecutorSet
 from acker.observe.latencies import Histogram
 from acker.observe.rates import Reading, RecentFigures
-from acker.observe.readings import chart, latency_chart, rounded
+from acker.observe.readings import chart, component_row, latency_chart, rounded
 from acker.observe.stats import ComponentStats, RuntimeStats, TaskStats
 from acker.topology.graph import Graph
 
@@ -113,22 +113,10 @@ class ComponentsView:
     def _node(self, row: ComponentStats, busy: float) -> dict[str, Any]:
         recent, name = self.recent, row.component
         return {
-            "name": name,
-            "kind": row.kind,
-            "tasks": row.tasks,
-            "executors": row.executors,
+            **component_row(row),
             "rate": rounded(recent.rate(f"{'acked' if row.kind == 'spout' else 'executed'}:{name}")),
             "emitted_rate": rounded(recent.rate(f"emitted:{name}")),
-            "executed": row.executed,
-            "emitted": row.emitted_total,
-            "acked": row.acked,
-            "failed": row.failed,
-            "timed_out": row.timed_out,
-            "pending": row.pending,
-            "queue": row.queue,
-            "queue_capacity": row.queue_capacity,
             "busy": round(min(1.0, busy), 3),
-            "bottleneck": False,
             "latency": recent.latency(f"execute:{name}").quantiles_ms(0.5, 0.99),
         }
 

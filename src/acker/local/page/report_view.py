@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from acker import __version__
 from acker.observe.latencies import Histogram, milliseconds
-from acker.observe.readings import reading, table, tile
+from acker.observe.readings import component_row, reading, table, tile
 from acker.observe.stats import ComponentStats, RunReport
 from acker.observe.summary import losses, quantity, rate
 from acker.topology.graph import Graph, Subscription
@@ -164,21 +164,9 @@ def _node(name: str, report: RunReport, graph: Graph, row: ComponentStats | None
         return {"name": name, "kind": node.kind, "tasks": node.par}
     done = row.executed if row.kind == "bolt" else row.acked
     return {
-        "name": name,
-        "kind": row.kind,
-        "tasks": row.tasks,
-        "executors": row.executors,
+        **component_row(row),
         "rate": _a_second(done, report),
-        "executed": row.executed,
-        "emitted": row.emitted_total,
-        "acked": row.acked,
-        "failed": row.failed,
-        "timed_out": row.timed_out,
-        "pending": row.pending,
-        "queue": row.queue,
-        "queue_capacity": row.queue_capacity,
         "busy": round(min(1.0, row.capacity), 3),
-        "bottleneck": False,
         "latency": row.execute_latency.quantiles_ms(0.5, 0.99),
     }
 
