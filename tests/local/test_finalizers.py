@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from acker._flow import AckSender
@@ -65,6 +67,33 @@ def test_a_put_within_a_put_of_the_same_thread_does_not_wait_for_ever():
     signal.meanwhile.append(lambda: queue.put("inner", 1))
     queue.put("outer", 1)
     assert (queue.take(), queue.take(), queue.size) == ("outer", "inner", 2)
+
+
+class Finalized:
+    """A value with a finalizer."""
+
+    def __init__(self, finalize):
+        self.finalize = finalize
+
+    def __del__(self):
+        self.finalize()
+
+
+@pytest.mark.timeout(60)
+def test_what_a_queue_drops_is_finalized_while_other_threads_can_put():
+    queue = Queue(10, Flag())
+    has_put = []
+
+    def put_in_another_thread():
+        thread = threading.Thread(target=queue.put, args=("new", 1), daemon=True)
+        thread.start()
+        thread.join(10)
+        has_put.append(not thread.is_alive())
+
+    queue.put(Finalized(put_in_another_thread), 1)
+    assert queue.clear() == 1
+    assert has_put == [True]
+    assert (queue.take(), queue.size) == ("new", 1)
 
 
 class MuteError(Exception):

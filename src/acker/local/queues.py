@@ -93,10 +93,12 @@ class Queue(Generic[Item]):
         """Drop everything; return the number of items."""
         with self._lock:
             dropped, self.size = self.size, 0
-            self._chunks.clear()
+            chunks, self._chunks = self._chunks, deque()
             waiting, self._waiting = self._waiting, []
         for signal in waiting:
             signal.set()
+        # Without the lock: their finalizers may emit, and so wait for a thread that is about to put.
+        del chunks
         return dropped
 
 

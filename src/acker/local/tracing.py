@@ -104,7 +104,8 @@ class EdgeTraces:
             raise ValueError(f"limit: expected an int of at least 1, got {limit}")
         self._clock = clock
         self._limit = limit
-        self._lock = threading.Lock()
+        # Reentrant: a finalizer may run while the lock is held, and may emit or ack.
+        self._lock = threading.RLock()
         self._trees: dict[int, _Tree] = {}
         # Trees that have ended, so that late emits do not start them again. A dict, for its order.
         self._ended: dict[int, None] = {}
