@@ -7,11 +7,10 @@ orders into the stream (or queue) "orders", and consumes until it is stopped by 
 """
 
 import json
-import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from acker.connectors import Child, Consumer, DeadLetterFile, Outgoing, Publisher, Source
+from acker.connectors import Child, Consumer, DeadLetterFile, Message, Outgoing, Publisher, Source
 
 ORDERS = (["lamp", "lamp", "desk"], ["chair", "sofa"], ["rug"])
 
@@ -25,6 +24,12 @@ def connect(url: str) -> tuple[Source, Publisher]:
     from acker.connectors.redis_streams import RedisStreams, RedisStreamsPublisher
 
     return RedisStreams(url, stream="orders", group="packers"), RedisStreamsPublisher(url, stream="orders")
+
+
+def handle(order: Message) -> None:
+    """Give each item of an order to the pool. The order is done when all parts are."""
+    for item in order.value:
+        pool.submit(pack, item, order.child())
 
 
 def pack(item: str, part: Child) -> None:
@@ -45,21 +50,15 @@ pool = ThreadPoolExecutor(4)
 consumer = Consumer(
     source,
     decode=json.loads,
-    open_max=100,
     attempts_max=3,
     backoff_secs=0.1,
     dead_letters=DeadLetterFile("dead-letters.jsonl"),
 )
-signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
-signal.signal(signal.SIGINT, lambda *_: consumer.stop())
 
-with pool, consumer:  # the consumer ends first: it waits for the pool
-    with publisher:
-        for fault in publisher.publish([Outgoing(json.dumps(order).encode()) for order in ORDERS]):
-            if fault is not None:
-                raise fault
-    for message in consumer:
-        with message:
-            for item in message.value:
-                pool.submit(pack, item, message.child())
-print(consumer.stats().acked, "orders were acked,", consumer.stats().dead_letters, "was given up")
+with publisher:
+    for fault in publisher.publish([Outgoing(json.dumps(order).encode()) for order in ORDERS]):
+        if fault is not None:
+            raise fault
+with pool:
+    stats = consumer.run(handle)  # until Ctrl-C or SIGTERM
+print(stats.acked, "orders were acked,", stats.dead_letters, "was given up")

@@ -65,7 +65,7 @@ def test_examples_run_and_print_what_the_page_says(page, tmp_path, monkeypatch):
         with stopped_when_all_is_done(broker, names):
             assert run_blocks([block], names) == 1
         assert not broker.violations, block.where
-        if re.search(r"for message in consumer(\.aiter\(\))?:", block.body):
+        if re.search(r"for message in consumer:|consumer\.run(_async)?\(", block.body):
             assert broker.left() == 0, f"{block.where}: {broker.left()} orders are left"
             consumed += 1
     assert consumed >= 5

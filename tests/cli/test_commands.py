@@ -17,6 +17,7 @@ from acker.cli import state
     [
         ("", "0 2 4 130"),
         ("run", "0 1 2 3 4 130"),
+        ("consume", "0 1 2 4 130"),
         ("state", "0 2 4 130"),
         ("state inspect", "0 1 2 4 130"),
         ("graph", "0 2"),

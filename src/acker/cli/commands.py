@@ -48,6 +48,16 @@ Exit codes:
   130  interrupted: a second Ctrl-C stopped it without draining
 """
 
+CONSUME_EXIT_CODES = """
+\b
+Exit codes:
+    0  success: stopped by SIGTERM or one Ctrl-C, or empty
+    1  the consumer ended with an error, such as a wrong password
+    2  wrong usage: no such consumer or handler, or an unknown option
+    4  click, or what the live page needs, is not installed
+  130  interrupted: a second Ctrl-C stopped it at once
+"""
+
 INSPECT_EXIT_CODES = """
 \b
 Exit codes:
@@ -95,7 +105,7 @@ def exit_with_code(command: Command) -> Command:
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, "-V", "--version", prog_name="acker")
 def cli() -> None:
-    """Run and draw topologies, and check and inspect acker on Spark."""
+    """Run consumers, run and draw topologies, and check and inspect acker on Spark."""
 
 
 def _until(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -116,6 +126,16 @@ _environment_option = click.option(
     metavar="NAME",
     help='Use the task counts of this environment, such as "prod" in par={"prod": 5, "beta": 1}.',
 )
+
+
+_ui_option = click.option(
+    "--ui",
+    is_flag=False,
+    flag_value=str(PORT),
+    metavar="[HOST:PORT]",
+    help="Show a live page on this address, by default 127.0.0.1:8790; port 0 takes a free one. Its URL is printed.",
+)
+_ui_values_option = click.option("--ui-values", is_flag=True, help="Let the live page show the values of dead letters.")
 
 
 @cli.command(epilog=RUN_EXIT_CODES, short_help="Run a topology, in this process or on Spark.")
@@ -152,14 +172,8 @@ _environment_option = click.option(
     metavar="PORT",
     help="Serve metrics on this port; 0 takes a free one.",
 )
-@click.option(
-    "--ui",
-    is_flag=False,
-    flag_value=str(PORT),
-    metavar="[HOST:PORT]",
-    help="Show a live page on this address, by default 127.0.0.1:8790; port 0 takes a free one. Its URL is printed.",
-)
-@click.option("--ui-values", is_flag=True, help="Let the live page show the values of dead letters.")
+@_ui_option
+@_ui_values_option
 @click.option("--no-restart", is_flag=True, help="End the topology at the first exception.")
 @click.option(
     "--max-restarts", type=click.IntRange(0), help="End the topology after this many restarts in a row.  [default: 5]"
@@ -216,6 +230,40 @@ def run(
     if place == "local":
         spark.refuse()
     sys.exit(main(topology, conf=parse_conf(pairs), on=spark if place == "spark" else None, **options))
+
+
+@cli.command(epilog=CONSUME_EXIT_CODES, short_help="Run a consumer of a message broker.")
+@click.argument("consumer", metavar="MODULE:CONSUMER")
+@click.option(
+    "--handler",
+    default="handle",
+    show_default=True,
+    metavar="NAME",
+    help="The function in MODULE that gets each message; it may be a coroutine function.",
+)
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads that call the handler.  [default: 8]")
+@click.option("--tasks", type=click.IntRange(1), metavar="N", help="Coroutines at a time.  [default: 100]")
+@click.option(
+    "--until",
+    type=click.Choice(["stopped", "empty"]),
+    default="stopped",
+    show_default=True,
+    help="Stop only by a signal, or also when no message has come for a second and all are done.",
+)
+@_ui_option
+@_ui_values_option
+@exit_with_code
+def consume(consumer: str, **options: Any) -> None:
+    """Give each message of a consumer to a function, until it is stopped.
+
+    MODULE is looked up in the current folder first; a file below it, such as jobs/orders.py, will do too. The consumer
+    and the function stand at its top level.
+
+    SIGTERM or Ctrl-C lets open messages end. A second Ctrl-C stops at once.
+    """
+    from acker.cli.consume import main
+
+    sys.exit(main(consumer, **options))
 
 
 @cli.command(epilog=GRAPH_EXIT_CODES, short_help="Draw a topology.")

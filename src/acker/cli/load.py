@@ -1,4 +1,4 @@
-"""The import of the topology that a command line names as MODULE:TOPOLOGY."""
+"""The import of what a command line names as MODULE:NAME: a topology, or a consumer and its handler."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from acker.errors import AckerError, ArgumentValueError, SnapshotError, TopologyError
 
 if TYPE_CHECKING:
+    from acker.connectors import Consumer
     from acker.topology import Graph, Topology
 
 
@@ -48,8 +49,8 @@ def load(name: str) -> type[Topology] | Graph:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise UsageError(f"{name!r} names no topology: write MODULE:TOPOLOGY{_those_of(module_name)}")
-    module_name = _module_of(module_name, attribute)
-    module = _import(module_name)
+    module = import_module(module_name, attribute)
+    module_name = module.__name__
     found: object = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -59,6 +60,43 @@ def load(name: str) -> type[Topology] | Graph:
         return found
     what = f"the class {found.__name__}" if isinstance(found, type) else f"of type {type(found).__name__}"
     raise UsageError(f"{name} is {what} and no subclass of acker.topology.Topology: {_instead(module, attribute)}")
+
+
+def load_consumer(name: str, handler: str) -> tuple[Consumer, Callable[..., Any]]:
+    """Import a module, and return a consumer and a handler in it.
+
+    Parameters
+    ----------
+    name : str
+        MODULE:CONSUMER, as for `load`.
+    handler : str
+        The name of a function in the same module.
+
+    Raises
+    ------
+    UsageError
+        The module is missing or cannot be imported, or has no such consumer or function.
+    """
+    from acker.connectors import Consumer
+
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise UsageError(f"{name!r} names no consumer: write MODULE:CONSUMER, such as orders:consumer")
+    module = import_module(module_name, attribute)
+    found = vars(module).get(attribute)
+    if not isinstance(found, Consumer):
+        names = [f"{module.__name__}:{each}" for each, value in vars(module).items() if isinstance(value, Consumer)]
+        those = f"its consumers are {', '.join(names)}" if names else "it has none at its top level"
+        raise UsageError(f"{module.__name__} has no consumer {attribute}: {those}")
+    function = vars(module).get(handler)
+    if not callable(function):
+        raise UsageError(f"{module.__name__} has no function {handler}, which gets the messages: name it by --handler")
+    return found, function
+
+
+def import_module(name: str, attribute: str) -> ModuleType:
+    """Import the module that holds an attribute, by its name or its file; `UsageError` if there is none."""
+    return _import(_module_of(name, attribute))
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def main(
     require("rich", extra="cli")
     if prometheus is not None:
         require("prometheus_client", extra="prometheus")
-    page = _page_of(ui, values=ui_values)
+    page = page_of(ui, values=ui_values)
     if page is None and any(report.suffix == ".html" for report in reports):
         page = LivePage(serve=False)
     if on is not None:
@@ -107,7 +107,7 @@ def main(
     return exit_code(result)
 
 
-def _page_of(ui: str | None, *, values: bool) -> LivePage | None:
+def page_of(ui: str | None, *, values: bool) -> LivePage | None:
     """Return the options of the live page, if one is wanted."""
     from acker.errors import ArgumentValueError
     from acker.ui.options import live_page_of

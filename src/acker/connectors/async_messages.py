@@ -28,6 +28,11 @@ class AsyncMessages:
         self._store = store
         self._begin = begin
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there are no more messages, or an error that the next step raises."""
+        return self._store.is_closed and self._store.error is None
+
     def __aiter__(self) -> Self:
         return self
 

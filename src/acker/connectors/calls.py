@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import CancelledError, Executor
+from concurrent.futures import CancelledError
 from functools import partial
 from time import monotonic_ns
 from typing import Any, Final, Protocol, TypeVar
@@ -34,14 +34,14 @@ class WorkedOn(Protocol):
 
 
 # What a thread of a pool does now: the tree, the pool, and since when. A plain tuple, since it is made for each call.
-_Work = tuple[WorkedOn, Executor, int]
+_Work = tuple[WorkedOn, object, int]
 
 # By the number of the thread; each thread writes its own entry only.
 _working: dict[int, _Work] = {}
 
 
 def unless_over(
-    tree: WorkedOn, pool: Executor, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
+    tree: WorkedOn, pool: object, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> T:
     """Do the work unless nobody waits for it any more, as after a stop, when a pool still has a queue."""
     if tree.attempt.state != "open":

@@ -8,10 +8,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial
+from types import CodeType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from acker._engine.ids import IdGenerator
 from acker.connectors.attempts import Attempt
@@ -21,7 +21,7 @@ from acker.connectors.handles import Message, MessageTree, Row, track_row
 from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessages, describe_open
-from acker.connectors.options import MessageOptions, check_secs
+from acker.connectors.options import MessageOptions, check_secs, check_whole
 from acker.connectors.publisher import Publisher
 from acker.connectors.source import Source
 from acker.connectors.trees import MessageTrees
@@ -29,9 +29,14 @@ from acker.errors import ArgumentTypeError, ForkedError, exception_text
 from acker.observe.failures import FailureLog
 
 if TYPE_CHECKING:
+    from acker.connectors.async_messages import AsyncMessages
+    from acker.connectors.handlers import Handler, Until
     from acker.observe.stats import RuntimeState
     from acker.ui.options import LivePage, PageChoice
     from acker.ui.server import LiveServer
+
+# How long calls of handlers have after the end, at least, to return to their threads.
+_RETURN_SECS: Final = 1.0
 
 
 class Consumer:
@@ -234,15 +239,11 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        import asyncio  # as in `aiter`
+        from acker.connectors.async_handlers import on_thread  # as in `aiter`
 
         # On another thread, so that coroutines that work for open messages can finish; and not on one of the loop's
         # own, for which calls of user code may have to end first.
-        closing = ThreadPoolExecutor(1, f"acker {self.name} close")
-        try:
-            await asyncio.get_running_loop().run_in_executor(closing, self.close)
-        finally:
-            closing.shutdown(wait=False)
+        await on_thread(self.close, f"acker {self.name} close")
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
@@ -256,8 +257,11 @@ class Consumer:
         """
         self._ensure_started()
         frame = sys._getframe(1)
+        return self._messages((frame.f_code, frame.f_lasti))
+
+    def _messages(self, made_in: tuple[CodeType, int] | str) -> Iterator[Message]:
         while (attempt := self._store.take()) is not None:
-            message = self._message(attempt, (frame.f_code, frame.f_lasti))
+            message = self._message(attempt, made_in)
             if message is not None:
                 yield message
             del message  # else this generator would hold the handle while its user waits for the next one
@@ -267,15 +271,123 @@ class Consumer:
 
         Several tasks may share what this returns. A task that is cancelled while it waits takes no message with it.
         """
+        self._ensure_started()
+        frame = sys._getframe(1)
+        return self._async_messages((frame.f_code, frame.f_lasti))
+
+    def _async_messages(self, made_in: tuple[CodeType, int] | str) -> AsyncMessages:
         # Not before somebody has an event loop: asyncio takes as long to import as the rest of a consumer.
         from acker.connectors.async_messages import AsyncMessages
 
-        self._ensure_started()
-        frame = sys._getframe(1)
-        made_in = (frame.f_code, frame.f_lasti)
         return AsyncMessages(self._store, lambda attempt: self._message(attempt, made_in))
 
-    def _message(self, attempt: Attempt, made_in: Any) -> Message | None:
+    # ---- handlers ----------------------------------------------------------------------------------------------------
+
+    def run(
+        self, handler: Handler, *, threads: int = 8, until: Until = "stopped", ui: PageChoice = None
+    ) -> ConsumerStats:
+        """Give each message to a function, in threads, until SIGTERM, SIGINT or `stop`; then `close`.
+
+        The message is done when the call returns, and what the call has submitted or spawned; it fails when the call
+        raises. So many messages are handed out as there are threads. Calls that still run when the time to drain is
+        over are left behind, with a warning.
+
+        On another thread than the main one, and where the program has a handler of SIGTERM, signals are left alone: a
+        line in the log says so. A second SIGINT raises `KeyboardInterrupt` at once.
+
+        Parameters
+        ----------
+        handler : callable
+            Gets the message, and no other argument.
+        threads : int
+        until : {"stopped", "empty"}
+            "empty": also when no message has come for a second, and none is left in this process, not even one that
+            waits for another attempt.
+        ui : LivePage, bool, int or str, optional
+            In place of that of the consumer.
+
+        Returns
+        -------
+        ConsumerStats
+            The figures of the end.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentValueError
+        RuntimeStateError
+            The consumer was started before.
+        SourceError, concurrent.futures.BrokenExecutor
+            As iteration.
+        BaseException
+            A handler raised what is no `Exception`, such as `SystemExit`. The consumer stops first.
+        """
+        # Programs with loops of their own need neither of them.
+        from acker.connectors.handlers import HandlerThreads, check_handler, place_of
+        from acker.connectors.stop_signals import StopSignals
+
+        check_handler(handler, is_async=False)
+        workers = HandlerThreads(partial(self._messages, place_of(handler)), handler, threads, self.name)
+        self._prepare_run(until, ui)
+
+        def stop() -> None:
+            self.stop()
+            workers.wake()
+
+        with StopSignals(self.name, stop) as signals:
+            self.start()
+            try:
+                workers.start()
+                workers.wait(lambda: self._store.is_closed)
+            finally:
+                deadline = time.monotonic() + self._options.drain_secs
+                if not signals.is_urgent:
+                    self.close()
+            workers.join(max(deadline, time.monotonic() + _RETURN_SECS))
+        return self.stats()
+
+    async def run_async(
+        self,
+        handler: Callable[[Message], Coroutine[Any, Any, object]],
+        *,
+        tasks: int = 100,
+        until: Until = "stopped",
+        ui: PageChoice = None,
+    ) -> ConsumerStats:
+        """Give each message to a coroutine of the running loop, at most `tasks` at a time; otherwise as `run`.
+
+        When a message times out, its coroutine is cancelled. When this is cancelled, it ends as by `stop`.
+        """
+        from acker.connectors.async_handlers import HandlerTasks
+        from acker.connectors.handlers import check_handler, place_of
+        from acker.connectors.stop_signals import StopSignals
+
+        check_handler(handler, is_async=True)
+        check_whole("tasks", tasks)
+        self._prepare_run(until, ui)
+        with StopSignals(self.name, self.stop):
+            self.start()
+            messages = self._async_messages(place_of(handler))
+            running = HandlerTasks(messages, handler, tasks, self.name, self.stop)
+            async with self:
+                try:
+                    await running.work()
+                finally:
+                    deadline = time.monotonic() + self._options.drain_secs
+            await running.join(max(deadline - time.monotonic(), _RETURN_SECS))
+        return self.stats()
+
+    def _prepare_run(self, until: Until, ui: PageChoice) -> None:
+        from acker.connectors.handlers import check_until
+
+        check_until(until)
+        if until == "empty":
+            self._io.stop_when_empty()
+        if ui is not None:
+            self._page_options = _page_options(ui)
+            if self._page_options is not None:
+                self._store.record_failures()
+
+    def _message(self, attempt: Attempt, made_in: tuple[CodeType, int] | str) -> Message | None:
         """Begin the tree of an attempt; return its message, or None if the body cannot be decoded."""
         self._refuse_fork()
         tree = MessageTree(self, attempt, self.next_id())

@@ -262,19 +262,23 @@ class Handle:
         except BaseException:
             work.close()
             raise
+        return part._start(work)
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a coroutine on the running loop, which ends this handle."""
         import asyncio  # not before somebody has a coroutine: it takes as long to import as the rest of a consumer
 
         context = contextvars.copy_context()
-        context.run(_current.set, part)
+        context.run(_current.set, self)
         try:
             loop = asyncio.get_running_loop()
             task = loop.create_task(work, context=context)
         except BaseException as error:
             work.close()
-            part._end(exception_text(error))
+            self._end(exception_text(error))
             raise
-        part._tree.hold(task, loop)
-        task.add_done_callback(part._end_as_task)
+        self._tree.hold(task, loop)
+        task.add_done_callback(self._end_as_task)
         return task
 
     def _part(self, frame: FrameType) -> Handle:
@@ -510,6 +514,30 @@ class Message(Handle):
     def raw(self) -> Any:
         """The client's own object."""
         return self._tree.attempt.delivery.raw
+
+
+def call_handler(message: Message, handler: Callable[[Message], object], pool: object) -> None:
+    """Give a message to a handler on this thread, one of `pool`; the end of the call ends the message."""
+    with message:
+        if message.alive and (error := _unrun(unless_over(message._tree, pool, handler, (message,), {}))):
+            raise error
+
+
+def start_handler(message: Message, handler: Callable[[Message], Coroutine[Any, Any, object]]) -> asyncio.Task[object]:
+    """Give a message to a coroutine on the running loop; its end ends the message.
+
+    Raises
+    ------
+    Exception
+        The call raised it, and so failed the message.
+    """
+    message.__enter__()  # so that its `submit` and `spawn` make children
+    try:
+        work = handler(message)
+    except BaseException as error:
+        message._end_by(error, is_logged=True)
+        raise
+    return message._start(work)
 
 
 def _unrun(result: object) -> ArgumentTypeError | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -33,6 +34,8 @@ _RECONNECT_SECS_MAX: Final = 5.0
 # The longest wait of the I/O thread: signal handlers and destructors cannot end a poll.
 _WAIT_SECS_MAX: Final = 0.5
 _RESCUE_SECS: Final = 1.0
+# A source that has sent nothing for so long, while nothing is in the process, counts as empty.
+_QUIET_SECS: Final = 1.0
 # How often leases are renewed within their time.
 _RENEWALS: Final = 3
 
@@ -95,6 +98,9 @@ class IoThread:
         # Below this line: of the I/O thread alone.
         self._is_connected = self._is_finishing = self._is_failed = False
         self._rescue_at = self._renew_at = 0.0
+        self._is_until_empty = False
+        self._quiet_at = math.inf  # when the source will have been quiet for long
+        self._retry_at = 0.0  # when what the broker itself tries again has come, at the latest
 
     # ---- any thread -------------------------------------------------------------------------------------------------
 
@@ -147,6 +153,10 @@ class IoThread:
         # A handler runs on the main thread, maybe while this thread is inside `wake`.
         if threading.current_thread() is not threading.main_thread():
             self.wake()
+
+    def stop_when_empty(self) -> None:
+        """Stop as soon as no message is in this process, and none has come for a second; call it before `start`."""
+        self._is_until_empty = True
 
     def break_off(self, error: BaseException) -> None:
         """Stop for an error that is to be raised where messages are taken, unless this stops already."""
@@ -202,6 +212,7 @@ class IoThread:
         self._is_connected = True
         self._store.connected()
         self._renew_at = 0.0
+        self._quiet_at = math.inf
         self.revoked(lambda delivery: not self._source.holds(delivery))
 
     def _step(self) -> None:
@@ -235,6 +246,16 @@ class IoThread:
             self._end_wait()
         self._store.accept(deliveries)
         self._write_letters()
+        if self._is_until_empty:
+            self._stop_if_empty()
+
+    def _stop_if_empty(self) -> None:
+        now = time.monotonic()
+        if len(self._store) or not self._source.is_receiving or self._quiet_at == math.inf:
+            self._quiet_at = now + _QUIET_SECS
+        elif now >= max(self._quiet_at, self._retry_at) and not self.is_stopping:
+            self._logger.info("%s: empty, so this stops", self._source.name)
+            self.stop()
 
     def _wait_secs(self, now: float, due_secs: float) -> float:
         """Return for how long this thread may wait."""
@@ -302,6 +323,7 @@ class IoThread:
         delay_secs = self._store.retry_delay_secs(attempt)
         if self._source.retry(attempt.delivery, delay_secs):
             self._store.retried(attempt)
+            self._retry_at = max(self._retry_at, time.monotonic() + delay_secs + _QUIET_SECS)
         else:
             self._store.wait(attempt, delay_secs)
         self._logger.warning(

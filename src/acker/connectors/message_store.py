@@ -115,6 +115,11 @@ class MessageStore:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def record_failures(self) -> None:
+        """Record failures and dead letters, for a live page that is asked for after the construction."""
+        if self.failures is None:
+            self.failures = FailureLog()
+
     # ---- any thread --------------------------------------------------------------------------------------------------
 
     def take(self, timeout_secs: float | None = None) -> Attempt | None:

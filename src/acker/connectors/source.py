@@ -171,6 +171,11 @@ class Source(abc.ABC):
         """
         return True
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether the broker sends messages by now, so that silence means that it has none."""
+        return True
+
     def wake(self) -> None:  # noqa: B027
         """End a `poll` that waits, if the client can. Any thread may call it, at any time, also after `close`."""
 

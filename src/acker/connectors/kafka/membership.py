@@ -59,6 +59,11 @@ def holds(delivery: Delivery) -> bool:
 class Membership:
     """A client from its start to its end. After `close`, whatever it calls back concerns nobody.
 
+    Attributes
+    ----------
+    is_member : bool
+        Whether the group has assigned partitions to it, or none because others have all.
+
     Parameters
     ----------
     options : MembershipOptions
@@ -89,7 +94,7 @@ class Membership:
         self._woken = woken
         self.assignments = Assignments()
         self.surplus: list[Delivery] = []
-        self.is_paused = False
+        self.is_paused = self.is_member = False
         self._look_at = 0.0
         self._fault: BaseException | None = None
         self._is_closed = False
@@ -292,6 +297,7 @@ class Membership:
         if self.is_paused and partitions:
             self._client.pause(list(partitions))
         self.assignments.begin(partitions, commits)
+        self.is_member = True
 
     def _commits_of(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Return the commits of the group, which say what is done above them; none if no broker tells."""

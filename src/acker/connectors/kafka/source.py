@@ -123,6 +123,11 @@ class Kafka(Source):
         """Return whether the partition has been assigned to this consumer ever since the delivery."""
         return holds(delivery)
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether the group has said which partitions are this consumer's."""
+        return self._member is not None and self._member.is_member
+
     def wake(self) -> None:
         """End a wait of `poll` with a `limit` of 0; waits of the client itself cannot be ended."""
         self._woken.set()

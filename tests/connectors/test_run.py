@@ -1,0 +1,455 @@
+"""`Consumer.run` and `run_async`: handlers, their ends, signals, and the end of the program."""
+
+import asyncio
+import functools
+import inspect
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from acker import ArgumentTypeError, ArgumentValueError, ForkedError, RuntimeStateError, SourceError, TupleStateError
+from acker.connectors import Consumer
+from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
+from acker.testing.connectors.consumer_run import wait_until
+
+QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
+# No test waits for so long, unless it fails.
+LONG = 120.0
+
+
+@pytest.fixture
+def broker():
+    broker = MemoryBroker()
+    yield broker
+    assert broker.violations == []
+
+
+def consumer_of(broker, **options):
+    return Consumer(MemorySource(broker), **{**QUICK, **options})
+
+
+def run_any(consumer, handler, **options):
+    """Run a handler, as a function in threads, or as a coroutine; return the figures."""
+    if inspect.iscoroutinefunction(handler):
+        return asyncio.run(consumer.run_async(handler, **options))
+    return consumer.run(handler, **options)
+
+
+def run_both(broker, handler, **options):
+    """Run a handler of either kind until the broker is empty; return the figures."""
+    return run_any(consumer_of(broker, **options), handler, until="empty")
+
+
+def as_coroutine(work):
+    async def handle(message):
+        await asyncio.sleep(0)
+        return work(message)
+
+    return handle
+
+
+@pytest.fixture(params=["threads", "coroutines"])
+def kind(request):
+    """Return a function that makes a handler of this kind of a function."""
+    return as_coroutine if request.param == "coroutines" else lambda work: work
+
+
+# ---- outcomes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_done_when_the_handler_returns_and_fails_when_it_raises(broker, kind, caplog):
+    broker.publish(b"%d" % number for number in range(50))
+    seen = Counter()
+
+    def handle(message):
+        seen[message.value] += 1
+        if message.value == b"7" and message.attempt < 3:
+            raise LookupError("not yet")
+
+    stats = run_both(broker, kind(handle))
+    assert broker.left() == 0 and sum(seen.values()) == 52 and seen[b"7"] == 3
+    assert (stats.acked, stats.failed, stats.retried, stats.state) == (50, 2, 2, "stopped")
+    # The line of the handler, and not one of acker, says where a message failed.
+    told = [record.getMessage() for record in caplog.records if "failed in" in record.getMessage()]
+    assert len(told) == 2 and all("test_run.py" in text for text in told)
+
+
+def test_until_empty_waits_for_what_the_broker_tries_again():
+    broker = MemoryBroker(delays=True)
+    broker.publish([b"a"])
+    attempts = []
+
+    def handle(message):
+        attempts.append(message.attempt)
+        if message.attempt == 1:
+            raise LookupError("not yet")
+
+    consumer_of(broker, backoff_secs=1.5, backoff_secs_max=2).run(handle, until="empty")
+    assert attempts == [1, 2] and broker.left() == 0
+
+
+def test_threads_work_at_the_same_time_on_one_message_each(broker):
+    broker.publish(b"%d" % number for number in range(12))
+    together = threading.Barrier(3)
+    running = []
+    consumer = consumer_of(broker)
+
+    def handle(_):
+        running.append(consumer.stats().calls_running)
+        together.wait(LONG)
+
+    consumer.run(handle, threads=3, until="empty")
+    assert len(broker.acked) == 12 and max(running) <= 3
+
+
+def test_tasks_are_at_most_so_many(broker):
+    broker.publish(b"%d" % number for number in range(60))
+    running, most = 0, 0
+
+    async def handle(_):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    asyncio.run(consumer_of(broker).run_async(handle, tasks=5, until="empty"))
+    assert len(broker.acked) == 60 and most == 5
+
+
+def test_a_handler_may_end_its_message_itself(broker, kind):
+    broker.publish([b"ack", b"fail", b"block", b"twice"])
+    refused = []
+
+    def handle(message):
+        if message.value == b"fail" and message.attempt == 1:
+            message.fail("by hand")
+        elif message.value == b"block":
+            with message:
+                pass
+        elif message.value == b"twice":
+            message.ack()
+            try:
+                message.ack()
+            except TupleStateError as error:
+                refused.append(error)
+        else:
+            message.ack()
+
+    stats = run_both(broker, kind(handle))
+    assert (stats.acked, stats.failed, len(refused)) == (4, 1, 1)
+
+
+def test_what_a_handler_submits_belongs_to_its_message(broker, kind):
+    broker.publish([b"a"])
+    gate, done = threading.Event(), []
+
+    def part(number):
+        gate.wait(LONG)
+        done.append(number)
+
+    with ThreadPoolExecutor(2) as pool:
+
+        def handle(message):
+            for number in range(3):
+                message.submit(pool, part, number)
+            threading.Timer(0.05, lambda: (done.append(list(broker.acked)), gate.set())).start()
+
+        run_both(broker, kind(handle))
+    assert done[0] == [] and sorted(done[1:]) == [0, 1, 2] and broker.acked == [b"a"]
+
+
+def test_what_a_coroutine_spawns_belongs_to_its_message(broker):
+    broker.publish([b"a"])
+    order = []
+
+    async def part():
+        await asyncio.sleep(0.01)
+        order.append(list(broker.acked))
+
+    async def handle(message):
+        message.spawn(part())
+        message.spawn(part())
+
+    run_both(broker, handle)
+    assert order == [[], []] and broker.acked == [b"a"]
+
+
+def test_a_body_that_cannot_be_decoded_does_not_reach_the_handler(broker, kind):
+    broker.publish([b"1", b"x", b"3"])
+    letters, seen = MemoryPublisher(), []
+    stats = run_both(broker, kind(lambda message: seen.append(message.value)), decode=int, dead_letters=letters)
+    assert sorted(seen) == [1, 3] and [letter.value for letter in letters.published] == [b"x"]
+    assert (stats.acked, stats.undecodable) == (2, 1)
+
+
+def test_a_message_that_times_out_cancels_its_coroutine(broker):
+    broker.publish([b"a"])
+    ends = []
+
+    async def handle(message):
+        try:
+            await asyncio.sleep(LONG if message.attempt == 1 else 0)
+            ends.append("returned")
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+
+    stats = run_both(broker, handle, timeout_secs=0.2)
+    assert ends == ["cancelled", "returned"] and stats.timed_out == 1
+
+
+# ---- what cannot be run ---------------------------------------------------------------------------------------------
+
+
+async def coroutine(message):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("handler", "text"),
+    [
+        ("work", "expected a function"),
+        (lambda: None, "cannot be called with a message alone"),
+        (lambda message, order: None, "cannot be called with a message alone"),
+        (coroutine, "is a coroutine function: use Consumer.run_async"),
+        (functools.partial(coroutine), "is a coroutine function"),
+    ],
+)
+def test_a_handler_is_checked_before_the_start(broker, handler, text):
+    consumer = consumer_of(broker)
+    with pytest.raises(ArgumentTypeError, match=text):
+        consumer.run(handler)
+    assert consumer.stats().state == "new"
+
+
+def test_a_plain_function_is_no_handler_of_run_async(broker):
+    with pytest.raises(ArgumentTypeError, match="is no coroutine function"):
+        asyncio.run(consumer_of(broker).run_async(print))
+
+
+@pytest.mark.parametrize("options", [{"threads": 0}, {"until": "drained"}])
+def test_options_of_a_run_are_checked_before_the_start(broker, options):
+    consumer = consumer_of(broker)
+    with pytest.raises(ArgumentValueError, match=next(iter(options))):
+        consumer.run(print, **options)
+    assert consumer.stats().state == "new"
+
+
+def test_a_second_run_is_refused(broker):
+    consumer = consumer_of(broker)
+    consumer.run(print, until="empty")
+    with pytest.raises(RuntimeStateError, match="started before"):
+        consumer.run(print)
+    with consumer_of(broker) as consumer, pytest.raises(RuntimeStateError, match="started before"):
+        consumer.run(print)
+
+
+def test_a_run_after_a_fork_is_refused(broker):
+    consumer = consumer_of(broker)
+    consumer.process += 1  # as a forked process sees it
+    with pytest.raises(ForkedError):
+        consumer.run(print)
+
+
+def test_a_source_that_fails_ends_the_run(broker, kind):
+    source = MemorySource(broker)
+    source.open = lambda events, limit: (_ for _ in ()).throw(SourceError("no such queue"))
+    consumer = Consumer(source)
+    with pytest.raises(SourceError, match="no such queue"):
+        run_any(consumer, kind(print))
+
+
+# ---- the end --------------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_that_ends_the_program_ends_the_run(broker, kind):
+    broker.publish([b"a", b"b"])
+
+    def handle(message):
+        if message.value == b"a":
+            sys.exit(3)
+
+    consumer = consumer_of(broker, open_max=1)
+    with pytest.raises(SystemExit, match="3"):
+        run_any(consumer, kind(handle))
+    assert consumer.stats().state == "stopped" and b"a" not in broker.acked
+
+
+def test_a_call_that_hangs_at_the_end_is_left_behind(broker, caplog):
+    broker.publish([b"a"])
+    gate, begun = threading.Event(), threading.Event()
+    consumer = consumer_of(broker, drain_secs=0.1)
+
+    def handle(_):
+        begun.set()
+        gate.wait(LONG)
+
+    threading.Thread(target=lambda: (begun.wait(LONG), consumer.stop())).start()
+    stats = consumer.run(handle)
+    assert stats.released == 1 and broker.left() == 1
+    (text,) = [record.getMessage() for record in caplog.records if "left behind" in record.getMessage()]
+    assert "1 calls" in text and "test_run.py" in text
+    gate.set()
+    wait_until(lambda: not any("handler" in each.name for each in threading.enumerate()), "it returns", LONG)
+
+
+def test_a_coroutine_that_hangs_at_the_end_is_cancelled(broker):
+    broker.publish([b"a", b"b"])
+    ends = []
+
+    async def main():
+        begun = asyncio.Event()
+
+        async def handle(_):
+            begun.set()
+            try:
+                await asyncio.sleep(LONG)
+            finally:
+                ends.append(asyncio.current_task().cancelling())
+
+        consumer = consumer_of(broker, drain_secs=0.1)
+        running = asyncio.create_task(consumer.run_async(handle, tasks=1))
+        await begun.wait()
+        consumer.stop()
+        return await running
+
+    assert asyncio.run(main()).released >= 1 and ends == [1] and broker.left() == 2
+
+
+def test_a_cancelled_run_lets_open_messages_end(broker):
+    broker.publish([b"a"])
+
+    async def main():
+        begun, gate = asyncio.Event(), asyncio.Event()
+
+        async def handle(_):
+            begun.set()
+            await gate.wait()
+
+        running = asyncio.create_task(consumer_of(broker).run_async(handle))
+        await begun.wait()
+        running.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+    assert broker.acked == [b"a"]
+
+
+def test_a_run_on_another_thread_says_that_signals_do_not_stop_it(broker, caplog):
+    caplog.set_level(logging.INFO, "acker.connectors")
+    broker.publish([b"a"])
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=lambda: consumer_of(broker).run(lambda _: None, until="empty"))
+    thread.start()
+    thread.join(LONG)
+    assert broker.acked == [b"a"] and "this is not the main thread" in caplog.text
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_program_keeps_its_own_handlers(broker, caplog):
+    caplog.set_level(logging.INFO, "acker.connectors")
+    broker.publish([b"a"])
+    own, during = lambda *_: None, []
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        consumer_of(broker).run(lambda _: during.append(signal.getsignal(signal.SIGTERM)), until="empty")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert during == [own] and "the program has a handler of its own" in caplog.text
+
+
+def test_handlers_of_signals_are_put_back(broker):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    consumer_of(broker).run(print, until="empty")
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+PROGRAM = """
+import asyncio, signal, sys, threading
+from acker.connectors import Consumer
+from acker.testing.connectors import MemoryBroker, MemorySource
+
+broker = MemoryBroker()
+broker.publish([b"a"])
+gate = threading.Event()
+consumer = Consumer(MemorySource(broker), drain_secs=60)
+
+def handle(message):
+    print("begun", flush=True)
+    gate.wait()
+
+async def handle_async(message):
+    print("begun", flush=True)
+    while not gate.is_set():
+        await asyncio.sleep(0.01)
+
+def open_gate():
+    sys.stdin.readline()
+    gate.set()
+
+threading.Thread(target=open_gate, daemon=True).start()
+if sys.argv[1] == "threads":
+    stats = consumer.run(handle)
+else:
+    stats = asyncio.run(consumer.run_async(handle_async))
+print(stats.acked, "acked", flush=True)
+"""
+
+
+@pytest.fixture
+def program(request, kind):
+    name = "coroutines" if kind is as_coroutine else "threads"
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ,
+    ) as process:
+        try:
+            assert process.stdout.readline() == "begun\n", process.stderr.read()
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM, signal.SIGTERM]])
+def test_a_signal_lets_open_messages_end_and_the_exit_code_is_0(program, signals):
+    for number in signals:
+        program.send_signal(number)
+    out, err = program.communicate("go\n", timeout=LONG)
+    assert (out, program.returncode) == ("1 acked\n", 0), err
+
+
+def test_a_second_ctrl_c_ends_the_program_at_once(program):
+    while program.poll() is None:  # two that come at the same time are one
+        program.send_signal(signal.SIGINT)
+        threading.Event().wait(0.05)
+    assert program.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in program.stderr.read()
+
+
+def test_a_run_can_show_a_page_that_the_consumer_has_not(broker):
+    broker.publish([b"a"])
+    consumer, seen = consumer_of(broker, dead_letters=MemoryPublisher(), attempts_max=1), []
+
+    def handle(_):
+        with urllib.request.urlopen(f"{consumer.page.url}healthz", timeout=LONG) as answer:
+            seen.append(answer.status)
+        raise LookupError("no sofa is left")
+
+    consumer.run(handle, until="empty", ui=0)
+    assert seen == [200]
