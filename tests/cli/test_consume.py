@@ -79,7 +79,7 @@ def test_a_signal_ends_it_with_exit_code_0(consume):
     [
         (["orders:broken"], 1, "no such queue"),
         (["orders:nothing"], 2, "its consumers are orders:consumer, orders:broken"),
-        (["orders:consumer", "--handler", "handel"], 2, "has no function handel"),
+        (["orders:consumer", "--handler", "pack"], 2, "has no function pack"),
         (["orders:consumer", "--tasks", "3"], 2, "--tasks: use --threads"),
         (["orders:consumer", "--handler", "handle_async", "--threads", "3"], 2, "use --tasks"),
         (["orders"], 2, "write MODULE:CONSUMER"),
