@@ -68,6 +68,7 @@ soak:  ## flat memory, TREES=20000000; fuzz, simulation, Spark, BUDGET_S=600 s e
 	@$(IN_ENV) python -m tests.spark.topologies.random_runs --seconds $(BUDGET_S)
 	@$(IN_ENV) python -m tests.torture.outages --outages $(OUTAGES)
 	@$(IN_ENV) python -m tests.torture.shipping
+	@$(IN_ENV) python -m tests.torture.remote_trees --trees 100000
 
 mutants:  ## put plausible bugs into copies of the native headers: the tests must catch each (ARGS="part of a name")
 	@$(SETUP) build

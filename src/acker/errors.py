@@ -134,6 +134,18 @@ class PublishError(AckerError, RuntimeError):
     """A broker has not confirmed a message; the text says why. The message may have been written nevertheless."""
 
 
+class TokenError(AckerError, ValueError):
+    """A token that came with a job from another process is damaged, or has a version that this release cannot read."""
+
+
+class JobsError(AckerError, RuntimeError):
+    """A tree of jobs in other processes has failed, or its jobs took too long; the text says which one and why."""
+
+
+class UnattributedError(AckerError, RuntimeError):
+    """A thread sends a job, and nothing says for which message; the job was not sent. The text says what to do."""
+
+
 class AckerMemoryError(AckerError, MemoryError):
     """Memory ran out inside a batch; the acker stays valid.
 

@@ -21,6 +21,7 @@ COMPLETE = {
     "src/acker/topology/": (".py",),
     "src/acker/local/": (".py",),
     "src/acker/connectors/": (".py",),
+    "src/acker/remote/": (".py",),
     "src/acker/spark/": (".py",),
     "src/acker/spark/topologies/": (".py",),
 }

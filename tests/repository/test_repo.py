@@ -24,6 +24,7 @@ LAYERS = (
     ("observe",),
     ("topology",),
     ("ui",),
+    ("remote",),
     ("connectors",),
     ("local",),
     ("spark",),
@@ -32,7 +33,7 @@ LAYERS = (
     ("cli", "__main__"),
 )
 # Parts that may not import some of those before them.
-APART = {"connectors": {"topology"}, "local": {"connectors"}, "spark": {"connectors"}}
+APART = {"connectors": {"topology"}, "remote": {"topology", "ui"}, "local": {"connectors"}, "spark": {"connectors"}}
 # Who may import the compiled modules.
 NATIVE = {"_core": {"_engine"}, "_flow": {"observe", "topology", "local", "spark"}}
 # The clients of brokers, which only their own connectors import.
@@ -274,7 +275,7 @@ def test_nothing_below_spark_imports_what_is_optional() -> None:
             assert top != "pyspark", where
             # Its modules that need a server are imported for a page alone: tests/ui/test_server.py. And each broker has
             # a module of its own: tests/connectors/test_imports.py.
-            heavy = HEAVY - {"ui": SERVERS, "connectors": CLIENTS}.get(part, set())
+            heavy = HEAVY - {"ui": SERVERS, "connectors": CLIENTS, "remote": CLIENTS}.get(part, set())
             assert not (top in heavy and at_import), f"{where} at import time"
     assert {"numpy", "acker"} <= seen
 

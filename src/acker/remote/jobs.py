@@ -1,0 +1,289 @@
+"""Jobs: the part that this code works for, here or in another process, and its tokens for further jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from acker.errors import ConnectionLostError, ForkedError, TupleStateError
+from acker.observe.backoff import backoff
+from acker.observe.reasons import reason_text
+from acker.remote.replies import Replies
+from acker.remote.wire import JOBS_LIMIT, NAMES_MAX, Report, ReportKind, Token, random_number, read_token, write_report
+
+log: Final = logging.getLogger("acker.remote")
+_RETRY_SECS: Final = 0.1
+_RETRY_SECS_MAX: Final = 2.0
+
+
+class Part(Protocol):
+    """A part of the work for a tree: a message or a child of it, a tree, or a job in another process."""
+
+    def token(self, name: str = "") -> str:
+        """Return the token of a further job, for which this part's tree waits."""
+
+    def fail(self, reason: object = None) -> None:
+        """End this part, and fail its tree."""
+
+    def not_sent(self, reason: str) -> None:
+        """Take note that a job may not have been sent, whose token this part made: then its tree fails."""
+
+    def reset_timeout(self) -> None:
+        """Give the tree its whole timeout again."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether somebody still waits for this part."""
+
+
+_current: contextvars.ContextVar[Part | None] = contextvars.ContextVar("acker part", default=None)
+
+
+def current() -> Part | None:
+    """Return the part that this code works for; None if nobody waits for what it does.
+
+    It follows the context: into coroutines, and into threads of `Handle.submit`, but not into other threads.
+    """
+    return _current.get()
+
+
+def set_current(part: Part | None) -> None:
+    """Let the code that follows work for a part."""
+    _current.set(part)
+
+
+@contextlib.contextmanager
+def working_for(part: Part | None) -> Iterator[None]:
+    """Let code work for a part, as a ``with`` block of the part does."""
+    before = _current.get()
+    _current.set(part)
+    try:
+        yield
+    finally:
+        # Not by a token of the context: a generator may end in another one.
+        _current.set(before)
+
+
+class Job:
+    """One execution of a job that came with a token. Any thread may use it.
+
+    As a ``with`` block, it reports at the end that the job is done, or has failed if the block raised. `current`
+    returns it within.
+
+    Parameters
+    ----------
+    token : Token
+    replies : Replies
+    name : str
+        For people: it begins the reasons of failures.
+    """
+
+    def __init__(self, token: Token, replies: Replies, name: str = "") -> None:
+        self.name = name
+        self._token = token
+        self._replies = replies
+        self._execution = random_number()
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._jobs = 0
+        self._names: list[str] = []
+        self._not_sent: str | None = None
+        self._is_ended = False
+        self._before: Part | None = None
+
+    def token(self, name: str = "") -> str:
+        """Return the token of a further job, which has to be done before the message is acked.
+
+        Give each job a token of its own, also where one thing is sent twice.
+
+        Parameters
+        ----------
+        name : str
+            For people.
+
+        Raises
+        ------
+        TupleStateError
+            This job has ended: the message may be acked already.
+        ForkedError
+            This is a forked process.
+        """
+        self._refuse_fork()
+        with self._lock:
+            if self._is_ended or self._jobs == JOBS_LIMIT:
+                raise TupleStateError(
+                    f"{self!r} has reported, so its message may be acked already, and nobody waits for"
+                    f" {name or 'a further job'}: let the job wait for its threads before it ends, or send this in a"
+                    " block of acker.remote.detached()"
+                )
+            place = self._jobs
+            self._jobs += 1
+            if place < NAMES_MAX:
+                self._names.append(name)
+        return self._token._replace(maker=self._execution, place=place).text
+
+    def ack(self) -> None:
+        """Report that this job is done, but for the jobs that it made; wait until the report is confirmed.
+
+        If the server does not answer for the `report_secs` of the replies, this logs an error and returns: the tree
+        times out.
+
+        Raises
+        ------
+        TupleStateError
+            It has ended before.
+        """
+        self._end(None)
+
+    def fail(self, reason: object = None) -> None:
+        """Report that this job has failed for good, and with it the tree; else as `ack`.
+
+        Parameters
+        ----------
+        reason : str or exception, optional
+        """
+        self._end(reason_text(reason))
+
+    def not_sent(self, reason: str) -> None:
+        """Let this job fail at its end, since a job that it made may not have been sent."""
+        self._not_sent = self._not_sent or reason
+
+    def _end(self, reason: str | None) -> None:
+        self._refuse_fork()
+        with self._lock:
+            if self._is_ended:
+                raise TupleStateError(f"{self!r} has ended before: a job is acked or failed once")
+            self._is_ended = True
+        reason = self._not_sent if reason is None else reason
+        if reason is None:
+            self._report(ReportKind.OK, names=tuple(self._names) if any(self._names) else ())
+        else:
+            self._report(ReportKind.FAIL, f"{self.name}: {reason}" if self.name else reason)
+
+    def reset_timeout(self) -> None:
+        """Give the tree its whole timeout again, for work that takes long and makes progress."""
+        self._refuse_fork()
+        self._report(ReportKind.MORE_TIME)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process that waits is still there; True while that cannot be known."""
+        try:
+            return self._replies.has(self._token.address)
+        except ConnectionLostError:
+            return True
+
+    def _report(self, kind: ReportKind, reason: str = "", names: tuple[str, ...] = ()) -> None:
+        """Send a report until it is confirmed, or for `report_secs`."""
+        _, tree, maker, place = self._token
+        data = write_report(Report(tree, maker, place, self._execution, self._jobs, kind, reason, names))
+        begin, failures = time.monotonic(), 0
+        while True:
+            try:
+                if not self._replies.send(self._token.address, data):
+                    log.info("%r: nobody waits for it any more, so its report is dropped", self)
+                return
+            except ConnectionLostError as lost:
+                failures += 1
+                wait_secs = backoff(failures, _RETRY_SECS, _RETRY_SECS_MAX)
+                if time.monotonic() - begin + wait_secs > self._replies.report_secs:
+                    text = "%r: its report was not confirmed within %g s, so its tree may time out: %s"
+                    log.error(text, self, self._replies.report_secs, lost)
+                    return
+            time.sleep(wait_secs)
+
+    def _refuse_fork(self) -> None:
+        if self._process != os.getpid():
+            raise ForkedError("job", self._process, "take tokens in the process that runs the job")
+
+    def __enter__(self) -> Self:
+        self._refuse_fork()
+        self._before = _current.get()
+        _current.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _current.set(self._before)
+        self._before = None
+        if self._is_ended or self._process != os.getpid():
+            return
+        if error is None:
+            self.ack()
+        else:
+            self.fail(error)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name or 'without a name'}, {'ended' if self._is_ended else 'open'}>"
+
+
+def job(token: str, replies: Replies, name: str = "") -> Job:
+    """Begin the job that came with a token.
+
+    Parameters
+    ----------
+    token : str
+        Of `Handle.token` or `Job.token`. Queues may bring it more than once: each time is an execution of its own.
+    replies : Replies
+        To the same server as those of the process that waits. The token names no server.
+    name : str
+        For people: it begins the reasons of failures.
+
+    Raises
+    ------
+    TokenError
+        The token is damaged, or has another version.
+
+    Examples
+    --------
+    >>> with job(token, replies, "pack") as part:        # doctest: +SKIP
+    ...     for item in items:
+    ...         queue.put((item, part.token("post")))
+    """
+    return Job(read_token(token), replies, name)
+
+
+class _Detached:
+    """The part of code whose jobs nobody awaits, on purpose."""
+
+    def token(self, name: str = "") -> str:
+        raise TupleStateError(f"no token for {name or 'a job'}: this is a block of detached()")
+
+    def fail(self, reason: object = None) -> None:
+        """Do nothing."""
+
+    def not_sent(self, reason: str) -> None:
+        """Do nothing."""
+
+    def reset_timeout(self) -> None:
+        """Do nothing."""
+
+    alive = False
+
+
+DETACHED: Final[Part] = _Detached()
+
+
+def detached() -> contextlib.AbstractContextManager[None]:
+    """Return a block whose jobs nobody awaits: integrations send them without a token."""
+    return working_for(DETACHED)
+
+
+def fail(token: str, replies: Replies, reason: object) -> None:
+    """Report that a job has failed that will not run, such as one in a queue of dead letters.
+
+    Parameters
+    ----------
+    token : str
+    replies : Replies
+    reason : str or exception
+    """
+    Job(read_token(token), replies).fail(reason)

@@ -1,0 +1,131 @@
+"""Replies over Redis: a stream for each process that waits. The client is redis-py."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+from acker.errors import ConnectionLostError
+from acker.remote.ledger import JOBS_MAX
+from acker.remote.replies import GoneError, Inbox, Replies
+
+try:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+except ImportError as error:
+    raise ImportError("acker.remote.redis needs redis-py: pip install 'acker[redis]'") from error
+
+__all__ = ["RedisReplies"]
+
+_SOCKET_TIMEOUT_SECS: Final = 10.0
+_FIELD: Final = b"report"
+_READ_MAX: Final = 500
+
+
+class RedisReplies(Replies):
+    """Reports that go through a Redis server, 6.2 or newer.
+
+    Each process that waits reads one stream, and renews its expiry. So what it leaves behind when it is killed goes by
+    itself, and jobs learn that nobody waits any more. If Redis loses the stream, as in a restart without persistence,
+    all open trees fail at once.
+
+    Parameters
+    ----------
+    url : str
+        Of redis-py: ``redis://``, ``rediss://`` or ``unix://``. The same server for all processes.
+    prefix : str
+        Of the names of the streams. The same for all processes.
+    expiry_secs : float
+        A process that waits and stands still for so long loses its stream.
+    report_secs : float
+        How long a job tries to report when Redis does not answer. Its tree times out after that.
+    jobs_max : int
+        A tree with more jobs fails.
+    **options
+        More options of ``redis.Redis.from_url``, such as ``ssl_ca_certs`` or ``password``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "acker:replies:",
+        expiry_secs: float = 60.0,
+        report_secs: float = 30.0,
+        jobs_max: int = JOBS_MAX,
+        **options: Any,
+    ) -> None:
+        # Without the URL, which may hold a password.
+        super().__init__("replies over Redis", report_secs, jobs_max)
+        self._prefix = prefix
+        self._expiry_ms = max(1, round(1000 * expiry_secs))
+        # This class tries again by itself, and a pool of redis-py may be used from several threads and after forks.
+        settings = {"socket_timeout": _SOCKET_TIMEOUT_SECS, "retry": Retry(NoBackoff(), 0), **options}
+        self._client = redis.Redis.from_url(url, **settings, protocol=2, decode_responses=False)
+
+    def _key(self, address: bytes) -> str:
+        return self._prefix + address.hex()
+
+    def send(self, address: bytes, report: bytes) -> bool:
+        """Store a report, unless its stream is gone."""
+        with _translated():
+            return self._client.xadd(self._key(address), {_FIELD: report}, nomkstream=True) is not None
+
+    def has(self, address: bytes) -> bool:
+        """Return whether a stream is still there."""
+        with _translated():
+            return bool(self._client.exists(self._key(address)))
+
+    def open_inbox(self) -> Inbox:
+        """Make a stream."""
+        return _RedisInbox(self._client, self._prefix, self._expiry_ms)
+
+    def close(self) -> None:
+        """Fail the trees that are open in this process, remove its stream, and disconnect."""
+        super().close()
+        self._client.close()
+
+
+class _RedisInbox(Inbox):
+    def __init__(self, client: redis.Redis, prefix: str, expiry_ms: int) -> None:
+        super().__init__()
+        self._client = client
+        self._key = prefix + self.address.hex()
+        self._expiry_ms = expiry_ms
+        self._seen: list[bytes] = []
+        with _translated(), client.pipeline(transaction=True) as pipe:
+            pipe.xadd(self._key, {_FIELD: b""}, maxlen=0, approximate=False)  # makes it, and leaves it empty
+            pipe.pexpire(self._key, expiry_ms)
+            pipe.execute()
+
+    def read(self, wait_secs: float) -> list[bytes]:
+        # What was read is deleted, and not told apart by its id: so a clock of the server that goes back hides nothing.
+        with _translated(), self._client.pipeline(transaction=False) as pipe:
+            pipe.pexpire(self._key, self._expiry_ms)
+            if self._seen:
+                pipe.xdel(self._key, *self._seen)
+            pipe.xread({self._key: 0}, count=_READ_MAX, block=max(1, round(1000 * wait_secs)))
+            is_there, *_, found = pipe.execute()
+        self._seen = []
+        if not is_there:
+            raise GoneError(
+                "the reply stream is gone: Redis was restarted without its data, the stream was deleted, or this"
+                " process stood still for longer than expiry_secs"
+            )
+        entries = found[0][1] if found else []
+        self._seen = [entry_id for entry_id, _ in entries]
+        return [(fields or {}).get(_FIELD, b"") for _, fields in entries]
+
+    def close(self) -> None:
+        with contextlib.suppress(redis.RedisError, OSError):
+            self._client.delete(self._key)
+
+
+@contextlib.contextmanager
+def _translated() -> Any:
+    try:
+        yield
+    except (redis.RedisError, OSError) as error:
+        # Any error of a server can pass: it loads its data, is out of memory, or changes its master.
+        raise ConnectionLostError(f"replies over Redis: {type(error).__name__}: {error}") from error

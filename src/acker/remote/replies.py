@@ -1,0 +1,457 @@
+"""Replies: how jobs in other processes report to the process that waits for them, and the thread that reads there."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from acker.errors import (
+    ArgumentValueError,
+    ConnectionLostError,
+    JobsError,
+    RuntimeStateError,
+    TupleStateError,
+    exception_text,
+)
+from acker.observe.backoff import backoff
+from acker.remote.ledger import JOBS_MAX, Ledger, OpenJob
+from acker.remote.wire import ADDRESS_BYTES, Report, ReportKind, Token, random_number, read_report
+
+log: Final = logging.getLogger("acker.remote")
+# How long one look for reports may take.
+_READ_SECS: Final = 1.0
+_RETRY_SECS: Final = 0.2
+_RETRY_SECS_MAX: Final = 5.0
+# The same trouble is logged this often.
+QUIET_SECS: Final = 60.0
+
+
+class GoneError(Exception):
+    """An address of replies is not there any more, and what was sent to it is lost."""
+
+
+class Quiet:
+    """Says when the same trouble may be logged again."""
+
+    def __init__(self) -> None:
+        self._at = float("-inf")
+
+    def may_log(self) -> bool:
+        """Return whether nothing was logged for a while."""
+        now = time.monotonic()
+        if now - self._at < QUIET_SECS:
+            return False
+        self._at = now
+        return True
+
+
+class Inbox(abc.ABC):
+    """One address, and the reports that come to it. Only the thread that reads uses it.
+
+    Attributes
+    ----------
+    address : bytes
+        13 random bytes.
+    """
+
+    def __init__(self) -> None:
+        self.address = os.urandom(ADDRESS_BYTES)
+
+    @abc.abstractmethod
+    def read(self, wait_secs: float) -> list[bytes]:
+        """Return some reports, or none after `wait_secs`; those of the last call are forgotten.
+
+        Raises
+        ------
+        ConnectionLostError
+            A later call may succeed.
+        GoneError
+            The address is lost.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give the address up; errors are no harm."""
+
+
+class Replies(abc.ABC):
+    """Where jobs in other processes report that they are done.
+
+    The process that waits and those that work for it make the same replies, each for itself. One object serves any
+    number of consumers, trees and threads.
+
+    Parameters
+    ----------
+    name : str
+        For logs and errors.
+    report_secs : float
+        How long a job tries to report when the server does not answer. Its tree times out after that.
+    jobs_max : int
+        A tree with more jobs fails.
+
+    Attributes
+    ----------
+    counts : ReplyCounts
+    """
+
+    def __init__(self, name: str, report_secs: float = 30.0, jobs_max: int = JOBS_MAX) -> None:
+        self.name = name
+        self.report_secs = report_secs
+        self.jobs_max = jobs_max
+        self.counts = ReplyCounts()
+        # One in each process: a fork has none of the threads of its parent.
+        self._readers: dict[int, ReplyReader] = {}
+
+    @abc.abstractmethod
+    def send(self, address: bytes, report: bytes) -> bool:
+        """Store a report; return False if its address is gone.
+
+        Raises
+        ------
+        ConnectionLostError
+            The server has not confirmed it.
+        """
+
+    @abc.abstractmethod
+    def has(self, address: bytes) -> bool:
+        """Return whether an address is still there; raise as `send` does."""
+
+    @abc.abstractmethod
+    def open_inbox(self) -> Inbox:
+        """Make an address; raise as `send` does."""
+
+    def begin_tree(self) -> RemoteTree:
+        """Return a new tree, whose reports come to this process.
+
+        Raises
+        ------
+        ConnectionLostError
+            The server cannot be reached.
+        """
+        reader = self._readers.setdefault(os.getpid(), ReplyReader(self))
+        return reader.begin()
+
+    def close(self) -> None:
+        """Fail the trees that are open in this process, and give its address up."""
+        reader = self._readers.pop(os.getpid(), None)
+        if reader is not None:
+            reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+
+@dataclass(slots=True)
+class ReplyCounts:
+    """What came to this process since it began; its reading thread writes.
+
+    Attributes
+    ----------
+    reports : int
+    late : int
+        Reports for trees that were over: of jobs that ran again, or whose message had failed.
+    malformed : int
+        What could not be read as a report.
+    lost_addresses : int
+        How often the server forgot the address, and all open trees failed.
+    """
+
+    reports: int = 0
+    late: int = 0
+    malformed: int = 0
+    lost_addresses: int = 0
+
+
+class KeptOpen(Protocol):
+    """What a tree of jobs keeps open, such as a message."""
+
+    def ack(self) -> None:
+        """Take note that all jobs are done."""
+
+    def fail(self, reason: object = None) -> None:
+        """Take note that a job has failed."""
+
+    def reset_timeout(self) -> None:
+        """Give it its whole timeout again."""
+
+
+class RemoteTree:
+    """The jobs of one tree that run elsewhere. Any thread may use it.
+
+    While a job is open, something waits for it: `token` makes it for the first job, and again if all were done
+    meanwhile. The last report acks it, the first failure fails it.
+
+    Parameters
+    ----------
+    reader : ReplyReader
+    jobs_max : int
+
+    Attributes
+    ----------
+    number : int
+    address : bytes
+    """
+
+    __slots__ = ("_is_over", "_ledger", "_lock", "_reader", "_waiting", "address", "number")
+
+    def __init__(self, reader: ReplyReader, jobs_max: int, address: bytes) -> None:
+        self.number = random_number()
+        self.address = address
+        self._reader = reader
+        self._ledger = Ledger(jobs_max)
+        self._lock = threading.Lock()
+        self._waiting: KeptOpen | None = None
+        self._is_over = False
+
+    def token(self, name: str, begin: Callable[[], KeptOpen]) -> str:
+        """Return the token of a further job.
+
+        Parameters
+        ----------
+        name : str
+            For people.
+        begin : callable
+            Returns what waits for jobs. It is called while no job is open.
+
+        Raises
+        ------
+        TupleStateError
+            The tree is over.
+        JobsError
+            It has too many jobs, and has failed.
+        """
+        with self._lock:
+            if self._is_over:
+                raise TupleStateError(f"no token for {name or 'a job'}: its message or tree is over")
+            if self._waiting is None:
+                self._waiting = begin()
+            place = self._ledger.make(name, time.monotonic())
+            waiting = self._ended()
+        if waiting is not None:
+            waiting.fail(self._ledger.failure)
+            raise JobsError(f"no token for {name or 'a job'}: {self._ledger.failure}")
+        return Token(self.address, self.number, self._ledger.maker, place).text
+
+    def take(self, report: Report) -> None:
+        """Apply a report."""
+        with self._lock:
+            waiting = self._waiting
+            if waiting is None:
+                self._reader.counts.late += 1
+                return
+            needs_time = False
+            if report.kind == ReportKind.MORE_TIME:
+                needs_time = self._ledger.is_open(report.maker, report.place)
+            else:
+                self._ledger.take(report, time.monotonic())
+            ended = self._ended()
+        # Without the lock, since what waits has a lock of its own.
+        if needs_time:
+            waiting.reset_timeout()
+        elif ended is not None and self._ledger.failure is not None:
+            ended.fail(self._ledger.failure)
+        elif ended is not None:
+            ended.ack()
+
+    def _ended(self) -> KeptOpen | None:
+        """Return what waited, if the ledger is at its end."""
+        failed = self._ledger.failure is not None
+        if not failed and self._ledger.open:
+            return None
+        waiting, self._waiting = self._waiting, None
+        self._is_over = self._is_over or failed
+        return waiting
+
+    def fail(self, reason: str) -> None:
+        """Fail what waits, for a reason that no job reported."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, None
+            self._is_over = True
+        if waiting is not None:
+            waiting.fail(reason)
+
+    def close(self) -> None:
+        """Forget all jobs: nobody waits for them any more."""
+        self._reader.forget(self.number)
+        with self._lock:
+            self._is_over = True
+            self._waiting = None
+
+    def missing(self, most: int) -> list[OpenJob]:
+        """Return the jobs that are open, those first that have been so for longest."""
+        found: list[OpenJob] = []
+        with self._lock:
+            if self._waiting is not None:
+                for job in self._ledger.missing(time.monotonic()):
+                    found.append(job)
+                    if len(found) == most:
+                        break
+        return found
+
+    @property
+    def open(self) -> int:
+        """How many jobs are known and not done."""
+        return self._ledger.open if self._waiting is not None else 0
+
+
+class ReplyReader:
+    """The thread that reads the reports for all trees of one process, and the address where they come.
+
+    If the server forgets the address, all open trees fail at once, and the next tree begins with another address.
+
+    Parameters
+    ----------
+    replies : Replies
+    """
+
+    def __init__(self, replies: Replies) -> None:
+        self.counts = replies.counts
+        self._replies = replies
+        self._trees: dict[int, RemoteTree] = {}
+        self._lock = threading.Lock()
+        self._inbox: Inbox | None = None
+        self._thread: threading.Thread | None = None
+        self._end = threading.Event()
+        self._quiet, self._quiet_malformed = Quiet(), Quiet()
+
+    def begin(self) -> RemoteTree:
+        """Return a new tree; make an address if there is none."""
+        with self._lock:
+            if self._end.is_set():
+                raise RuntimeStateError(f"{self._replies.name}: these replies are closed")
+            inbox = self._inbox
+            if inbox is None:
+                inbox = self._inbox = self._replies.open_inbox()
+                self._thread = threading.Thread(
+                    target=self._run, args=(inbox,), name=f"acker replies {self._replies.name}", daemon=True
+                )
+                self._thread.start()
+            tree = RemoteTree(self, self._replies.jobs_max, inbox.address)
+            self._trees[tree.number] = tree
+        return tree
+
+    def forget(self, number: int) -> None:
+        """Forget a tree; further reports for it are late."""
+        self._trees.pop(number, None)
+
+    def close(self) -> None:
+        """End the thread, and fail what is open."""
+        self._end.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._fail_all("its replies were closed", self._trees.copy())
+
+    def _run(self, inbox: Inbox) -> None:
+        failures = 0
+        try:
+            while not self._end.is_set():
+                try:
+                    reports = inbox.read(_READ_SECS)
+                    if failures and self._quiet.may_log():
+                        log.info("%s: reports can be read again", self._replies.name)
+                    failures = 0
+                except ConnectionLostError as lost:
+                    failures += 1
+                    if self._quiet.may_log():
+                        text = "%s: reports of %d open trees cannot be read now, and are read later: %s"
+                        log.warning(text, self._replies.name, len(self._trees), lost)
+                    self._end.wait(backoff(failures, _RETRY_SECS, _RETRY_SECS_MAX))
+                    continue
+                for report in reports:
+                    self._take(report)
+        except GoneError as gone:
+            self._lose(inbox.address, str(gone))
+        except Exception as error:
+            log.exception("%s: reading reports failed", self._replies.name)
+            self._lose(inbox.address, f"{self._replies.name}: reading reports failed: {exception_text(error)}")
+        finally:
+            inbox.close()
+
+    def _take(self, data: bytes) -> None:
+        self.counts.reports += 1
+        try:
+            report = read_report(data)
+        except ArgumentValueError as error:
+            self.counts.malformed += 1
+            if self._quiet_malformed.may_log():
+                text = "%s: %d messages could not be read as reports and were ignored, the last one since it is %s"
+                log.error(text, self._replies.name, self.counts.malformed, error)
+            return
+        tree = self._trees.get(report.tree)
+        if tree is None:
+            self.counts.late += 1
+        else:
+            tree.take(report)
+
+    def _lose(self, address: bytes, why: str) -> None:
+        with self._lock:
+            self._inbox = self._thread = None
+            lost = {number: tree for number, tree in self._trees.items() if tree.address == address}
+        self.counts.lost_addresses += 1
+        log.error("%s: all %d open trees fail: %s", self._replies.name, len(lost), why)
+        self._fail_all(why, lost)
+
+    def _fail_all(self, why: str, trees: dict[int, RemoteTree]) -> None:
+        for number, tree in trees.items():
+            self.forget(number)
+            tree.fail(why)
+
+
+class MemoryReplies(Replies):
+    """Replies within one process, for tests and for jobs that run in its threads."""
+
+    def __init__(self, *, report_secs: float = 30.0, jobs_max: int = JOBS_MAX) -> None:
+        super().__init__("replies in memory", report_secs, jobs_max)
+        self._inboxes: dict[bytes, queue.SimpleQueue[bytes]] = {}
+
+    def send(self, address: bytes, report: bytes) -> bool:
+        """Store a report."""
+        inbox = self._inboxes.get(address)
+        if inbox is not None:
+            inbox.put(report)
+        return inbox is not None
+
+    def has(self, address: bytes) -> bool:
+        """Return whether an address is still there."""
+        return address in self._inboxes
+
+    def open_inbox(self) -> Inbox:
+        """Make an address."""
+        return _MemoryInbox(self._inboxes)
+
+
+class _MemoryInbox(Inbox):
+    def __init__(self, inboxes: dict[bytes, queue.SimpleQueue[bytes]]) -> None:
+        super().__init__()
+        self._inboxes = inboxes
+        self._queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        inboxes[self.address] = self._queue
+
+    def read(self, wait_secs: float) -> list[bytes]:
+        if self._inboxes.get(self.address) is not self._queue:
+            raise GoneError("the address of the replies is gone")
+        with contextlib.suppress(queue.Empty):
+            return [self._queue.get(timeout=wait_secs)]
+        return []
+
+    def close(self) -> None:
+        self._inboxes.pop(self.address, None)

@@ -1,0 +1,352 @@
+"""Jobs, and trees of them, with replies in memory and over a real Redis."""
+
+import gc
+import logging
+import multiprocessing
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+
+import pytest
+import redis as redis_py
+
+from acker import ArgumentTypeError, ConnectionLostError, ForkedError, JobsError, RuntimeStateError, TupleStateError
+from acker.remote import MemoryReplies, current, detached, fail, job, tree
+from acker.remote.jobs import working_for
+from acker.remote.redis import RedisReplies
+from acker.remote.wire import read_token
+
+PATIENCE_SECS = 120.0
+
+
+@pytest.fixture(params=["memory", "redis"])
+def replies(request):
+    """Replies; a job elsewhere makes its own, but those in memory are of one process."""
+    if request.param == "memory":
+        made = MemoryReplies()
+    else:
+        made = RedisReplies(request.getfixturevalue("redis").url)
+    with made:
+        yield made
+
+
+@pytest.fixture
+def over_redis(redis):
+    with RedisReplies(redis.url, report_secs=PATIENCE_SECS, socket_timeout=PATIENCE_SECS) as made:
+        yield made
+
+
+@pytest.fixture
+def client(redis):
+    with redis_py.Redis.from_url(redis.url, socket_timeout=PATIENCE_SECS) as client:
+        yield client
+
+
+def streams(client):
+    return set(client.scan_iter("acker:replies:*"))
+
+
+def wait_for(condition):
+    """Wait until something holds that another thread or process does."""
+    end = threading.Event()
+    for _ in range(int(PATIENCE_SECS * 100)):
+        if condition():
+            return
+        end.wait(0.01)
+    raise AssertionError("it has not come to hold")
+
+
+def test_a_tree_ends_with_its_last_job_at_any_depth(replies):
+    with tree(replies) as jobs:
+        first, second = jobs.token("split"), jobs.token("bill")
+    with job(second, replies):
+        pass
+    with job(first, replies, "split") as part:
+        below = [part.token("pack") for _ in range(20)]
+    for token in below[1:]:
+        with job(token, replies):
+            pass
+    wait_for(lambda: len(jobs.missing()) == 1)
+    assert [(each.name, each.made_by) for each in jobs.missing()] == [("pack", "split")]
+    with pytest.raises(TimeoutError, match=r"1 jobs are not done after 0 s, such as pack, made by split, .* ago"):
+        jobs.wait(0)
+    with job(below[0], replies):
+        pass
+    jobs.wait(PATIENCE_SECS)
+    assert jobs.missing() == [] and not jobs.alive
+
+
+def test_a_block_without_jobs_is_done_and_current_follows_the_blocks(replies):
+    assert current() is None
+    with tree(replies) as jobs:
+        assert current() is jobs
+        with job(jobs.token(), replies) as part:
+            assert current() is part
+            with detached(), pytest.raises(TupleStateError, match=r"this is a block of detached\(\)"):
+                current().token("mail")
+            assert current() is part
+        assert current() is jobs
+    assert current() is None
+    jobs.wait(PATIENCE_SECS)
+    with tree(replies) as jobs:
+        pass
+    jobs.wait(0)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_repeated_jobs_count_once_and_await_what_the_first_one_made(replies, again):
+    with tree(replies) as jobs:
+        token = jobs.token("split")
+    with job(token, replies, "split") as part:
+        child = part.token("pack")
+    with job(token, replies, "split") as part:
+        part.token("of a run that does not count")
+    if again:
+        with job(child, replies, "pack"):
+            pass
+    with job(child, replies, "pack"):
+        pass
+    jobs.wait(PATIENCE_SECS)
+
+
+def test_a_failed_job_fails_the_tree_with_its_name_and_reason(replies):
+    with tree(replies) as jobs:
+        token = jobs.token()
+        jobs.token()
+    with pytest.raises(ValueError, match="no lamp"), job(token, replies, "pack"):
+        raise ValueError("no lamp")
+    with pytest.raises(JobsError, match=r"^pack: ValueError: no lamp$"):
+        jobs.wait(PATIENCE_SECS)
+
+
+def test_a_job_in_a_queue_of_dead_letters_can_be_failed(replies):
+    with tree(replies) as jobs:
+        token = jobs.token()
+    fail(token, replies, "it was given up")
+    with pytest.raises(JobsError, match="it was given up"):
+        jobs.wait(PATIENCE_SECS)
+
+
+def test_a_job_that_has_reported_gives_no_token(replies):
+    with tree(replies) as jobs:
+        with job(jobs.token("split"), replies, "split") as part:
+            pass
+        with pytest.raises(TupleStateError, match="has reported, so its message may be acked already"):
+            part.token("pack")
+        with pytest.raises(TupleStateError, match="acked or failed once"):
+            part.ack()
+    with pytest.raises(TupleStateError, match="the block of its tree has ended"):
+        jobs.token("pack")
+    jobs.wait(PATIENCE_SECS)
+
+
+def test_a_job_whose_send_may_have_been_lost_fails(replies):
+    with tree(replies) as jobs:
+        token = jobs.token()
+    with job(token, replies, "split") as part:
+        part.token("pack")
+        part.not_sent("the send of pack raised OSError")
+    with pytest.raises(JobsError, match="split: the send of pack raised OSError"):
+        jobs.wait(PATIENCE_SECS)
+
+
+def test_a_block_that_raises_forgets_its_jobs(replies):
+    jobs = tree(replies)
+    token = jobs.token()
+    with pytest.raises(ZeroDivisionError), jobs:
+        raise ZeroDivisionError
+    with job(token, replies):
+        pass
+    with pytest.raises(JobsError, match="ZeroDivisionError"):
+        jobs.wait(PATIENCE_SECS)
+    wait_for(lambda: replies.counts.late == 1)
+
+
+def test_a_tree_that_nobody_holds_is_forgotten(replies):
+    with tree(replies) as jobs:
+        token = jobs.token()
+    del jobs
+    gc.collect()
+    with job(token, replies):
+        pass
+    wait_for(lambda: replies.counts.late == 1)
+
+
+def test_reports_of_other_trees_and_of_no_sense_are_counted(replies, caplog):
+    with tree(replies) as jobs:
+        token = jobs.token("pack")
+    parts = read_token(token)
+    assert replies.send(parts.address, b"nonsense")
+    with job(parts._replace(tree=1).text, replies), job(parts._replace(maker=1).text, replies):
+        pass
+    wait_for(lambda: replies.counts.reports == 3)
+    assert (replies.counts.malformed, replies.counts.late) == (1, 1)
+    assert "could not be read as reports and were ignored, the last one since it is a report" in caplog.text
+    assert [each.name for each in jobs.missing()] == ["pack"]
+
+
+def test_a_job_of_an_address_that_is_gone_ends_and_says_so(replies, caplog):
+    caplog.set_level(logging.INFO, "acker.remote")
+    with tree(replies) as jobs:
+        token = read_token(jobs.token())
+    with job(token._replace(address=bytes(13)).text, replies, "pack") as part:
+        assert not part.alive
+    assert "<Job pack, ended>: nobody waits for it any more, so its report is dropped" in caplog.text
+    with job(token.text, replies) as part:
+        assert part.alive
+    jobs.wait(PATIENCE_SECS)
+
+
+def test_the_end_of_replies_fails_what_is_open(redis, client):
+    with RedisReplies(redis.url) as replies, tree(replies) as jobs:
+        jobs.token()
+        name = replies._prefix + read_token(jobs.token()).address.hex()
+        assert client.pttl(name) > 0
+    with pytest.raises(JobsError, match="its replies were closed"):
+        jobs.wait(0)
+    assert not client.exists(name)
+
+
+def test_other_things_are_no_replies():
+    with pytest.raises(ArgumentTypeError, match="expected Replies, got str"):
+        tree("redis://localhost")
+
+
+def test_more_jobs_than_jobs_max_fail_a_tree(replies):
+    replies.jobs_max = 2
+    with tree(replies) as jobs:
+        jobs.token()
+        jobs.token()
+        with pytest.raises(JobsError, match="no token for pack: more than 2 jobs derive from it"):
+            jobs.token("pack")
+    with pytest.raises(JobsError, match="raise jobs_max if so many are right"):
+        jobs.wait(0)
+
+
+def test_a_forked_process_takes_no_token_of_its_parent(replies):
+    """It would give the name that the parent gives next, and two jobs would count as one."""
+
+    def in_child(pipe):
+        try:
+            current().token("pack")
+        except ForkedError as error:
+            pipe.send(str(error))
+
+    with tree(replies) as jobs, job(jobs.token(), replies):
+        here, there = multiprocessing.Pipe()
+        child = multiprocessing.get_context("fork").Process(target=in_child, args=(there,))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads, which is what this is about
+            child.start()
+        assert here.poll(PATIENCE_SECS) and "take tokens in the process that runs the job" in here.recv()
+        child.join()
+    jobs.wait(PATIENCE_SECS)
+
+
+# ---- faults of the server, and of processes ----
+
+
+def test_reports_survive_a_kill_of_the_server(redis, over_redis):
+    with tree(over_redis) as jobs:
+        early, late = jobs.token("early"), jobs.token("late")
+    with job(early, over_redis):
+        pass
+    redis.kill()
+    thread = threading.Thread(target=lambda: job(late, over_redis).ack())
+    thread.start()  # it tries until the server is back
+    redis.start()
+    thread.join()
+    jobs.wait(PATIENCE_SECS)
+
+
+def test_a_stream_that_the_server_has_forgotten_fails_open_trees_at_once(over_redis, client, caplog):
+    with tree(over_redis) as jobs:
+        token = jobs.token()
+    client.delete(*streams(client))
+    with pytest.raises(JobsError, match="the reply stream is gone: Redis was restarted without its data"):
+        jobs.wait(PATIENCE_SECS)
+    assert "all 1 open trees fail" in caplog.text
+    with job(token, over_redis) as part:
+        assert not part.alive
+    with tree(over_redis) as jobs:  # the next one has another address
+        assert read_token(jobs.token()).address != read_token(token).address
+        with job(jobs.token(), over_redis), job(token, over_redis):
+            pass
+
+
+def test_a_server_that_hangs_ends_the_patience_of_a_job_and_not_the_tree(redis, over_redis, caplog):
+    with tree(over_redis) as jobs:
+        token = jobs.token()
+    with RedisReplies(redis.url, socket_timeout=0.05, report_secs=0.2) as impatient:
+        redis.pause()
+        job(token, impatient, "pack").ack()
+        assert "its report was not confirmed within 0.2 s, so its tree may time out" in caplog.text
+        assert job(token, impatient).alive  # as far as one can know
+        redis.resume()
+    with job(token, over_redis):
+        pass
+    jobs.wait(PATIENCE_SECS)
+
+
+def test_a_tree_without_a_server_says_so(tmp_path):
+    with RedisReplies(f"unix://{tmp_path}/none?password=s3cret") as replies:
+        with pytest.raises(ConnectionLostError, match="replies over Redis: ") as caught:
+            tree(replies)
+        assert "s3cret" not in str(caught.value) + repr(replies)
+
+
+def test_closed_replies_begin_nothing():
+    replies = MemoryReplies()
+    with tree(replies):
+        reader = next(iter(replies._readers.values()))
+    replies.close()
+    with pytest.raises(RuntimeStateError, match="these replies are closed"):
+        reader.begin()
+
+
+OWNER = """
+import sys
+from acker.remote import tree
+from acker.remote.redis import RedisReplies
+with tree(RedisReplies(sys.argv[1], expiry_secs=0.5)) as jobs:
+    print(jobs.token(), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_killed_owner_leaves_nothing_behind_and_its_jobs_learn_of_it(redis, over_redis, client):
+    before = streams(client)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, redis.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with owner:
+        token = owner.stdout.readline().strip()
+        part = job(token, over_redis)
+        assert part.alive
+        owner.send_signal(signal.SIGKILL)
+    wait_for(lambda: streams(client) == before)
+    assert not part.alive
+    part.ack()  # and is dropped
+
+
+def test_threads_of_one_job_share_it(replies):
+    with tree(replies) as jobs:
+        token = jobs.token()
+    with job(token, replies) as part:
+        tokens = []
+
+        def work():
+            with working_for(part):
+                tokens.extend(current().token() for _ in range(500))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(set(tokens)) == 2000
+    for each in tokens:
+        job(each, replies).ack()
+    jobs.wait(PATIENCE_SECS)
