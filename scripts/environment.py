@@ -145,7 +145,9 @@ def ensure_dependencies(pyproject: dict[str, Any], level: str) -> None:
     if has_stamp(f"dependencies-{level}", value):
         return
     say(f"Installing {len(wanted)} requirements of `make {level}` (about a minute the first time)")
-    run([PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-compile", *quiet(), *wanted])
+    # Older pips run the setup.py of PySpark, and say that they will not for long. Newer ones ignore this.
+    environ = {**os.environ, "PIP_USE_PEP517": "1"}
+    run([PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-compile", *quiet(), *wanted], environ)
     put_stamp(f"dependencies-{level}", value)
 
 

@@ -481,6 +481,16 @@ def test_the_native_modules_are_built_again_only_when_something_of_it_changed(
     assert builds() == 0
 
 
+def test_pip_builds_pyspark_in_the_way_of_which_old_pips_do_not_complain(
+    environment: ModuleType, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+    monkeypatch.setattr(environment, "run", lambda _, environ: asked.append(environ.get("PIP_USE_PEP517")))
+    (checkout / ".venv").mkdir()
+    environment.ensure_dependencies(tomllib.loads((ROOT / "pyproject.toml").read_text()), "run")
+    assert asked == ["1"]
+
+
 def test_the_modules_are_compiled_while_the_rest_is_downloaded(
     environment: ModuleType, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
