@@ -26,7 +26,7 @@ def connect(url: str) -> tuple[Source, Publisher]:
     return RedisStreams(url, stream="orders", group="packers"), RedisStreamsPublisher(url, stream="orders")
 
 
-def handle(order: Message) -> None:
+def handle(order: Message[list[str]]) -> None:
     """Give each item of an order to the pool. The order is done when all parts are."""
     for item in order.value:
         pool.submit(pack, item, order.child())

@@ -62,7 +62,7 @@ def load(name: str) -> type[Topology] | Graph:
     raise UsageError(f"{name} is {what} and no subclass of acker.topology.Topology: {_instead(module, attribute)}")
 
 
-def load_consumer(name: str, handler: str) -> tuple[Consumer, Callable[..., Any]]:
+def load_consumer(name: str, handler: str) -> tuple[Consumer[Any], Callable[..., Any]]:
     """Import a module, and return a consumer and a handler in it.
 
     Parameters

@@ -33,8 +33,8 @@ class HandlerTasks:
 
     def __init__(
         self,
-        messages: AsyncMessages,
-        handler: Callable[[Message], Coroutine[Any, Any, object]],
+        messages: AsyncMessages[Any],
+        handler: Callable[[Message[Any]], Coroutine[Any, Any, object]],
         tasks_max: int,
         name: str,
         stop: Callable[[], object],

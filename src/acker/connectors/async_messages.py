@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections.abc import Callable
-from typing import Self
+from typing import Generic, Self
 
 from acker.connectors.attempts import Attempt
-from acker.connectors.handles import Message
+from acker.connectors.handles import Message, Value
 from acker.connectors.message_store import MessageStore
 
 
-class AsyncMessages:
+class AsyncMessages(Generic[Value]):
     """Iterates over messages, in one task or in several.
 
     A task that is cancelled while it waits takes no message with it, and does not end the iteration.
@@ -24,7 +24,7 @@ class AsyncMessages:
         Returns the message of an attempt; None if its body cannot be decoded.
     """
 
-    def __init__(self, store: MessageStore, begin: Callable[[Attempt], Message | None]) -> None:
+    def __init__(self, store: MessageStore, begin: Callable[[Attempt], Message[Value] | None]) -> None:
         self._store = store
         self._begin = begin
 
@@ -36,7 +36,7 @@ class AsyncMessages:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[Value]:
         while True:
             # Messages that are there already must not keep the loop from its other work.
             await asyncio.sleep(0)

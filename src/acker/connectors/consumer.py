@@ -11,13 +11,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
 from types import CodeType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypedDict, Unpack, overload
 
 from acker._engine.ids import IdGenerator
 from acker.connectors.attempts import Attempt
 from acker.connectors.calls import RunningCalls
 from acker.connectors.consumer_stats import ConsumerStats
-from acker.connectors.handles import Message, MessageTree, Row, track_row
+from acker.connectors.handles import Message, MessageTree, Row, Value, track_row
 from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessages, describe_open
@@ -30,7 +30,7 @@ from acker.observe.failures import FailureLog
 
 if TYPE_CHECKING:
     from acker.connectors.async_messages import AsyncMessages
-    from acker.connectors.handlers import Handler, Until
+    from acker.connectors.handlers import Until
     from acker.observe.stats import RuntimeState
     from acker.ui.options import LivePage, PageChoice
     from acker.ui.server import LiveServer
@@ -39,7 +39,23 @@ if TYPE_CHECKING:
 _RETURN_SECS: Final = 1.0
 
 
-class Consumer:
+class _Options(TypedDict, total=False):
+    """The options of a consumer that do not change its type."""
+
+    timeout_secs: float
+    open_max: int
+    attempts_max: int | None
+    backoff_secs: float
+    backoff_secs_max: float
+    dead_letters: Publisher | str | None
+    drain_secs: float
+    deliveries_max: int | None
+    trace: bool
+    name: str | None
+    ui: PageChoice
+
+
+class Consumer(Generic[Value]):
     """Hands out the messages of a source, and acks each when everything that derives from it is done.
 
     Iterate over it, from one thread or several, or use `aiter` on an event loop. End each message, as with a ``with``
@@ -64,8 +80,10 @@ class Consumer:
     dead_letters : Publisher or "broker", optional
         Where dead letters go. The message is acked when its dead letter is confirmed. "broker": the broker's own place,
         for sources with `can_give_up`. A message that `decode` refuses goes there at once.
-    decode : callable, optional
-        Makes `message.value` of the body; for example ``json.loads``. By default the value is the body, as bytes.
+    decode : callable or class, optional
+        Makes `message.value` of the body; for example ``json.loads``. A model of pydantic, a struct of msgspec or a
+        dataclass reads JSON, and `Consumer` and `Message` are generic in it. By default the value is the body, as
+        bytes.
     deliveries_max : int, optional
         A message that the broker has delivered more often becomes a dead letter without an attempt: it may have ended
         the processes that worked on it. By default `attempts_max` and ten more. In the second half of it, a
@@ -101,6 +119,15 @@ class Consumer:
     ...                 message.submit(pool, work, part)
     """
 
+    @overload
+    def __init__(
+        self: Consumer[bytes], source: Source, *, decode: None = None, **options: Unpack[_Options]
+    ) -> None: ...
+    @overload
+    def __init__(self, source: Source, *, decode: type[Value], **options: Unpack[_Options]) -> None: ...
+    @overload
+    def __init__(self, source: Source, *, decode: Callable[[bytes], Value], **options: Unpack[_Options]) -> None: ...
+
     def __init__(
         self,
         source: Source,
@@ -111,7 +138,7 @@ class Consumer:
         backoff_secs: float = 1.0,
         backoff_secs_max: float = 60.0,
         dead_letters: Publisher | str | None = None,
-        decode: Callable[[bytes], Any] | None = None,
+        decode: Callable[[bytes], Any] | type | None = None,
         drain_secs: float = 30.0,
         deliveries_max: int | None = None,
         trace: bool = False,
@@ -130,7 +157,7 @@ class Consumer:
         self.name = source.name if name is None else name
         self.logger = logging.getLogger("acker.connectors")
         self.trace = trace
-        self._decode = decode
+        self._decode = _decoder_of(decode) if isinstance(decode, type) else decode
         self.process = os.getpid()
         self._ids = IdGenerator()
         self._page_options = None if ui is None else _page_options(ui)
@@ -247,7 +274,7 @@ class Consumer:
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[Value]]:
         """Yield messages until `stop`; several threads may iterate.
 
         Raises
@@ -259,14 +286,14 @@ class Consumer:
         frame = sys._getframe(1)
         return self._messages((frame.f_code, frame.f_lasti))
 
-    def _messages(self, made_in: tuple[CodeType, int] | str) -> Iterator[Message]:
+    def _messages(self, made_in: tuple[CodeType, int] | str) -> Iterator[Message[Value]]:
         while (attempt := self._store.take()) is not None:
             message = self._message(attempt, made_in)
             if message is not None:
                 yield message
             del message  # else this generator would hold the handle while its user waits for the next one
 
-    def aiter(self) -> AsyncIterator[Message]:
+    def aiter(self) -> AsyncIterator[Message[Value]]:
         """Iterate over messages on an event loop until `stop`; as iteration, which also has the errors.
 
         Several tasks may share what this returns. A task that is cancelled while it waits takes no message with it.
@@ -275,7 +302,7 @@ class Consumer:
         frame = sys._getframe(1)
         return self._async_messages((frame.f_code, frame.f_lasti))
 
-    def _async_messages(self, made_in: tuple[CodeType, int] | str) -> AsyncMessages:
+    def _async_messages(self, made_in: tuple[CodeType, int] | str) -> AsyncMessages[Value]:
         # Not before somebody has an event loop: asyncio takes as long to import as the rest of a consumer.
         from acker.connectors.async_messages import AsyncMessages
 
@@ -284,7 +311,12 @@ class Consumer:
     # ---- handlers ----------------------------------------------------------------------------------------------------
 
     def run(
-        self, handler: Handler, *, threads: int = 8, until: Until = "stopped", ui: PageChoice = None
+        self,
+        handler: Callable[[Message[Value]], object],
+        *,
+        threads: int = 8,
+        until: Until = "stopped",
+        ui: PageChoice = None,
     ) -> ConsumerStats:
         """Give each message to a function, in threads, until SIGTERM, SIGINT or `stop`; then `close`.
 
@@ -347,7 +379,7 @@ class Consumer:
 
     async def run_async(
         self,
-        handler: Callable[[Message], Coroutine[Any, Any, object]],
+        handler: Callable[[Message[Value]], Coroutine[Any, Any, object]],
         *,
         tasks: int = 100,
         until: Until = "stopped",
@@ -387,7 +419,7 @@ class Consumer:
             if self._page_options is not None:
                 self._store.record_failures()
 
-    def _message(self, attempt: Attempt, made_in: tuple[CodeType, int] | str) -> Message | None:
+    def _message(self, attempt: Attempt, made_in: tuple[CodeType, int] | str) -> Message[Value] | None:
         """Begin the tree of an attempt; return its message, or None if the body cannot be decoded."""
         self._refuse_fork()
         tree = MessageTree(self, attempt, self.next_id())
@@ -399,7 +431,7 @@ class Consumer:
         if attempt.state != "open":  # the broker took it back meanwhile, when it had no tree
             attempt.tree = None
             tree.cancel()
-        message = Message(tree, tuple_id, made_in, attempt.delivery.value)
+        message: Message[Any] = Message(tree, tuple_id, made_in, attempt.delivery.value)
         if self._decode is not None:
             try:
                 message.value = self._decode(message.value)
@@ -473,3 +505,9 @@ def _page_options(ui: PageChoice) -> LivePage | None:
     from acker.ui.options import live_page_of
 
     return live_page_of(ui)
+
+
+def _decoder_of(kind: type) -> Callable[[bytes], Any]:
+    from acker.connectors.decoding import decoder_of
+
+    return decoder_of(kind)

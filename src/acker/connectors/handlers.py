@@ -18,7 +18,7 @@ from acker.connectors.options import check_whole
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.observe.calls import line_of_user, stack_of_thread
 
-Handler = Callable[[Message], object]
+Handler = Callable[[Message[Any]], object]
 Until = Literal["stopped", "empty"]
 
 logger: Final = logging.getLogger("acker.connectors")
@@ -91,7 +91,9 @@ class HandlerThreads:
         The consumer's.
     """
 
-    def __init__(self, messages: Callable[[], Iterator[Message]], handler: Handler, threads: int, name: str) -> None:
+    def __init__(
+        self, messages: Callable[[], Iterator[Message[Any]]], handler: Handler, threads: int, name: str
+    ) -> None:
         check_whole("threads", threads)
         self._max_workers = threads  # as a pool's, for those who count busy threads
         self._messages = messages

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from types import CodeType, CoroutineType, FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Never, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Never, ParamSpec, Protocol, Self, TypeVar
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 _OK, _FAIL, _TRACK, _RESET_TIMEOUT = int(Kind.OK), int(Kind.FAIL), int(Kind.TRACK), int(Kind.RESET_TIMEOUT)
 _STACK_FRAMES: Final = 16
 
+P = ParamSpec("P")
 T = TypeVar("T")
+# What `decode` returns.
+Value = TypeVar("Value")
 # A message to the acker, in the order of the parameters of `Acker.ingest`.
 Row = tuple[int, int, int, int, int]
 
@@ -202,7 +205,7 @@ class Handle:
                 tree.handles[tuple_id] = line_text(made_in)
         return Child(tree, tuple_id, made_in)
 
-    def submit(self, executor: Executor, work: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+    def submit(self, executor: Executor, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Let an executor do a part of the work: a child that ends with the call.
 
         The child is acked when the call returns, and fails the message when it raises or is cancelled. A pool of
@@ -480,18 +483,18 @@ class Child(Handle):
         return self._tree.attempt.delivery.key
 
 
-class Message(Handle):
+class Message(Handle, Generic[Value]):
     """A message of a broker, and the first handle of its tree.
 
     Attributes
     ----------
-    value : Any
+    value : Value
         The body: bytes, or what `decode` made of them.
     """
 
     __slots__ = ("value",)
 
-    def __init__(self, tree: MessageTree, tuple_id: int, made_in: tuple[CodeType, int] | str, value: Any) -> None:
+    def __init__(self, tree: MessageTree, tuple_id: int, made_in: tuple[CodeType, int] | str, value: Value) -> None:
         super().__init__(tree, tuple_id, made_in)
         self.value = value
 
@@ -516,14 +519,16 @@ class Message(Handle):
         return self._tree.attempt.delivery.raw
 
 
-def call_handler(message: Message, handler: Callable[[Message], object], pool: object) -> None:
+def call_handler(message: Message[Any], handler: Callable[[Message[Any]], object], pool: object) -> None:
     """Give a message to a handler on this thread, one of `pool`; the end of the call ends the message."""
     with message:
         if message.alive and (error := _unrun(unless_over(message._tree, pool, handler, (message,), {}))):
             raise error
 
 
-def start_handler(message: Message, handler: Callable[[Message], Coroutine[Any, Any, object]]) -> asyncio.Task[object]:
+def start_handler(
+    message: Message[Any], handler: Callable[[Message[Any]], Coroutine[Any, Any, object]]
+) -> asyncio.Task[object]:
     """Give a message to a coroutine on the running loop; its end ends the message.
 
     Raises

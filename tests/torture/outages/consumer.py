@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     with (
         ThreadPoolExecutor(2) as branches,
         ThreadPoolExecutor(2) as leaves,
-        Consumer(source, **options) as consumer,  # type: ignore[arg-type]
+        Consumer(source, **options) as consumer,  # type: ignore[call-overload]
     ):
         signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
         Path(folder, f"ready-{os.getpid()}").touch()

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Self
 
 from acker.connectors.attempts import Attempt
 from acker.connectors.dead_letters import why_no_replay
+from acker.connectors.decoding import decoder_of
 from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
 from acker.connectors.options import BROKER, MessageOptions
@@ -142,7 +143,7 @@ class SourceSpout(Spout):
         super().initialize(conf, context)
         options = conf.get(_OPTIONS, {})
         make_source = conf.get(_SOURCE, self.source)
-        self._decode = options.get("decode", self.decode)
+        self._decode = decoder_of(options.get("decode", self.decode))
         dead_letters = options.get("dead_letters", self.dead_letters)
         self._message_options = MessageOptions(
             **{name: options.get(name, getattr(self, name)) for name in _NUMBERS},

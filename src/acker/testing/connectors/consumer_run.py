@@ -56,7 +56,7 @@ class ConsumerRun:
     def __init__(
         self,
         harness: SourceHarness,
-        handle: Callable[[Message], object] | None = None,
+        handle: Callable[[Message[bytes]], object] | None = None,
         *,
         threads: int = 1,
         source: Source | None = None,
@@ -66,7 +66,7 @@ class ConsumerRun:
         self.source = WatchedSource(source or harness.source())
         defaults = {"backoff_secs": 0.01, "backoff_secs_max": 0.05, "drain_secs": harness.drain_secs}
         self.consumer = Consumer(self.source, **{**defaults, **options})
-        self.messages: list[Message] = []
+        self.messages: list[Message[bytes]] = []
         self._handle = handle
         self._errors: list[BaseException] = []
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(threads)]
@@ -119,16 +119,16 @@ class ConsumerRun:
             state = f"{len(self.messages)} messages came, {len(self.consumer)} are open, {self.harness.left()} are left"
             raise AssertionError(f"{error} ({state}; {dict(self.source.calls)})") from None
 
-    def wait_for(self, values: Collection[bytes]) -> list[Message]:
+    def wait_for(self, values: Collection[bytes]) -> list[Message[bytes]]:
         """Wait until each value was handed out; return the latest message of each."""
         self.wait(lambda: set(values) <= set(self.values()), f"{len(values)} messages arrive")
         latest = {message.value: message for message in list(self.messages)}
         return [latest[value] for value in values]
 
-    def wait_again(self, message: Message) -> Message:
+    def wait_again(self, message: Message[bytes]) -> Message[bytes]:
         """Wait until a value is handed out once more, after `message`; return the new message."""
 
-        def later() -> list[Message]:
+        def later() -> list[Message[bytes]]:
             handed_out = list(self.messages)
             after = handed_out[handed_out.index(message) + 1 :]
             return [other for other in after if other.value == message.value]
@@ -161,7 +161,7 @@ class ConsumerRun:
         return [message.value for message in list(self.messages)]
 
 
-def ack_all(messages: Sequence[Message]) -> None:
+def ack_all(messages: Sequence[Message[bytes]]) -> None:
     """Ack messages."""
     for message in messages:
         message.ack()

@@ -55,7 +55,7 @@ def a_message_is_acked_when_its_last_descendant_is_done(harness: SourceHarness) 
     harness.publish(values)
     grandchildren: list[Any] = []
 
-    def work(message: Message) -> None:
+    def work(message: Message[bytes]) -> None:
         with message:
             pool.submit(branch, message.child(), message.value)
 
@@ -119,7 +119,7 @@ def many_messages_pass_through_several_threads(harness: SourceHarness) -> None:
         finished.add(value)  # before the last ack of its tree
         grandchild.ack()
 
-    def work(message: Message) -> None:
+    def work(message: Message[bytes]) -> None:
         with message:
             message.child().ack()
             pool.submit(leaf, message.child(), message.value)
@@ -202,12 +202,12 @@ def an_event_loop_consumes_too(harness: SourceHarness) -> None:
         await asyncio.sleep(0)
         finished.add(value)
 
-    async def main(consumer: Consumer) -> None:
+    async def main(consumer: Consumer[bytes]) -> None:
         taken: set[bytes] = set()
         async for message in consumer.aiter():
             taken.add(message.value)
 
-            async def branch(message: Message = message) -> None:
+            async def branch(message: Message[bytes] = message) -> None:
                 message.spawn(leaf(message.value))
 
             with message:

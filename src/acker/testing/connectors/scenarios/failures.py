@@ -40,7 +40,7 @@ def many_messages_fail_now_and_then(harness: SourceHarness) -> None:
     failed: set[bytes] = set()
     finished: set[bytes] = set()
 
-    def work(message: Message) -> None:
+    def work(message: Message[bytes]) -> None:
         with message:
             if message.value.endswith(b"3") and message.value not in failed:
                 failed.add(message.value)
@@ -75,7 +75,7 @@ def replays_go_on_at_the_limit_of_open_messages(harness: SourceHarness) -> None:
     harness.publish(values)
     failed: Counter[bytes] = Counter()
 
-    def work(message: Message) -> None:
+    def work(message: Message[bytes]) -> None:
         if message.value != values[0] and failed[message.value] < 2:
             failed[message.value] += 1
             message.fail("not yet")
@@ -98,7 +98,7 @@ def a_dead_letter_is_confirmed_before_the_ack(harness: SourceHarness) -> None:
     publisher.block()
     publisher.refuse(2)
 
-    def work(message: Message) -> None:
+    def work(message: Message[bytes]) -> None:
         if message.value == b"poison":
             message.fail("cannot be digested")
         else:
@@ -132,7 +132,7 @@ def the_brokers_own_place_keeps_dead_letters(harness: SourceHarness) -> None:
     harness.needs("given_up")
     harness.publish([b"poison", b"good"])
 
-    def work(message: Message) -> None:
+    def work(message: Message[bytes]) -> None:
         if message.value == b"poison":
             message.fail("cannot be digested")
         else:
@@ -176,14 +176,14 @@ def a_lost_handle_fails_its_tree(harness: SourceHarness) -> None:
     """A child that is forgotten without an end: the message comes again, long before its time-out."""
     harness.publish([b"forgotten"])
 
-    def forget(message: Message) -> None:
+    def forget(message: Message[bytes]) -> None:
         child: Any = message.child()
         message.ack()
         del child
         gc.collect()
         forgotten.append(message)
 
-    forgotten: list[Message] = []
+    forgotten: list[Message[bytes]] = []
     with ConsumerRun(harness, lambda message: None if forgotten else forget(message)) as run:
         run.wait(lambda: forgotten, "the message arrives")
         # Not `wait_for`: it returns the latest message, and the next attempt may have come already.

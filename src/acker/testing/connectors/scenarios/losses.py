@@ -46,7 +46,7 @@ def work_goes_on_after_a_lost_connection(harness: SourceHarness) -> None:
     finished: set[bytes] = set()
     failed: set[bytes] = set()
 
-    def work(message: Message) -> None:
+    def work(message: Message[bytes]) -> None:
         if message.value not in failed and message.value.endswith(b"7"):
             failed.add(message.value)
             message.fail("not yet")
@@ -98,13 +98,13 @@ def two_consumers_share_a_queue(harness: SourceHarness) -> None:
     harness.publish(values[: len(values) // 2])
     finished: set[bytes] = set()
 
-    def leaf(message: Message) -> None:
+    def leaf(message: Message[bytes]) -> None:
         with message:
             finished.add(message.value)
 
     with ThreadPoolExecutor(2) as pool:
 
-        def work(message: Message) -> None:
+        def work(message: Message[bytes]) -> None:
             pool.submit(leaf, message)
 
         with ConsumerRun(harness, work, open_max=10) as one:
@@ -198,12 +198,12 @@ def leases_are_renewed_while_a_consumer_closes(harness: SourceHarness) -> None:
     wait_until(lambda: harness.left() == 0, "the message is acked", harness.patience_secs)
 
 
-def _hold_for_leases(run: ConsumerRun, held: Sequence[Message]) -> None:
+def _hold_for_leases(run: ConsumerRun, held: Sequence[Message[bytes]]) -> None:
     """Let another consumer look for messages for longer than a lease; fail if one that is held is delivered again."""
     values = {message.value for message in held}
     others: list[bytes] = []
 
-    def take(message: Message) -> None:
+    def take(message: Message[bytes]) -> None:
         others.append(message.value)
         message.ack()
 
