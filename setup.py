@@ -3,6 +3,7 @@
 Environment variables, read when the extension is compiled:
 
 ACKER_NATIVE=1       compile for this machine's processor (-march=native). Never for a wheel that leaves the machine.
+ACKER_TESTING=1      with the functions that only tests need. Never for a wheel; scripts/wheel_checks.py looks for them.
 ACKER_DEBUG=1        -O0, debug information, and the asserts of the native core.
 ACKER_SANITIZE=LIST  for example address,undefined: passed to -fsanitize. The runtime has to be preloaded into Python.
 CXX, CXXFLAGS        as everywhere.
@@ -46,16 +47,19 @@ def link_args(*, sanitize: str) -> list[str]:
     return [*(["-pthread"] if sys.platform == "linux" else []), *([f"-fsanitize={sanitize}"] if sanitize else [])]
 
 
-debug, sanitize = enabled("ACKER_DEBUG"), os.environ.get("ACKER_SANITIZE", "")
+debug, testing, sanitize = enabled("ACKER_DEBUG"), enabled("ACKER_TESTING"), os.environ.get("ACKER_SANITIZE", "")
 macros: list[tuple[str, str | None]] = [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")]
+if testing:
+    macros.append(("ACKER_TESTING", "1"))
 
 
-def extension(name: str) -> Extension:
-    """Return the extension module acker.<name>, made of ext/acker/<name>.pyx."""
+def extension(name: str, source: str) -> Extension:
+    """Return the extension module acker.<name>, made of ext/acker/<source>.pyx."""
+    kinds = ("h", "pxd", "pxi", "pyx")
     return Extension(
         f"acker.{name}",
-        sources=[f"ext/acker/{name}.pyx"],
-        depends=sorted(path.as_posix() for kind in ("h", "pxd", "pxi") for path in Path("ext/acker").glob(f"*.{kind}")),
+        sources=[f"ext/acker/{source}.pyx"],
+        depends=sorted(path.as_posix() for kind in kinds for path in Path("ext/acker").glob(f"*.{kind}")),
         include_dirs=["ext/acker", numpy.get_include()],
         define_macros=[*macros, ("ACKER_DEBUG", "1")] if debug else [*macros, ("NDEBUG", None)],
         undef_macros=["NDEBUG"] if debug else [],  # Python's own flags may define it
@@ -70,7 +74,7 @@ def extension(name: str) -> Extension:
 setup(
     options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize(
-        [extension("_core"), extension("_flow")],
+        [extension("_core", "tests/_core_testing" if testing else "_core"), extension("_flow", "_flow")],
         include_path=["ext/acker"],
         compiler_directives={"language_level": "3", "embedsignature": True},
     ),

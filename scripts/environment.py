@@ -173,9 +173,10 @@ def compiler(environ: dict[str, str]) -> str:
 
 
 def ensure_native_module(pyproject: dict[str, Any]) -> None:
-    """Compile the extension modules in place, and install the package as editable."""
+    """Compile the extension modules in place, with what tests need of them, and install the package as editable."""
     generated = {path.with_suffix(".cpp") for path in (ROOT / "ext/acker").glob("*.pyx")}
-    sources = sorted({path for path in (ROOT / "ext/acker").glob("*") if path.suffix in NATIVE_SOURCES} - generated)
+    found = [*(ROOT / "ext/acker").glob("*"), *(ROOT / "ext/acker/tests").glob("*.pyx")]
+    sources = sorted({path for path in found if path.suffix in NATIVE_SOURCES} - generated)
     value = digest(
         {str(path.relative_to(ROOT)): path.read_text() for path in [ROOT / "setup.py", *sources]},
         [pyproject[table] for table in ("build-system", "project")],
@@ -187,7 +188,7 @@ def ensure_native_module(pyproject: dict[str, Any]) -> None:
     modules = [ROOT / f"src/acker/{path.stem}{suffix}" for path in sorted((ROOT / "ext/acker").glob("*.pyx"))]
     if has_stamp("build", value) and all(module.is_file() for module in modules):
         return
-    environ = {**os.environ, "CXX": compiler(dict(os.environ))}
+    environ = {**os.environ, "CXX": compiler(dict(os.environ)), "ACKER_TESTING": "1"}
     names = " and ".join(f"acker.{module.name.removesuffix(suffix)}" for module in modules)
     say(f"Compiling {names}, one to two minutes")
     # A changed switch changes no file's time, so the last modules would be taken for this build's.

@@ -17,6 +17,7 @@ import numpy as np
 from acker import Acker, Kind
 from acker.testing import TreeStream
 from benchmarks.suite.ingest import cut
+from tests.native_testing import check_invariants, probes
 
 OKS = 4
 CALL_ROWS = 10_000
@@ -51,8 +52,8 @@ def churn(trees: int, pending: int, seed: int) -> Iterator[Sample]:
             acker.ingest(Kind.TRACK, roots, np.ones(lost, np.int64), np.zeros(lost, np.int32))
             begun += lost
         timed_out += len(acker.rotate())
-        acker.check_invariants()
-        yield Sample(finished + timed_out, acker.nbytes, resident_bytes(), acker._core.probes() / len(acker))
+        check_invariants(acker)
+        yield Sample(finished + timed_out, acker.nbytes, resident_bytes(), probes(acker) / len(acker))
     expected = begun - (acker.buckets - 1) * STEPS_A_ROTATION * lost
     if timed_out != max(expected, 0) or finished != stream.expected.completions:
         raise SystemExit(f"{timed_out} trees timed out and {finished} ended, not {expected} and {stream.expected}")

@@ -28,7 +28,7 @@ find_actionlint() {
 }
 
 # A linter that is given nothing passes, so the lists must not be empty.
-native_sources=$(find ext -name '*.h' -o -path '*/tests/*.cpp')
+native_sources=$(find ext -name '*.h' -o -path '*/tests/*.cpp' ! -name '_*')
 cython_sources=$(find ext -name '*.pyx' -o -name '*.pxi' -o -name '*.pxd')
 shell_scripts=$(find scripts -name '*.sh')
 for list in "$native_sources" "$cython_sources" "$shell_scripts"; do

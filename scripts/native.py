@@ -32,7 +32,7 @@ BUILD = ROOT / "build/native"
 
 UNIT, SHARDED, FUZZ = "test_headers", "test_sharded", "fuzz_acker"
 OF_SHARDS = {"shard_of.h", "workers.h", "sharded.h"}  # what the other programs do not include
-FLAGS = ["-std=c++17", "-g1", "-pthread"]
+FLAGS = ["-std=c++17", "-g1", "-pthread", "-DACKER_TESTING"]
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 RUN_SECONDS_MAX = 300
 MUTANT_SECONDS_MAX = 120  # a bug may make a loop endless

@@ -250,6 +250,7 @@ def one_wheel(python: Python, sdist: Path, readme: str, *, with_tests: bool) -> 
         libraries = checks.libraries_of(wheel) if sys.platform == "linux" else {}
         links = sorted({library for needed in libraries.values() for library in needed})
         wrong = [*checks.oversize(size_bytes), *checks.find_misplaced(checks.names_in(wheel))]
+        wrong += checks.built_for_tests(wheel)
         if sys.platform == "linux":
             wrong += checks.strange_libraries(libraries)
         row = row._replace(

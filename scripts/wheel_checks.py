@@ -14,6 +14,8 @@ from pathlib import Path, PurePosixPath
 SIZE_BYTES_MAX = 1_800_000
 
 MODULES = ("_core", "_flow")
+# A function that modules have which were built with ACKER_TESTING=1.
+_OF_TESTS = b"fail_allocations_after"
 TYPES = ("acker/py.typed", *(f"acker/{module}.pyi" for module in MODULES))
 # What the platform gives: the C library (of glibc or musl, with its loader and its older parts) and GCC's own.
 LIBRARIES = re.compile(r"(libc|libm|libpthread|ld-linux-[\w-]+|libc\.musl-\w+|libstdc\+\+|libgcc_s)\.so(\.\d+)?")
@@ -87,6 +89,14 @@ def strange_libraries(libraries: dict[str, list[str]]) -> Iterator[str]:
         for library in needed:
             if not LIBRARIES.fullmatch(library):
                 yield f"{module} links against {library}"
+
+
+def built_for_tests(wheel: Path) -> Iterator[str]:
+    """Complain about compiled modules that have what only tests need."""
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if _EXTENSION.search(name) and _OF_TESTS in archive.read(name):
+                yield f"{name} was built with ACKER_TESTING=1"
 
 
 def libraries_of(wheel: Path) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 import acker
 import acker._core
 from tests.leftovers import Before
+from tests.native_testing import fail_allocations_after
 from tests.servers import NoServerError, Server
 from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
 
@@ -267,7 +268,7 @@ def acker_type(request):
 def scarce_memory():
     """Whatever a test does to allocations ends with it."""
     yield
-    acker._core.fail_allocations_after(-1)
+    fail_allocations_after(-1)
 
 
 MASK = 2**64 - 1

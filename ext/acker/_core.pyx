@@ -25,10 +25,6 @@ cnp.import_array()
 
 
 cdef extern from "memory.h" namespace "acker" nogil:
-    cppclass AtomicCount "std::atomic<int64_t>":
-        void store(int64_t count) noexcept
-
-    AtomicCount& allocations_left() noexcept
     size_t HUGE_PAGE_BYTES
     size_t whole_lines(size_t bytes) noexcept
     void* acquire_huge_pages(size_t bytes) noexcept
@@ -41,34 +37,10 @@ cdef extern from "codes.h" namespace "acker" nogil:
         storm_09
         fsshelter
 
-    int8_t c_TRACK "acker::TRACK"
-    int8_t c_ANCHOR "acker::ANCHOR"
-    int8_t c_OK "acker::OK"
-    int8_t c_FAIL "acker::FAIL"
-    int8_t c_RESET_TIMEOUT "acker::RESET_TIMEOUT"
-    unsigned KINDS
-
-    int8_t OUTCOME_ACKED
-    int8_t OUTCOME_FAILED
     int8_t OUTCOME_TIMED_OUT
-    int8_t OUTCOME_REJECTED
-    int8_t OUTCOME_PENDING
-
-    uint8_t ENTRY_UNTRACKED
-    uint8_t ENTRY_TRACKED
-    uint8_t ENTRY_FAILED
-    unsigned UNTRACKED_ENTRY
-    unsigned FAILED_ENTRY
-    unsigned TRACKED_ENTRY
-    unsigned BUCKETS_MAX
-
-    uint8_t HAS_TRACK
-    uint8_t HAS_FAIL
-    uint8_t HAS_RESET
-
-    int32_t UNTRACKED
     int32_t UNTRACKED_FAILED
     int32_t UNTRACKED_RESET
+    unsigned BUCKETS_MAX
 
     struct Counters:
         int64_t tracked, acked, failed, timed_out, rejected, duplicates, unknown, orphans, dropped, resets, empty
@@ -178,10 +150,6 @@ cdef extern from "ingest.h" namespace "acker" nogil:
 cdef extern from "sharded.h" namespace "acker" nogil:
     unsigned c_SHARDS_MAX "acker::SHARDS_MAX"
 
-    cppclass ShardOf:
-        ShardOf(uint64_t n)
-        uint64_t of "operator()"(int64_t root_id) noexcept
-
     enum class Applied "acker::ShardedCore::Applied"(int):
         all
         none
@@ -244,41 +212,6 @@ cdef extern from "rotation_watch.h" namespace "acker" nogil:
 cdef extern from "probe.h" namespace "acker" nogil:
     bint machine_has_avx2() noexcept
     const char* compiler() noexcept
-
-
-def codes():
-    """Return the numbers of codes.h by name, for the test that compares them with those in Python."""
-    return {
-        "Kind": {
-            "TRACK": c_TRACK,
-            "ANCHOR": c_ANCHOR,
-            "OK": c_OK,
-            "FAIL": c_FAIL,
-            "RESET_TIMEOUT": c_RESET_TIMEOUT,
-        },
-        "Outcome": {
-            "ACKED": OUTCOME_ACKED,
-            "FAILED": OUTCOME_FAILED,
-            "TIMED_OUT": OUTCOME_TIMED_OUT,
-            "REJECTED": OUTCOME_REJECTED,
-            "PENDING": OUTCOME_PENDING,
-        },
-        "protocol": {
-            "storm": <int>Protocol.storm,
-            "storm-0.9": <int>Protocol.storm_09,
-            "fsshelter": <int>Protocol.fsshelter,
-        },
-        "entry": {"untracked": UNTRACKED_ENTRY, "failed": FAILED_ENTRY, "tracked": TRACKED_ENTRY},
-        "snapshot": {"UNTRACKED": ENTRY_UNTRACKED, "TRACKED": ENTRY_TRACKED, "FAILED": ENTRY_FAILED},
-        "flags": {"TRACKED": HAS_TRACK, "FAILED": HAS_FAIL, "RESET": HAS_RESET},
-        "open_trees": {
-            "UNTRACKED": UNTRACKED,
-            "UNTRACKED_FAILED": UNTRACKED_FAILED,
-            "UNTRACKED_RESET": UNTRACKED_RESET,
-        },
-        "kinds": KINDS,
-        "buckets_max": BUCKETS_MAX,
-    }
 
 
 def compiled_with():
@@ -775,40 +708,8 @@ cdef class Core:
         finally:
             self.single_entry.leave()
 
-    def probes(self):
-        """Return how many lines a look-up of every entry visits."""
-        self.enter()
-        try:
-            return self.single.arena.probes() if self.sharded == NULL else self.sharded.probes()
-        finally:
-            self.single_entry.leave()
-
-    def check_invariants(self):
-        self.enter()
-        try:
-            return self.single.check_invariants() if self.sharded == NULL else self.sharded.check_invariants()
-        finally:
-            self.single_entry.leave()
-
 
 SHARDS_MAX = c_SHARDS_MAX
-
-
-def shard_of(const int64_t[::1] root_id not None, int64_t shards):
-    """Return the shard of each root id for any number of shards, like `acker.acker_of`. For tests."""
-    _expect("shards", shards, 1, INT64_MAX)
-    column = _column(<size_t>root_id.shape[0], cnp.NPY_INT64)
-    found = <int64_t*>_data(column)
-    shard = new ShardOf(<uint64_t>shards)
-    for row in range(root_id.shape[0]):
-        found[row] = <int64_t>shard.of(root_id[row])
-    del shard
-    return column
-
-
-def fail_allocations_after(int64_t successes):
-    """Let `successes` more requests for table memory succeed and every later one fail; -1: all succeed. For tests."""
-    allocations_left().store(successes)
 
 
 include "snapshot.pxi"

@@ -70,7 +70,7 @@ class OpenTreesTable {
     }
 
     // Opens a table that `create` made, perhaps in another process, which left it between two calls. False: the memory
-    // holds none. O(1), as a look at all entries would take longer than a micro-batch; check_invariants does it.
+    // holds none. O(1), as a look at all entries would take longer than a micro-batch; check_invariants is for tests.
     bool attach(uint8_t* memory, size_t bytes) noexcept {
         const Header* header = reinterpret_cast<const Header*>(memory);
         if (bytes < sizeof(Header) || header->magic != MAGIC || header->capacity > CAPACITY_MAX ||

@@ -319,9 +319,6 @@ cdef class OpenTreesTable:
         with nogil:
             self.table.copy_to(&other.table)
 
-    def check_invariants(self):
-        return self.table.check_invariants()
-
 
 cdef c_OpenTreesColumns _entry_columns(
     int64_t[::1] root_id,

@@ -10,6 +10,7 @@ import pytest
 import acker
 from acker import Acker, Kind, ReferenceAcker, ShardedAcker, _core
 from acker._engine.schemas import COMPLETION_DTYPES
+from tests.native_testing import check_invariants, fail_allocations_after, probes
 
 SEED = 20_140_917
 ROWS = 40_000
@@ -39,37 +40,40 @@ STRUCTURED = {
 }
 
 
+@pytest.mark.native_testing
 @pytest.mark.parametrize("name", STRUCTURED)
 def test_structured_root_ids_probe_as_little_as_random_ones(name: str) -> None:
     roots = np.unique(STRUCTURED[name])
     structured, at_random = tracks(roots), tracks(random_roots(len(roots)))
     assert len(structured) == len(at_random) == len(roots)
-    assert structured._core.probes() <= 3 * at_random._core.probes()
+    assert probes(structured) <= 3 * probes(at_random)
     assert structured.nbytes <= 2 * at_random.nbytes
 
 
+@pytest.mark.native_testing
 def test_few_root_ids_that_differ_in_their_highest_bits_only() -> None:
     roots = np.arange(1024, dtype=np.int64) << 54
     structured, at_random = tracks(roots), tracks(random_roots(len(roots)))
     assert len(structured) == 1024
-    assert structured._core.probes() <= 3 * at_random._core.probes()
+    assert probes(structured) <= 3 * probes(at_random)
 
 
+@pytest.mark.native_testing
 def test_a_crowded_line_overflows_far_and_is_cleared_again(native_hash: type) -> None:
     # 100 root ids with one home line reach over 25 lines: more entries pass over the first than its bits can count.
     held = tracks(random_roots(8_000))
     hash_of_seed = native_hash(SEED)
     crowd = np.array([hash_of_seed.root_of((0xABC << 52) | (i << 24) | 5) for i in range(100)], np.int64)
-    quiet = held._core.probes()
+    quiet = probes(held)
     for start in range(0, 100, 10):
         tracks(crowd[start : start + 10], into=held)
-        held.check_invariants()
-    assert held._core.probes() > quiet + 800, "the root ids did not meet: is the hash still the one above?"
+        check_invariants(held)
+    assert probes(held) > quiet + 800, "the root ids did not meet: is the hash still the one above?"
     assert all(int(root) in held for root in crowd)
     for root in np.random.default_rng(5).permutation(crowd):
         assert held.ingest([Kind.OK], [root], [1]).root_id.tolist() == [root]
-        held.check_invariants()
-    assert held._core.probes() == quiet
+        check_invariants(held)
+    assert probes(held) == quiet
 
 
 def chosen(native_hash: type, count: int, seed: int = SEED) -> np.ndarray:
@@ -95,37 +99,39 @@ def test_chosen_root_ids_under_a_known_seed_do_not_make_the_table_grow(
         for start in range(0, len(crowd), 50):
             tracks(crowd[start : start + 50], into=held)
             tracks(crowd[start : start + 50], into=expected)
-            held.check_invariants()
+            check_invariants(held)
         assert held.stats() == expected.stats()
         assert held.nbytes <= max(2 * size, 5_000_000)
         done = held.ingest(Kind.OK, crowd, np.ones(len(crowd), np.int64))
         assert sorted(done.root_id.tolist()) == sorted(crowd.tolist())
-        held.check_invariants()
+        check_invariants(held)
         for _ in range(held.buckets):
             held.rotate()
         assert len(held) == 0
 
 
+@pytest.mark.native_testing
 def test_few_chosen_root_ids_take_little(native_hash: type) -> None:
     held = tracks(chosen(native_hash, 129))
     assert len(held) == 129
     assert held.nbytes < 100_000
-    assert held._core.probes() < 140
+    assert probes(held) < 140
 
 
+@pytest.mark.native_testing
 def test_no_memory_to_move_chosen_root_ids_says_how_far_it_came(native_hash: type, scarce_memory: None) -> None:
     held = tracks(random_roots(4_000))
     crowd = chosen(native_hash, 400)
-    _core.fail_allocations_after(0)
+    fail_allocations_after(0)
     with pytest.raises(acker.AckerMemoryError) as caught:
         tracks(crowd, into=held)
     applied = caught.value.rows_applied
     assert 0 <= applied < 400
-    _core.fail_allocations_after(-1)
-    held.check_invariants()
+    fail_allocations_after(-1)
+    check_invariants(held)
     assert len(held) == 4_000 + applied
     tracks(crowd[applied:], into=held)
-    held.check_invariants()
+    check_invariants(held)
     assert len(held) == 4_400
 
 
@@ -134,7 +140,7 @@ def test_every_entry_is_found_while_the_arena_grows_and_after_it_has_shrunk() ->
     roots = random_roots(300_000)
     for start in range(0, len(roots), 7_000):
         tracks(roots[start : start + 7_000], into=held)
-        held.check_invariants()
+        check_invariants(held)
     peak = held.nbytes
     assert all(int(root) in held for root in roots[:: len(roots) // 500])
     held.rotate()
@@ -142,7 +148,7 @@ def test_every_entry_is_found_while_the_arena_grows_and_after_it_has_shrunk() ->
     tracks(late, into=held)
     expired = held.rotate()
     assert sorted(expired.root_id.tolist()) == sorted(roots.tolist())
-    held.check_invariants()
+    check_invariants(held)
     assert held.nbytes < peak / 20
     assert all(int(root) in held for root in late)
     assert not any(int(root) in held for root in roots[:100])
@@ -161,7 +167,7 @@ def test_memory_stays_flat_at_constant_pending() -> None:
             assert len(done) == window
         sizes.append(held.nbytes)
     assert max(sizes[len(sizes) // 2 :]) == sizes[len(sizes) // 2]
-    held.check_invariants()
+    check_invariants(held)
 
 
 def test_an_empty_acker_is_small() -> None:
@@ -179,12 +185,13 @@ def messages(rows: int) -> tuple[np.ndarray, ...]:
     return kind, roots, values, rng.integers(0, 9, rows, dtype=np.int32), np.arange(rows, dtype=np.int64)
 
 
+@pytest.mark.native_testing
 def test_out_of_memory_at_any_allocation_says_how_far_it_came_and_keeps_the_acker_valid(scarce_memory: None) -> None:
     columns = messages(ROWS)
     failures = 0
     for successes in range(1_000):
         held, expected = Acker(seed=SEED), ReferenceAcker()
-        _core.fail_allocations_after(successes)
+        fail_allocations_after(successes)
         try:
             held.ingest(*columns, now_ms=5)
             break
@@ -193,10 +200,10 @@ def test_out_of_memory_at_any_allocation_says_how_far_it_came_and_keeps_the_acke
         failures += 1
         applied, reported = failure.rows_applied, failure.completions
         assert f"after {applied} of {ROWS} rows" in str(failure)
-        _core.fail_allocations_after(-1)
+        fail_allocations_after(-1)
         assert 0 <= applied < ROWS
         assert reported == expected.ingest(*(column[:applied] for column in columns), now_ms=5)
-        held.check_invariants()
+        check_invariants(held)
         assert held.stats() == expected.stats()
         rest = held.ingest(*(column[applied:] for column in columns), now_ms=6)
         assert rest == expected.ingest(*(column[applied:] for column in columns), now_ms=6)
@@ -206,6 +213,7 @@ def test_out_of_memory_at_any_allocation_says_how_far_it_came_and_keeps_the_acke
     assert failures > 10, "the batch was to run out of memory in many places"
 
 
+@pytest.mark.native_testing
 def test_rotate_without_memory_to_shrink_loses_nothing(scarce_memory: None) -> None:
     held = Acker(seed=SEED, buckets=2)
     roots = random_roots(100_000)
@@ -213,31 +221,32 @@ def test_rotate_without_memory_to_shrink_loses_nothing(scarce_memory: None) -> N
     held.rotate()
     tracks(np.arange(50, dtype=np.int64), into=held)
     size = held.nbytes
-    _core.fail_allocations_after(0)
+    fail_allocations_after(0)
     expired = held.rotate()
     assert len(expired) == len(roots)
     assert size / 20 < held.nbytes < size  # segments are merged where they stand; one that is smaller would be new
-    held.check_invariants()
+    check_invariants(held)
     assert all(root in held for root in range(50))
-    _core.fail_allocations_after(-1)
+    fail_allocations_after(-1)
     tracks(np.arange(50, 100, dtype=np.int64), into=held)
     assert len(held.rotate()) == 50
     assert held.nbytes < size / 100
     assert all(root in held for root in range(50, 100))
 
 
+@pytest.mark.native_testing
 def test_rotate_without_memory_for_its_result_removes_nothing(scarce_memory: None) -> None:
     held = Acker(seed=SEED, buckets=2)
     roots = random_roots(300_000)
     tracks(roots, into=held)
     held.rotate()
     before = held.stats(), held.nbytes
-    _core.fail_allocations_after(0)
+    fail_allocations_after(0)
     with pytest.raises(MemoryError, match="300000 completions"):
         held.rotate()
-    _core.fail_allocations_after(-1)
+    fail_allocations_after(-1)
     assert (held.stats(), held.nbytes) == before
-    held.check_invariants()
+    check_invariants(held)
     expired = held.rotate()
     assert sorted(expired.root_id.tolist()) == sorted(roots.tolist())
 
@@ -261,9 +270,10 @@ def test_columns_of_a_large_rotation_outlive_all_else() -> None:
     assert len(np.unique(kept)) == 300_000
 
 
+@pytest.mark.native_testing
 def test_restoring_without_memory_raises_memory_error(scarce_memory: None) -> None:
     blob = tracks(random_roots(50_000)).snapshot()
-    _core.fail_allocations_after(2)
+    fail_allocations_after(2)
     with pytest.raises(MemoryError, match="50000 entries"):
         Acker.restore(blob)
 
@@ -306,7 +316,7 @@ def test_every_kernel_gives_the_same_as_the_reference(
         if start % 15_000 == 0:
             assert sorted(held.rotate(now_ms=now_ms).rows()) == sorted(expected.rotate(now_ms=now_ms).rows())
         assert held.stats() == expected.stats()
-    held.check_invariants()
+    check_invariants(held)
 
 
 def test_a_kernel_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

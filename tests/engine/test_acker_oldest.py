@@ -7,6 +7,7 @@ import pytest
 
 from acker import Acker, BusyError, Kind, PendingTree, ReferenceAcker, ShardedAcker
 from acker.errors import ArgumentTypeError, ArgumentValueError
+from tests.native_testing import fail_allocations_after
 
 TRACK, OK, FAIL = Kind.TRACK, Kind.OK, Kind.FAIL
 MAKERS = {
@@ -87,15 +88,15 @@ def test_a_table_of_many_segments_is_looked_at_whole():
     assert [(tree.message_id, tree.age_ms) for tree in a.oldest(3, now_ms=60)] == [(-2, 60), (-1, 60), (0, 10)]
 
 
+@pytest.mark.native_testing
 def test_no_memory_is_an_error(scarce_memory):
-    from acker import _core
 
     a = Acker()
     a.ingest(TRACK, [1], [5], [0])
-    _core.fail_allocations_after(0)
+    fail_allocations_after(0)
     with pytest.raises(MemoryError, match="no memory for"):
         a.oldest()
-    _core.fail_allocations_after(-1)
+    fail_allocations_after(-1)
     assert len(a.oldest()) == 1
 
 

@@ -22,6 +22,7 @@ import acker
 from acker import BusyError, IdGenerator, Kind, Outcome
 from acker._engine.combiner import Combiner
 from acker.errors import ColumnValueError
+from tests.native_testing import check_invariants
 
 UNKNOWN_ROOT = 1 << 40
 ONE_OK = pa.table({"kind": pa.array([2], pa.int8()), "root_id": [7], "value": [5]})
@@ -322,14 +323,14 @@ def test_columns_that_change_meanwhile_harm_no_table(frequent_switches):
             for _ in range(300):
                 with contextlib.suppress(ColumnValueError):
                     a.ingest(*columns)
-                a.check_invariants()
+                check_invariants(a)
         finally:
             over.set()
 
     together(ingest, scribble, scribble)
     for _ in range(3):
         a.rotate()
-    a.check_invariants()
+    check_invariants(a)
     assert len(a) == 0
 
 

@@ -15,6 +15,7 @@ from acker._engine.columns import check_columns
 from acker._engine.combiner import SHARDS_MAX, Cohorts, Combiner, Partials, shard_of
 from acker._engine.protocol import INT64_MAX, INT64_MIN
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
+from tests.native_testing import fail_allocations_after
 from tests.oracles import settle_as_sets, track_rank
 
 # Few, so that messages of one tree meet and TRACKs are doubled; the extremes by name.
@@ -299,10 +300,11 @@ def test_partials_that_are_none():
 
 @pytest.fixture
 def failing_allocations():
-    yield _core.fail_allocations_after
-    _core.fail_allocations_after(-1)
+    yield fail_allocations_after
+    fail_allocations_after(-1)
 
 
+@pytest.mark.native_testing
 @pytest.mark.parametrize("successes", range(6))
 def test_out_of_memory_says_how_far_it_came_and_harms_nothing(failing_allocations, successes):
     root_id = np.arange(20_000)
@@ -320,6 +322,7 @@ def test_out_of_memory_says_how_far_it_came_and_harms_nothing(failing_allocation
     assert len(combiner) == 20_000
 
 
+@pytest.mark.native_testing
 def test_out_of_memory_in_merge(failing_allocations):
     partials = combiner_of([(2, root, 1, 0, 0) for root in range(3000)]).partials()[0]
     combiner = Combiner()

@@ -18,6 +18,7 @@ from acker._engine.combiner import Combiner
 from acker._engine.completions import Completions
 from acker._engine.native import core
 from acker.errors import AckerMemoryError
+from tests.native_testing import fail_allocations_after
 
 SLICE = core.SLICE_ROWS
 # In how many calls the handler has to raise after the batch was applied, and how many calls that may take.
@@ -197,14 +198,15 @@ def test_signals_are_heard_while_a_combiner_adds_and_merges(handler, monkeypatch
     assert target.settle() == source.settle()
 
 
+@pytest.mark.native_testing
 def test_what_a_batch_without_memory_has_applied_counts_all_slices(scarce_memory):
     root_id, task_id = np.arange(2 * SLICE), np.zeros(2 * SLICE, np.int32)
     for allocations in range(40, 1_000, 5):
         acker = Acker()
-        core.fail_allocations_after(allocations)
+        fail_allocations_after(allocations)
         with pytest.raises(AckerMemoryError) as caught:
             acker.ingest(Kind.TRACK, root_id, root_id + 1, task_id, root_id)
-        core.fail_allocations_after(-1)
+        fail_allocations_after(-1)
         applied = caught.value.rows_applied
         assert applied == acker.stats().tracked
         assert len(acker.ingest(Kind.OK, root_id[:applied], root_id[:applied] + 1)) == applied

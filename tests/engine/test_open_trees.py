@@ -13,6 +13,7 @@ from acker._engine.columns import check_columns
 from acker._engine.combiner import Cohorts, Combiner, Partials
 from acker._engine.open_trees import OpenTrees, PrivateMemory, TreeCounts, TreeEntries
 from acker._engine.protocol import INT64_MAX, INT64_MIN
+from tests.native_testing import check_invariants
 from tests.torture.micro_batches import TRACKED, Gathered, MicroBatches, Track
 from tests.torture.timed_micro_batches import TimedMicroBatches
 
@@ -99,7 +100,7 @@ def test_it_does_what_the_model_does_and_the_log_gives_it_back(seed, every_messa
             log.clean(trees)
         if rng.random() < 0.2:
             trees = log.read(horizon)
-        trees.check_invariants()
+        check_invariants(trees)
         assert (len(trees), trees.open) == (len(model.entries), model.open)
         assert counts._asdict() == model.counts
     assert counts.acked > 100
@@ -154,7 +155,7 @@ def test_with_event_times_it_does_what_the_model_does(batches, cohorts, high_wat
         expired = trees.expire(horizon, 40)
         assert rows_of(expired.completions) == sorted(model.expire(horizon, 40))
         counts = counts.plus(merged.counts).plus(expired.counts)
-        trees.check_invariants()
+        check_invariants(trees)
         held = sorted(model.held())
         assert (len(trees), trees.open) == (len(model), model.open)
         # All of them were logged, so these are all positions.
@@ -215,7 +216,7 @@ def test_a_table_grows_shrinks_and_keeps_everything():
     for number, part in enumerate(np.array_split(roots, 20)):
         zeros = np.zeros(len(part), np.int64)
         trees.put(TreeEntries(part, part, zeros, zeros, zeros + number, np.full(len(part), 1, np.int32)), 1)
-        trees.check_invariants()
+        check_invariants(trees)
     assert len(trees) == trees.open == 50_000
     grown = trees.nbytes
     expired = trees.expire(10, 10)
@@ -224,12 +225,12 @@ def test_a_table_grows_shrinks_and_keeps_everything():
     trees.shrink()
     assert trees.nbytes == grown, "half of it is used"
     trees.erase(np.array([roots, np.ones_like(roots)]))
-    trees.check_invariants()
+    check_invariants(trees)
     assert len(trees) == 25_000, "an entry is known by its start too"
     trees.erase(np.array([roots[:-300], np.zeros_like(roots[:-300])]))
     assert trees.nbytes == grown
     trees.shrink()
-    trees.check_invariants()
+    check_invariants(trees)
     kept = set(roots[-300:].tolist())
     assert len(trees) == 300 and all(root in trees for root in kept)
     assert trees.nbytes == OpenTrees().nbytes
@@ -255,7 +256,7 @@ def test_rows_that_settle_at_once_or_are_known_take_no_room():
     assert trees._table.capacity == held
     mixed = [(0, 4, 0, 0, 0, 0), (capacity, 5, 1, 5, 0, 1), (capacity + 1, 3, 0, 0, 0, 0)]
     trees.merge(partials(mixed), time_ms=5)
-    trees.check_invariants()
+    check_invariants(trees)
     assert len(trees) == capacity and trees._table.capacity > held and capacity + 1 in trees
 
 
@@ -284,7 +285,7 @@ def test_no_memory_leaves_it_as_it_was():
     trees.merge(partials([(7, 1, 0, 0, 0, 0)]), time_ms=5)
     with pytest.raises(MemoryError):
         trees.merge(partials([(root, 1, 0, 0, 0, 0) for root in range(50_000)]), time_ms=6)
-    trees.check_invariants()
+    check_invariants(trees)
     assert len(trees) == 1
     with pytest.raises(ValueError, match="no room for so many rows"):
         trees._table.merge(*partials([(root, 1, 0, 0, 0, 0) for root in range(50_000)]), 6, None, False, None)

@@ -25,6 +25,7 @@ from acker import Acker, BusyError, Completions, Kind, ReferenceAcker, ShardedAc
 from acker._engine.protocol import INT64_MAX, INT64_MIN
 from acker.errors import ArgumentValueError
 from acker.testing import TreeStream
+from tests.native_testing import check_invariants, core, fail_allocations_after, probes
 
 SEED = 7
 LONG_SECS = 60.0
@@ -87,7 +88,7 @@ def test_it_finishes_the_trees_that_the_reference_finishes(
         assert held.stats() == expected.stats()
         assert len(held) == len(expected)
         assert all((root in held) == (root in expected) for root in ROOTS)
-    held.check_invariants()
+    check_invariants(held)
 
 
 @pytest.mark.parametrize("kernel", _core.kernels())
@@ -100,7 +101,7 @@ def test_large_batches(shape: tuple[int, int], kernel: str, monkeypatch: pytest.
         assert by_root(held.ingest(*columns, now_ms=now_ms)) == by_root(expected.ingest(*columns, now_ms=now_ms))
         assert sorted(held.rotate(now_ms=now_ms).rows()) == sorted(expected.rotate(now_ms=now_ms).rows())
         assert held.stats() == expected.stats()
-        held.check_invariants()
+        check_invariants(held)
 
 
 def test_a_stream_of_trees_is_finished() -> None:
@@ -119,6 +120,7 @@ def test_columns_that_are_left_out_and_arrow() -> None:
     assert len(held.ingest([], [], [])) == 0
 
 
+@pytest.mark.native_testing
 def test_every_root_id_has_the_shard_that_acker_of_names() -> None:
     roots = np.concatenate([np.array(ROOTS, np.int64), random_columns(2_000, seed=5)[1]])
     for shards in [*range(1, 70), 255, 256, 1000, 2**31, 2**31 + 1, 2**62, 2**62 + 1, 2**63 - 1]:
@@ -126,16 +128,17 @@ def test_every_root_id_has_the_shard_that_acker_of_names() -> None:
             [n for k in (1, 2, 3) for n in (k * shards - 1, k * shards, -k * shards) if abs(n) < 2**63], np.int64
         )
         column = np.concatenate([roots, near])
-        assert (_core.shard_of(column, shards) == acker.acker_of(column, shards)).all()
-        assert [acker.acker_of(int(root), shards) for root in near] == _core.shard_of(near, shards).tolist()
+        assert (core.shard_of(column, shards) == acker.acker_of(column, shards)).all()
+        assert [acker.acker_of(int(root), shards) for root in near] == core.shard_of(near, shards).tolist()
 
 
+@pytest.mark.native_testing
 def test_shards_probe_as_little_as_one_acker() -> None:
     for roots in (random_columns(100_000, seed=2)[1], np.arange(60_000), np.arange(60_000) << 20):
         one, several = Acker(seed=SEED), ShardedAcker(4, 2, seed=SEED)
         for held in (one, several):
             held.ingest(Kind.TRACK, roots, np.ones(len(roots), np.int64), np.zeros(len(roots), np.int32))
-        assert several._core.probes() <= 1.1 * one._core.probes()
+        assert probes(several) <= 1.1 * probes(one)
 
 
 # ---- options and errors ----
@@ -191,6 +194,7 @@ def test_bad_columns_are_refused_before_anything_is_applied() -> None:
 # ---- memory ----
 
 
+@pytest.mark.native_testing
 @pytest.mark.parametrize("rows", [50, 200_000])
 def test_a_batch_without_memory_changes_nothing(rows: int, scarce_memory: None) -> None:
     columns = random_columns(rows, seed=2, roots=150_000)
@@ -198,17 +202,17 @@ def test_a_batch_without_memory_changes_nothing(rows: int, scarce_memory: None) 
     for successes in range(100):
         held = fill()
         before = held.snapshot()
-        _core.fail_allocations_after(successes)
+        fail_allocations_after(successes)
         try:
             held.ingest(*columns, now_ms=2)
             break
         except acker.AckerMemoryError as error:
             failure = error
-        _core.fail_allocations_after(-1)
+        fail_allocations_after(-1)
         failures += 1
         assert failure.rows_applied == 0 and len(failure.completions) == 0
         assert held.snapshot() == before
-        held.check_invariants()
+        check_invariants(held)
         expected = Acker.restore(before)
         assert by_root(held.ingest(*columns, now_ms=2)) == by_root(expected.ingest(*columns, now_ms=2))
     else:
@@ -216,30 +220,33 @@ def test_a_batch_without_memory_changes_nothing(rows: int, scarce_memory: None) 
     assert failures >= (6 if rows > 1_000 else 0)
 
 
+@pytest.mark.native_testing
 def test_the_first_batch_may_find_no_memory_at_all(scarce_memory: None) -> None:
     held = ShardedAcker(2, 2)
     for successes in range(20):
-        _core.fail_allocations_after(successes)
+        fail_allocations_after(successes)
         try:
             held.ingest(*random_columns(100, seed=1))
             break
         except MemoryError:
             assert (len(held), held.stats().tracked) == (0, 0)
     assert successes > 3
-    held.check_invariants()
+    check_invariants(held)
 
 
+@pytest.mark.native_testing
 def test_making_and_restoring_without_memory(scarce_memory: None) -> None:
     blob = fill(rows=50_000).snapshot()
     for successes in range(3):
-        _core.fail_allocations_after(successes)
+        fail_allocations_after(successes)
         with pytest.raises(MemoryError):
             ShardedAcker.restore(blob, 3)
-    _core.fail_allocations_after(0)
+    fail_allocations_after(0)
     with pytest.raises(MemoryError, match="3 shards"):
         ShardedAcker(3)
 
 
+@pytest.mark.native_testing
 def test_an_acker_that_memory_failed_in_a_batch_says_so_for_good(scarce_memory: None, native_hash: type) -> None:
     held = ShardedAcker(2, 2, seed=SEED)
     roots = random_columns(30_000, seed=1)[1]
@@ -249,18 +256,18 @@ def test_an_acker_that_memory_failed_in_a_batch_says_so_for_good(scarce_memory: 
     meet = np.array([hash_of_seed.root_of((0xABC << 52) | number) for number in range(10_000)], np.int64)
     meeting = meet[meet % 2 == 0][:2_000]
     columns = Kind.TRACK, meeting, np.ones(len(meeting), np.int64), np.zeros(len(meeting), np.int32)
-    _core.fail_allocations_after(0)
+    fail_allocations_after(0)
     with pytest.raises(
         acker.UnusableError, match="in the middle of a batch; restore this ShardedAcker from a snapshot"
     ):
         held.ingest(*columns)
-    _core.fail_allocations_after(-1)
+    fail_allocations_after(-1)
     calls = (
         lambda: held.ingest(Kind.OK, [1], [1]),
         held.rotate,
         held.snapshot,
         lambda: 1 in held,
-        held.check_invariants,
+        lambda: check_invariants(held),
     )
     for call in calls:
         with pytest.raises(RuntimeError, match="restore this ShardedAcker"):
@@ -269,7 +276,7 @@ def test_an_acker_that_memory_failed_in_a_batch_says_so_for_good(scarce_memory: 
     restored = ShardedAcker.restore(blob, 2, 2)
     restored.ingest(*columns)
     assert len(restored) == len(np.unique(roots)) + len(meeting)
-    restored.check_invariants()
+    check_invariants(restored)
 
 
 def test_memory_of_a_large_batch_is_given_back() -> None:
@@ -377,7 +384,7 @@ def test_a_snapshot_in_a_file(tmp_path) -> None:
     held.snapshot_to(tmp_path / "snapshot")
     restored = ShardedAcker.restore_from(tmp_path / "snapshot", 2, 1)
     assert (restored.shards, restored.threads, restored.stats()) == (2, 1, held.stats())
-    restored.check_invariants()
+    check_invariants(restored)
     damaged = bytearray(held.snapshot())
     damaged[-20] ^= 1
     with pytest.raises(acker.SnapshotError):

@@ -14,6 +14,7 @@ from acker import Kind, SnapshotError, _core
 from acker._engine.protocol import COUNTERS, INT64_MAX, INT64_MIN, PROTOCOLS
 from acker._engine.snapshot import BLOCK_ENTRIES, HEADER_BYTES, SnapshotEntries, block_bytes
 from acker.errors import ArgumentTypeError
+from tests.native_testing import check_invariants, fail_allocations_after
 from tests.oracles import State, decode, encode
 
 BOTH = (acker.Acker, acker.ReferenceAcker)
@@ -388,6 +389,7 @@ def sparse_file(path, start, entries):
 SPARSE_ENTRIES = 2**25  # 1.1 GB of file; a table of as many takes 3
 
 
+@pytest.mark.native_testing
 @pytest.mark.parametrize("blocks", [0, 1])
 @pytest.mark.parametrize("way", ["path", "file object"])
 def test_the_size_of_a_sparse_file_is_not_believed(restoring, scarce_memory, tmp_path, blocks, way):
@@ -398,7 +400,7 @@ def test_the_size_of_a_sparse_file_is_not_believed(restoring, scarce_memory, tmp
     first = blocks * BLOCK_ENTRIES
     text = f"^snapshot: entries {first} to {first + BLOCK_ENTRIES - 1}: the checksum does not fit the bytes$"
     # Enough for four times the entries of the good blocks, in one shard or in each of three.
-    _core.fail_allocations_after(40 * blocks + 6)
+    fail_allocations_after(40 * blocks + 6)
     with path.open("rb") as file, pytest.raises(SnapshotError, match=text):
         restoring(path if way == "path" else file)
 
@@ -450,11 +452,12 @@ def test_a_forged_snapshot_takes_no_more_memory_than_another(native_hash, count)
     usual = encode(state([{"root_id": root} for root in range(count)]))
     for restore in (acker.Acker.restore, lambda blob: acker.ShardedAcker.restore(blob, 3)):
         held, other = restore(forged), restore(usual)
-        held.check_invariants()
+        check_invariants(held)
         assert len(held) == count
         assert held.nbytes <= max(2 * other.nbytes, 100_000 if count < 200 else 3 * 2_200_000)
 
 
+@pytest.mark.native_testing
 def test_a_file_is_not_believed_how_many_entries_it_has(scarce_memory):
     """Room is made for what has been read, so a claim of 2^40 entries fails for want of bytes and not of memory."""
     a = acker.Acker(seed=1)
@@ -462,7 +465,7 @@ def test_a_file_is_not_believed_how_many_entries_it_has(scarce_memory):
     a.ingest(Kind.TRACK, roots, roots + 1, np.zeros(len(roots), int))
     hostile = bytearray(a.snapshot())
     struct.pack_into("<Q", hostile, HEADER_BYTES - 16, 2**40)
-    _core.fail_allocations_after(40)
+    fail_allocations_after(40)
     with pytest.raises(SnapshotError, match=rf"for {2**40} entries, got {len(hostile)}"):
         acker.Acker.restore_from(io.BytesIO(seal(bytes(hostile))))
 
@@ -518,6 +521,7 @@ def encode_as_is(given):
     return seal(bytes(blob))
 
 
+@pytest.mark.native_testing
 @pytest.mark.parametrize("from_file", [False, True])
 def test_restoring_survives_every_failing_allocation(scarce_memory, from_file):
     a = acker.Acker(seed=1)
@@ -526,7 +530,7 @@ def test_restoring_survives_every_failing_allocation(scarce_memory, from_file):
     blob = a.snapshot()
     failures = 0
     while True:
-        _core.fail_allocations_after(failures)
+        fail_allocations_after(failures)
         try:
             b = acker.Acker.restore_from(io.BytesIO(blob)) if from_file else acker.Acker.restore(blob)
         except MemoryError:
@@ -534,8 +538,8 @@ def test_restoring_survives_every_failing_allocation(scarce_memory, from_file):
         else:
             break
     assert failures >= 8
-    _core.fail_allocations_after(-1)
-    b.check_invariants()
+    fail_allocations_after(-1)
+    check_invariants(b)
     assert b.stats() == a.stats()
 
 

@@ -19,6 +19,7 @@ from acker import Kind, Message, Outcome, PendingTree, TupleTree, _core
 from acker._engine.protocol import INT64_MAX, INT64_MIN, PROTOCOLS
 from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, TupleStateError
 from tests.engine.tuple_tree_model import ModelTree
+from tests.native_testing import fail_allocations_after
 
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 any_order = pytest.mark.parametrize("protocol", ["storm", "storm-0.9"])
@@ -801,12 +802,13 @@ def test_an_interrupted_close_has_sent_or_can_be_made_again():
 # --- native objects ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.native_testing
 def test_without_memory_an_acknowledgement_is_not_made(scarce_memory):
     tree, sent = make()
-    _core.fail_allocations_after(0)
+    fail_allocations_after(0)
     with pytest.raises(MemoryError, match="no memory for the inputs"):
         tree.ok("7:5")
-    _core.fail_allocations_after(-1)
+    fail_allocations_after(-1)
     tree.ok("7:5")
     assert sent == [Message(Kind.OK, 7, 5)]
 

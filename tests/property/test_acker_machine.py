@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import acker
 from acker import Kind
 from acker._engine.protocol import INT64_MAX, INT64_MIN, PROTOCOLS
+from tests.native_testing import check_invariants
 from tests.oracles import decode
 
 # Few enough that messages of one tree meet, and the extremes by name.
@@ -129,7 +130,7 @@ class AckerMachine(RuleBasedStateMachine):
     def the_same_is_held(self):
         if not hasattr(self, "native"):
             return
-        self.native.check_invariants()
+        check_invariants(self.native)
         assert self.native.stats() == self.reference.stats()
         assert len(self.native) == len(self.reference)
         for root in ROOTS:

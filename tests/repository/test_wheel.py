@@ -53,6 +53,15 @@ def test_a_good_wheel_has_nothing_wrong(checks, tmp_path):
     assert (checks.tag_of(made), checks.platform_of(made)) == ("cp313", "manylinux_2_35_x86_64")
 
 
+def test_no_wheel_has_a_module_that_was_built_for_tests(checks, tmp_path):
+    made = tmp_path / "acker.whl"
+    with zipfile.ZipFile(made, "w") as archive:
+        for path in (ROOT / "src/acker").glob("_*.so"):
+            archive.write(path, f"acker/{path.name}")
+    (sentence,) = checks.built_for_tests(made)
+    assert sentence.startswith("acker/_core.") and sentence.endswith(" was built with ACKER_TESTING=1")
+
+
 @pytest.mark.parametrize("missing", ["acker/py.typed", "acker/_core.pyi", "acker/_flow.pyi", *MODULES])
 def test_what_is_missing_is_named(checks, missing):
     (sentence,) = checks.find_misplaced([name for name in GOOD if name != missing])

@@ -295,11 +295,6 @@ class NativeAcker(ABC):
         """The bytes of tables and buffers."""
         return self._core.nbytes
 
-    def check_invariants(self) -> None:
-        """Raise AssertionError if the tables contradict themselves; for tests. O(slots)."""
-        if not self._core.check_invariants():
-            raise AssertionError("the tables of this acker contradict themselves")
-
     def __len__(self) -> int:
         return self._core.pending
 

@@ -163,7 +163,7 @@ class OpenTrees:
     def attach(cls, memory: Memory, allocate: Callable[[int], Memory] = PrivateMemory) -> OpenTrees:
         """Return the open trees in some memory, as its holder left them between two calls.
 
-        Does not look at the entries: that would take longer than a micro-batch. `check_invariants` does.
+        Does not look at the entries: that would take longer than a micro-batch.
 
         Raises
         ------
@@ -300,8 +300,3 @@ class OpenTrees:
     def erase(self, gone: npt.NDArray[np.int64]) -> None:
         """Remove the entries that a chunk of the log names by root id and start; unknown ones are ignored."""
         self._table.erase(gone[0], gone[1])
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError when the table contradicts itself; for tests, and for memory that somebody wrote to."""
-        if not self._table.check_invariants():
-            raise AssertionError("the table of open trees contradicts itself")

@@ -196,11 +196,6 @@ class ReferenceAcker:
             f"high_water={options.high_water}): {len(self)} pending"
         )
 
-    def check_invariants(self) -> None:
-        """Raise AssertionError when the buckets contradict the counts or each other."""
-        with self._alone():
-            self._trees.check_invariants()
-
     @property
     def nbytes(self) -> int:
         """About the bytes that the trees take, without those of the integers in them."""

@@ -131,17 +131,6 @@ class TreeTable:
         )
         return sorted(trees, key=lambda tree: (-tree.age_ms, tree.rotations_left, tree.root_id))[:most]
 
-    def check_invariants(self) -> None:
-        """Raise AssertionError when the buckets contradict the counts or each other."""
-        trees = [(root, tree) for bucket in self.buckets for root, tree in bucket.items()]
-        ended = sum(self.counts[name] for name in ("acked", "failed", "timed_out"))
-        if (
-            len({root for root, _ in trees}) < len(trees)
-            or sum(tree.task_id is not None for _, tree in trees) != self.open
-            or self.counts["tracked"] != ended + self.open
-        ):
-            raise AssertionError("the buckets of this acker contradict themselves")
-
     def blocks(self) -> Iterator[SnapshotEntries]:
         """Yield the trees in blocks of a snapshot."""
         rows = (

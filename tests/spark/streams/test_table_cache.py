@@ -19,6 +19,7 @@ from acker._engine.combiner import Partials
 from acker._engine.open_trees import TOKEN_BYTES
 from acker.spark.streams import table_cache
 from acker.spark.streams.table_cache import SharedMemory, TableCache, folder_of_executor, give_back_freed_memory
+from tests.native_testing import check_invariants
 
 FIRST, SECOND = bytes([1]) * TOKEN_BYTES, bytes([2]) * TOKEN_BYTES
 
@@ -79,7 +80,7 @@ def test_a_table_goes_from_process_to_process(worker, tmp_path):
     cache.put("shard", SECOND, table)
     assert worker.ask("take", SECOND, FIRST) == 4001
     table = cache.take("shard", FIRST)
-    table.check_invariants()
+    check_invariants(table)
     assert -1 in table
     table.close()
 
