@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from acker.connectors import Consumer
 from acker.errors import ConnectionLostError
 
 # No wait is for a time; one that comes to this is a failure.
@@ -237,3 +238,21 @@ class OwnerContract(LeaseContract):
         assert not source.extend(found)
         self.look(source)
         assert not source.poll(100, 0.0)
+
+
+def check_that_a_stop_counts_unacked(server, source, monkeypatch, caplog):
+    """Take three messages, let the server hang, be done with two of them, and stop."""
+    monkeypatch.setattr("acker.connectors.stopping._ANSWER_SECS", 0.1)
+    consumer = Consumer(source, drain_secs=0.0)
+    messages = iter(consumer)
+    found = [next(messages) for _ in range(3)]
+    server.pause()
+    for message in found[:2]:
+        message.ack()
+    consumer.close()
+    server.resume()
+    assert "what is not acked, also 2 messages that are done" in caplog.text
+    end = time.monotonic() + LONG
+    while consumer.stats().state != "stopped":
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -533,10 +533,28 @@ def test_a_stop_ends_although_the_broker_answers_nothing(method, monkeypatch, ca
     first.ack()
     consumer.close()
     assert "the broker has not answered for 0.1 s after the time to drain" in caplog.text
+    unacked = consumer.stats().unacked
+    assert unacked in {"poll": (0, 1), "ack": (1,), "release": (0,)}[method]  # it may be acked before that poll
+    assert f"what is not acked, also {unacked} messages that are done" in caplog.text
     consumer.close()
     assert caplog.text.count("has not answered") == 1 and consumer.stats().state == "draining"
     answer.set()
     wait_until(lambda: consumer.stats().state == "stopped")
+    assert consumer.stats().unacked == 0, "the broker answered after all"
+
+
+def test_an_end_without_a_connection_counts_what_is_done_and_not_acked(caplog):
+    broker = MemoryBroker(lease_secs=60.0)
+    broker.publish([b"a", b"b"])
+    source = MemorySource(broker)
+    with Consumer(source, drain_secs=0.1) as consumer:
+        messages = [next(iter(consumer)), next(iter(consumer))]
+        source.lose("ack", times=10_000)
+        source.refuse(10_000)
+        for message in messages:
+            message.ack()
+    assert consumer.stats().unacked == 2
+    assert "2 messages, such as" in caplog.text and "are done and could not be acked" in caplog.text
 
 
 def test_an_end_says_for_what_it_waits(monkeypatch, caplog):

@@ -17,7 +17,17 @@ from psycopg.rows import dict_row
 from acker.connectors import Outgoing
 from acker.connectors.postgresql import PostgreSQL, PostgreSQLPublisher, table_sql
 from acker.errors import ArgumentValueError, ConnectionLostError, PublishError, SourceError
-from tests.connectors.sources import LONG, OwnerContract, Seen, closed_at_the_end, opens, take, texts_of, values
+from tests.connectors.sources import (
+    LONG,
+    OwnerContract,
+    Seen,
+    check_that_a_stop_counts_unacked,
+    closed_at_the_end,
+    opens,
+    take,
+    texts_of,
+    values,
+)
 
 
 @pytest.fixture
@@ -324,6 +334,11 @@ def test_a_server_that_hangs_is_a_lost_connection(postgresql, opened, add):
     postgresql.resume()
     source.open(source._leases._events, 100)
     assert values(take(source, 1)) == [0]
+
+
+def test_a_stop_while_the_server_hangs_counts_what_is_done(postgresql, make, add, monkeypatch, caplog):
+    add(3)
+    check_that_a_stop_counts_unacked(postgresql, make(), monkeypatch, caplog)
 
 
 # ---- mistakes -------------------------------------------------------------------------------------------------------

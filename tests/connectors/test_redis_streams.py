@@ -13,7 +13,16 @@ import redis as redis_py
 from acker.connectors import Outgoing, redis_streams
 from acker.connectors.redis_streams import RedisStreams, RedisStreamsPublisher
 from acker.errors import ArgumentValueError, ConnectionLostError, PublishError, SourceError
-from tests.connectors.sources import OwnerContract, Seen, closed_at_the_end, opens, take, texts_of, values
+from tests.connectors.sources import (
+    OwnerContract,
+    Seen,
+    check_that_a_stop_counts_unacked,
+    closed_at_the_end,
+    opens,
+    take,
+    texts_of,
+    values,
+)
 from tests.servers import PATIENCE_SECS
 
 GROUP = "workers"
@@ -454,6 +463,11 @@ def test_a_server_that_hangs_is_a_lost_connection(redis, client, stream, opened)
     redis.resume()
     source.open(source._leases._events, 100)
     assert values(take(source, 1)) == [0]
+
+
+def test_a_stop_while_the_server_hangs_counts_what_is_done(redis, client, stream, make, monkeypatch, caplog):
+    add(client, stream, 3)
+    check_that_a_stop_counts_unacked(redis, make(), monkeypatch, caplog)
 
 
 def test_a_group_that_vanishes_is_made_anew_and_told(client, stream, opened, caplog):

@@ -265,7 +265,7 @@ def attach(data):
 
 
 def refused():
-    return pytest.raises((ValueError, AssertionError), match=r"the memory holds no table|contradicts itself")
+    return pytest.raises((ValueError, AssertionError), match=r"the memory holds no table|contradict themselves")
 
 
 def count_used(trees):

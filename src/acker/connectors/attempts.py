@@ -48,8 +48,8 @@ class Attempt:
         its ack is to be sent. "ended".
     reason : Reason or None
         Of its failure.
-    tree : Any
-        Set by whoever gives it to user code.
+    tree : MessageTree or None
+        Set by a consumer, which gives it to user code.
     """
 
     message_id: int
@@ -75,4 +75,5 @@ class MessageCounts:
     dead_letters: int = 0
     revoked: int = 0
     released: int = 0
+    unacked: int = 0
     late: int = 0

@@ -21,6 +21,7 @@ _OWN: Final = (
     "retried",
     "revoked",
     "released",
+    "unacked",
     "reconnects",
     "lost_handles",
     "undecodable",
@@ -52,6 +53,8 @@ class ConsumerStats:
         Messages that the broker took back, and acks that came too late.
     released : int
         Messages that were given back at the end.
+    unacked : int
+        Messages that were done at the end, and whose acks the broker did not take in time: it delivers them again.
     late : int
         Outcomes of attempts that had ended before.
     lost_handles : int
@@ -86,6 +89,7 @@ class ConsumerStats:
     dead_letters: int = 0
     revoked: int = 0
     released: int = 0
+    unacked: int = 0
     late: int = 0
     lost_handles: int = 0
     undecodable: int = 0

@@ -133,6 +133,11 @@ class MessageTree:
         """Whether the outcome of this attempt still counts."""
         return self.attempt.state == "open"
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all its parts have ended, and none of them failed."""
+        return self.parts == 0 and self.reason is None
+
     def cancel(self) -> None:
         """Cancel its coroutines, from any thread, and those that are still to come."""
         with self.lock:

@@ -170,7 +170,12 @@ class IoThread:
         """Wait for the end of the thread after `stop`; no longer than `Stopping` lets it take."""
         self.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._stopping.wait_for(self._thread)
+            self._stopping.wait_for(self._thread, self._count_unacked)
+
+    def _count_unacked(self) -> int:
+        """Note and return how many messages are done and were not acked, while this thread hangs."""
+        count = self._store.counts.unacked = self._source.count_unacked(self._store.unacked())
+        return count
 
     @property
     def is_alive(self) -> bool:
@@ -452,8 +457,10 @@ class IoThread:
 
     def _close(self) -> None:
         try:
+            done = self._store.unacked()
             self._store.forget_all()
             self._source.close()
+            self._store.counts.unacked = self._source.count_unacked(done)
         except BaseException as error:  # noqa: BLE001 - as above
             self._fail(error)
         finally:

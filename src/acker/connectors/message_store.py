@@ -167,6 +167,14 @@ class MessageStore:
         """Take note that a dead letter is confirmed; its ack follows."""
         self._confirmed.append(attempt)
 
+    def unacked(self) -> list[Delivery]:
+        """Return the deliveries that are done and not passed to the source, or not taken by it.
+
+        Also of trees that ended while the I/O thread waits for the broker, and so looks at none.
+        """
+        copied = list(self._by_id.copy().values())
+        return [each.delivery for each in copied if each.state == "done" or (each.state == "open" and _is_done(each))]
+
     def oldest(self, most: int | None = None) -> list[Attempt]:
         """Return the attempts that were handed out and have not ended, the oldest first."""
         copied = list(self._by_id.copy().values())
@@ -471,9 +479,9 @@ class MessageStore:
 
     def forget_all(self) -> None:
         """Forget every attempt, at the end."""
-        if self._done:
+        if done := self.unacked():
             text = "%s: %d messages, such as %s, are done and could not be acked: the broker delivers them again"
-            self._logger.warning(text, self.name, len(self._done), self._done[0].delivery.key)
+            self._logger.warning(text, self.name, len(done), done[0].key)
         for attempt in self.of(None):
             self._forget(attempt)
         self._done.clear()
@@ -490,3 +498,8 @@ class MessageStore:
             attempt.state = "ended"
         self._by_id.pop(attempt.message_id, None)
         return was_open
+
+
+def _is_done(attempt: Attempt) -> bool:
+    tree = attempt.tree
+    return tree is not None and tree.is_done

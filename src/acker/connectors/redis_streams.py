@@ -241,6 +241,10 @@ class RedisStreams(Source):
                 self._leases.waiting_count,
             )
 
+    def count_unacked(self, done: Sequence[Delivery]) -> int:
+        """Count the acks that wait for the next call of the server, too."""
+        return len({*done, *self._leases.waiting_acks()})
+
     def wake(self) -> None:
         """End a `poll` that waits with a limit of 0."""
         self._woken.set()
@@ -390,6 +394,10 @@ class _EntryLeases(Leases[tuple[str, bytes]]):
     def waiting_count(self) -> int:
         """How many acks wait."""
         return len(self._acked)
+
+    def waiting_acks(self) -> Iterable[Delivery]:
+        """Return a copy of the acks that wait, on any thread."""
+        return self._acked.copy()
 
     def begin(self, events: SourceEvents) -> bool:
         """Begin to serve a consumer; see `Leases.begin`."""

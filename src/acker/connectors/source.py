@@ -131,6 +131,13 @@ class Source(abc.ABC):
             Deliveries that `holds` after the next `open` are passed again.
         """
 
+    def count_unacked(self, done: Sequence[Delivery]) -> int:
+        """Return how many messages are done and not acked: `done`, and those whose acks wait in this object.
+
+        Any thread may call it, also after `close`: at an end that the broker does not answer.
+        """
+        return len(done)
+
     def retry(self, delivery: Delivery, delay_secs: float) -> bool:  # noqa: ARG002
         """Let the broker deliver the message again after a delay; return whether it does.
 

@@ -164,6 +164,10 @@ class SQS(Source):
 
     # ---- settling ---------------------------------------------------------------------------------------------------
 
+    def count_unacked(self, done: Sequence[Delivery]) -> int:
+        """Count the acks that wait for their call, or for another one, too."""
+        return len({*done, *self._acked.copy().values()})
+
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         """Delete messages, ten in a call; what SQS cannot do now is sent again by the next `poll`."""
         if not self._link.is_open:

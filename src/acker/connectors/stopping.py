@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from acker.connectors.attempts import Attempt
@@ -64,21 +64,29 @@ class Stopping:
             )
         return False
 
-    def wait_for(self, thread: threading.Thread) -> None:
-        """Wait for the end of the I/O thread; leave it behind if the broker does not answer it."""
+    def wait_for(self, thread: threading.Thread, count_unacked: Callable[[], int]) -> None:
+        """Wait for the end of the I/O thread; leave it behind if the broker does not answer it.
+
+        Parameters
+        ----------
+        thread : threading.Thread
+        count_unacked : callable
+            Returns how many messages are done whose acks the broker has not taken.
+        """
         deadline = self._since + self._drain_secs + _ANSWER_SECS
         while thread.is_alive():
             if (left_secs := deadline - time.monotonic()) <= 0:
-                self._leave()
+                self._leave(count_unacked)
                 return
             thread.join(min(left_secs, _LOOK_SECS))
 
-    def _leave(self) -> None:
+    def _leave(self, count_unacked: Callable[[], int]) -> None:
         if not self._has_left:
             self._has_left = True
             self._logger.warning(
                 "%s: the broker has not answered for %g s after the time to drain, so this ends without its answer. It"
-                " delivers again what is not acked",
+                " delivers again what is not acked, also %d messages that are done",
                 self._name,
                 _ANSWER_SECS,
+                count_unacked(),
             )

@@ -139,8 +139,15 @@ class Membership:
         self._commits.send_when_due(self._client, self.assignments)
         return deliveries
 
-    def close(self) -> None:
-        """Commit what is done, and leave the group; a broker that does not answer holds it up for a few seconds."""
+    def count_uncommitted(self) -> int:
+        """Return how many messages are acked and not committed."""
+        return _uncommitted(list(self.assignments))
+
+    def close(self) -> int:
+        """Commit what is done, and leave the group; a broker that does not answer holds it up for a few seconds.
+
+        Returns how many messages were acked and are not committed.
+        """
         self._is_closed = True
         try:
             self._commits.send_last(self._client, self.assignments, CLOSE_SECS)
@@ -152,7 +159,9 @@ class Membership:
         leaving.join(CLOSE_SECS)
         if leaving.is_alive():
             LOGGER.warning("%s: no broker lets it leave its group; it goes on without", self._faults.name)
+        uncommitted = self.count_uncommitted()
         self._end(list(self.assignments))
+        return uncommitted
 
     def _leave(self) -> None:
         try:
@@ -321,7 +330,7 @@ class Membership:
 
     def _lose(self, partitions: Sequence[TopicPartition]) -> None:
         lost = self.assignments.find(partitions)
-        uncommitted = sum(each.acked - each.committed for each in lost)
+        uncommitted = _uncommitted(lost)
         LOGGER.warning(
             "%s: lost %s without notice: %d messages were done and not committed, and come again",
             self._faults.name,
@@ -343,3 +352,8 @@ class Membership:
         self._stats.left_open += self.assignments.open(ended)
         self.assignments.end(ended)
         self.surplus = [delivery for delivery in self.surplus if holds(delivery)]
+
+
+def _uncommitted(assignments: Iterable[Assignment]) -> int:
+    """Return how many messages of some partitions are acked and not committed."""
+    return sum(each.acked - each.committed for each in assignments)

@@ -93,6 +93,7 @@ class Kafka(Source):
         self._stats = KafkaStats()
         self._woken = threading.Event()
         self._member: Membership | None = None
+        self._left_uncommitted = 0  # by the last `close`
 
     def open(self, events: SourceEvents, limit: int) -> None:  # noqa: ARG002  What is fetched ahead is the client's.
         """Connect, look for the topics, and join the group."""
@@ -134,9 +135,14 @@ class Kafka(Source):
 
     def close(self) -> None:
         """Commit what is done, and leave the group. Without an answer this takes at most ten seconds."""
-        member, self._member = self._member, None
-        if member is not None:
-            member.close()
+        if self._member is not None:
+            self._left_uncommitted = self._member.close()
+            self._member = None
+
+    def count_unacked(self, done: Sequence[Delivery]) -> int:
+        """Count the messages that are acked and not committed, too."""
+        member = self._member
+        return len(done) + (self._left_uncommitted if member is None else member.count_uncommitted())
 
     def stats(self) -> KafkaStats:
         """Return the counts of now."""

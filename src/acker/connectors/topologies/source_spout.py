@@ -25,7 +25,7 @@ _OPTIONS: Final = "user.acker.options"
 # The options that are numbers; the attributes of the class are their defaults.
 _NUMBERS: Final = ("open_max", "attempts_max", "deliveries_max", "backoff_secs", "backoff_secs_max", "drain_secs")
 # The counts of messages that the component's figures show.
-_SHOWN: Final = ("delivered", "redelivered", "retried", "revoked", "released", "dead_letters")
+_SHOWN: Final = ("delivered", "redelivered", "retried", "revoked", "released", "unacked", "dead_letters")
 _TURN_SECS: Final = 60.0
 
 
