@@ -441,6 +441,20 @@ def test_a_message_that_killed_earlier_processes_becomes_a_dead_letter(broker):
     assert consumer.stats().dead_letters == 1
 
 
+def test_a_message_that_was_delivered_too_often_has_its_last_failure_as_its_reason():
+    """It merely failed, again and again: without its exception nobody knows why."""
+    broker = MemoryBroker(delays=True)
+    broker.publish([b"a"])
+    letters = MemoryPublisher()
+
+    def work(message):
+        raise LookupError(f"no lamp {message.attempt}")
+
+    consume(broker, work, deliveries_max=3, dead_letters=letters)
+    reason = letters.published[0].headers["acker-reason"]
+    assert "deliveries_max is 3; its last failure in this process: failed: LookupError: no lamp 3" in reason
+
+
 def test_stops_and_crashes_are_no_attempts_where_the_process_tries_again(broker):
     broker.publish([b"a"])
     letters = MemoryPublisher()

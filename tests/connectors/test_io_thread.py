@@ -15,6 +15,7 @@ from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
 from acker.connectors.options import MessageOptions
 from acker.connectors.source import Delivery
+from acker.observe.reasons import Reason, ReasonKind
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 
 QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
@@ -311,6 +312,16 @@ def store_of(**options):
 
 def deliver(store, count):
     store.accept([Delivery(f"jobs#{number}", b"", {}, count, None, None) for number in range(2)])
+
+
+def test_of_many_failures_the_latest_are_remembered(monkeypatch):
+    monkeypatch.setattr("acker.connectors.message_store._REASONS_MAX", 2)
+    store = store_of(deliveries_max=5, dead_letters=MemoryPublisher())
+    for number in (1, 2, 1, 3):
+        store.accept([Delivery(f"jobs#{number}", b"", {}, 1, None, None)])
+        store.end(store.take(0).message_id, Reason(ReasonKind.FAILED, exception="no lamp"))
+    store.accept([Delivery(f"jobs#{number}", b"", {}, 6, None, None) for number in (1, 2, 3)])
+    assert ["no lamp" in letter.reason.exception for letter in store.letters()] == [True, False, True]
 
 
 def test_failures_that_count_as_deliveries_make_no_suspect(caplog):

@@ -29,6 +29,8 @@ from acker.observe.reasons import Reason, ReasonKind
 _POLL_MAX: Final = 500
 # Failures that are not the message's fault: it goes back to the broker, and its consumer stops.
 _NOT_COUNTED: Final = frozenset({ReasonKind.RESTART, ReasonKind.SHUTDOWN})
+# So many failures are remembered, for dead letters of messages that the broker delivers too often.
+_REASONS_MAX: Final = 1000
 # The longest wait of a thread that wants a message. If another thread receives a signal, as after SIGSTOP and SIGCONT,
 # nothing interrupts the wait of the main thread, and the handler runs only when the wait ends. And an exception of a
 # handler can swallow the item that was to wake the thread up.
@@ -111,6 +113,8 @@ class MessageStore:
         self._letters: list[Attempt] = []
         self._confirmed: deque[Attempt] = deque()
         self._given_back: list[Delivery] = []
+        # Why messages failed last, the latest failure at the end; by key and body, since a broker may use a key again.
+        self._reasons: dict[tuple[str, int], Reason] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -211,6 +215,8 @@ class MessageStore:
             # The broker counts attempts that died with their process. So nobody may take this one.
             attempt = self._add(delivery, delivery.attempt, tries, "failed")
             text = f"this is its delivery {delivery.attempt} by the broker, and deliveries_max is {most}"
+            if (last := self._reasons.get(_name_of(delivery))) is not None:
+                text += f"; its last failure in this process: {last}"
             attempt.reason = Reason(ReasonKind.FAILED, exception=text, attempt=delivery.attempt)
             self._give_up(attempt)
         elif self._suspects.suspect(delivery):
@@ -312,6 +318,11 @@ class MessageStore:
         return attempt is not None
 
     def _note_failure(self, attempt: Attempt, reason: Reason) -> None:
+        if self._options.delivered_max is not None:
+            self._reasons.pop(name := _name_of(attempt.delivery), None)
+            self._reasons[name] = reason
+            if len(self._reasons) > _REASONS_MAX:
+                del self._reasons[next(iter(self._reasons))]
         if reason.kind is ReasonKind.TIMED_OUT:
             self.counts.timed_out += 1
         else:
@@ -503,3 +514,7 @@ class MessageStore:
 def _is_done(attempt: Attempt) -> bool:
     tree = attempt.tree
     return tree is not None and tree.is_done
+
+
+def _name_of(delivery: Delivery) -> tuple[str, int]:
+    return delivery.key, hash(delivery.value)
