@@ -63,6 +63,7 @@ CLIENTS = {
 MISSING = [name for name, module in CLIENTS.items() if not find_spec(module)]
 collect_ignore_glob += [f"connectors/test_{name}*.py" for name in MISSING]
 NEED_CLIENTS = [
+    "remote/test_consumer.py",
     "remote/test_trees.py",
     "repository/test_servers.py",
     "spark/topologies/test_broker_kills.py",

@@ -29,6 +29,7 @@ class Owner:
         self.logger = LOGGER
         self.process = os.getpid()
         self.trace = trace
+        self.jobs = None
         self.rows = []
         self.loud = 0
         self.post_quietly = self.post_unlocked = self.rows.append

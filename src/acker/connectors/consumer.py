@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypedDict, Unpack, overload
 
 from acker._engine.ids import IdGenerator
 from acker.connectors.attempts import Attempt
-from acker.connectors.calls import RunningCalls
+from acker.connectors.calls import RunningCalls, unless_over
 from acker.connectors.consumer_stats import ConsumerStats
 from acker.connectors.handles import Message, MessageTree, Row, Value, track_row
 from acker.connectors.io_thread import IoThread
@@ -31,7 +32,9 @@ from acker.observe.failures import FailureLog
 if TYPE_CHECKING:
     from acker.connectors.async_messages import AsyncMessages
     from acker.connectors.handlers import Until
+    from acker.connectors.jobs import Jobs
     from acker.observe.stats import RuntimeState
+    from acker.remote.replies import Replies
     from acker.ui.options import LivePage, PageChoice
     from acker.ui.server import LiveServer
 
@@ -52,6 +55,7 @@ class _Options(TypedDict, total=False):
     deliveries_max: int | None
     trace: bool
     name: str | None
+    replies: Replies | None
     ui: PageChoice
 
 
@@ -96,6 +100,9 @@ class Consumer(Generic[Value]):
         cost ten times as much. By default a handle remembers the line only.
     name : str, optional
         For logs, metrics and threads; by default that of the source.
+    replies : Replies, optional
+        Such as `acker.remote.redis.RedisReplies`: where jobs in other processes report for which messages wait. See
+        `Handle.token`. Several consumers may share it, and none closes it.
     ui : LivePage, bool, int or str, optional
         Show a live page while the consumer runs: True, a port, "HOST:PORT" or an `acker.ui.LivePage`. Its URL is
         printed at the start.
@@ -143,6 +150,7 @@ class Consumer(Generic[Value]):
         deliveries_max: int | None = None,
         trace: bool = False,
         name: str | None = None,
+        replies: Replies | None = None,
         ui: PageChoice = None,
     ) -> None:
         if not isinstance(source, Source):
@@ -157,6 +165,8 @@ class Consumer(Generic[Value]):
         self.name = source.name if name is None else name
         self.logger = logging.getLogger("acker.connectors")
         self.trace = trace
+        self.jobs = None if replies is None else _jobs_of(replies)
+        self._last_pool: ThreadPoolExecutor | None = None
         self._decode = _decoder_of(decode) if isinstance(decode, type) else decode
         self.process = os.getpid()
         self._ids = IdGenerator()
@@ -246,6 +256,8 @@ class Consumer(Generic[Value]):
         if is_started:
             self._io.stop()
             self._io.join()
+        if self._last_pool is not None:
+            self._last_pool.shutdown(wait=False, cancel_futures=True)
         if self.page is not None:
             self.page.close()
 
@@ -444,6 +456,13 @@ class Consumer(Generic[Value]):
                 raise
         return message
 
+    def run_last(self, work: Callable[[], object], tree: MessageTree) -> None:
+        """Run what `Handle.on_done` was given, on a thread, unless the message is over by then."""
+        with self._starting:
+            if self._last_pool is None:
+                self._last_pool = ThreadPoolExecutor(thread_name_prefix=f"acker {self.name} on_done")
+        self._last_pool.submit(unless_over, tree, self._last_pool, work, (), {})
+
     def _end_tree(self, attempt: Attempt) -> None:
         self._trees.over(attempt)
 
@@ -511,3 +530,13 @@ def _decoder_of(kind: type) -> Callable[[bytes], Any]:
     from acker.connectors.decoding import decoder_of
 
     return decoder_of(kind)
+
+
+def _jobs_of(replies: Replies) -> Jobs:
+    from acker.connectors.jobs import Jobs
+    from acker.remote.replies import Replies
+
+    if not isinstance(replies, Replies):
+        # Without the value, which may be a URL with a password.
+        raise ArgumentTypeError(f"replies: expected Replies, such as RedisReplies(url), got {type(replies).__name__}")
+    return Jobs(replies)

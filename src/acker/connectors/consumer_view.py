@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
@@ -25,6 +25,9 @@ from acker.observe.readings import ROWS_MAX, FailureRows, chart, latency_chart, 
 from acker.observe.reasons import ReasonKind
 from acker.ui.actions import log_level, set_log_level
 from acker.ui.source import Action, ActionError
+
+if TYPE_CHECKING:
+    from acker.remote.ledger import OpenJob
 
 _COUNTS: Final = ("acked", "failed", "timed_out", "dead_letters")
 # How many holders of a message are named.
@@ -240,11 +243,18 @@ def _holders_of(message: OpenMessage, calls: Sequence[UserCall]) -> list[Holder]
     """Return the code that holds a message: the calls that run for it, or where its open parts were made."""
     if calls:
         return [_holder_of(call) for call in calls[:_HOLDERS_MAX]]
+    if message.jobs:
+        return [_holder_of_job(job) for job in message.jobs[:_HOLDERS_MAX]]
     if message.made_in:
         makers = list(dict.fromkeys(message.made_in))[:_HOLDERS_MAX]
         return [Holder(maker, None, "held", text="made a part that is open") for maker in makers]
     parts = "1 open part" if message.parts == 1 else f"{message.parts:,} open parts"
     return [Holder("your code", None, "held", text=f"has it: {parts}")]
+
+
+def _holder_of_job(job: OpenJob) -> Holder:
+    maker = f", made by {job.made_by}" if job.made_by else ""
+    return Holder(job.name, None, "held", round(1000 * job.age_secs), f"is a job in another process{maker}")
 
 
 def _holder_of(call: UserCall) -> Holder:

@@ -11,17 +11,23 @@ import threading
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
+from functools import partial
 from types import CodeType, CoroutineType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Never, ParamSpec, Protocol, Self, TypeVar
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
 from acker.connectors.calls import unless_over
-from acker.errors import ArgumentTypeError, ForkedError, TupleStateError, exception_text
+from acker.errors import ArgumentTypeError, ForkedError, RuntimeStateError, TupleStateError, exception_text
 from acker.observe.reasons import reason_text
 
 if TYPE_CHECKING:
     import asyncio
+
+    from acker.connectors.jobs import Jobs
+    from acker.remote.jobs import Part
+    from acker.remote.ledger import OpenJob
+    from acker.remote.replies import RemoteTree
 
 _OK, _FAIL, _TRACK, _RESET_TIMEOUT = int(Kind.OK), int(Kind.FAIL), int(Kind.TRACK), int(Kind.RESET_TIMEOUT)
 _STACK_FRAMES: Final = 16
@@ -57,6 +63,7 @@ class Owner(Protocol):
     logger: logging.Logger
     process: int
     trace: bool
+    jobs: Jobs | None
 
     def next_id(self) -> int:
         """Return a new tuple id."""
@@ -72,6 +79,9 @@ class Owner(Protocol):
 
     def break_off(self, error: BrokenExecutor) -> None:
         """Stop: a pool that works for messages is broken, and every further call of it would fail."""
+
+    def run_last(self, work: Callable[[], object], tree: MessageTree) -> None:
+        """Run the last work for a message on a thread of the consumer."""
 
 
 class MessageTree:
@@ -93,6 +103,10 @@ class MessageTree:
         Whether its failure is none of the message: a pool broke. The attempt does not count.
     lost : str or None
         Where a handle was made that was garbage-collected without an end.
+    last_work : list of callable
+        What `on_done` was given.
+    remote : RemoteTree or None
+        Its jobs in other processes.
     """
 
     __slots__ = (
@@ -103,11 +117,13 @@ class MessageTree:
         "handles",
         "is_cancelled",
         "is_final",
+        "last_work",
         "lock",
         "lost",
         "owner",
         "parts",
         "reason",
+        "remote",
         "root_id",
         "tasks",
     )
@@ -127,6 +143,17 @@ class MessageTree:
         self.is_cancelled = False
         # Where the handles were made that have not ended, by tuple id, while the owner traces.
         self.handles: dict[int, str] = {}
+        self.last_work: list[Callable[[], object]] = []
+        self.remote: RemoteTree | None = None
+
+    def open_jobs(self, most: int) -> list[OpenJob]:
+        """Return its jobs in other processes that are open, those first that have been so for longest."""
+        return [] if self.remote is None else self.remote.missing(most)
+
+    def forget_jobs(self) -> None:
+        """Await no jobs any more: the message is over."""
+        if self.remote is not None:
+            self.remote.close()
 
     @property
     def alive(self) -> bool:
@@ -140,6 +167,7 @@ class MessageTree:
 
     def cancel(self) -> None:
         """Cancel its coroutines, from any thread, and those that are still to come."""
+        self.forget_jobs()
         with self.lock:
             self.is_cancelled = True
             tasks = self.tasks.copy()
@@ -167,7 +195,7 @@ class Handle:
     fails its message.
     """
 
-    __slots__ = ("_emitted", "_handed_over_by", "_is_ended", "_is_entered", "_made_in", "_tree", "_tuple_id")
+    __slots__ = ("_before", "_emitted", "_handed_over_by", "_is_ended", "_is_entered", "_made_in", "_tree", "_tuple_id")
 
     def __init__(self, tree: MessageTree, tuple_id: int, made_in: tuple[CodeType, int] | str) -> None:
         self._tree = tree
@@ -177,6 +205,7 @@ class Handle:
         self._is_ended = False
         self._is_entered = False  # by `with`
         self._handed_over_by = 0  # the thread that gave it to a call or a coroutine, which ends it
+        self._before: Part | None = None  # what the code of its block worked for outside of it
 
     # ---- children ----------------------------------------------------------------------------------------------------
 
@@ -237,8 +266,10 @@ class Handle:
             This handle has ended; or it is the second call outside a block, and the message fails.
         """
         part = self._part(sys._getframe(1))
+        jobs = part._tree.owner.jobs
         try:
             if isinstance(executor, ThreadPoolExecutor):
+                work = work if jobs is None else jobs.bound(part, work)
                 future = executor.submit(unless_over, part._tree, executor, work, args, kwargs)
             else:
                 future = executor.submit(work, *args, **kwargs)
@@ -278,6 +309,8 @@ class Handle:
 
         context = contextvars.copy_context()
         context.run(_current.set, self)
+        if (jobs := self._tree.owner.jobs) is not None:
+            context.run(jobs.enter, self)
         try:
             loop = asyncio.get_running_loop()
             task = loop.create_task(work, context=context)
@@ -340,7 +373,70 @@ class Handle:
             self._log(error)
         self._end(exception_text(error))
 
+    # ---- jobs in other processes -------------------------------------------------------------------------------------
+
+    def token(self, name: str = "") -> str:
+        """Return the token of a job in another process: a child that ends when that job reports, and all it led to.
+
+        Give each job a token of its own. `acker.remote.job` takes it there.
+
+        Parameters
+        ----------
+        name : str
+            For people: `Consumer.oldest` and timeouts name open jobs.
+
+        Raises
+        ------
+        TupleStateError
+            This handle has ended.
+        RuntimeStateError
+            The consumer has no `replies`.
+        ConnectionLostError
+            The server of the replies cannot be reached.
+        JobsError
+            The message has too many jobs, and fails.
+        """
+        self._refuse_fork()
+        tree, frame = self._tree, sys._getframe(1)
+        jobs = tree.owner.jobs
+        if jobs is None:
+            raise RuntimeStateError(f"{self!r}: tokens need a Consumer with replies=, such as RedisReplies(url)")
+        if self._is_ended:
+            raise TupleStateError(f"{self!r} has ended, so the message may be acked already: take tokens before")
+        return jobs.token(tree, name, lambda: self._child(frame))
+
+    def not_sent(self, reason: str) -> None:
+        """Fail the message, since a job may not have been sent for which this handle made a token."""
+        if self._tree.remote is not None:
+            self._tree.remote.fail(reason)
+
     # ---- ends --------------------------------------------------------------------------------------------------------
+
+    def on_done(self, work: Callable[..., object], /, *args: Any, **kwargs: Any) -> None:
+        """Run something when all parts of the message are done, before it is acked.
+
+        It runs on a thread of the consumer, in the order of these calls, and within the timeout of the message. If it
+        raises, the attempt fails. It runs again with each further attempt, also after a crash between it and the ack:
+        so its effects have to be safe to repeat. What it sends through `current` is awaited too.
+
+        Parameters
+        ----------
+        work : callable
+        *args, **kwargs
+            Its arguments.
+
+        Raises
+        ------
+        TupleStateError
+            This handle has ended.
+        """
+        if not callable(work):
+            raise ArgumentTypeError(f"on_done: expected a callable, got {work!r}")
+        self._refuse_fork()
+        with self._tree.lock:
+            if self._is_ended:
+                raise TupleStateError(f"{self!r} has ended, so the message may be acked already: call on_done before")
+            self._tree.last_work.append(partial(work, *args, **kwargs))
 
     def ack(self) -> None:
         """End this part of the work: it is done.
@@ -401,15 +497,42 @@ class Handle:
                 tree.handles.pop(self._tuple_id, None)
             if reason is not None and tree.reason is None:
                 tree.reason = reason
+            last = self._last_part() if is_last and tree.last_work and tree.reason is None else None
         if tree.attempt.state != "open":
             return True
         owner = tree.owner
         if reason is not None:
             owner.post((_FAIL, tree.root_id, 0, 0, 0))
+        elif last is not None:
+            last._run_last()
         elif is_last:
             # One message for all parts: their xor is the same, in whatever order and however combined they are sent.
             owner.post((_OK, tree.root_id, tree.ack_val, 0, 0))
         return True
+
+    def _last_part(self) -> Child:
+        """Return the part that runs what `on_done` was given; the caller has the lock."""
+        tree = self._tree
+        tuple_id = tree.owner.next_id()
+        tree.ack_val ^= tuple_id
+        tree.parts += 1
+        return Child(tree, tuple_id, self._made_in)
+
+    def _run_last(self) -> None:
+        """Run what `on_done` was given, as this part."""
+        tree = self._tree
+        work, tree.last_work = tree.last_work, []
+
+        def run() -> None:
+            with self:
+                for each in work:
+                    if (error := _unrun(each())) is not None:
+                        raise error
+
+        try:
+            tree.owner.run_last(run, tree)
+        except RuntimeError as error:  # The interpreter ends, and takes no work any more.
+            self._end(exception_text(error))
 
     def reset_timeout(self) -> None:
         """Give the message its whole timeout again, for work that takes long and makes progress."""
@@ -430,17 +553,26 @@ class Handle:
         self._refuse_fork()
         self._refuse_if_handed_over()
         self._is_entered = True
+        if (jobs := self._tree.owner.jobs) is not None:
+            self._before = jobs.enter(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        self._leave()
         if error is None:
             self._end(None)
             return False
         is_ordinary = isinstance(error, Exception)
         self._end_by(error, is_logged=is_ordinary and not self._is_ended)
         return is_ordinary
+
+    def _leave(self) -> None:
+        """Let the code that follows work for what it worked for before the block."""
+        if (jobs := self._tree.owner.jobs) is not None:
+            jobs.leave(self._before)
+            self._before = None
 
     def _log(self, error: BaseException) -> None:
         attempt = self._tree.attempt
@@ -547,6 +679,8 @@ def start_handler(
     except BaseException as error:
         message._end_by(error, is_logged=True)
         raise
+    finally:
+        message._leave()
     return message._start(work)
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from acker.connectors.attempts import Attempt
 from acker.connectors.handles import MessageTree
 from acker.observe.durations import format_duration
+
+if TYPE_CHECKING:
+    from acker.remote.ledger import OpenJob
+
+_JOBS_MAX: Final = 10
 
 
 class OpenMessage(NamedTuple):
@@ -23,6 +28,8 @@ class OpenMessage(NamedTuple):
         Number of handles that have not ended: the message itself, and its children.
     made_in : tuple of str
         Where the handles were made that have not ended; empty unless the consumer traces.
+    jobs : tuple of OpenJob
+        The jobs in other processes that it waits for, at most ten.
     """
 
     key: str
@@ -30,6 +37,7 @@ class OpenMessage(NamedTuple):
     attempt: int
     parts: int
     made_in: tuple[str, ...]
+    jobs: tuple[OpenJob, ...] = ()
 
 
 class OpenMessages(list[OpenMessage]):
@@ -38,10 +46,11 @@ class OpenMessages(list[OpenMessage]):
     def _repr_html_(self) -> str:
         from html import escape
 
-        head = "".join(f"<th>{name}</th>" for name in ("message", "age", "attempt", "open parts", "made in"))
+        head = "".join(f"<th>{name}</th>" for name in ("message", "age", "attempt", "open parts", "made in", "jobs"))
         rows = "".join(
             f"<tr><td>{escape(each.key)}</td><td>{format_duration(1000 * each.age_secs)}</td><td>{each.attempt}</td>"
-            f"<td>{each.parts}</td><td>{'<br>'.join(map(escape, each.made_in))}</td></tr>"
+            f"<td>{each.parts}</td><td>{'<br>'.join(map(escape, each.made_in))}</td>"
+            f"<td>{'<br>'.join(escape(str(job)) for job in each.jobs)}</td></tr>"
             for each in self
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
@@ -49,7 +58,9 @@ class OpenMessages(list[OpenMessage]):
     def text(self) -> str:
         """Return one line that names them."""
         return ", ".join(
-            f"{each.key} for {format_duration(1000 * each.age_secs)} with {each.parts} open parts" for each in self
+            f"{each.key} for {format_duration(1000 * each.age_secs)} with {each.parts} open parts"
+            + "".join(f" ({job})" for job in each.jobs[:1])
+            for each in self
         )
 
 
@@ -60,6 +71,7 @@ def describe_open(attempts: list[Attempt]) -> OpenMessages:
     for attempt in attempts:
         tree: MessageTree | None = attempt.tree
         parts, made_in = (0, ()) if tree is None else (tree.parts, tuple(tree.handles.copy().values()))
+        jobs = () if tree is None else tuple(tree.open_jobs(_JOBS_MAX))
         age_secs = (now_ns - attempt.since_ns) / 1e9
-        found.append(OpenMessage(attempt.delivery.key, age_secs, attempt.number, parts, made_in))
+        found.append(OpenMessage(attempt.delivery.key, age_secs, attempt.number, parts, made_in, jobs))
     return found

@@ -21,6 +21,7 @@ from acker.observe.watchdog import StallWatchdog
 # A tree times out after 1 to 1 + 1 / (buckets - 1) times the timeout.
 _BUCKETS: Final = 5
 _LOOKS: Final = 4  # of the watchdog, in a timeout
+_JOBS_NAMED: Final = 3
 
 
 class MessageTrees:
@@ -109,10 +110,13 @@ class MessageTrees:
             attempt.tree = None  # the tree refers to the attempt: without this, only the collector would free both
             if outcome == Outcome.ACKED:
                 self._store.end(message_id, None)
+                if tree:
+                    tree.forget_jobs()
                 continue
             if outcome == Outcome.TIMED_OUT:
                 timed_out += 1
-                reason = Reason(ReasonKind.TIMED_OUT, attempt=attempt.number)
+                why = _open_jobs(tree) if tree else None
+                reason = Reason(ReasonKind.TIMED_OUT, exception=why, attempt=attempt.number)
             elif tree and tree.goes_back:
                 reason = Reason(ReasonKind.SHUTDOWN, attempt=attempt.number)
             else:
@@ -154,3 +158,9 @@ class MessageTrees:
     def acker_stats(self) -> Stats:
         """Return the figures of the acker."""
         return self._acker.stats()
+
+
+def _open_jobs(tree: MessageTree) -> str | None:
+    """Return which jobs in other processes a message still waits for."""
+    named = "; ".join(map(str, tree.open_jobs(_JOBS_NAMED)))
+    return f"not done are {named}" if named else None
