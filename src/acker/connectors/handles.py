@@ -19,7 +19,7 @@ from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
 from acker.connectors.calls import unless_over
 from acker.errors import ArgumentTypeError, ForkedError, RuntimeStateError, TupleStateError, exception_text
-from acker.observe.reasons import reason_text
+from acker.observe.reasons import reason_line, reason_text
 
 if TYPE_CHECKING:
     import asyncio
@@ -95,8 +95,8 @@ class MessageTree:
         Number of handles that have not ended: the message and its children.
     ack_val : int
         The xor of what the parts that ended would tell the acker.
-    reason : str or None
-        Of the first failure.
+    reason, line : str or None
+        Of the first failure, and the line of user code that it came from.
     is_final : bool
         Whether no further attempt can succeed.
     goes_back : bool
@@ -118,6 +118,7 @@ class MessageTree:
         "is_cancelled",
         "is_final",
         "last_work",
+        "line",
         "lock",
         "lost",
         "owner",
@@ -135,6 +136,7 @@ class MessageTree:
         self.parts = 1
         self.ack_val = 0
         self.reason: str | None = None
+        self.line: str | None = None
         self.is_final = self.goes_back = False
         self.lost: str | None = None
         self.lock = threading.Lock()
@@ -371,7 +373,7 @@ class Handle:
             tree.owner.break_off(error)
         elif is_logged:
             self._log(error)
-        self._end(exception_text(error))
+        self._end(exception_text(error), reason_line(error))
 
     # ---- jobs in other processes -------------------------------------------------------------------------------------
 
@@ -464,7 +466,7 @@ class Handle:
         TupleStateError
             It has ended before.
         """
-        self._end_once(reason_text(reason))
+        self._end_once(reason_text(reason), reason_line(reason))
 
     def _refuse_fork(self) -> None:
         """Refuse the call in a forked process, whose acker is a copy: nothing that it does there counts."""
@@ -478,11 +480,11 @@ class Handle:
                 f"{self!r}: a call of submit or spawn has taken it, and ends it; enter its block before such calls"
             )
 
-    def _end_once(self, reason: str | None) -> None:
-        if not self._end(reason):
+    def _end_once(self, reason: str | None, line: str | None = None) -> None:
+        if not self._end(reason, line):
             raise TupleStateError(f"{self!r} has ended before: a handle is acked or failed once")
 
-    def _end(self, reason: str | None) -> bool:
+    def _end(self, reason: str | None, line: str | None = None) -> bool:
         """End, if it has not ended yet; return whether that was so."""
         self._refuse_fork()
         tree = self._tree
@@ -496,7 +498,7 @@ class Handle:
             if tree.owner.trace:
                 tree.handles.pop(self._tuple_id, None)
             if reason is not None and tree.reason is None:
-                tree.reason = reason
+                tree.reason, tree.line = reason, line
             last = self._last_part() if is_last and tree.last_work and tree.reason is None else None
         if tree.attempt.state != "open":
             return True

@@ -26,7 +26,7 @@ from acker.local.queues import Outbox
 from acker.local.tracing import Sampler
 from acker.observe.failures import FailureLog
 from acker.observe.latencies import LatencyRecorder
-from acker.observe.reasons import Reason, ReasonKind, reason_text
+from acker.observe.reasons import Reason, ReasonKind, reason_line, reason_text
 from acker.topology.methods import refuse_unrun
 from acker.topology.replays import ReplayEntry
 from acker.topology.tuples import Tuple, row_of
@@ -228,7 +228,8 @@ class LocalBoltCollector(LocalCollector, BoltEmitter):
     def _reason_of(self, reason: str | BaseException | Reason | None) -> Reason:
         if isinstance(reason, Reason):
             return reason
-        return Reason(ReasonKind.FAILED, self.component, self.task, reason_text(reason))
+        text, line = reason_text(reason), reason_line(reason)
+        return Reason(ReasonKind.FAILED, self.component, self.task, text, line=line)
 
     def _on_ack(self, tup: Tuple) -> None:
         if self._sampler is not None and tup._ids:

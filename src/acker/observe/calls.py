@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
@@ -92,6 +93,8 @@ class Busy(NamedTuple):
         Those that run in threads of pools, and not as coroutines.
     threads_max : int
         How many threads these pools may have, if they tell.
+    waiting : int
+        How many calls wait for a thread of these pools.
     """
 
     running: int = 0
@@ -99,6 +102,7 @@ class Busy(NamedTuple):
     timed_out: int = 0
     threads: int = 0
     threads_max: int = 0
+    waiting: int = 0
 
     def __str__(self) -> str:
         if not self.running or self.threads < self.running:
@@ -126,6 +130,26 @@ def hangs(for_ms: float, median_ms: float | None, timeout_ms: float) -> bool:
 def line_of_user(stack: Sequence[Line]) -> Line | None:
     """Return the last line of a stack that is in no library; without one, the last that is in an installed package."""
     return min(reversed(stack), key=_distance, default=None)
+
+
+def line_of_error(error: BaseException) -> Line | None:
+    """Return the line of user code, or of an installed package, that raised an exception or called what raised it."""
+    lines, trace = [], error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        lines.append(Line(code.co_filename, trace.tb_lineno, code.co_qualname))
+        trace = trace.tb_next
+    line = line_of_user(lines)
+    return None if line is None or _distance(line) >= _FAR else line
+
+
+def line_of_caller() -> Line | None:
+    """Return the line of user code that has called into this package, on this thread."""
+    for frame in _outward(sys._getframe(1)):
+        line = Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+        if _distance(line) < _FAR:
+            return line
+    return None
 
 
 def stack_of_thread(number: int | None) -> tuple[Line, ...]:
@@ -184,8 +208,13 @@ def _of_user(frames: Sequence[FrameType]) -> tuple[Line, ...]:
 
 def _distance(line: Line) -> int:
     """Return 0 for a line of a program, 1 in an installed package, `_FAR` in the standard library and acker."""
-    if line.file.startswith(_PACKAGE):
+    return _distance_of(line.file)
+
+
+@functools.lru_cache(maxsize=1_000)
+def _distance_of(file: str) -> int:
+    if file.startswith(_PACKAGE):
         return _FAR
-    if any(folder in line.file for folder in _INSTALLED):
+    if any(folder in file for folder in _INSTALLED):
         return 1
-    return _FAR if line.file.startswith(_STANDARD) else 0
+    return _FAR if file.startswith(_STANDARD) else 0

@@ -1,19 +1,24 @@
-"""The last failures of trees, and the last dead letters, for whoever looks at a running topology."""
+"""The last failures of trees and the last dead letters, and their reasons in groups, for whoever looks at a runtime."""
 
 from __future__ import annotations
 
 import itertools
+import re
+import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from acker.observe.reasons import Reason
 
 # How many of each are kept: the last ones.
 FAILURES_MAX: Final = 200
 DEAD_LETTERS_MAX: Final = 1_000
+# Of how many reasons the numbers are known.
+_GROUPS_MAX: Final = 200
+_DIGITS: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +89,77 @@ class DeadLetter:
         return self.entry is not None
 
 
+class ReasonGroup(NamedTuple):
+    """Failures, or dead letters, with one reason: the same exception at the same line.
+
+    Attributes
+    ----------
+    times : int
+    example : Failure or DeadLetter
+        The newest.
+    """
+
+    times: int
+    example: Failure | DeadLetter
+
+    def __str__(self) -> str:
+        return reason_words(self.example.reason)
+
+
+class ReasonGroups:
+    """Counts failures or dead letters by their reasons. Any thread may add, and any thread may read."""
+
+    def __init__(self, ended: Iterable[Failure | DeadLetter] = ()) -> None:
+        self._by_key: dict[Any, ReasonGroup] = {}
+        self._adding = threading.Lock()
+        for each in ended:
+            self.add(each)
+
+    def add(self, ended: Failure | DeadLetter) -> None:
+        """Count one; the reason that did not come for longest is forgotten where there are too many."""
+        key = _key_of(ended.reason)
+        with self._adding:
+            before = self._by_key.pop(key, None)
+            self._by_key[key] = ReasonGroup(1 if before is None else before.times + 1, ended)
+            if len(self._by_key) > _GROUPS_MAX:
+                del self._by_key[next(iter(self._by_key))]
+
+    def most_frequent(self) -> list[ReasonGroup]:
+        """Return the groups, the largest first."""
+        return sorted(self._by_key.copy().values(), key=lambda group: -group.times)
+
+
+def _key_of(reason: Reason) -> tuple[object, ...]:
+    """Return the parts of a reason that tell one fault from another.
+
+    Texts often have ids in them. So of an exception its type and its line count, and numbers do not.
+    """
+    why = _DIGITS.sub("", (reason.exception or "").split(":")[0])
+    return reason.kind, reason.component, why, reason.line
+
+
+def reason_words(reason: Reason) -> str:
+    """Return a reason for a sentence: where, why, and the line of user code, without task and attempt."""
+    why = shortened(" ".join((reason.exception or "").split()), 200).rstrip(".")
+    line = "" if reason.line is None else f", {reason.line}"
+    where = "" if reason.component is None else f"in {reason.component}"
+    if not why:
+        return f"{reason.kind.value}{where and ' '}{where}{line}"
+    return f"{where}{where and ': '}{why}{line}"
+
+
 class FailureLog:
-    """The last failures and dead letters. Any thread may add, and any thread may read."""
+    """The last failures and dead letters. Any thread may add, and any thread may read.
+
+    Attributes
+    ----------
+    reasons, letter_reasons : ReasonGroups
+        Of all failures, and of all dead letters, since the start.
+    """
 
     def __init__(self) -> None:
+        self.reasons = ReasonGroups()
+        self.letter_reasons = ReasonGroups()
         self._failures: deque[Failure] = deque(maxlen=FAILURES_MAX)
         self._dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_MAX)
         self._numbers = itertools.count(1)
@@ -104,6 +176,7 @@ class FailureLog:
         """Add a failure."""
         row = Failure(next(self._numbers), _now_ms(), component, task, tup_id, reason, elapsed_ms, root_id)
         self._failures.append(row)
+        self.reasons.add(row)
 
     def record_dead_letter(
         self, component: str, task: int, tup_id: Hashable, values: Any, reason: Reason, entry: Any = None
@@ -115,10 +188,15 @@ class FailureLog:
         root_id = None if last is None else last.root_id
         row = DeadLetter(next(self._numbers), _now_ms(), component, task, tup_id, values, reason, root_id, entry)
         self._dead_letters.append(row)
+        self.letter_reasons.add(row)
 
     def failures(self) -> list[Failure]:
         """Return the failures, newest first."""
         return list(reversed(self._failures.copy()))
+
+    def failures_since(self, at_ms: int) -> list[Failure]:
+        """Return the failures since a time in milliseconds since 1970, newest first."""
+        return list(itertools.takewhile(lambda failure: failure.at_ms >= at_ms, self.failures()))
 
     def dead_letters(self) -> list[DeadLetter]:
         """Return the dead letters, newest first."""

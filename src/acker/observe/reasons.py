@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from acker.errors import exception_text, text_of
+from acker.observe.calls import line_of_caller, line_of_error
 
 _PACKAGE: Final = __name__.partition(".")[0] + "."
 
@@ -40,6 +41,9 @@ class Reason:
         The reason or exception that this component gave.
     attempt : int
         Number of this emission of the tuple, from 1.
+    line : str, optional
+        The line of user code that raised the exception or called `fail`, without the folder. Reasons that differ in
+        nothing else are equal.
     """
 
     kind: ReasonKind
@@ -47,6 +51,7 @@ class Reason:
     task: int | None = None
     exception: str | None = None
     attempt: int = 1
+    line: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         text = self.kind.value
@@ -70,6 +75,12 @@ def reason_text(reason: object, missing: str | None = None) -> str:
     if text.strip():
         return text
     return f"no reason was given to fail(), in {_line_of_user()}" if missing is None else missing
+
+
+def reason_line(reason: object) -> str | None:
+    """Return the line of user code that raised an exception, or that gives a reason now; None if none is known."""
+    line = line_of_error(reason) if isinstance(reason, BaseException) else line_of_caller()
+    return None if line is None else line.short
 
 
 def _line_of_user() -> str:
