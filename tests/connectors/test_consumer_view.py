@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -131,3 +132,86 @@ def test_without_the_option_nothing_is_recorded(broker) -> None:
     with consumer_of(broker, ui=None) as consumer:
         next(iter(consumer)).fail("no")
     assert consumer.page is None and consumer._store.failures is None
+
+
+def headline_of(consumer, start):
+    """Return the first headline that begins so."""
+    return fresh(consumer, lambda view: view["headline"]["text"].startswith(start))["headline"]
+
+
+def test_a_broker_that_cannot_be_reached_is_the_headline_until_it_answers(broker) -> None:
+    with consumer_of(broker) as consumer:
+        broker.stop()
+        found = headline_of(consumer, "memory cannot be reached for ")
+        assert found["tone"] == "bad" and "and is tried again: ConnectionLostError: " in found["text"]
+        broker.start()
+        headline_of(consumer, "Idle")
+
+
+def test_the_headline_tells_how_many_messages_fail_and_the_line_why(broker) -> None:
+    broker.publish([b"one", b"two", b"three"])
+    with consumer_of(broker, attempts_max=None) as consumer:
+        for _, message in zip(range(3), consumer, strict=False):
+            with message:
+                if message.value != b"one":
+                    raise LookupError("no sofa is left")
+        found = headline_of(consumer, "Failing: 2 of 3 messages in the last seconds")
+    assert found["tone"] == "bad" and ": LookupError: no sofa is left, test_consumer_view.py:" in found["text"]
+    assert found["text"].endswith(" in test_the_headline_tells_how_many_messages_fail_and_the_line_why.")
+
+
+def test_a_consumer_that_has_stopped_tells_its_dead_letters(broker) -> None:
+    broker.publish([b"one"])
+    consumer = consumer_of(broker)
+    with consumer:
+        next(iter(consumer)).fail("no such customer")
+        fresh(consumer, lambda view: view["dead_letters"]["total"] == 1)
+        source = consumer.page._app._source
+    found = source.view()["headline"]
+    assert found["tone"] == "fair"
+    assert found["text"].startswith("Stopped. 1 dead letter: no such customer, test_consumer_view.py:")
+
+
+def test_a_pool_that_is_full_is_told_with_the_parts_that_wait_for_it(broker) -> None:
+    broker.publish([b"one", b"two", b"three"])
+    ending = threading.Event()
+    with ThreadPoolExecutor(1) as pool, consumer_of(broker) as consumer:
+        for _, message in zip(range(3), consumer, strict=False):
+            message.submit(pool, ending.wait)
+        found = headline_of(consumer, "At its limit")
+        ending.set()
+    assert found["tone"] == "fair"
+    assert found["text"] == (
+        "At its limit: the only thread of the pool is busy; 2 parts wait. Give the pool more threads, or start another"
+        " process."
+    )
+
+
+def test_messages_that_wait_behind_the_limit_are_told(broker) -> None:
+    broker.publish([b"one", b"two", b"three"])
+    with consumer_of(broker, open_max=2) as consumer:
+        message = next(iter(consumer))
+        found = headline_of(consumer, "At its limit")
+        message.ack()
+    assert found["text"].startswith("At its limit: 2 of 2 messages are pending; 1 message waits. Work on more")
+
+
+def test_a_handler_whose_threads_are_all_busy_is_told_with_the_messages_that_wait(broker) -> None:
+    broker.publish([b"one", b"two", b"three"])
+    begun, ending = threading.Event(), threading.Event()
+
+    def handle(message):
+        begun.set()
+        ending.wait()
+
+    consumer = consumer_of(broker)
+    running = threading.Thread(target=consumer.run, args=[handle], kwargs={"threads": 1, "until": "empty"})
+    running.start()
+    begun.wait()
+    found = headline_of(consumer, "At its limit")
+    ending.set()
+    running.join()
+    assert found["text"] == (
+        "At its limit: the only thread of the handler is busy; 2 messages wait. Give the handler more threads, or start"
+        " another process."
+    )

@@ -8,8 +8,12 @@ import pytest
 
 from acker.observe.calls import Busy, Line, UserCall
 from acker.observe.durations import format_latency
-from acker.observe.headline import LastBatch, Situation, headline
+from acker.observe.failures import Failure, ReasonGroup
+from acker.observe.headline import Away, LastBatch, Letters, Limit, Situation, headline, stuck_ms
 from acker.observe.holders import Holder
+from acker.observe.latencies import LatencyRecorder
+from acker.observe.reasons import Reason, ReasonKind
+from acker.observe.timeout_advice import TooShort
 
 COUNT = Holder("count", 4, "process", 42_000)
 HANGS = UserCall("packer_0", "orders/3", 90_000, "timed out", (Line("/src/pay.py", 31, "charge"),))
@@ -45,16 +49,6 @@ MAYBE = Holder("count", 4, "maybe")
         ),
         (Situation("running", paused=True, pending=1), "fair", "Paused: the spouts emit nothing; 1 tree pending."),
         (
-            Situation("running", failed=1, reason="timed out (attempt 1)"),
-            "fair",
-            "1 tree was not acked in the last seconds: timed out (attempt 1).",
-        ),
-        (
-            Situation("running", failed=2, reason="failed in count[4] (attempt 1)"),
-            "fair",
-            "2 trees were not acked in the last seconds; the last one: failed in count[4] (attempt 1).",
-        ),
-        (
             Situation("running", stuck=1, oldest_ms=42_321, holders=[COUNT]),
             "bad",
             "1 tree has been stuck at “count” for 42 s.",
@@ -72,12 +66,12 @@ MAYBE = Holder("count", 4, "maybe")
         (
             Situation("running", hung=[HANGS, replace(HANGS, stack=())], stuck=2, oldest_ms=9_000),
             "bad",
-            "2 tasks hang; packer_0 has been in one call at pay.py:31 in charge for 90 s.",
+            "2 calls hang; packer_0 has been in one call with orders/3 at pay.py:31 in charge for 90 s.",
         ),
         (
             Situation("running", hung=[replace(HANGS, stack=())]),
             "bad",
-            "packer_0 hangs: it has been in one call for 90 s.",
+            "packer_0 hangs: it has been in one call with orders/3 for 90 s.",
         ),
         (
             Situation("running", busy=Busy(1, 1, 0, 1, 8)),  # such a call may end at once
@@ -118,6 +112,125 @@ MAYBE = Holder("count", 4, "maybe")
 )
 def test_the_most_important_thing_is_told(situation, tone, text) -> None:
     assert headline(situation) == {"tone": tone, "text": text}
+
+
+PAY = "in pay: LookupError: no sofa is left, pay.py:31 in Pay.process"
+
+
+def group(times: int, kind: ReasonKind = ReasonKind.FAILED, **why: str) -> ReasonGroup:
+    reason = Reason(kind, **{"component": "pay", "exception": "LookupError: no sofa is left.", **why}, task=3)
+    return ReasonGroup(times, Failure(1, 0, "lines", 1, "a", reason, 5))
+
+
+LOST = group(3, line="pay.py:31 in Pay.process")
+
+
+def told(**facts) -> tuple[str, str]:
+    found = headline(Situation("running", pending=3, acked_a_second=1.0, **facts))
+    return found["tone"], found["text"]
+
+
+def test_a_source_that_cannot_be_reached_is_told_first() -> None:
+    away = Away("orders", 12_345, "ConnectionLostError: refused.")
+    text = "orders cannot be reached for 12 s, and is tried again: ConnectionLostError: refused."
+    assert told(away=away, hung=[HANGS], stuck=1, oldest_ms=9_000) == ("bad", text)
+
+
+def test_failures_are_told_with_their_rate_and_the_most_frequent_reason() -> None:
+    some = told(failed=4, acked=8, failed_a_second=0.4, why=LOST)
+    assert some == ("fair", f"Failing: 4 of 12 trees in the last seconds, 0.4 a second, 3 of them: {PAY}.")
+    most = told(failed=3, acked=1, why=LOST, letters=Letters(2))
+    assert most == ("bad", f"Failing: 3 of 4 trees in the last seconds: {PAY}. 2 dead letters so far.")
+    assert told(failed=1, acked=1)[1] == "Failing: 1 of 2 trees in the last seconds."
+
+
+def test_dead_letters_are_told_with_the_most_frequent_reason_while_they_are_news() -> None:
+    letters = Letters(12, 61_000, LOST)
+    assert told(letters=letters) == ("fair", f"12 dead letters, 3 of them: {PAY}; the last one 61.0 s ago.")
+    assert told(letters=Letters(1, 5, group(1, component=None)))[1].startswith("1 dead letter: LookupError: no sofa")
+    assert told(letters=letters._replace(ago_ms=601_000))[0] == "good"
+
+
+@pytest.mark.parametrize(
+    ("limit", "noun", "text"),
+    [
+        (
+            Limit(128, 128, "pay", 0.987, 126, 250.0),
+            "tree",
+            (
+                "128 of 128 trees are pending; \N{LEFT DOUBLE QUOTATION MARK}pay\N{RIGHT DOUBLE QUOTATION MARK} is the"
+                " slowest, busy 99 % of its time with calls of 250 ms; 126 tuples wait. Give it more tasks, or make"
+                " its calls shorter."
+            ),
+        ),
+        (
+            Limit(120, 128),
+            "tree",
+            (
+                "120 of 128 trees are pending. No component is busy: if trees wait for a batch or a window, raise"
+                " topology.max.spout.pending."
+            ),
+        ),
+        (Limit(128, 128, mend="Do this"), "tree", "128 of 128 trees are pending. Do this."),
+        (
+            Limit(8, 1_000, threads=8, waiting=120),
+            "message",
+            "all 8 threads of the pool are busy; 120 parts wait. Give the pool more threads, or start another process.",
+        ),
+        (
+            Limit(1_000, 1_000, waiting=990),
+            "message",
+            (
+                "1,000 of 1,000 messages are pending; 990 messages wait. Work on more messages at a time, in threads or"
+                " coroutines, or start another process."
+            ),
+        ),
+    ],
+)
+def test_what_is_at_its_limit_is_told_with_what_to_do(limit: Limit, noun: str, text: str) -> None:
+    assert told(limit=limit, noun=noun) == ("fair", f"At its limit: {text}")
+
+
+def test_a_timeout_that_is_shorter_than_the_work_is_told_with_its_numbers() -> None:
+    rate = TooShort(20, 10.0, 5.0, 60, 40, "tree")
+    assert told(too_short=rate, stuck=1, oldest_ms=9_000) == (
+        "bad",
+        (
+            "20 trees timed out in 10.0 s: 60 are pending, 4 are acked a second, so each takes 15.0 s at that rate,"
+            " and topology.message.timeout.secs is 5. Choose a topology.max.spout.pending of at most 10, or"
+            " a longer timeout."
+        ),
+    )
+    calls = rate._replace(timed_out=1, where="pay", call_ms=7_000.0)
+    assert told(too_short=calls)[1] == (
+        "1 tree timed out in 10.0 s: the calls of pay take 7.0 s, and topology.message.timeout.secs is 5. Choose a"
+        " longer timeout."
+    )
+    assert told(too_short=rate._replace(pending=1))[0] == "good"  # the rate suffices
+
+
+def test_a_run_that_has_stopped_says_how_it_ended_and_then_what_went_wrong() -> None:
+    ended = Situation("stopped", outcome="elapsed", lost=5, why=LOST)
+    text = f"Finished: the time was up. 5 trees were not acked, 3 of them: {PAY}."
+    assert headline(ended) == {"tone": "fair", "text": text}
+    given_up = ended._replace(letters=Letters(925, 5_000_000, LOST))
+    assert headline(given_up)["text"] == f"Finished: the time was up. 925 dead letters, 3 of them: {PAY}."
+    assert headline(ended._replace(error="ValueError: no"))["text"].startswith(
+        "Stopped with an error: ValueError: no. 5"
+    )
+    assert headline(ended._replace(lost=0)) == {"tone": "idle", "text": "Finished: the time was up."}
+
+
+def test_what_hangs_is_told_before_all_that_follows_from_it() -> None:
+    facts = {"too_short": TooShort(20, 10.0, 5.0, 60, 40), "limit": Limit(3, 3), "failed": 4, "letters": Letters(2)}
+    assert told(hung=[HANGS], stuck=4, oldest_ms=9_000, **facts)[1].startswith("packer_0 hangs")
+
+
+def test_a_tree_is_stuck_after_half_of_the_timeout_unless_trees_always_take_long() -> None:
+    recorder = LatencyRecorder()
+    assert stuck_ms(30_000, recorder.snapshot()) == 15_000
+    recorder.record(20_000_000_000)
+    assert stuck_ms(30_000, recorder.snapshot()) > 30_000
 
 
 def test_latencies_have_units() -> None:

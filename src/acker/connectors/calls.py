@@ -94,8 +94,9 @@ class RunningCalls:
             over=len(over),
             timed_out=sum(attempt.reason is not None and attempt.reason.kind is _TIMED_OUT for attempt in over),
             threads=len(threads),
-            # A pool has no public name for this.
+            # A pool has no public names for these.
             threads_max=sum(getattr(pool, "_max_workers", 0) for pool in pools.values()),
+            waiting=sum(queue.qsize() for pool in pools.values() if (queue := getattr(pool, "_work_queue", None))),
         )
 
     def of(self, open_attempts: Iterable[Attempt], now_ns: int) -> list[AttemptCall]:

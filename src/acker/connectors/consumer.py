@@ -227,7 +227,8 @@ class Consumer(Generic[Value]):
         from acker.ui.opening import open_page
 
         arguments = (self.name, self._store, self._options, self.stats, self.post, self._timeout_secs, self._calls)
-        return open_page(ConsumerView(*arguments, values=options.values), options)
+        view = ConsumerView(*arguments, lambda: self._io.away, values=options.values)
+        return open_page(view, options)
 
     def _ensure_started(self) -> None:
         self._refuse_fork()

@@ -16,13 +16,14 @@ from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessage, describe_open
 from acker.connectors.options import BROKER, MessageOptions
 from acker.errors import exception_text
-from acker.observe.calls import UserCall
+from acker.observe.calls import Busy, UserCall, hangs
 from acker.observe.failures import is_named, shortened, shown_id
-from acker.observe.headline import Situation, headline
+from acker.observe.headline import Away, Letters, Limit, Situation, headline, stuck_ms
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.rates import Reading, RecentFigures
 from acker.observe.readings import ROWS_MAX, FailureRows, chart, latency_chart, open_tree_row, reading, tile
 from acker.observe.reasons import ReasonKind
+from acker.observe.timeout_advice import TooShort
 from acker.ui.actions import log_level, set_log_level
 from acker.ui.source import Action, ActionError
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _COUNTS: Final = ("acked", "failed", "timed_out", "dead_letters")
 # How many holders of a message are named.
 _HOLDERS_MAX: Final = 8
+# The limit was reached when that was so at so many readings in a row.
+_LIMITED_READINGS: Final = 3
 
 
 class ConsumerView:
@@ -49,6 +52,8 @@ class ConsumerView:
         Sends a row to the acker.
     timeout_secs : float
     calls : RunningCalls
+    away : callable
+        Returns since when the source cannot be reached, as `IoThread.away`.
     values : bool
         Whether bodies of dead letters are shown.
     """
@@ -62,6 +67,7 @@ class ConsumerView:
         post: Callable[[Row], None],
         timeout_secs: float,
         calls: RunningCalls,
+        away: Callable[[], tuple[float, str] | None],
         *,
         values: bool,
     ) -> None:
@@ -73,6 +79,8 @@ class ConsumerView:
         self._options = options
         self._post = post
         self._calls = calls
+        self._away = away
+        self._limited = 0
         self._timeout_ms = round(1000 * timeout_secs)
         self._failures = store.failures
         self._seen = SeenHolders()
@@ -97,8 +105,8 @@ class ConsumerView:
             if known.parts:  # Else it has just ended.
                 self._seen.note(attempt.message_id, holders)
             rows.append(self._row_of(attempt, known, holders))
-        limit_ns = now_ns - self._timeout_ms * 1_000_000 // 2
-        stuck = sum(attempt.since_ns <= limit_ns for attempt in attempts)
+        old_ns = now_ns - 1_000_000 * stuck_ms(self._timeout_ms, stats.complete_latency)
+        stuck = sum(attempt.since_ns <= old_ns for attempt in attempts)
         return reading(
             "consumer",
             self.name,
@@ -137,19 +145,44 @@ class ConsumerView:
         self, stats: ConsumerStats, stuck: int, attempts: list[Attempt], calls: Sequence[AttemptCall]
     ) -> Situation:
         error, oldest = self._store.error, describe_open(attempts[:1])
+        busy, away = self._calls.busy(attempts), self._away()
+        usual_ms = stats.complete_latency.quantile_ms(0.5)
         return Situation.of_last_seconds(
             stats.state,
             self._recent,
-            self._failures.failures(),
+            self._failures,
+            away=None if away is None else Away(self._store.name, round(1_000 * (time.monotonic() - away[0])), away[1]),
+            hung=[call for _, call in calls if hangs(call.for_ms, usual_ms, self._timeout_ms)],
+            too_short=self._too_short(stats),
+            limit=self._limit(stats, len(attempts), busy),
+            lost=stats.failed + stats.timed_out,
+            letters=Letters.of(stats.dead_letters, self._failures),
             error=None if error is None else exception_text(error).rstrip("."),
             stuck=stuck,
             oldest_ms=_age_ms(oldest[0]) if oldest else None,
             holders=_holders_of(oldest[0], _of(attempts[0], calls)) if oldest else (),
-            busy=self._calls.busy(attempts),
+            busy=busy,
             longest=next((call for _, call in calls if call.over == ReasonKind.TIMED_OUT.value), None),
             pending=stats.pending,
             noun="message",
         )
+
+    def _too_short(self, stats: ConsumerStats) -> TooShort | None:
+        recent, acked = self._recent, round(self._recent.growth("acked"))
+        timed_out = round(recent.growth("timed_out"))
+        if not (timed_out and acked and recent.seconds):
+            return None
+        return TooShort(timed_out, recent.seconds, self._timeout_ms / 1_000, stats.pending, acked)
+
+    def _limit(self, stats: ConsumerStats, handed_out: int, busy: Busy) -> Limit | None:
+        """Return what has been at its limit at the last readings: the threads of pools, or the open messages."""
+        limit = Limit(stats.pending, self._options.open_max, waiting=stats.pending - handed_out)
+        if 0 < busy.threads_max <= busy.threads and busy.waiting:
+            limit = limit._replace(threads=busy.threads, waiting=busy.waiting)
+        elif 0 < busy.threads_max <= busy.threads and limit.waiting > 0:
+            limit = limit._replace(threads=busy.threads, where="the handler")
+        self._limited = self._limited + 1 if limit.is_full or limit.threads else 0
+        return limit if self._limited >= _LIMITED_READINGS else None
 
     def _tiles(self, stats: ConsumerStats) -> list[dict[str, Any]]:
         p99 = self._recent.latency("complete").quantile_ms(0.99)

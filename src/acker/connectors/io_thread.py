@@ -60,6 +60,8 @@ class IoThread:
     ----------
     polls, reconnects : int
         How often it polled the source, and how often it lost the connection.
+    away : (float, str) or None
+        While the source cannot be reached: since when, by the monotonic clock in seconds, and the last error.
 
     Raises
     ------
@@ -79,6 +81,7 @@ class IoThread:
         if source.redelivers and (error := options.deliveries_error):
             raise ArgumentValueError(f"{source.name}: {error}")
         self.polls = self.reconnects = 0
+        self.away: tuple[float, str] | None = None
         self._source = source
         self._store = store
         self._options = options
@@ -203,7 +206,7 @@ class IoThread:
                         if failures:
                             self._logger.info("%s: connected again", self._source.name)
                     self._step()
-                    failures = 0
+                    failures, self.away = 0, None
                 except ConnectionLostError as lost:
                     failures += 1
                     self._lose(lost, backoff(failures, _RECONNECT_SECS, _RECONNECT_SECS_MAX))
@@ -393,6 +396,7 @@ class IoThread:
     def _lose(self, lost: ConnectionLostError, wait_secs: float) -> None:
         self._is_idle = self._is_connected = False
         self.reconnects += 1
+        self.away = (time.monotonic() if self.away is None else self.away[0], exception_text(lost))
         self._logger.warning("%s: no connection, next attempt in %.3g s: %s", self._source.name, wait_secs, lost)
         self._source.close()
         # The broker delivers again all that the closed connection held.

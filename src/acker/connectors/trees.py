@@ -14,8 +14,8 @@ from acker.connectors.calls import RunningCalls
 from acker.connectors.handles import MessageTree, Row
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import describe_open
-from acker.connectors.timeout_advice import TimeoutAdvice
 from acker.observe.reasons import Reason, ReasonKind
+from acker.observe.timeout_advice import TimeoutAdvice
 from acker.observe.watchdog import StallWatchdog
 
 # A tree times out after 1 to 1 + 1 / (buckets - 1) times the timeout.
@@ -120,7 +120,8 @@ class MessageTrees:
             elif tree and tree.goes_back:
                 reason = Reason(ReasonKind.SHUTDOWN, attempt=attempt.number)
             else:
-                reason = Reason(ReasonKind.FAILED, exception=tree.reason if tree else None, attempt=attempt.number)
+                why, line = (tree.reason, tree.line) if tree else (None, None)
+                reason = Reason(ReasonKind.FAILED, exception=why, attempt=attempt.number, line=line)
                 if tree and tree.lost is not None:
                     self._report_lost(attempt, tree.lost)
             is_final = tree is not None and tree.is_final

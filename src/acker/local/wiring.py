@@ -6,7 +6,7 @@ import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from acker._engine.acker import Acker
 from acker._engine.ids import IdGenerator
@@ -83,7 +83,11 @@ class ExecutorSet:
     bolts : list of BoltExecutor
     event_times : EventTimes or None
         Those of a topology that has bolts with event time.
+    bolts_are_here : bool
+        Whether bolts run in these executors, and not elsewhere.
     """
+
+    bolts_are_here: ClassVar[bool] = True
 
     def __init__(self, parts: RuntimeParts) -> None:
         self.spouts: list[SpoutExecutor] = []

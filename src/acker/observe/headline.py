@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from acker.observe.calls import Busy, UserCall
 from acker.observe.durations import format_duration, format_latency
-from acker.observe.failures import Failure
+from acker.observe.failures import FailureLog, ReasonGroup, ReasonGroups
 from acker.observe.holders import Holder
+from acker.observe.latencies import Histogram
 from acker.observe.rates import RecentFigures
+from acker.observe.timeout_advice import TooShort
+
+# What is told of the last seconds looks so far back for reasons.
+_LATELY_MS: Final = 10_000
+# For how long a dead letter is news.
+_NEWS_MS: Final = 600_000
+# How much of what may be pending counts as its limit, since a tree ends now and then.
+_NEARLY: Final = 0.9
+# How many times as long as usual a tree has to be open.
+_LONGER: Final = 2
 
 
 class LastBatch(NamedTuple):
@@ -20,8 +32,74 @@ class LastBatch(NamedTuple):
     not_acked: int
 
 
+class Away(NamedTuple):
+    """A broker or another source that cannot be reached: its name, for how long, and the last error."""
+
+    name: str
+    for_ms: int
+    error: str
+
+
+class Limit(NamedTuple):
+    """What is at its limit, so that no more can be done at a time.
+
+    Attributes
+    ----------
+    pending, pending_max : int
+        What is pending, and how much may be; 0: there is no limit.
+    where : str or None
+        The component that the others wait for; or whose threads they are, if not those of a pool.
+    busy : float or None
+        The share of its time that its busiest task spends in user code.
+    waiting : int
+        How many tuples or parts of messages wait for it.
+    call_ms : float or None
+        How long one of its calls usually takes.
+    threads : int
+        Of a pool: how many there are, and all of them are busy.
+    mend : str or None
+        What to do, if it is not to give it more tasks or threads.
+    """
+
+    pending: int = 0
+    pending_max: int = 0
+    where: str | None = None
+    busy: float | None = None
+    waiting: int = 0
+    call_ms: float | None = None
+    threads: int = 0
+    mend: str | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nearly as much is pending as may be."""
+        return bool(self.pending_max) and self.pending >= _NEARLY * self.pending_max
+
+
+class Letters(NamedTuple):
+    """The dead letters since the start: how many, how long ago the last one was given up, and the most frequent reason.
+
+    Attributes
+    ----------
+    total : int
+    ago_ms : int
+    why : ReasonGroup or None
+    """
+
+    total: int
+    ago_ms: int = 0
+    why: ReasonGroup | None = None
+
+    @classmethod
+    def of(cls, total: int, log: FailureLog) -> Letters | None:
+        """Return those of a log, of `total` ones in all; None if there are none."""
+        newest = log.dead_letters()[:1]
+        ago_ms = max(0, time.time_ns() // 1_000_000 - newest[0].at_ms) if newest else 0
+        return cls(total, ago_ms, next(iter(log.letter_reasons.most_frequent()), None)) if total else None
+
+
 class Situation(NamedTuple):
-    """The facts that a headline is made from.
+    """The facts that a headline is made from. A fact that is left out is not told, and does not count as a fault.
 
     Attributes
     ----------
@@ -41,10 +119,20 @@ class Situation(NamedTuple):
     pending : int
     acked_a_second, p99_ms : float or None
         Lately.
-    failed : int
-        Trees that were not acked lately.
-    reason : str or None
-        Of the last one.
+    failed, acked : int
+        Trees that were not acked lately, and those that were.
+    failed_a_second : float or None
+    why : ReasonGroup or None
+        The most frequent reason lately; in a runtime that has stopped, since the start.
+    lost : int
+        Trees that were not acked since the start.
+    letters : Letters or None
+    away : Away or None
+        The source that cannot be reached, if one cannot.
+    limit : Limit or None
+        What has been at its limit for some time.
+    too_short : TooShort or None
+        A timeout that is shorter than the work.
     busy : Busy or None
         The calls of user code that run now.
     longest : UserCall or None
@@ -70,7 +158,14 @@ class Situation(NamedTuple):
     acked_a_second: float | None = None
     p99_ms: float | None = None
     failed: int = 0
-    reason: str | None = None
+    acked: int = 0
+    failed_a_second: float | None = None
+    why: ReasonGroup | None = None
+    lost: int = 0
+    letters: Letters | None = None
+    away: Away | None = None
+    limit: Limit | None = None
+    too_short: TooShort | None = None
     busy: Busy | None = None
     longest: UserCall | None = None
     hung: Sequence[UserCall] = ()
@@ -79,7 +174,7 @@ class Situation(NamedTuple):
     idle: str | None = None
 
     @classmethod
-    def of_last_seconds(cls, state: str, recent: RecentFigures, failures: Sequence[Failure], **more: Any) -> Situation:
+    def of_last_seconds(cls, state: str, recent: RecentFigures, log: FailureLog, **more: Any) -> Situation:
         """Return a situation with the figures of the last seconds.
 
         Parameters
@@ -87,19 +182,28 @@ class Situation(NamedTuple):
         state : str
         recent : RecentFigures
             With the counts "acked" and "not acked", and the latencies "complete".
-        failures : sequence of Failure
-            Newest first.
+        log : FailureLog
         **more
             The other fields.
         """
+        lately = state == "running"
+        since_ms = time.time_ns() // 1_000_000 - _LATELY_MS
+        reasons = ReasonGroups(reversed(log.failures_since(since_ms))) if lately else log.reasons
         return cls(
             state,
             acked_a_second=recent.rate("acked"),
             p99_ms=recent.latency("complete").quantile_ms(0.99),
-            failed=round(recent.growth("not acked")) if state == "running" else 0,
-            reason=str(failures[0].reason) if failures else None,
+            failed=round(recent.growth("not acked")) if lately else 0,
+            acked=round(recent.growth("acked")),
+            failed_a_second=recent.rate("not acked"),
+            why=next(iter(reasons.most_frequent()), None),
             **more,
         )
+
+
+def stuck_ms(timeout_ms: int, complete: Histogram) -> int:
+    """Return the age from which on a tree is stuck: half of the timeout, but not where trees usually take long."""
+    return max(timeout_ms // 2, round(_LONGER * (complete.quantile_ms(0.5) or 0)))
 
 
 _ENDS: Mapping[str, str] = {
@@ -113,7 +217,7 @@ _ENDS: Mapping[str, str] = {
 
 def headline(now: Situation) -> dict[str, Any]:
     """Return the tone ("good", "fair", "bad" or "idle") and the sentence."""
-    tone, text = _special(now) or _still_runs(now) or _hung(now) or _stuck(now) or _batch(now) or _running(now)
+    tone, text = next(said for rule in _RULES if (said := rule(now)) is not None)
     return {"tone": tone, "text": text}
 
 
@@ -125,42 +229,77 @@ def _special(now: Situation) -> tuple[str, str] | None:
     if now.state == "restarting":
         return "bad", f"Restarting after {now.error or 'an exception'}."
     if now.state == "stopped":
+        wrong = _went_wrong(now)
         if now.error is not None:
-            return "bad", f"Stopped with an error: {now.error}."
-        return "idle", _ENDS.get(now.outcome, "Stopped.")
+            return "bad", f"Stopped with an error: {now.error}.{wrong}"
+        return "fair" if wrong else "idle", f"{_ENDS.get(now.outcome, 'Stopped.')}{wrong}"
     if now.state == "draining":
         return "fair", f"Stopping: {_count(now, now.pending)} may still end."
     return None
+
+
+def _went_wrong(now: Situation) -> str:
+    """Return what went wrong in a run that has ended, with a space before it."""
+    if now.letters is not None:
+        return f" {_told_letters(now.letters)}."
+    if now.lost:
+        were = "was" if now.lost == 1 else "were"
+        return f" {_count(now, now.lost)} {were} not acked{_mostly(now.why, now.lost)}."
+    return ""
+
+
+def _away(now: Situation) -> tuple[str, str] | None:
+    """Tell of a source that cannot be reached: nothing comes in, and no ack goes out."""
+    if now.away is None:
+        return None
+    name, for_ms, error = now.away
+    return "bad", f"{name} cannot be reached for {_whole(for_ms)}, and is tried again: {error.rstrip('.')}."
 
 
 def _still_runs(now: Situation) -> tuple[str, str] | None:
     """Tell of calls that hold threads although their messages timed out: further messages may wait for those."""
     if now.busy is None or not now.busy.timed_out:
         return None
-    if now.longest is None:
+    longest = now.longest or next(iter(now.hung), None)
+    if longest is None:
         return "bad", f"{now.busy}."
-    where = "" if now.longest.line is None else f" at {now.longest.line.short}"
-    return "bad", f"{now.busy}; the longest runs{where} for {_whole(now.longest.for_ms)}."
+    where = "" if longest.line is None else f" at {longest.line.short}"
+    return "bad", f"{now.busy}; the longest runs{where} for {_whole(longest.for_ms)}."
 
 
 def _hung(now: Situation) -> tuple[str, str] | None:
+    """Tell of calls that run much longer than usual, or for most of the timeout."""
     if not now.hung:
         return None
+    if now.busy is not None and now.busy.timed_out:
+        return _still_runs(now)
     longest = now.hung[0]
     where = "" if longest.line is None else f" at {longest.line.short}"
-    has_been = f"has been in one call{where} for {_whole(longest.for_ms)}"
+    what = "" if longest.what is None else f" with {longest.what}"
+    has_been = f"has been in one call{what}{where} for {_whole(longest.for_ms)}"
     if len(now.hung) == 1:
         return "bad", f"{longest.who} hangs: it {has_been}."
-    return "bad", f"{len(now.hung):,} tasks hang; {longest.who} {has_been}."
+    return "bad", f"{len(now.hung):,} calls hang; {longest.who} {has_been}."
+
+
+def _too_short(now: Situation) -> tuple[str, str] | None:
+    """Tell of timeouts that are shorter than the work: what is done comes too late, and is done again."""
+    return None if now.too_short is None or not now.too_short.is_true else ("bad", f"{now.too_short}.")
 
 
 def _stuck(now: Situation) -> tuple[str, str] | None:
     if not now.stuck or now.oldest_ms is None:
         return None
-    where, since = _where(now.holders), _whole(now.oldest_ms)
+    where, since = _where(now.holders), f"{_whole(now.oldest_ms)}{_kept(now.holders)}"
     if now.stuck == 1:
         return "bad", f"1 {now.noun} has been stuck{where} for {since}."
     return "bad", f"{_count(now, now.stuck)} are stuck; the oldest has been{where} for {since}."
+
+
+def _kept(holders: Sequence[Holder]) -> str:
+    """Return that a task has a tree's tuple and does nothing with it, if that is sure."""
+    is_kept = bool(holders) and all(each.how == "held" and each.text is None for each in holders)
+    return ", which neither acked nor failed it" if is_kept and len({each.component for each in holders}) == 1 else ""
 
 
 def _where(holders: Sequence[Holder]) -> str:
@@ -168,7 +307,7 @@ def _where(holders: Sequence[Holder]) -> str:
         return ", held by no task that is known,"
     sure = [each for each in holders if each.how != "maybe"]
     names = list(dict.fromkeys(each.component for each in sure or holders))
-    quoted = ", ".join(f"\N{LEFT DOUBLE QUOTATION MARK}{name}\N{RIGHT DOUBLE QUOTATION MARK}" for name in names[:3])
+    quoted = ", ".join(map(_quoted, names[:3]))
     if len(names) > 3:
         quoted = f"{quoted} and {len(names) - 3} more"
     line = next((each.line for each in sure if each.line is not None), None)
@@ -176,6 +315,84 @@ def _where(holders: Sequence[Holder]) -> str:
         quoted = f"{quoted}, {line},"
     # If all that may hold it are tasks of one component, that is where it is.
     return f" at {quoted}" if sure or len(names) == 1 else f", maybe at {quoted},"
+
+
+def _failing(now: Situation) -> tuple[str, str] | None:
+    """Tell of failures: how many of how many lately, how many a second, and the most frequent reason."""
+    if not now.failed:
+        return None
+    ended = now.failed + now.acked
+    a_second = "" if now.failed_a_second is None else f", {now.failed_a_second:.3g} a second"
+    some = f"{now.failed:,} of {_count(now, ended)}"
+    letters = "" if now.letters is None else f" {_letter_count(now.letters)} so far."
+    said = f"Failing: {some} in the last seconds{a_second}{_mostly(now.why, now.failed)}.{letters}"
+    return "bad" if now.failed > now.acked else "fair", said
+
+
+def _letters(now: Situation) -> tuple[str, str] | None:
+    """Tell of dead letters, which nobody tries again."""
+    if now.letters is None or now.letters.ago_ms > _NEWS_MS:
+        return None
+    ago = f"the last one {format_duration(now.letters.ago_ms)} ago"
+    return "fair", f"{_told_letters(now.letters)}; {ago}."
+
+
+def _told_letters(letters: Letters) -> str:
+    return f"{_letter_count(letters)}{_mostly(letters.why, letters.total)}"
+
+
+def _letter_count(letters: Letters) -> str:
+    return "1 dead letter" if letters.total == 1 else f"{letters.total:,} dead letters"
+
+
+def _mostly(why: ReasonGroup | None, of: int) -> str:
+    """Return the most frequent reason, and how often it came if others did too."""
+    if why is None:
+        return ""
+    return f": {why}" if why.times >= of else f", {why.times:,} of them: {why}"
+
+
+def _limit(now: Situation) -> tuple[str, str] | None:
+    """Tell what is at its limit, and what to do: more tasks, more threads, or less pending."""
+    limit = now.limit
+    if limit is None:
+        return None
+    told = []
+    if limit.is_full:
+        told.append(f"{limit.pending:,} of {_count(now, limit.pending_max)} are pending")
+    if limit.threads:
+        of = limit.where or "the pool"
+        is_one = limit.threads == 1
+        told.append(f"the only thread of {of} is busy" if is_one else f"all {limit.threads:,} threads of {of} are busy")
+    elif limit.where is not None:
+        busy = "" if limit.busy is None else f", busy {100 * limit.busy:.0f} % of its time"
+        call = "" if limit.call_ms is None else f" with calls of {format_latency(limit.call_ms)}"
+        told.append(f"{_quoted(limit.where)} is the slowest{busy}{call}")
+    if limit.waiting:
+        if limit.threads:
+            what = "part" if limit.where is None else now.noun
+        else:
+            what = now.noun if limit.where is None else "tuple"
+        told.append(f"1 {what} waits" if limit.waiting == 1 else f"{limit.waiting:,} {what}s wait")
+    return "fair", f"At its limit: {'; '.join(told)}. {_mend_of(now, limit)}."
+
+
+def _mend_of(now: Situation, limit: Limit) -> str:
+    if limit.mend is not None:
+        return limit.mend
+    if limit.threads:
+        return f"Give {limit.where or 'the pool'} more threads, or start another process"
+    if limit.where is not None:
+        return "Give it more tasks, or make its calls shorter"
+    if now.noun == "message":
+        return "Work on more messages at a time, in threads or coroutines, or start another process"
+    return "No component is busy: if trees wait for a batch or a window, raise topology.max.spout.pending"
+
+
+def _paused(now: Situation) -> tuple[str, str] | None:
+    if not now.paused:
+        return None
+    return "fair", f"Paused: the spouts emit nothing; {_count(now, now.pending)} pending."
 
 
 def _batch(now: Situation) -> tuple[str, str] | None:
@@ -190,18 +407,33 @@ def _batch(now: Situation) -> tuple[str, str] | None:
 
 
 def _running(now: Situation) -> tuple[str, str]:
-    if now.paused:
-        return "fair", f"Paused: the spouts emit nothing; {_count(now, now.pending)} pending."
-    if now.failed:
-        were = "was" if now.failed == 1 else "were"
-        why = "" if now.reason is None else f"{'' if now.failed == 1 else '; the last one'}: {now.reason}"
-        return "fair", f"{_count(now, now.failed)} {were} not acked in the last seconds{why}."
     if not now.pending and not now.acked_a_second:
         return "idle", "Idle: nothing is pending, and nothing comes in."
     if not now.acked_a_second:
         return "good", f"Running: {_count(now, now.pending)} pending, none was acked in the last seconds."
     took = "" if now.p99_ms is None else f", 99 of 100 within {format_latency(now.p99_ms)}"
     return "good", f"All is well: {now.acked_a_second:,.0f} {now.noun}s acked a second{took}."
+
+
+# The first rule that has something to tell makes the headline.
+_RULES: Final[tuple[Callable[[Situation], tuple[str, str] | None], ...]] = (
+    _special,
+    _away,
+    _hung,
+    _too_short,
+    _still_runs,
+    _stuck,
+    _paused,
+    _failing,
+    _letters,
+    _limit,
+    _batch,
+    _running,
+)
+
+
+def _quoted(name: str) -> str:
+    return f"\N{LEFT DOUBLE QUOTATION MARK}{name}\N{RIGHT DOUBLE QUOTATION MARK}"
 
 
 def _whole(ms: int) -> str:

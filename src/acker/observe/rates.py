@@ -39,6 +39,15 @@ class RecentFigures:
         while len(readings) > 2 and readings[1].at_ns <= reading.at_ns - self._window_ns:
             readings.popleft()
 
+    @property
+    def seconds(self) -> float:
+        """The length of the window; 0 before the second reading."""
+        return (self._readings[-1].at_ns - self._readings[0].at_ns) / _NS_PER_SEC
+
+    def all_latencies(self, name: str) -> Histogram:
+        """Return the latencies since the start; none for an unknown name."""
+        return self._readings[-1].latencies.get(name, Histogram())
+
     def rate(self, name: str, *, at_once: bool = False) -> float | None:
         """Return how much a count grew a second in the window, or `at_once`: since the reading before.
 

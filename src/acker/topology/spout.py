@@ -147,6 +147,11 @@ class Spout(Component):
         """Why dead letters that are not tuples cannot be replayed from here, and where they lie; for the live page."""
         return None
 
+    @property
+    def _away(self) -> tuple[str, float, str] | None:
+        """The source that cannot be reached: its name, since when by the monotonic clock, the last error; else None."""
+        return None
+
     # Native, as `Bolt.emit` is.
     emit = emit_of_spout
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -19,6 +21,7 @@ from acker.ui import LivePage
 from acker.ui.source import ActionError
 
 TIMEOUT_SECS = 60
+KEPT = ", which neither acked nor failed it"
 
 
 class Lines(ReliableSpout):
@@ -144,7 +147,7 @@ def test_a_stuck_tree_is_found_and_its_holder_named(watch) -> None:
     assert watched.view()["headline"]["tone"] != "bad"
     watched.scheduler.advance(42)
     view = watched.view()
-    assert view["headline"] == {"tone": "bad", "text": "1 tree has been stuck at “bill” for 42 s."}
+    assert view["headline"] == {"tone": "bad", "text": f"1 tree has been stuck at “bill” for 42 s{KEPT}."}
     (row,) = view["open_trees"]["rows"]
     assert (row["id"], row["attempt"], row["age_ms"]) == ("lost order", 1, 42_000)
     assert row["holders"] == [{"component": "bill", "task": 3, "how": "held", "for_ms": None}]
@@ -158,7 +161,7 @@ def test_a_bolt_that_has_failed_its_tuple_holds_nothing(watch, monkeypatch) -> N
     monkeypatch.setattr(Check, "look", lambda: seen.append(watched.view()["headline"]["text"]))
     next(watched.runtime.lifecycle.executors.spout_tasks()).spout.rest.append("look")
     watched.scheduler.settle()
-    assert seen == ["1 tree has been stuck at “bill” for 42 s."]
+    assert seen == [f"1 tree has been stuck at “bill” for 42 s{KEPT}."]
 
 
 def test_a_tree_that_timed_out_names_who_held_it(watch) -> None:
@@ -274,13 +277,19 @@ def test_a_call_that_hangs_is_named_with_its_line_also_when_its_tree_has_timed_o
     assert hang.view()["headline"]["tone"] != "bad"
     hang.scheduler.advance(6)
     view = hang.view()
-    assert view["headline"] == {"tone": "bad", "text": f"bill[3] hangs: it has been in one call {where} for 6 s."}
+    assert view["headline"] == {
+        "tone": "bad",
+        "text": f"bill[3] hangs: it has been in one call with a tuple of check {where} for 6 s.",
+    }
     (holder,) = view["open_trees"]["rows"][0]["holders"]
     assert (holder["how"], holder["for_ms"], f"at {holder['line']}") == ("process", 6_000, where)
     hang.scheduler.advance(4 * TIMEOUT_SECS)
     view = hang.view()
     assert view["totals"]["timed_out"] == 2 and not view["open_trees"]["rows"]
-    assert view["headline"] == {"tone": "bad", "text": f"bill[3] hangs: it has been in one call {where} for 4 min 6 s."}
+    assert view["headline"] == {
+        "tone": "bad",
+        "text": f"bill[3] hangs: it has been in one call with a tuple of check {where} for 4 min 6 s.",
+    }
 
 
 def test_a_stall_names_the_line_of_the_call(hang) -> None:
@@ -336,8 +345,87 @@ def test_a_batch_that_takes_longer_than_to_gather_it_does_not_hang(monkeypatch) 
         scheduler.stop(0)
     assert seen[:2] == [
         "Running: 2 trees pending, none was acked in the last seconds.",
-        "batches[2] hangs: it has been in one call for 31 s.",
+        "batches[2] hangs: it has been in one call with a tuple of lines for 31 s.",
     ]
+
+
+def test_the_headline_tells_how_much_fails_and_why_most_of_it_does(watch) -> None:
+    watched = watch(["a", "bad 1", "bad 2", "look"])
+    line = f"cannot check bad 2, test_live_view.py:{Check.process.__code__.co_firstlineno + 6} in Check.process"
+    assert watched.view()["headline"] == {
+        "tone": "bad",
+        "text": f"Failing: 3 of 4 trees in the last seconds, 2 of them: in check: ValueError: {line}.",
+    }
+
+
+def test_a_run_that_has_stopped_tells_its_dead_letters(watch) -> None:
+    watched = watch(["bad 1", "a"])
+    watched.scheduler.advance(5)
+    assert " 1 dead letter so far." in watched.view()["headline"]["text"]
+    watched.scheduler.stop()
+    headline = watched.view()["headline"]
+    assert headline["tone"] == "fair"
+    assert headline["text"].startswith(
+        "Stopped. 1 dead letter: in check: ValueError: cannot check bad 1, test_live_view"
+    )
+
+
+def test_the_component_that_keeps_all_that_may_be_pending_is_named(watch) -> None:
+    watched = watch(["lost 1", "lost 2", "lost 3"], **{"topology.max.spout.pending": 2})
+    tones = [watched.view()["headline"]["tone"] for _ in range(2)]
+    assert tones == ["good", "good"], "it has not been so for long"
+    assert watched.view()["headline"] == {
+        "tone": "fair",
+        "text": "At its limit: 2 of 2 trees are pending. bill has 2 of the tuples, and waits. For a batch or a window,"
+        " raise topology.max.spout.pending.",
+    }
+
+
+def test_the_slowest_component_is_named_where_as_much_is_pending_as_may_be(watch, monkeypatch) -> None:
+    seen = []
+    options = {"topology.max.spout.pending": 3, "topology.stats.sample.rate": 1.0}
+    watched = watch([], **options)
+
+    def process(self, tup):
+        watched.clock.advance(1)
+        seen.append(watched.view()["headline"])
+        self.ack(tup)
+
+    monkeypatch.setattr(Bill, "process", process)
+    next(watched.runtime.lifecycle.executors.spout_tasks()).spout.rest += [str(number) for number in range(12)]
+    watched.scheduler.settle()
+    texts = [each["text"] for each in seen if each["text"].startswith("At its limit")]
+    assert texts and all(
+        text.startswith("At its limit: 3 of 3 trees are pending; “bill” is the slowest") for text in texts
+    )
+    assert texts[-1].endswith("Give it more tasks, or make its calls shorter.")
+
+
+def test_a_bolt_whose_calls_take_longer_than_the_timeout_is_named(watch, monkeypatch) -> None:
+    watched, seen = watch([], **{"topology.stats.sample.rate": 1.0}), []
+
+    def process(self, tup):
+        watched.clock.advance(2 * TIMEOUT_SECS)  # An ack would come too late.
+
+    monkeypatch.setattr(Bill, "process", process)
+    rest = next(watched.runtime.lifecycle.executors.spout_tasks()).spout.rest
+    for number in range(4):
+        rest.append(str(number))
+        watched.scheduler.settle()
+        watched.scheduler.advance(1)
+        seen.append(watched.view()["headline"])
+    assert seen[-1]["tone"] == "bad"
+    assert "timed out in" in seen[-1]["text"] and ": the calls of bill take 2 min" in seen[-1]["text"]
+
+
+def test_a_source_that_cannot_be_reached_is_the_headline(watch, monkeypatch) -> None:
+    watched = watch(["lost"])
+    away = property(lambda self: ("orders", time.monotonic() - 3, "ConnectionLostError: refused"))
+    monkeypatch.setattr(Lines, "_away", away)
+    assert re.fullmatch(
+        r"orders cannot be reached for \d+ s, and is tried again: ConnectionLostError: refused\.",
+        watched.view()["headline"]["text"],
+    )
 
 
 def test_failures_come_newest_first_with_their_reason(watch) -> None:

@@ -215,6 +215,11 @@ class SourceSpout(Spout):
         self._on_dead_letter(MessageNumber.of(attempt), attempt.delivery, attempt.reason)
 
     @property
+    def _away(self) -> tuple[str, float, str] | None:
+        away = self._io_thread.away if "_io_thread" in vars(self) else None
+        return None if away is None else (self._message_store.name, *away)
+
+    @property
     def _no_replay(self) -> str | None:
         return why_no_replay(self._message_options) if "_io_thread" in vars(self) else None
 

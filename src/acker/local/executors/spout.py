@@ -103,6 +103,11 @@ class SpoutTask(ComponentTask):
     def _is_full(self) -> bool:
         return len(self.collector.pending) >= self._pending_max
 
+    @property
+    def pending_max(self) -> int:
+        """The limit of open tracked tuples; 0: there is none."""
+        return 0 if self._pending_max == sys.maxsize else self._pending_max
+
     def next_replay_ns(self) -> int | None:
         """Return when the next replay is due; None if none is."""
         if self._reliable is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from acker.local.executors.asynchronous import AsyncBoltExecutor
 from acker.local.wiring import ExecutorSet
+from acker.observe.headline import Limit
 from acker.observe.latencies import Histogram
 from acker.observe.rates import Reading, RecentFigures
 from acker.observe.readings import chart, component_row, latency_chart, rounded
@@ -32,6 +34,8 @@ _NOT_ACKED: Final = ("failed", "timed_out", "rejected")
 # From here on a component may be the bottleneck: the share of its queue, or of its time.
 _FULL: Final = 0.5
 _BUSY: Final = 0.8
+# It is at its limit when that was so at so many readings in a row.
+_LIMITED_READINGS: Final = 3
 
 
 class ComponentsView:
@@ -54,6 +58,7 @@ class ComponentsView:
         for each in graph.subscriptions:
             streams.setdefault((each.source, each.consumer), []).append(f"{each.stream}: {each.grouping}")
         self._streams = streams
+        self._limited = 0
         self._names = {task: node.name for node in graph.nodes.values() for task in node.tasks}
 
     def read(self, stats: RuntimeStats, executors: ExecutorSet | None, now_ns: int) -> dict[str, Any]:
@@ -75,8 +80,40 @@ class ComponentsView:
             "charts": self._charts(totals),
         }
 
+    def limit(self, nodes: Iterable[dict[str, Any]], executors: ExecutorSet | None) -> Limit | None:
+        """Return what has been at its limit at the last readings: the open trees of a spout, or the queue of a bolt.
+
+        Call it once for each `read`, with the nodes that this has returned.
+        """
+        found = self._limit(nodes, executors) if executors is not None and executors.bolts_are_here else None
+        self._limited = 0 if found is None else self._limited + 1
+        return found if self._limited >= _LIMITED_READINGS else None
+
+    def _limit(self, nodes: Iterable[dict[str, Any]], executors: ExecutorSet) -> Limit | None:
+        bounds = [(len(task.collector.pending), task.pending_max) for task in executors.spout_tasks()]
+        full = [each for each in bounds if Limit(*each).is_full]
+        pending, pending_max = map(sum, zip(*full, strict=True)) if full else (0, 0)
+        bolts = [node for node in nodes if node["kind"] == "bolt" and "queue" in node]
+        slowest = next((node for node in bolts if node["bottleneck"]), None)
+        is_queued = slowest is not None and slowest["queue"] >= _FULL * (slowest["queue_capacity"] or 1)
+        if not (full or is_queued):
+            return None
+        if slowest is not None:
+            limit = Limit(pending, pending_max, slowest["name"], slowest["busy"], slowest["queue"])
+            return limit._replace(
+                call_ms=slowest["latency"]["p50_ms"], mend=_mend_coroutines(slowest["name"], executors)
+            )
+        limit = Limit(pending, pending_max)
+        # No component is busy: so the trees wait inside one.
+        most = max(bolts, key=lambda node: node["queue"] + node["pending"], default=None)
+        if most is None or 2 * (most["queue"] + most["pending"]) < pending:
+            return limit
+        held = f"{most['name']} has {most['queue'] + most['pending']:,} of the tuples, and waits"
+        mend = _mend_coroutines(most["name"], executors)
+        return limit._replace(mend=f"{held}. {mend or 'For a batch or a window, raise topology.max.spout.pending'}")
+
     def _reading(self, stats: RuntimeStats, executors: ExecutorSet | None, now_ns: int) -> Reading:
-        counts: dict[str, float] = dict.fromkeys(("acked", "not acked", "executed"), 0)
+        counts: dict[str, float] = dict.fromkeys(("acked", "not acked", "timed out", "executed"), 0)
         latencies: dict[str, Histogram] = {"complete": Histogram(), "execute": Histogram()}
         for row in stats.tasks:
             if row.kind == "acker":
@@ -149,6 +186,15 @@ def _counts_of(row: TaskStats) -> Iterable[tuple[str, float]]:
     else:
         yield "acked", row.acked
         yield "not acked", sum(getattr(row, name) for name in _NOT_ACKED)
+        yield "timed out", row.timed_out
+
+
+def _mend_coroutines(name: str, executors: ExecutorSet) -> str | None:
+    """Return what to do where the tasks of a component are coroutines, which wait; None if they are not."""
+    is_async = any(
+        isinstance(each, AsyncBoltExecutor) and each.tasks[0].collector.component == name for each in executors
+    )
+    return "Raise topology.async.max.concurrency, or give it more tasks" if is_async else None
 
 
 def _mark_bottleneck(nodes: list[dict[str, Any]], edges: list[dict[str, Any]]) -> None:

@@ -15,11 +15,12 @@ from acker.local.page.open_trees import UnfinishedTree, count_older, find_trees,
 from acker.local.tracing import Sampler
 from acker.local.wiring import ExecutorSet
 from acker.observe.calls import UserCall, hangs
-from acker.observe.failures import Failure, FailureLog, shown_id
-from acker.observe.headline import Situation, headline
+from acker.observe.failures import FailureLog, shown_id
+from acker.observe.headline import Away, Letters, Situation, headline, stuck_ms
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.readings import ROWS_MAX, FailureRows, open_tree_row, reading
 from acker.observe.stats import RuntimeStats
+from acker.observe.timeout_advice import TooShort
 from acker.topology.bolt import BatchingBolt
 from acker.topology.windowed import WindowedBolt
 from acker.ui.actions import log_level
@@ -89,12 +90,17 @@ class RuntimeView:
         for row, holders in rows:
             if holders and row["root_id"] is not None:
                 self._seen_holders.note(int(row["root_id"]), holders)
-        stuck = 0 if executors is None else count_older(executors, now_ns - self._timeout_ms * _NS_PER_MS // 2)
-        failures = self._failures.failures()
+        totals = parts["totals"]
+        old_ms = stuck_ms(self._timeout_ms, self._components.recent.all_latencies("complete"))
+        stuck = 0 if executors is None else count_older(executors, now_ns - old_ms * _NS_PER_MS)
         self._note_events(stats)
         hung = self._hung(stats, executors, now_ns)
-        situation = self._situation(stats, stuck, rows[0] if rows else None, failures, hung)
-        totals = parts["totals"]
+        situation = self._situation(stats, totals, stuck, rows[0] if rows else None)._replace(
+            hung=hung,
+            away=self._away(executors),
+            limit=self._components.limit(parts["graph"]["nodes"], executors),
+            too_short=self._too_short(parts["graph"]["nodes"], totals["pending"]),
+        )
         return reading(
             "topology",
             self.name,
@@ -116,26 +122,47 @@ class RuntimeView:
     def _situation(
         self,
         stats: RuntimeStats,
+        totals: Mapping[str, Any],
         stuck: int,
         oldest: tuple[dict[str, Any], list[Holder]] | None,
-        failures: list[Failure],
-        hung: list[UserCall],
     ) -> Situation:
         lifecycle = self._runtime.lifecycle
         error = lifecycle.error if stats.state == "stopped" else lifecycle.last_crash
         return Situation.of_last_seconds(
             stats.state,
             self._components.recent,
-            failures,
+            self._failures,
             paused=lifecycle.is_paused,
             outcome=lifecycle.outcome,
             error=None if error is None else exception_text(error).rstrip("."),
             stuck=stuck,
             oldest_ms=None if oldest is None else oldest[0]["age_ms"],
             holders=() if oldest is None else oldest[1],
-            hung=hung,
-            pending=sum(row.pending for row in stats.tasks if row.kind == "spout"),
+            pending=totals["pending"],
+            lost=sum(totals[name] for name in ("failed", "timed_out", "rejected")),
+            letters=Letters.of(totals["dead_letters"], self._failures),
         )
+
+    @staticmethod
+    def _away(executors: ExecutorSet | None) -> Away | None:
+        for task in () if executors is None else executors.spout_tasks():
+            if (away := task.spout._away) is not None:
+                name, since, error = away
+                return Away(name, round(1_000 * (time.monotonic() - since)), error)
+        return None
+
+    def _too_short(self, nodes: list[dict[str, Any]], pending: int) -> TooShort | None:
+        """Return that trees time out although some are acked, or although calls only take long."""
+        recent = self._components.recent
+        timed_out, acked = round(recent.growth("timed out")), round(recent.growth("acked"))
+        if not timed_out or not recent.seconds:
+            return None
+        slow = [(node["latency"]["p50_ms"] or 0, node["name"]) for node in nodes if "latency" in node]
+        call_ms, where = max(slow, default=(0, None))
+        found = TooShort(timed_out, recent.seconds, self._timeout_ms / 1_000, pending, acked, "tree")
+        if call_ms > self._timeout_ms:
+            return found._replace(where=where, call_ms=call_ms)
+        return found if acked else None
 
     def _hung(self, stats: RuntimeStats, executors: ExecutorSet | None, now_ns: int) -> list[UserCall]:
         """Return the calls with tuples that hang, the longest first."""

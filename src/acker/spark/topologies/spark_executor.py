@@ -327,6 +327,7 @@ class DriverExecutors(ExecutorSet):
     """
 
     spark: SparkExecutor
+    bolts_are_here = False
 
     def __init__(self, parts: RuntimeParts, batch_tuples: int, batch_bytes: int) -> None:
         ackers = [acker.inbox for acker in parts.ackers]

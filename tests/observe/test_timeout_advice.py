@@ -1,6 +1,6 @@
 """Advice on timeouts."""
 
-from acker.connectors.timeout_advice import TimeoutAdvice
+from acker.observe.timeout_advice import TimeoutAdvice
 
 
 def test_no_advice_without_timeouts():
@@ -14,7 +14,7 @@ def test_advice_where_open_messages_need_longer_than_the_timeout():
     assert advice.look(1, 10, 50, 20) is None  # too early for a rate
     text = advice.look(4, 40, 50, 30)
     assert text == (
-        "50 messages timed out in 4.0 s: 50 are in this process, 10 are acked a second, so each takes 5.0 s at that"
+        "50 messages timed out in 4.0 s: 50 are pending, 10 are acked a second, so each takes 5.0 s at that"
         " rate, and timeout_secs is 3. Choose an open_max of at most 15, or a longer timeout"
     )
 
