@@ -134,6 +134,10 @@ class PublishError(AckerError, RuntimeError):
     """A broker has not confirmed a message; the text says why. The message may have been written nevertheless."""
 
 
+class Reject(AckerError, ValueError):  # noqa: N818 - what a handler says, and no fault of the program
+    """Raised by the work for a message of a consumer: no further attempt can succeed, so it becomes a dead letter."""
+
+
 class TokenError(AckerError, ValueError):
     """A token that came with a job from another process is damaged, or has a version that this release cannot read."""
 

@@ -18,6 +18,7 @@ from acker._engine.protocol import Outcome
 from acker.connectors import Delivery
 from acker.connectors.attempts import Attempt
 from acker.connectors.handles import Child, Message, MessageTree, track_row
+from acker.connectors.options import FinalErrors
 
 LOGGER = logging.getLogger("acker.connectors")
 
@@ -30,6 +31,7 @@ class Owner:
         self.process = os.getpid()
         self.trace = trace
         self.jobs = None
+        self.final_errors = FinalErrors()
         self.rows = []
         self.loud = 0
         self.post_quietly = self.post_unlocked = self.rows.append

@@ -12,6 +12,7 @@ from acker.connectors.handles import Child, Handle, Message
 from acker.connectors.open_messages import OpenMessage, OpenMessages
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.connectors.source import Delivery, Source, SourceEvents
+from acker.errors import Reject
 
 if TYPE_CHECKING:
     from acker.connectors.topologies.journaled_spout import JournaledSourceSpout
@@ -32,6 +33,7 @@ __all__ = [
     "Outgoing",
     "PublishBolt",
     "Publisher",
+    "Reject",
     "Source",
     "SourceEvents",
     "SourceSpout",

@@ -48,6 +48,8 @@ class Attempt:
         its ack is to be sent. "ended".
     reason : Reason or None
         Of its failure.
+    retry_secs : float or None
+        How long the next attempt waits, if whoever failed this one said so.
     tree : MessageTree or None
         Set by a consumer, which gives it to user code.
     """
@@ -59,6 +61,7 @@ class Attempt:
     since_ns: int
     state: State = "ready"
     reason: Reason | None = None
+    retry_secs: float | None = None
     tree: Any = None
 
 

@@ -22,7 +22,7 @@ from acker.connectors.handles import Message, MessageTree, Row, Value, track_row
 from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessages, describe_open
-from acker.connectors.options import MessageOptions, check_secs, check_whole
+from acker.connectors.options import ErrorTypes, FinalErrors, MessageOptions, check_secs, check_whole
 from acker.connectors.publisher import Publisher
 from acker.connectors.source import Source
 from acker.connectors.trees import MessageTrees
@@ -51,6 +51,8 @@ class _Options(TypedDict, total=False):
     backoff_secs: float
     backoff_secs_max: float
     dead_letters: Publisher | str | None
+    retry_on: ErrorTypes | None
+    final_on: ErrorTypes
     drain_secs: float
     deliveries_max: int | None
     trace: bool
@@ -93,6 +95,10 @@ class Consumer(Generic[Value]):
         the processes that worked on it. By default `attempts_max` and ten more. In the second half of it, a
         message that was delivered more than `attempts_max` times, or comes for one of the last five times, is worked on
         alone, so that no other one shares its fate. Kafka and classic queues of RabbitMQ do not count.
+    retry_on, final_on : type of exception or tuple of them, optional
+        Exceptions after which a message is tried again, and those after which no further attempt can succeed, so that
+        it becomes a dead letter at once; `Reject` always is of these. By default all others are tried again. Where
+        `retry_on` is given, only those it names are; `final_on` may except some of them.
     drain_secs : float
         How long the end waits for open messages. Those that are not done then go back to the broker.
     trace : bool
@@ -146,6 +152,8 @@ class Consumer(Generic[Value]):
         backoff_secs_max: float = 60.0,
         dead_letters: Publisher | str | None = None,
         decode: Callable[[bytes], Any] | type | None = None,
+        retry_on: ErrorTypes | None = None,
+        final_on: ErrorTypes = (),
         drain_secs: float = 30.0,
         deliveries_max: int | None = None,
         trace: bool = False,
@@ -162,6 +170,8 @@ class Consumer(Generic[Value]):
         options = MessageOptions(
             open_max, attempts_max, backoff_secs, backoff_secs_max, dead_letters, drain_secs, deliveries_max
         )
+        self.final_errors = FinalErrors(retry_on, final_on)
+        self.final_errors.check(dead_letters)
         self.name = source.name if name is None else name
         self.logger = logging.getLogger("acker.connectors")
         self.trace = trace
@@ -449,8 +459,8 @@ class Consumer(Generic[Value]):
             try:
                 message.value = self._decode(message.value)
             except Exception as error:  # noqa: BLE001 - whatever a decoder raises is the message's fault
-                tree.is_final = True
-                message.fail(f"the body cannot be decoded: {exception_text(error)}")
+                tree.is_undecodable = True
+                message.fail(f"the body cannot be decoded: {exception_text(error)}", final=True)
                 return None
             except BaseException as end:  # of the program: its traceback holds the message until long after the end
                 message.fail(end)

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Never, ParamSpec, Protoco
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
 from acker.connectors.calls import unless_over
-from acker.errors import ArgumentTypeError, ForkedError, RuntimeStateError, TupleStateError, exception_text
+from acker.connectors.options import FinalErrors, check_secs
+from acker.errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    ForkedError,
+    RuntimeStateError,
+    TupleStateError,
+    exception_text,
+)
 from acker.observe.reasons import reason_line, reason_text
 
 if TYPE_CHECKING:
@@ -64,6 +72,7 @@ class Owner(Protocol):
     process: int
     trace: bool
     jobs: Jobs | None
+    final_errors: FinalErrors
 
     def next_id(self) -> int:
         """Return a new tuple id."""
@@ -98,7 +107,10 @@ class MessageTree:
     reason, line : str or None
         Of the first failure, and the line of user code that it came from.
     is_final : bool
-        Whether no further attempt can succeed.
+        Whether no further attempt can succeed, as its first failure says.
+    is_undecodable : bool
+    retry_secs : float or None
+        How long the next attempt waits, as its first failure says.
     goes_back : bool
         Whether its failure is none of the message: a pool broke. The attempt does not count.
     lost : str or None
@@ -117,6 +129,7 @@ class MessageTree:
         "handles",
         "is_cancelled",
         "is_final",
+        "is_undecodable",
         "last_work",
         "line",
         "lock",
@@ -125,6 +138,7 @@ class MessageTree:
         "parts",
         "reason",
         "remote",
+        "retry_secs",
         "root_id",
         "tasks",
     )
@@ -137,7 +151,8 @@ class MessageTree:
         self.ack_val = 0
         self.reason: str | None = None
         self.line: str | None = None
-        self.is_final = self.goes_back = False
+        self.retry_secs: float | None = None
+        self.is_final = self.is_undecodable = self.goes_back = False
         self.lost: str | None = None
         self.lock = threading.Lock()
         # The coroutines that work for it, each with its loop.
@@ -373,7 +388,7 @@ class Handle:
             tree.owner.break_off(error)
         elif is_logged:
             self._log(error)
-        self._end(exception_text(error), reason_line(error))
+        self._end(exception_text(error), reason_line(error), is_final=tree.owner.final_errors.has(error))
 
     # ---- jobs in other processes -------------------------------------------------------------------------------------
 
@@ -453,20 +468,33 @@ class Handle:
         self._refuse_if_handed_over()
         self._end_once(None)
 
-    def fail(self, reason: object = None) -> None:
-        """End this part, and fail the message.
+    def fail(self, reason: object = None, *, final: bool = False, retry_in: float | None = None) -> None:
+        """End this part, and fail the message. Of several failures, the first counts.
 
         Parameters
         ----------
         reason : str or exception, optional
-            For logs and dead letters. The first reason counts. By default it names the line of this call.
+            For logs and dead letters. By default it names the line of this call.
+        final : bool
+            No further attempt can succeed: the message becomes a dead letter. So it does if `reason` is an exception
+            that `Consumer` takes for final.
+        retry_in : float, optional
+            Seconds to the next attempt, in place of the back-off.
 
         Raises
         ------
         TupleStateError
             It has ended before.
+        ArgumentTypeError, ArgumentValueError
+            `retry_in` is no time, or contradicts `final`.
         """
-        self._end_once(reason_text(reason), reason_line(reason))
+        if retry_in is not None:
+            check_secs("retry_in", retry_in)
+            if final:
+                raise ArgumentValueError("retry_in: a final failure has no further attempt; leave out one of the two")
+        is_final = final or (isinstance(reason, BaseException) and self._tree.owner.final_errors.has(reason))
+        is_final = is_final and retry_in is None
+        self._end_once(reason_text(reason), reason_line(reason), is_final=is_final, retry_secs=retry_in)
 
     def _refuse_fork(self) -> None:
         """Refuse the call in a forked process, whose acker is a copy: nothing that it does there counts."""
@@ -480,11 +508,15 @@ class Handle:
                 f"{self!r}: a call of submit or spawn has taken it, and ends it; enter its block before such calls"
             )
 
-    def _end_once(self, reason: str | None, line: str | None = None) -> None:
-        if not self._end(reason, line):
+    def _end_once(
+        self, reason: str | None, line: str | None = None, *, is_final: bool = False, retry_secs: float | None = None
+    ) -> None:
+        if not self._end(reason, line, is_final=is_final, retry_secs=retry_secs):
             raise TupleStateError(f"{self!r} has ended before: a handle is acked or failed once")
 
-    def _end(self, reason: str | None, line: str | None = None) -> bool:
+    def _end(
+        self, reason: str | None, line: str | None = None, *, is_final: bool = False, retry_secs: float | None = None
+    ) -> bool:
         """End, if it has not ended yet; return whether that was so."""
         self._refuse_fork()
         tree = self._tree
@@ -499,6 +531,7 @@ class Handle:
                 tree.handles.pop(self._tuple_id, None)
             if reason is not None and tree.reason is None:
                 tree.reason, tree.line = reason, line
+                tree.is_final, tree.retry_secs = is_final, retry_secs
             last = self._last_part() if is_last and tree.last_work and tree.reason is None else None
         if tree.attempt.state != "open":
             return True
@@ -677,13 +710,12 @@ def start_handler(
     """
     message.__enter__()  # so that its `submit` and `spawn` make children
     try:
-        work = handler(message)
+        return message._start(handler(message))
     except BaseException as error:
         message._end_by(error, is_logged=True)
         raise
     finally:
-        message._leave()
-    return message._start(work)
+        message._leave()  # the coroutine has a context of its own
 
 
 def _unrun(result: object) -> ArgumentTypeError | None:

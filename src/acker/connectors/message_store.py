@@ -290,7 +290,9 @@ class MessageStore:
         attempt = self._by_id.get(message_id)
         return attempt if attempt is not None and attempt.state == "open" else None
 
-    def end(self, message_id: int, reason: Reason | None, *, is_final: bool = False) -> bool:
+    def end(
+        self, message_id: int, reason: Reason | None, *, is_final: bool = False, retry_secs: float | None = None
+    ) -> bool:
         """End an open attempt; return whether it was open. The I/O thread then tells the source.
 
         Parameters
@@ -300,6 +302,8 @@ class MessageStore:
             None: it is done.
         is_final : bool
             No further attempt can succeed.
+        retry_secs : float, optional
+            How long the next attempt waits, in place of the back-off.
         """
         attempt = self.open_attempt(message_id)
         if attempt is None:
@@ -314,6 +318,7 @@ class MessageStore:
         else:
             attempt.reason = replace(reason, attempt=attempt.number)
             self._note_failure(attempt, attempt.reason)
+            attempt.retry_secs = retry_secs
             self._fail(attempt, is_final=is_final)
         return attempt is not None
 
@@ -336,7 +341,11 @@ class MessageStore:
         is_last = is_final or (most is not None and attempt.tries >= most)
         if is_last and self._options.dead_letters is not None:
             self._give_up(attempt)
-        elif self.is_releasing:
+            return
+        if is_final:
+            text = "%s: %s can never succeed, and is tried again, since it has no place to go to: set dead_letters="
+            self._logger.error(text, self.name, attempt.delivery.key)
+        if self.is_releasing:
             self.release([attempt])
         else:
             attempt.state = "failed"
@@ -416,6 +425,8 @@ class MessageStore:
 
     def retry_delay_secs(self, attempt: Attempt) -> float:
         """Return how long the next attempt has to wait."""
+        if attempt.retry_secs is not None:
+            return attempt.retry_secs
         return backoff(attempt.tries, self._options.backoff_secs, self._options.backoff_secs_max)
 
     def retried(self, attempt: Attempt) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from acker.connectors.publisher import Publisher
-from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.errors import ArgumentTypeError, ArgumentValueError, Reject
 from acker.observe.backoff import backoff_error
 
 # The value of dead_letters= that leaves dead letters to the broker.
@@ -18,6 +18,8 @@ _MORE_DELIVERIES: Final = 10
 _ALONE_MIN: Final = 5
 _PLENTY_SHARE: Final = 8
 _PLENTY_MIN: Final = 16
+
+ErrorTypes = type[Exception] | tuple[type[Exception], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,44 @@ class MessageOptions:
     def publisher(self) -> Publisher | None:
         """The publisher of dead letters, if they do not stay with the broker."""
         return self.dead_letters if isinstance(self.dead_letters, Publisher) else None
+
+
+@dataclass(frozen=True, slots=True)
+class FinalErrors:
+    """Which exceptions are final: after one, no further attempt is made.
+
+    Attributes
+    ----------
+    retry_on : type of exception or tuple of them, optional
+        All others are final.
+    final_on : type of exception or tuple of them
+        Final, also where `retry_on` names a class above.
+    """
+
+    retry_on: ErrorTypes | None = None
+    final_on: ErrorTypes = ()
+
+    def check(self, dead_letters: object) -> None:
+        """Check the types, and that a message which fails for good has a place to go to."""
+        for name, given in (("retry_on", self.retry_on), ("final_on", self.final_on)):
+            kinds = given if isinstance(given, tuple) else () if given is None else (given,)
+            wrong: list[object] = [kind for kind in kinds if not _is_exception_type(kind)]
+            if wrong:
+                raise ArgumentTypeError(f"{name}: expected types of exceptions, got {wrong[0]!r}")
+            if kinds and dead_letters is None:
+                raise ArgumentValueError(f"{name}: what fails for good has to go somewhere; set dead_letters=")
+
+    def has(self, error: BaseException) -> bool:
+        """Return whether an exception is final."""
+        if not isinstance(error, Exception):
+            return False  # the end of the program is no message's fault
+        if isinstance(error, (Reject, self.final_on)):
+            return True
+        return self.retry_on is not None and not isinstance(error, self.retry_on)
+
+
+def _is_exception_type(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)
 
 
 def check_whole(name: str, value: Any) -> None:

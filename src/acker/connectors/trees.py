@@ -124,10 +124,11 @@ class MessageTrees:
                 reason = Reason(ReasonKind.FAILED, exception=why, attempt=attempt.number, line=line)
                 if tree and tree.lost is not None:
                     self._report_lost(attempt, tree.lost)
-            is_final = tree is not None and tree.is_final
-            self.undecodable += is_final
-            self._store.end(message_id, reason, is_final=is_final)
-            if tree is not None:
+            if tree is None:
+                self._store.end(message_id, reason)
+            else:
+                self.undecodable += tree.is_undecodable
+                self._store.end(message_id, reason, is_final=tree.is_final, retry_secs=tree.retry_secs)
                 self._calls.note_over(tree)
                 tree.cancel()
         return timed_out
