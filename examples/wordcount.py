@@ -33,8 +33,9 @@ import acker.local
 from acker.cli.environment import SetupError, require, spark_session
 from acker.cli.topology import write_report
 from acker.local.run import stop_on_signals
+from acker.observe.durations import format_ns
 from acker.observe.stats import RunReport
-from acker.observe.summary import duration, quantity
+from acker.observe.summary import quantity
 from acker.topology import Bolt, Grouping, ReliableSpout, StatefulBolt, Topology
 from acker.ui import LivePage
 
@@ -417,7 +418,7 @@ def story(report: RunReport, dead: list[dict[str, str]], files: Files) -> Iterat
     for letter in dead[:LETTERS_SHOWN]:
         yield "", f"  {letter['place']}: {letter['reason']}"
     latency = lines.complete_latency
-    half, most, all_of_them = (duration(latency.quantile(share)) for share in (0.5, 0.99, 1.0))
+    half, most, all_of_them = (format_ns(latency.quantile(share)) for share in (0.5, 0.99, 1.0))
     yield "latency", f"of trees: {half} or less for half of them, {most} for 99 of 100, {all_of_them} for all"
     yield "tuples", f"{report.stats.totals.transferred:,} between components in {report.seconds:.1f} s"
     for stall in report.stalls:

@@ -856,6 +856,8 @@ def test_the_oldest_messages_are_shown(broker):
         assert len(consumer.oldest(1)) == 1
         html = consumer._repr_html_()
         assert "memory/1" in html and "&lt;Consumer of memory, running" in html
+        assert "<p>Running: 3 messages pending" in html, "the headline of the live page"
+        assert "<th>dead letters</th>" in html, "the counts"
         first.ack(), second.ack(), child.ack()
 
 

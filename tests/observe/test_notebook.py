@@ -10,6 +10,7 @@ from jupyter_client.manager import start_new_kernel
 
 from acker.errors import RuntimeStateError
 from acker.local import Abandoned, RunReport, watch
+from acker.observe.durations import format_ns
 from tests.figures import Runtime
 
 SCRIPT = "<script>alert(1)</script>"
@@ -97,8 +98,7 @@ def test_stats_are_a_table_with_their_numbers() -> None:
         ["split", "bolt", "1", "50", "10"],
         ["WordCount", "topology", "2", "61", "10"],
     ]
-    p50_ms, p99_ms = (stats.totals.complete_latency.quantile(q) / 1e6 for q in (0.5, 0.99))
-    assert rows[0][11:] == [f"{p50_ms:.4g} ms", f"{p99_ms:.4g} ms", "0.25"]
+    assert rows[0][11:] == [*(format_ns(stats.totals.complete_latency.quantile(q)) for q in (0.5, 0.99)), "0.25"]
 
 
 def test_a_report_says_how_it_ended_and_escapes_what_it_quotes() -> None:

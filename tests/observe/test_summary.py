@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from acker.observe.durations import format_ns
 from acker.observe.stats import RuntimeStats, TaskStats
-from acker.observe.summary import HEADINGS, Row, duration, line, rate, rows
+from acker.observe.summary import HEADINGS, Row, line, rate, rows
 from tests.figures import Runtime
 
 
@@ -19,7 +20,7 @@ def stats() -> RuntimeStats:
 def test_a_row_for_each_component_and_one_for_all(stats) -> None:
     assert list(rows(stats)) == [
         Row("lines", "1", "11", "", "6", "1", "2", "1", "5.1 ms / 7.1 ms", "0.25", ""),
-        Row("split", "1", "50", "10", "9", "1", "", "0", "1 \N{MICRO SIGN}s / 2 \N{MICRO SIGN}s", "0.50", "4"),
+        Row("split", "1", "50", "10", "9", "1", "", "0", "1.0 \N{MICRO SIGN}s / 2.0 \N{MICRO SIGN}s", "0.50", "4"),
         Row("__acker", "1", queue="2"),
         Row("all", "2", "61", "10", "6", "1", "2", "1", "5.1 ms / 7.1 ms", "", "4"),
     ]
@@ -36,7 +37,8 @@ def test_fewer_executors_than_tasks_are_told(stats) -> None:
     ("ns", "text"),
     [
         (None, ""),
-        (900, "1 \N{MICRO SIGN}s"),
+        (724.1, "724 ns"),
+        (1_724, "1.7 \N{MICRO SIGN}s"),
         (25_000, "25 \N{MICRO SIGN}s"),
         (1.5e6, "1.5 ms"),
         (15.2e6, "15 ms"),
@@ -45,7 +47,7 @@ def test_fewer_executors_than_tasks_are_told(stats) -> None:
     ],
 )
 def test_times_have_the_unit_that_suits_them(ns, text) -> None:
-    assert duration(ns) == text
+    assert format_ns(ns) == text
 
 
 def test_one_line_names_what_went_wrong_only_where_it_did(stats) -> None:

@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
 from acker.topology import (
     BatchingBolt,
@@ -87,9 +88,11 @@ def test_nodes_are_in_the_order_of_definition():
     assert repr(WordCount) == "<topology WordCount: lines, split, count, error_log>"
 
 
-def test_notebooks_show_the_components_as_a_table():
+def test_notebooks_show_a_drawing_and_the_components_as_a_table():
     table = type(Topology)("<b>", (Topology,), {"lines": (a := Lines.spec()), "split": Split.spec(inputs=[a], par=2)})
     shown = table.graph()._repr_html_()
+    assert table._repr_html_() == shown, "the class, too, which notebooks ask for the method"
+    assert DisplayFormatter().format(table)[0]["text/html"] == shown
     assert "<caption>&lt;b&gt;</caption>" in shown and "<script" not in shown
     assert "<td>split</td><td>bolt</td><td>Split</td><td>2</td><td>2</td><td>lines:default (shuffle)</td>" in shown
     assert "<td>default: word, length; errors: line, error</td>" in shown

@@ -31,6 +31,7 @@ from acker.observe.failures import FailureLog
 
 if TYPE_CHECKING:
     from acker.connectors.async_messages import AsyncMessages
+    from acker.connectors.consumer_view import ConsumerView
     from acker.connectors.handlers import Until
     from acker.connectors.jobs import Jobs
     from acker.observe.stats import RuntimeState
@@ -181,6 +182,7 @@ class Consumer(Generic[Value]):
         self.process = os.getpid()
         self._ids = IdGenerator()
         self._page_options = None if ui is None else _page_options(ui)
+        self._view: ConsumerView | None = None
         self._store = MessageStore(
             source.name,
             options,
@@ -237,8 +239,8 @@ class Consumer(Generic[Value]):
         from acker.ui.opening import open_page
 
         arguments = (self.name, self._store, self._options, self.stats, self.post, self._timeout_secs, self._calls)
-        view = ConsumerView(*arguments, lambda: self._io.away, values=options.values)
-        return open_page(view, options)
+        self._view = ConsumerView(*arguments, lambda: self._io.away, values=options.values)
+        return open_page(self._view, options)
 
     def _ensure_started(self) -> None:
         self._refuse_fork()
@@ -528,7 +530,29 @@ class Consumer(Generic[Value]):
     def _repr_html_(self) -> str:
         from html import escape
 
-        return f"<p>{escape(repr(self))}</p>{self.oldest()._repr_html_()}"
+        told = f"{self._headline()} {self!r}"
+        return f"<p>{escape(told)}</p>{self.stats()._repr_html_()}{self.oldest()._repr_html_()}"
+
+    def _headline(self) -> str:
+        """Return the sentence of the live page, or the same of the figures since the start if there is none."""
+        if self._view is not None:
+            return str(self._view.view()["headline"]["text"])
+        from acker.observe.headline import Situation, headline
+
+        stats, attempts, error = self.stats(), self._store.oldest(), self._store.error
+        late_ns = time.monotonic_ns() - round(self._timeout_secs * 1e9) // 2
+        situation = Situation(
+            stats.state,
+            error=None if error is None else exception_text(error).rstrip("."),
+            stuck=sum(attempt.since_ns <= late_ns for attempt in attempts),
+            oldest_ms=stats.oldest_age_ms,
+            pending=stats.pending,
+            acked_a_second=stats.acked / (stats.uptime_secs or 1.0),
+            p99_ms=stats.complete_latency.quantile_ms(0.99),
+            busy=self._calls.busy(attempts),
+            noun="message",
+        )
+        return str(headline(situation)["text"])
 
 
 def _page_options(ui: PageChoice) -> LivePage | None:

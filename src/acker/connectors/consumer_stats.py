@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from acker._engine.notebook import html_table
 from acker._engine.protocol import Stats
+from acker.observe.durations import format_ns
 from acker.observe.latencies import Histogram
 
 if TYPE_CHECKING:
@@ -112,8 +113,7 @@ class ConsumerStats:
         }
 
     def _repr_html_(self) -> str:
-        times = self.complete_latency.quantile_ms(0.5), self.complete_latency.quantile_ms(0.99)
-        told = ["" if time is None else f"{time:g} ms" for time in times]
+        told = [format_ns(self.complete_latency.quantile(share)) for share in (0.5, 0.99)]
         head = [*(name.replace("_", " ") for name in _SHOWN), "p50", "p99"]
         row = [*(getattr(self, name) for name in _SHOWN), *told]
         return html_table(f"{self.name}: {self.state}, {self.uptime_secs:,.1f} s", head, [row])

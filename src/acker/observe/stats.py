@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from acker._engine.notebook import html_table
 from acker._engine.protocol import Stats
+from acker.observe.durations import format_ns
 from acker.observe.latencies import Histogram
 
 ComponentKind = Literal["spout", "bolt", "acker"]
@@ -341,8 +342,7 @@ def _components_html(stats: RuntimeStats, caption: str) -> str:
 
 def _html_row(row: ComponentStats) -> list[object]:
     latency = row.execute_latency if row.kind == "bolt" else row.complete_latency
-    times = latency.quantile_ms(0.5), latency.quantile_ms(0.99)
-    told = ["" if time is None else f"{time:g} ms" for time in times]
+    told = [format_ns(latency.quantile(share)) for share in (0.5, 0.99)]
     figures = [getattr(row, name) for name in _SHOWN]
     return [row.component, row.kind, row.tasks, *figures, *told, f"{row.capacity:.2f}"]
 

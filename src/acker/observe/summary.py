@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from acker.observe.durations import format_ns
 from acker.observe.latencies import Histogram
 from acker.observe.stats import ComponentStats, RuntimeStats
 
@@ -79,17 +80,7 @@ def _count(value: int) -> str:
 
 
 def _latency(histogram: Histogram) -> str:
-    return f"{duration(histogram.quantile(0.5))} / {duration(histogram.quantile(0.99))}" if histogram.total else ""
-
-
-def duration(ns: float | None) -> str:
-    """Return a time in a suitable unit, with about two significant digits."""
-    if ns is None:
-        return ""
-    for unit, scale in (("s", 1e9), ("ms", 1e6)):
-        if ns >= scale:
-            return f"{ns / scale:.{1 if ns < 10 * scale else 0}f} {unit}"
-    return f"{ns / 1e3:.0f} \N{MICRO SIGN}s"
+    return f"{format_ns(histogram.quantile(0.5))} / {format_ns(histogram.quantile(0.99))}" if histogram.total else ""
 
 
 def rate(stats: RuntimeStats, before: RuntimeStats | None = None) -> float:

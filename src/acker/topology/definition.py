@@ -55,6 +55,15 @@ class _TopologyType(type):
                 f"topology {cls.__name__}: {attribute!r} is not a spec; write {attribute} = {kind}.spec(...)"
             )
 
+    def _repr_html_(cls) -> str:
+        """Return the graph, for notebooks; with an environment that has to be chosen, its components alone."""
+        graphs = list(cls._graphs.values())
+        if len(graphs) == 1:
+            return graphs[0]._repr_html_()
+        from html import escape  # Not with this module, as in `acker._engine.notebook`.
+
+        return f"<pre>{escape(repr(cls))}</pre>"
+
     def __repr__(cls) -> str:
         return f"<topology {cls.__name__}: {', '.join(str(spec.name) for spec in cls.specs)}>"
 

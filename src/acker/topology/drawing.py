@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from acker.topology.graph import Graph, Node, Subscription
-from acker.topology.streams import DEFAULT_STREAM
+from acker.topology.graph import Graph, box_lines, label_line
 
 _FILLS = {"spout": "#d9f2e6", "bolt": "#e3ecfa"}
 
@@ -49,20 +48,6 @@ def dot(graph: Graph) -> str:
         ends = f"{_quote(subscription.source)} -> {_quote(subscription.consumer)}"
         lines.append(f"  {ends} [label={_quote(label_line(subscription))}{style}];")
     return "\n".join([*lines, "}", ""])
-
-
-def box_lines(node: Node) -> tuple[str, ...]:
-    """Return the text of a box: name, class, and the numbers of tasks and threads."""
-    tasks = "1 task" if node.par == 1 else f"{node.par} tasks"
-    if node.executors != node.par:
-        tasks += " on 1 thread" if node.executors == 1 else f" on {node.executors} threads"
-    return node.name, node.component.__name__, f"{node.kind}, {tasks}"
-
-
-def label_line(subscription: Subscription) -> str:
-    """Return what an edge says: the grouping, and the stream unless it is the default one."""
-    stream = "" if subscription.stream == DEFAULT_STREAM else f"{subscription.stream}: "
-    return f"{stream}{subscription.grouping}"
 
 
 def _quote(*lines: str) -> str:

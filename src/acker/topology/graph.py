@@ -9,6 +9,7 @@ from typing import Any
 
 from acker._engine.notebook import html_table
 from acker.errors import TopologyError
+from acker.observe.svg import Box, Edge, svg
 from acker.topology.component import Component
 from acker.topology.groupings import BY_FIELDS, Grouping
 from acker.topology.streams import DEFAULT_STREAM, Stream
@@ -63,6 +64,20 @@ class Node:
     tasks: range
 
 
+def box_lines(node: Node) -> tuple[str, ...]:
+    """Return the text of a box: name, class, and the numbers of tasks and threads."""
+    tasks = "1 task" if node.par == 1 else f"{node.par} tasks"
+    if node.executors != node.par:
+        tasks += " on 1 thread" if node.executors == 1 else f" on {node.executors} threads"
+    return node.name, node.component.__name__, f"{node.kind}, {tasks}"
+
+
+def label_line(subscription: Subscription) -> str:
+    """Return what an edge says: the grouping, and the stream unless it is the default one."""
+    stream = "" if subscription.stream == DEFAULT_STREAM else f"{subscription.stream}: "
+    return f"{stream}{subscription.grouping}"
+
+
 @dataclass(frozen=True)
 class Graph:
     """A checked topology.
@@ -105,7 +120,7 @@ class Graph:
         return tuple(node for node in self.nodes.values() if node.kind == "bolt")
 
     def _repr_html_(self) -> str:
-        """Return the components as a table, for notebooks."""
+        """Return the drawing, and the components as a table, for notebooks."""
         rows = [
             [
                 node.name,
@@ -118,7 +133,15 @@ class Graph:
             ]
             for node in self.nodes.values()
         ]
-        return html_table(self.name, ["component", "kind", "class", "tasks", "threads", "reads", "emits"], rows)
+        names = ["component", "kind", "class", "tasks", "threads", "reads", "emits"]
+        return self._drawing() + html_table(self.name, names, rows)
+
+    def _drawing(self) -> str:
+        labels: dict[tuple[str, str], list[str]] = {}
+        for each in self.subscriptions:
+            labels.setdefault((each.source, each.consumer), []).append(label_line(each))
+        boxes = {node.name: Box(node.kind, box_lines(node)) for node in self.nodes.values()}
+        return svg(self.name, boxes, [Edge(*ends, "; ".join(told)) for ends, told in labels.items()])
 
     def consumers(self, source: str, stream: str = DEFAULT_STREAM) -> tuple[Subscription, ...]:
         """Return the subscriptions to a stream, in the order of definition."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from acker.observe.readings import reading, table
-from acker.topology.drawing import label_line
-from acker.topology.graph import Graph, Node, Subscription
+from acker.topology.graph import Graph, Node, Subscription, label_line
 from acker.ui.frozen import freeze
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 import signal
 import sys
 
@@ -105,6 +106,7 @@ def test_each_tree_ends_as_its_rows_did(lines) -> None:
     assert (split_did.executed, split_did.emitted, split_did.failed) == (len(TEXTS), words, 1)
     assert split_did.fanout == {0: 1, 1: 2, 2: 2, 3: 1, 4: 1}
     assert (count_did.executed, count_did.messages, count_did.function_ns > 0) == (words, words, True)
+    assert f">{len(TEXTS)} rows read<" in tracked._repr_html_() and ">1 failed<" in tracked._repr_html_()
     tracked.unpersist()
 
 
@@ -256,7 +258,10 @@ def test_branches_are_awaited_all(lines) -> None:
     assert outcomes(left.union(right))[3] == Outcome.PENDING
     assert set(outcomes(left).values()) == {Outcome.ACKED, Outcome.FAILED, Outcome.PENDING}  # The other is missing.
     assert outcomes(right) == {}  # Nothing is tracked by what a later branch says alone.
-    assert left.union(right).counters().components["split"].executed == len(TEXTS)
+    both = left.union(right)
+    assert both.counters().components["split"].executed == len(TEXTS)
+    drawn = re.findall(r"<title>(.* to .*)</title>", both._repr_html_().replace("</g>", "\n"))
+    assert {"split to branches", "branches to left: fields(word)", "branches to right"} <= set(drawn)
 
 
 def test_plans_show_the_components(lines, capsys) -> None:

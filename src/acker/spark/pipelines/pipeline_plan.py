@@ -13,6 +13,7 @@ from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.blocks import latest_event_ms
 from acker.spark.pipelines.collector import COUNTERS_SHARD, notes_shard
 from acker.spark.pipelines.failure_log import make_accumulator
+from acker.spark.pipelines.pipeline_graph import PipelineGraph
 from acker.spark.pipelines.row_schemas import arrow_schema_of, with_hidden_columns
 from acker.spark.pipelines.stages import BLOCK, SHARD, Stage
 from acker.spark.pipelines.transforms import SpoutTransform, Transform
@@ -56,6 +57,7 @@ class PipelinePlan:
         The components whose outputs no bolt reads.
     ids : str
         The type of message ids: "bigint" for integers of any width, "string" or "binary".
+    graph : PipelineGraph
     """
 
     frame: DataFrame
@@ -72,6 +74,7 @@ class PipelinePlan:
     strict: bool
     unread: frozenset[str]
     ids: str
+    graph: PipelineGraph
 
     @functools.cached_property
     def dataframe(self) -> DataFrame:
@@ -127,7 +130,10 @@ class PipelinePlan:
             raise ArgumentValueError(f"component: {component!r} is there already; its tuple ids would be given twice")
         token = object()
         return replace(
-            self, components={**self.components, component: token}, origins=self.origins | frozenset({token})
+            self,
+            components={**self.components, component: token},
+            origins=self.origins | frozenset({token}),
+            graph=self.graph.add(component),
         )
 
     def transform(self, transform: Transform, schema: StructType | None = None) -> PipelinePlan:

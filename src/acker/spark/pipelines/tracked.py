@@ -31,6 +31,7 @@ from acker.spark.options import CompletionKeywords, check_options, takes_options
 from acker.spark.pipelines.collector import COUNTERS_SHARD
 from acker.spark.pipelines.counters import PipelineCounters, sum_counters
 from acker.spark.pipelines.failures import FAILURES_DDL, list_failures
+from acker.spark.pipelines.pipeline_graph import PipelineGraph
 from acker.spark.pipelines.pipeline_plan import PipelinePlan, check_component, check_disjoint, map_batches
 from acker.spark.pipelines.pipeline_settlement import settle_pipelines
 from acker.spark.pipelines.row_schemas import (
@@ -148,6 +149,7 @@ def spout(
             strict=bool(strict),
             unread=frozenset({component}),
             ids=ids,
+            graph=PipelineGraph().add(component),
         )
     )
 
@@ -167,9 +169,17 @@ class Tracked:
 
     def __init__(self, plan: PipelinePlan) -> None:
         self.plan = plan  # For acker itself.
+        self._counters: PipelineCounters | None = None
 
     def __repr__(self) -> str:
         return f"<Tracked {self.plan}; DataFrames: data(), completions(), failures()>"
+
+    def _repr_html_(self) -> str:
+        """Return the drawing, with the counts once `counters` has been called, and the columns; asks Spark nothing."""
+        from html import escape
+
+        plan, counters = self.plan, None if self._counters is None else self._counters.components
+        return f"{plan.graph.drawing(plan.spouts, plan.components, counters)}<p>{escape(repr(self))}</p>"
 
     @property
     def columns(self) -> list[str]:
@@ -258,15 +268,17 @@ class Tracked:
         # Carriers have null in every column of the user and are spread by their shard, which is null on data rows and
         # leaves their hash as it is.
         by = [F.col(quote_column(name)) for name in (*columns, SHARD)]
+        graph = self.plan.graph.group(f"fields({', '.join(columns)})")
         if partitions is None:
-            return Tracked(self.plan.shuffle(lambda frame: frame.repartition(*by)))
+            return Tracked(replace(self.plan.shuffle(lambda frame: frame.repartition(*by)), graph=graph))
         partitions = check_integer("partitions", partitions, 1, INT32_MAX)
-        return Tracked(self.plan.shuffle(lambda frame: frame.repartition(partitions, *by)))
+        return Tracked(replace(self.plan.shuffle(lambda frame: frame.repartition(partitions, *by)), graph=graph))
 
     def shuffled(self, partitions: int) -> Tracked:
         """Spread rows evenly (shuffle grouping)."""
         partitions = check_integer("partitions", partitions, 1, INT32_MAX)
-        return Tracked(self.plan.shuffle(lambda frame: frame.repartition(partitions)))
+        graph = self.plan.graph.group("shuffle")
+        return Tracked(replace(self.plan.shuffle(lambda frame: frame.repartition(partitions)), graph=graph))
 
     def select(self, *columns: str) -> Tracked:
         """Keep only these columns of the user."""
@@ -324,6 +336,7 @@ class Tracked:
                 components={**one.components, **two.components},
                 origins=one.origins | two.origins,
                 unread=one.unread | two.unread,
+                graph=one.graph.union(two.graph),
             )
         )
 
@@ -433,7 +446,8 @@ class Tracked:
         """Compute the counters of each component; evaluates the pipeline."""
         self._refuse_streaming("counters", "a stream has no end to sum up at: ask a `micro_batch`")
         rows = self.dataframe.where(F.col(SHARD) == COUNTERS_SHARD).select(BLOCK).collect()
-        return sum_counters([json.loads(bytes(row[0])) for row in rows])
+        self._counters = sum_counters([json.loads(bytes(row[0])) for row in rows])
+        return self._counters
 
     def _refuse_streaming(self, method: str, hint: str) -> None:
         if self.plan.is_streaming:
