@@ -3,6 +3,7 @@
 from acker.testing.connectors.broker import MemoryBroker, MemoryMessage
 from acker.testing.connectors.consumer_run import ConsumerRun
 from acker.testing.connectors.contract import SourceContract
+from acker.testing.connectors.handled import Handled, run_once
 from acker.testing.connectors.harness import NotApplicable, SourceHarness
 from acker.testing.connectors.publisher import MemoryPublisher
 from acker.testing.connectors.scenarios import SCENARIOS, Scenario
@@ -12,6 +13,7 @@ from acker.testing.connectors.watched import WatchedSource
 __all__ = [
     "SCENARIOS",
     "ConsumerRun",
+    "Handled",
     "MemoryBroker",
     "MemoryMessage",
     "MemoryPublisher",
@@ -21,4 +23,5 @@ __all__ = [
     "SourceContract",
     "SourceHarness",
     "WatchedSource",
+    "run_once",
 ]
