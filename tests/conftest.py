@@ -44,6 +44,7 @@ NEED_PYSPARK = [
     "benchmarks/test_spark_*",
     "cli/test_doctor.py",
     "cli/test_on_spark.py",
+    "ui/test_browser_spark.py",
     "ui/test_browser_streams.py",
     "torture/test_kills.py",
     "torture/test_shipping.py",

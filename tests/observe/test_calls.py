@@ -7,7 +7,17 @@ import threading
 
 import pytest
 
-from acker.observe.calls import Busy, Line, UserCall, hangs, line_of_user, stack_of_coroutine, stack_of_thread
+from acker.observe.calls import (
+    Busy,
+    Line,
+    UserCall,
+    hangs,
+    line_of_user,
+    stack_below_acker,
+    stack_of_coroutine,
+    stack_of_thread,
+)
+from acker.observe.reasons import reason_text
 
 
 def test_the_line_of_a_hung_thread_is_the_last_one_of_user_code() -> None:
@@ -26,6 +36,30 @@ def test_the_line_of_a_hung_thread_is_the_last_one_of_user_code() -> None:
     assert line is not None and line.file == __file__ and line.function.endswith("charge")
     assert line.short == f"test_calls.py:{line.line} in {line.function}"
     assert stack_of_thread(thread.ident) == stack_of_thread(None) == ()
+
+
+def test_the_stack_of_a_worker_begins_with_the_code_that_acker_calls() -> None:
+    begun, ending = threading.Event(), threading.Event()
+
+    class Waits:
+        def __str__(self) -> str:
+            begun.set()
+            ending.wait()
+            return "it waited"
+
+    def work() -> None:  # stands for the program that has started acker
+        reason_text(Waits())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    assert thread.ident is not None
+    outermost, *_ = stack_below_acker(thread.ident)
+    assert outermost.function.endswith("Waits.__str__")
+    assert stack_of_thread(thread.ident)[0].function.endswith("work")
+    ending.set()
+    thread.join()
+    assert stack_below_acker(thread.ident) == ()
 
 
 def test_the_stack_of_a_coroutine_goes_down_to_what_it_awaits() -> None:

@@ -9,7 +9,7 @@ import pytest
 from acker.observe.calls import Busy, Line, UserCall
 from acker.observe.durations import format_latency
 from acker.observe.failures import Failure, ReasonGroup
-from acker.observe.headline import Away, LastBatch, Letters, Limit, Situation, headline, stuck_ms
+from acker.observe.headline import Away, LastBatch, Letters, Limit, RunningJob, Situation, headline, stuck_ms
 from acker.observe.holders import Holder
 from acker.observe.latencies import LatencyRecorder
 from acker.observe.reasons import Reason, ReasonKind
@@ -17,6 +17,7 @@ from acker.observe.timeout_advice import TooShort
 
 COUNT = Holder("count", 4, "process", 42_000)
 HANGS = UserCall("packer_0", "orders/3", 90_000, "timed out", (Line("/src/pay.py", 31, "charge"),))
+JOB = RunningJob("micro-batch 3", 42_000, 1_200.0, "a task is in charge[2]")
 QUOTED = "\N{LEFT DOUBLE QUOTATION MARK}count\N{RIGHT DOUBLE QUOTATION MARK}"
 MAYBE = Holder("count", 4, "maybe")
 
@@ -72,6 +73,27 @@ MAYBE = Holder("count", 4, "maybe")
             Situation("running", hung=[replace(HANGS, stack=())]),
             "bad",
             "packer_0 hangs: it has been in one call with orders/3 for 90 s.",
+        ),
+        (
+            Situation("running", hung=[replace(HANGS, who="charge[2]", what="a tuple of a (message 7)")], job=JOB),
+            "bad",
+            "charge[2] hangs: it has been in one call with a tuple of a (message 7) at pay.py:31 in charge for 90 s.",
+        ),
+        (
+            Situation("running", pending=9, job=JOB, stuck=9, oldest_ms=42_000),
+            "fair",
+            "Micro-batch 3 has run for 42 s, and usually takes 1.2 s: a task is in charge[2].",
+        ),
+        (
+            Situation("running", job=RunningJob("micro-batch 0", 11_000)),
+            "fair",
+            "Micro-batch 0 has run for 11 s.",
+        ),
+        (
+            # Trees wait for their micro-batch, however long it always takes.
+            Situation("running", pending=9, job=JOB._replace(usual_ms=40_000.0), stuck=9, oldest_ms=42_000),
+            "good",
+            "Running: 9 trees pending, none was acked in the last seconds.",
         ),
         (
             Situation("running", busy=Busy(1, 1, 0, 1, 8)),  # such a call may end at once

@@ -56,7 +56,7 @@ PRIVATE_ALLOWED = {
     # Of `NamedTuple`, which has no other names for them.
     *("_asdict", "_fields", "_make", "_replace"),
     # Of Python, PySpark and pika, which have no public ones.
-    *("_current_frames", "_exit", "_get_running_loop", "_getframe", "_jdf", "_terminate_stream"),
+    *("_current_frames", "_exit", "_get_running_loop", "_getframe", "_jdf", "_jsc", "_terminate_stream"),
 }
 
 LINE_LENGTH_MAX = 120

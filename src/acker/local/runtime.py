@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError, exception_text
-from acker.local.calls import running_calls
 from acker.local.clock import Clock, Flag, SystemClock
 from acker.local.executors.acker import AckerExecutor
 from acker.local.executors.base import Executor
@@ -340,12 +339,18 @@ class LocalRuntime(StateSnapshots, HasPage):
 
     def _find_stall(self) -> str | None:
         now_ms = self.clock.now_ns() // _NS_PER_MS
-        if not self._watchdog.is_stalled(now_ms, self.lifecycle.acked_count(), self.lifecycle.pending_count()):
+        is_stalled = self._watchdog.is_stalled(now_ms, self.lifecycle.acked_count(), self.lifecycle.pending_count())
+        if not is_stalled or not self._tells_stalls():
             return None
         return self._watchdog.look(now_ms, self.stats(), self._calls())
 
-    def _calls(self) -> dict[int, UserCall]:
-        return running_calls(self.lifecycle.executors or (), self.clock.now_ns())
+    def _tells_stalls(self) -> bool:
+        """Return whether a stall at this moment is news."""
+        return True
+
+    def _calls(self) -> Mapping[int, UserCall]:
+        executors = self.lifecycle.executors
+        return {} if executors is None else self.find_calls(executors, self.clock.now_ns())
 
 
 def _error_text(error: BaseException | None) -> str | None:

@@ -59,6 +59,8 @@ class UserCall:
         How that message has ended meanwhile, as "timed out".
     stack : tuple of Line
         Without the frames that led to user code; the line where it stands is the last one. Empty if it has just ended.
+    usual_ms : float or None
+        The median of earlier calls, where the code that runs it knows more of them than the runtime.
     """
 
     who: str
@@ -66,6 +68,7 @@ class UserCall:
     for_ms: int
     over: str | None = None
     stack: tuple[Line, ...] = ()
+    usual_ms: float | None = None
 
     @property
     def line(self) -> Line | None:
@@ -155,6 +158,13 @@ def line_of_caller() -> Line | None:
 def stack_of_thread(number: int | None) -> tuple[Line, ...]:
     """Return the stack of a thread (`Thread.ident`) without the frames that led to user code; empty if it has ended."""
     return _of_user(_outward(None if number is None else sys._current_frames().get(number)))
+
+
+def stack_below_acker(number: int) -> tuple[Line, ...]:
+    """Return the stack of a thread that another program has started, from the user code that acker calls on."""
+    frames = _outward(sys._current_frames().get(number))
+    outermost = max((i for i, each in enumerate(frames) if each.f_code.co_filename.startswith(_PACKAGE)), default=None)
+    return _of_user(frames if outermost is None else frames[:outermost])
 
 
 def stack_of_coroutine(coroutine: Any) -> tuple[Line, ...]:

@@ -23,6 +23,11 @@ _NEARLY: Final = 0.9
 # How many times as long as usual a tree has to be open.
 _LONGER: Final = 2
 
+# A job of Spark runs for long beyond this, and this many times as long as usual; the first one beyond another time.
+_JOB_MS: Final = 5_000
+_JOB_LONGER: Final = 3
+_FIRST_JOB_MS: Final = 10_000
+
 
 class LastBatch(NamedTuple):
     """The last micro-batch of a streaming acker: the query that it is of, and how many trees ended in it."""
@@ -98,6 +103,33 @@ class Letters(NamedTuple):
         return cls(total, ago_ms, next(iter(log.letter_reasons.most_frequent()), None)) if total else None
 
 
+class RunningJob(NamedTuple):
+    """A job of Spark that runs, and that all trees in it wait for.
+
+    Attributes
+    ----------
+    name : str
+        The micro-batch.
+    for_ms : int
+    usual_ms : float or None
+        The median of those before it.
+    where : str
+        What it does now, if that is known.
+    """
+
+    name: str
+    for_ms: int
+    usual_ms: float | None = None
+    where: str = ""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it runs for long, compared with those before it."""
+        if self.usual_ms is None:
+            return self.for_ms > _FIRST_JOB_MS
+        return self.for_ms > max(_JOB_MS, _JOB_LONGER * self.usual_ms)
+
+
 class Situation(NamedTuple):
     """The facts that a headline is made from. A fact that is left out is not told, and does not count as a fault.
 
@@ -143,6 +175,8 @@ class Situation(NamedTuple):
         The thing that is acked: a tree or a message.
     batch : LastBatch or None
         For streams on Spark, where trees end in micro-batches.
+    job : RunningJob or None
+        On Spark.
     idle : str or None
         The sentence for a moment at which there is nothing to tell.
     """
@@ -171,6 +205,7 @@ class Situation(NamedTuple):
     hung: Sequence[UserCall] = ()
     noun: str = "tree"
     batch: LastBatch | None = None
+    job: RunningJob | None = None
     idle: str | None = None
 
     @classmethod
@@ -288,7 +323,8 @@ def _too_short(now: Situation) -> tuple[str, str] | None:
 
 
 def _stuck(now: Situation) -> tuple[str, str] | None:
-    if not now.stuck or now.oldest_ms is None:
+    # On Spark no tree has a timeout, and all that are in a job end with it.
+    if not now.stuck or now.oldest_ms is None or now.job is not None:
         return None
     where, since = _where(now.holders), f"{_whole(now.oldest_ms)}{_kept(now.holders)}"
     if now.stuck == 1:
@@ -300,6 +336,15 @@ def _kept(holders: Sequence[Holder]) -> str:
     """Return that a task has a tree's tuple and does nothing with it, if that is sure."""
     is_kept = bool(holders) and all(each.how == "held" and each.text is None for each in holders)
     return ", which neither acked nor failed it" if is_kept and len({each.component for each in holders}) == 1 else ""
+
+
+def _job(now: Situation) -> tuple[str, str] | None:
+    """Tell of a job of Spark that runs for long."""
+    if now.job is None or not now.job.is_long:
+        return None
+    name, for_ms, usual_ms, where = now.job
+    usual = "" if usual_ms is None else f", and usually takes {format_duration(usual_ms)}"
+    return "fair", f"{name.capitalize()} has run for {_whole(for_ms)}{usual}{f': {where}' if where else ''}."
 
 
 def _where(holders: Sequence[Holder]) -> str:
@@ -425,6 +470,7 @@ _RULES: Final[tuple[Callable[[Situation], tuple[str, str] | None], ...]] = (
     _stuck,
     _paused,
     _failing,
+    _job,
     _letters,
     _limit,
     _batch,

@@ -85,7 +85,8 @@ def suspects(tasks: Iterable[TaskStats], calls: Mapping[int, UserCall]) -> list[
     for row in _worst((row for row in tasks if row.task in calls), lambda row: calls[row.task].for_ms):
         call, method = calls[row.task], "next_tuple()" if row.kind == "spout" else "process()"
         where = "" if call.line is None else f", at {call.line}"
-        found.append(f"{call.who} has been in {method} for {format_duration(call.for_ms)}{where}")
+        what = "" if call.what is None else f" with {call.what}"
+        found.append(f"{call.who} has been in {method}{what} for {format_duration(call.for_ms)}{where}")
     # Tasks of one executor share its queue.
     queues = {row.executor or row.task: row for row in reversed(tasks) if row.queue}
     found += [

@@ -18,7 +18,7 @@ from acker.spark.topologies import stage_worker
 from acker.spark.topologies.bolt_state import read_files
 from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
 from acker.spark.topologies.stage_plan import plan_stages
-from acker.spark.topologies.stage_rows import COUNTERS, MESSAGES, REASONS, STATE, TOUCHED, StageRow, batches_of
+from acker.spark.topologies.stage_rows import COUNTERS, MESSAGES, REASONS, STATE, TOOK, TOUCHED, StageRow, batches_of
 from acker.spark.topologies.stage_worker import StageWorker
 from acker.spark.topologies.tuple_blocks import decode_tuples, encode_tuples
 from acker.topology import Bolt, Grouping, Spout, StatefulBolt, Topology
@@ -145,7 +145,7 @@ def test_a_task_that_runs_again_says_the_same(plan):
     first, again = (rows_of(StageWorker(plan, 0, 0).run(batches_of([numbers_row(range(9))]))) for _ in range(2))
 
     def without_times(rows):
-        return [row for row in rows if row.stage != COUNTERS]
+        return [row for row in rows if row.stage not in (COUNTERS, TOOK)]
 
     assert without_times(first) == without_times(again)
     other = rows_of(StageWorker(replace(plan, seed=b"other"), 0, 0).run(batches_of([numbers_row(range(9))])))
@@ -154,7 +154,7 @@ def test_a_task_that_runs_again_says_the_same(plan):
 
 def test_all_stages_together_end_each_tree(plan):
     left = run_all(plan, [numbers_row(range(6))])
-    assert {row.stage for row in left} == {MESSAGES, REASONS, COUNTERS, STATE, TOUCHED}
+    assert {row.stage for row in left} == {MESSAGES, REASONS, COUNTERS, STATE, TOOK, TOUCHED}
     reasons = dict(pair for content in contents(left, REASONS) for pair in content)
     assert {root: reason.exception for root, reason in reasons.items()} == {
         4: "ValueError: no threes",
@@ -188,7 +188,7 @@ def test_two_attempts_of_a_spark_task_at_once_say_the_same(plan):
         for pair in zip_longest(*attempts):  # a batch of the one, then a batch of the other
             for said_by_one, batch in zip(said, pair, strict=True):
                 said_by_one.extend(rows_of([] if batch is None else [batch]))
-        one, other = ([row for row in each if row.stage not in (COUNTERS, STATE)] for each in said)
+        one, other = ([row for row in each if row.stage not in (COUNTERS, STATE, TOOK)] for each in said)
         assert one == other
         chains, others = (
             {task: chain for content in contents(each, STATE) for task, chain in content.items()} for each in said

@@ -267,7 +267,8 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
     def __init__(self, *args: Any, at_once: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._at_once = at_once
-        self.running: set[asyncio.Task[BaseException | None]] = set()
+        # In the order in which they have begun.
+        self.running: dict[asyncio.Task[BaseException | None], tuple[AsyncBoltTask, Tuple]] = {}
         self._escaped: BaseException | None = None
         self._ended = 0  # Coroutines that ended, also while the executor rested, and were not counted yet.
 
@@ -317,14 +318,21 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
         ended, self._ended = self._ended, 0
         return ended
 
+    def oldest_call(self) -> tuple[asyncio.Task[BaseException | None], AsyncBoltTask, Tuple] | None:
+        """Return the coroutine that has run longest, its task and its tuple. Any thread may ask."""
+        with suppress(RuntimeError):  # They have changed meanwhile.
+            for coroutine, (task, tup) in self.running.items():
+                return coroutine, task, tup
+        return None
+
     def _start(self, task: AsyncBoltTask, tup: Tuple) -> None:
         task.claim(tup)
         coroutine = self.loop.create_task(task.run_one(tup))
-        self.running.add(coroutine)
+        self.running[coroutine] = task, tup
         coroutine.add_done_callback(functools.partial(self._end, task, tup))
 
     def _end(self, task: AsyncBoltTask, tup: Tuple, coroutine: asyncio.Task[BaseException | None]) -> None:
-        self.running.discard(coroutine)
+        self.running.pop(coroutine, None)
         self._ended += 1
         try:
             task.settle(tup, coroutine, halted=self.halted)

@@ -13,7 +13,9 @@ from acker.local.executors.spout import SpoutTask
 from acker.local.lifecycle import Lifecycle
 from acker.local.page.open_trees import find_trees
 from acker.local.wiring import ExecutorSet
+from acker.observe.calls import UserCall
 from acker.observe.failures import DeadLetter, FailureLog, shown_id
+from acker.observe.headline import RunningJob
 from acker.observe.holders import Holder
 from acker.observe.reasons import Reason, ReasonKind
 from acker.observe.stats import RuntimeStats
@@ -36,6 +38,15 @@ class Observed(Protocol):
 
     def find_holders(self, executors: ExecutorSet, roots: Collection[int], now_ns: int) -> Mapping[int, list[Holder]]:
         """Return who holds the tuples of open trees, by their root ids."""
+
+    def find_calls(self, executors: ExecutorSet, now_ns: int) -> Mapping[int, UserCall]:
+        """Return the calls of user code that run now, by task."""
+
+    def find_job(self, now_ns: int) -> RunningJob | None:
+        """Return the job of Spark that runs, if one does."""
+
+    def more_tables(self) -> list[dict[str, Any]]:
+        """Return the tables of the page that only this kind of runtime has."""
 
     def pause(self) -> None:
         """Pause the spouts."""

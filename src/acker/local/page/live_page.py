@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from acker.local.calls import running_calls
 from acker.local.tracing import Sampler
+from acker.observe.calls import UserCall
 from acker.observe.failures import FailureLog
 from acker.ui.opening import open_page
 from acker.ui.options import PageChoice, live_page_of
@@ -14,6 +16,7 @@ from acker.ui.recorder import Recorder
 if TYPE_CHECKING:
     from acker.local.page.actions import Observed
     from acker.local.wiring import ExecutorSet
+    from acker.observe.headline import RunningJob
     from acker.observe.holders import Holder
     from acker.ui.server import LiveServer
 
@@ -86,6 +89,18 @@ class HasPage:
         from acker.local.page.holders import find_holders
 
         return find_holders(executors, roots, now_ns)
+
+    def find_calls(self, executors: ExecutorSet, now_ns: int) -> Mapping[int, UserCall]:
+        """Return the calls of user code that run now, by task. Any thread may call it."""
+        return running_calls(executors, now_ns)
+
+    def find_job(self, now_ns: int) -> RunningJob | None:  # noqa: ARG002
+        """Return None: nothing runs on Spark."""
+        return None
+
+    def more_tables(self) -> list[dict[str, Any]]:
+        """Return nothing: the page has all in its own parts."""
+        return []
 
     @property
     def page(self) -> LiveServer | None:

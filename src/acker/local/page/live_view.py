@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from acker.errors import exception_text
-from acker.local.calls import running_calls
 from acker.local.page.actions import Observed, RuntimeActions
 from acker.local.page.components_view import ComponentsView
 from acker.local.page.open_trees import UnfinishedTree, count_older, find_trees, oldest_trees
@@ -99,7 +98,7 @@ class RuntimeView:
             hung=hung,
             away=self._away(executors),
             limit=self._components.limit(parts["graph"]["nodes"], executors),
-            too_short=self._too_short(parts["graph"]["nodes"], totals["pending"]),
+            too_short=self._too_short(parts["graph"]["nodes"], totals["pending"], executors),
         )
         return reading(
             "topology",
@@ -114,6 +113,7 @@ class RuntimeView:
             failures=self._failure_rows.failures(),
             dead_letters=self._failure_rows.dead_letters(totals["dead_letters"], self._why_not_replayed(executors)),
             events=list(reversed(self._events)),
+            tables=self._runtime.more_tables(),
             actions=list(self.actions) if stats.state != "stopped" else [],
             log_level=log_level(),
             **parts,
@@ -141,6 +141,7 @@ class RuntimeView:
             pending=totals["pending"],
             lost=sum(totals[name] for name in ("failed", "timed_out", "rejected")),
             letters=Letters.of(totals["dead_letters"], self._failures),
+            job=self._runtime.find_job(self._runtime.clock.now_ns()),
         )
 
     @staticmethod
@@ -151,11 +152,14 @@ class RuntimeView:
                 return Away(name, round(1_000 * (time.monotonic() - since)), error)
         return None
 
-    def _too_short(self, nodes: list[dict[str, Any]], pending: int) -> TooShort | None:
-        """Return that trees time out although some are acked, or although calls only take long."""
+    def _too_short(self, nodes: list[dict[str, Any]], pending: int, executors: ExecutorSet | None) -> TooShort | None:
+        """Return that trees time out although some are acked, or although calls only take long.
+
+        On Spark they do so at the end of their micro-batch, whatever the timeout is.
+        """
         recent = self._components.recent
         timed_out, acked = round(recent.growth("timed out")), round(recent.growth("acked"))
-        if not timed_out or not recent.seconds:
+        if not timed_out or not recent.seconds or executors is None or not executors.bolts_are_here:
             return None
         slow = [(node["latency"]["p50_ms"] or 0, node["name"]) for node in nodes if "latency" in node]
         call_ms, where = max(slow, default=(0, None))
@@ -166,19 +170,19 @@ class RuntimeView:
 
     def _hung(self, stats: RuntimeStats, executors: ExecutorSet | None, now_ns: int) -> list[UserCall]:
         """Return the calls with tuples that hang, the longest first."""
-        calls = {} if executors is None else running_calls(executors, now_ns)
+        calls = {} if executors is None else self._runtime.find_calls(executors, now_ns)
         inside = [(row.component, calls[row.task]) for row in stats.tasks if row.kind == "bolt" and row.task in calls]
         components, nodes = stats.components() if inside else {}, self._runtime.graph.nodes
 
-        def median_ms(name: str) -> float | None:
+        def median_ms(name: str, usual_ms: float | None) -> float | None:
             # That of the calls which put one tuple into a batch or window says nothing of those that process all.
             gathers = issubclass(nodes[name].component, (BatchingBolt, WindowedBolt))
-            return None if gathers else components[name].execute_latency.quantile_ms(0.5)
+            return None if gathers else components[name].execute_latency.quantile_ms(0.5) or usual_ms
 
         hung = [
             call
             for name, call in inside
-            if call.what is not None and hangs(call.for_ms, median_ms(name), self._timeout_ms)
+            if call.what is not None and hangs(call.for_ms, median_ms(name, call.usual_ms), self._timeout_ms)
         ]
         return sorted(hung, key=lambda call: -call.for_ms)
 

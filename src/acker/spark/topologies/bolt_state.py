@@ -151,6 +151,11 @@ class StateFiles:
     batch : int
     component_of : callable
         Task -> the name of its component, for errors.
+
+    Attributes
+    ----------
+    spent_ns : int
+        The time that reading and writing have taken.
     """
 
     def __init__(
@@ -162,11 +167,19 @@ class StateFiles:
         self._batch = batch
         self._states: dict[int, tuple[StateLog, KeyValueState]] = {}
         self._changed = 0
+        self.spent_ns = 0
 
     def new_state(self, task: int) -> KeyValueState:
         """Return the state of a task, for the instance of its bolt that this micro-batch uses."""
-        self._states[task] = self._read(task, self._chains.get(task, StateChain()))
+        with self._counting_time():
+            self._states[task] = self._read(task, self._chains.get(task, StateChain()))
         return self._states[task][1]
+
+    @contextlib.contextmanager
+    def _counting_time(self) -> Iterator[None]:
+        begin = time.monotonic_ns()
+        yield
+        self.spent_ns += time.monotonic_ns() - begin
 
     def _read(self, task: int, chain: StateChain) -> tuple[StateLog, KeyValueState]:
         """Return the state; of a chain whose beginning this worker knows, only the files behind it are read.
@@ -205,6 +218,10 @@ class StateFiles:
         CheckpointError
             A file cannot be written.
         """
+        with self._counting_time():
+            return self._write_changes()
+
+    def _write_changes(self) -> dict[int, StateChain]:
         written: dict[int, StateChain] = {}
         for task, (log, state) in self._states.items():
             values, removed = state.take_changes()

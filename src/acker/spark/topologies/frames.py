@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
+    from acker.spark.topologies.stage_worker import StageWorker
 
 
 # So many rows are emitted before the bolts beside the spout run.
@@ -110,21 +111,19 @@ def emit_rows(
     plan: MicroBatchPlan, component: str, message_id: str | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Emit the rows of one partition, and run the bolts beside the spout; the function of `mapInArrow`."""
-    from acker.spark.topologies.stage_worker import collect_rarely
+    from acker.spark.topologies.stage_worker import run_task
 
-    return collect_rarely(_emit_rows(plan, component, message_id, batches))
+    return run_task(plan, 0, component, lambda worker: _emit_rows(worker, plan, component, message_id, batches))
 
 
 def _emit_rows(
-    plan: MicroBatchPlan, component: str, message_id: str | None, batches: Iterator[pa.RecordBatch]
+    worker: StageWorker,
+    plan: MicroBatchPlan,
+    component: str,
+    message_id: str | None,
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    from pyspark import TaskContext
-
-    from acker.spark.topologies.stage_worker import StageWorker
-
-    context = TaskContext.get()
-    assert context is not None
-    worker = StageWorker(plan, 0, context.partitionId(), component)
+    worker.open()
     executor = next(each for each in worker.executors.spouts if each.tasks[0].collector.component == component)
     collector: Any = executor.tasks[0].collector
     width = len(plan.graph.nodes[component].streams[DEFAULT_STREAM].fields)

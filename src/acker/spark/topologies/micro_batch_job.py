@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -36,6 +37,7 @@ from acker.spark.topologies.stage_rows import (
     STATE,
     TIMES,
     TOO_MANY,
+    TOOK,
     TOUCHED,
     TREE_TIMES,
     StageRow,
@@ -43,10 +45,11 @@ from acker.spark.topologies.stage_rows import (
     equals,
     stage_row_type,
 )
-from acker.spark.topologies.stage_worker import run_stage
+from acker.spark.topologies.stage_worker import TaskTime, run_stage
 from acker.spark.topologies.state_log import StateChain
 from acker.spark.topologies.tuple_blocks import encode_tuples
 from acker.spark.versioned_pickle import pack_function
+from acker.topology.graph import Graph
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,6 +95,8 @@ class MicroBatchResult:
         Bolt with event time -> source -> the latest event time that came.
     late : dict of str to str
         Bolt -> what is to be said of its first late tuple.
+    took : list of TaskTime
+        How long each Spark task took.
     has_too_many : bool
         Whether the driver was to settle more than `trees_max` trees; the rest of the result says nothing then.
     """
@@ -105,7 +110,21 @@ class MicroBatchResult:
     chains: dict[int, StateChain] = field(default_factory=dict)
     times: dict[str, dict[SourceKey, int]] = field(default_factory=dict)
     late: dict[str, str] = field(default_factory=dict)
+    took: list[TaskTime] = field(default_factory=list)
     has_too_many: bool = False
+
+    def add(self, kind: int, content: Any) -> None:
+        """Add what one Spark task says in a row of a kind."""
+        if kind == COUNTERS:
+            self.counters += content
+        elif kind == TOOK:
+            self.took.append(content)
+        elif kind == CHANGED:
+            self.changed.update(content)
+        elif kind == STATE:
+            self.chains.update(content)
+        elif kind == TIMES:
+            self.add_times(content)
 
     def add_times(self, times: Iterable[tuple[str, Mapping[SourceKey, int], str | None]]) -> None:
         """Add the event times that came to some bolts: name, times by source, and what is said of a late tuple."""
@@ -195,7 +214,7 @@ class MicroBatchJob:
             if _WORKER_DIED not in str(fault):
                 raise
             raise RuntimeStateError(why_died(plan, str(self._spark.sparkContext.master))) from fault
-        return _read_result(batches if is_distributed else run(iter(batches)))
+        return _read_result(batches if is_distributed else run(iter(batches)), plan.graph)
 
     def _read_failed(self) -> frozenset[int]:
         """Return the root ids of the trees that have failed before the first stateful bolt: they need not reach it."""
@@ -369,25 +388,32 @@ def _times_by_source(
     return [(name, by_source, None) for name, by_source in found.items()]
 
 
-def _read_result(batches: Iterable[pa.RecordBatch]) -> MicroBatchResult:
+def _why_open(counters: Iterable[Mapping[str, Any]], graph: Graph) -> Reason:
+    """Return the reason of trees that are open at the end: the bolts that have neither acked nor failed a tuple."""
+    kept: Counter[str] = Counter()
+    bolts = {task: node.name for node in graph.bolts for task in node.tasks}
+    for each in counters:
+        if each["task"] in bolts:
+            kept[bolts[each["task"]]] += each["executed"] - each["acked"] - each["failed"]
+    named = [(name, "a tuple" if n == 1 else f"{n:,} tuples") for name, n in kept.most_common() if n > 0]
+    if not named:
+        return _OPEN
+    told = " and ".join(f"{name} neither acked nor failed {tuples}" for name, tuples in named)
+    return replace(_OPEN, component=named[0][0], exception=f"{_OPEN.exception}: {told}")
+
+
+def _read_result(batches: Iterable[pa.RecordBatch], graph: Graph) -> MicroBatchResult:
     result = MicroBatchResult()
     reasons: dict[int, Reason] = {}
     left: list[tuple[int, int, int, int]] = []
     for batch in batches:
-        for kind, block in zip(batch.column(1).to_pylist(), batch.column(4), strict=True):
+        kinds: list[Any] = batch.column(1).to_pylist()
+        for kind, block in zip(kinds, batch.column(4), strict=True):
             if kind == TOO_MANY:
                 result.has_too_many = True
                 continue
             content = pickle.loads(block.as_buffer())
-            if kind == COUNTERS:
-                result.counters += content
-            elif kind == CHANGED:
-                result.changed.update(content)
-            elif kind == STATE:
-                result.chains.update(content)
-            elif kind == TIMES:
-                result.add_times(content)
-            elif kind == REASONS:
+            if kind == REASONS:
                 for root_id, reason in content:
                     # Of several failures of a tree the first by its text counts, so that a second run says the same.
                     known = reasons.setdefault(root_id, reason)
@@ -401,7 +427,10 @@ def _read_result(batches: Iterable[pa.RecordBatch]) -> MicroBatchResult:
                 for task, ids in acked_ids.items():
                     result.acked_ids.setdefault(task, []).extend(ids)
                 left += zip(*rows, strict=True)
+            else:
+                result.add(kind, content)
+    still_open = _why_open(result.counters, graph)
     for root_id, task, message_id, outcome in left:
-        reason = reasons.get(root_id, Reason(ReasonKind.FAILED)) if outcome == Outcome.FAILED else _OPEN
+        reason = reasons.get(root_id, Reason(ReasonKind.FAILED)) if outcome == Outcome.FAILED else still_open
         result.failed.append(FailedTree(root_id, task, message_id, reason))
     return result

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from acker.spark.task_reports import ReportAddress
 from acker.spark.topologies.stage_plan import StagePlan
 from acker.spark.topologies.state_log import StateChain
 from acker.topology.graph import Graph
@@ -46,6 +47,8 @@ class MicroBatchPlan:
     moved : frozenset of str
         Those of which that is another one than in the micro-batch before.
     batch : int
+    reports : ReportAddress or None
+        Where tasks that work for long say so.
     """
 
     graph: Graph
@@ -65,3 +68,4 @@ class MicroBatchPlan:
     moved: frozenset[str] = frozenset()
     batch: int = 0
     trees_max: int | None = None
+    reports: ReportAddress | None = None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from acker.errors import CheckpointError, TopologyError
 from acker.observe.reasons import Reason
 from acker.spark.partition_keys import partition_keys
+from acker.spark.topologies.batch_progress import BatchProgress, new_ended
 from acker.spark.topologies.bolt_state import StateCleaner, read_files, write_states
 from acker.spark.topologies.checkpoint_layout import check_plans, layout_of, move_commit
 from acker.spark.topologies.event_times import SourceKey, SpoutLook, Watermarks
@@ -23,7 +24,6 @@ from acker.spark.topologies.jvm import Jvm, Load
 from acker.spark.topologies.micro_batch_job import FailedTree, MicroBatchJob, MicroBatchResult
 from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
 from acker.spark.topologies.spark_executor import DriverExecutors, Taken
-from acker.spark.topologies.spark_holders import RunningBatch
 from acker.spark.topologies.spout_tuples import SpoutTuples
 from acker.spark.topologies.stage_rows import StageRow
 from acker.spark.topologies.state_log import StateChain
@@ -78,7 +78,7 @@ class MicroBatches:
         How many trees failed of which the state has effects nevertheless.
     fault : BaseException or None
         The error that ended a micro-batch.
-    running : RunningBatch or None
+    progress : BatchProgress
     jvm : Jvm
     """
 
@@ -90,6 +90,7 @@ class MicroBatches:
         self._journal = journal
         self._seed = run_seed
         self._tag = f"acker-{run_seed.hex()}"
+        self.progress = BatchProgress(spark, plan.graph.name, plan.stages, self._tag)
         self.jvm = Jvm(spark)
         # Before the claim, since this run must not remove the files of a run that takes over from it.
         self._files = StateCleaner(plan.state_root)
@@ -110,7 +111,6 @@ class MicroBatches:
         self.evaluations = 0
         self.traces = 0
         self.fault: BaseException | None = None
-        self.running: RunningBatch | None = None
 
     def _restore(self) -> None:
         """Read what earlier runs have left."""
@@ -227,12 +227,15 @@ class MicroBatches:
                     len(planned.tracks),
                     len(planned.left_out),
                 )
-            self.running = RunningBatch(batch, spark.clock.now_ns(), planned.tracks.keys())
+            evaluations, began_ns = self.evaluations, spark.clock.now_ns()
+            self.progress.begin(batch, began_ns, planned.tracks.keys())
             result, failed = self._evaluate(batch, planned, frames)
-            self._finish(batch, planned, result, failed, tuples_by_root(taken.chunks))
+            self._finish(batch, planned, result, failed, tuples_by_root(taken.chunks), began_ns)
             self._free(load.size_bytes)
             acked, secs = sum(result.acked.values()), time.monotonic() - began
             self._last_trees = acked + len(failed)
+            counts = acked, len(failed), secs, self.evaluations - evaluations
+            self.progress.note(new_ended(batch, *counts, result.took))
             logger.info("micro-batch %d: %d trees acked, %d failed, %.1f s", batch, acked, len(failed), secs)
             return True
         except BaseException as fault:
@@ -244,7 +247,7 @@ class MicroBatches:
         finally:
             spark.end(taken)
             spark.is_running = False
-            self.running = None
+            self.progress.end()
             if not self.jvm.has_died():
                 self._spark.sparkContext.removeJobTag(self._tag)
 
@@ -324,6 +327,7 @@ class MicroBatches:
             ended=planned.ended,
             moved=frozenset(name for name, end in planned.ended.items() if end != self._commit.ended.get(name)),
             trees_max=_TREES_MAX if self._last_trees is not None and self._last_trees <= _FEW_TREES else None,
+            reports=self.progress.address,
         )
         failed: dict[int, FailedTree] = {}
         arguments = planned.rows, frames, tracks, self._named(), planned.spouts
@@ -373,6 +377,7 @@ class MicroBatches:
         result: MicroBatchResult,
         trees: Mapping[int, FailedTree],
         by_root: Mapping[int, list[Tuple]],
+        began_ns: int,
     ) -> None:
         """Commit, then tell the spouts."""
         roots = list(planned.tracks)
@@ -404,7 +409,7 @@ class MicroBatches:
         for component in result.late.keys() - self._told_late:
             self._told_late.add(component)
             logger.warning("%s", result.late[component])
-        self._deliver(planned, by_root, acked, failed, again, result)
+        self._deliver(planned, by_root, acked, failed, again, result, began_ns)
 
     def _deliver(
         self,
@@ -414,12 +419,12 @@ class MicroBatches:
         failed: Mapping[int, Reason],
         again: Sequence[JournalEntry],
         result: MicroBatchResult,
+        began_ns: int,
     ) -> None:
         spark = self._executors.spark
         tasks = {task.collector.task: task for task in self._executors.spout_tasks()}
-        assert self.running is not None
         rows = {task_id: count for task_id, count in result.acked.items() if task_id != _DRIVER}
-        elapsed_ns = spark.clock.now_ns() - self.running.since_ns
+        elapsed_ns = spark.clock.now_ns() - began_ns
         self._executors.count_rows(rows, elapsed_ns)
         for root_id, reason in [*((root, None) for root in acked), *failed.items()]:
             if root_id in by_root:

@@ -10,9 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from acker.errors import SessionError, TopologyError
+from acker.local.calls import running_calls
 from acker.local.hooks import Hook
+from acker.local.page.open_trees import find_trees
 from acker.local.runtime import LocalRuntime
 from acker.local.wiring import ExecutorSet
+from acker.observe.calls import UserCall, hangs
+from acker.observe.failures import shown_id
+from acker.observe.headline import RunningJob
 from acker.observe.holders import Holder
 from acker.spark.topologies.frames import FrameRows, read_frame
 from acker.spark.topologies.journal import Journal, MemoryJournal
@@ -38,6 +43,8 @@ _PENDING_MAX: Final = 100_000
 _SHARDS_MAX: Final = 64
 # How long the thread of a micro-batch may still run when that has ended.
 _JOIN_SECS: Final = 10
+# Of how many trees in calls that run long the messages are known.
+_MESSAGES_MAX: Final = 100
 
 logger = logging.getLogger("acker.spark")
 
@@ -104,6 +111,7 @@ class SparkRuntime(LocalRuntime):
                 self.release()
                 raise
         self._states.read_elsewhere = self.batches.read_state
+        self._messages: dict[int, str | None] = {}
         # The DataFrames that the first micro-batch of a batch job reads.
         self._frames: dict[str, FrameRows] = {}
 
@@ -149,6 +157,7 @@ class SparkRuntime(LocalRuntime):
         """Start; see `LocalRuntime.start`."""
         for told in idle_options(self.graph, self._parts.conf):
             logger.info("%s: %s has no effect on Spark", self.graph.name, told)
+        self.batches.progress.listen()
         return super().start()
 
     def join(self) -> None:
@@ -212,6 +221,7 @@ class SparkRuntime(LocalRuntime):
     def release(self) -> None:
         """Leave the checkpoint to the next run; call it at the end of the run."""
         self.batches.release()
+        self.batches.progress.close()
 
     def end_frames(self) -> None:
         """Declare that the DataFrames have no further rows."""
@@ -230,17 +240,44 @@ class SparkRuntime(LocalRuntime):
     def find_holders(self, executors: ExecutorSet, roots: Collection[int], now_ns: int) -> dict[int, list[Holder]]:
         """Return where the tuples of open trees are, by their root ids. Any thread may call it."""
         assert isinstance(executors, DriverExecutors)
-        return find_on_spark(executors, self.batches.running, self.spark, roots, now_ns)
+        return find_on_spark(executors, self.batches.progress, roots, now_ns)
+
+    def find_calls(self, executors: ExecutorSet, now_ns: int) -> Mapping[int, UserCall]:
+        """Return the calls of user code that run now, by task: those of spouts, and those on workers that are long."""
+        return {**running_calls(executors.spouts, now_ns), **self.batches.progress.calls(self._message_of)}
+
+    def find_job(self, now_ns: int) -> RunningJob | None:
+        """Return the job of the micro-batch that runs, if one does."""
+        return self.batches.progress.job(now_ns)
+
+    def more_tables(self) -> list[dict[str, Any]]:
+        """Return the tables of the page about micro-batches."""
+        return self.batches.progress.tables(self._message_of)
+
+    def _message_of(self, root_id: int) -> str | None:
+        """Return the message of an open tree, in words, if its spout runs on the driver."""
+        if root_id not in self._messages:
+            executors = self.lifecycle.executors
+            trees = [] if executors is None else find_trees(executors, str(root_id))
+            found = next((tree.tup_id for tree in trees if tree.root_id == root_id), None)
+            # Copies of all open trees are made to find one, so each is looked for once.
+            while len(self._messages) >= _MESSAGES_MAX:
+                del self._messages[next(iter(self._messages))]
+            self._messages[root_id] = None if found is None else f"message {shown_id(found)}"
+        return self._messages[root_id]
 
     def stop(self, drain_secs: float | None = None) -> None:
         """Stop in order; see `LocalRuntime.stop`."""
         super().stop(drain_secs)
         self.batches.save()
 
-    def _find_stall(self) -> str | None:
-        if self.lifecycle.executors is not None and self.executors.spark.is_running:
-            return None
-        return super()._find_stall()
+    def _tells_stalls(self) -> bool:
+        """Return whether a stall is news: while a micro-batch runs, only if a call on a worker is long."""
+        if self.lifecycle.executors is None or not self.executors.spark.is_running:
+            return True
+        calls = self.batches.progress.calls(self._message_of).values()
+        timeout_ms = 1_000 * self.conf["topology.message.timeout.secs"]
+        return any(hangs(call.for_ms, call.usual_ms, timeout_ms) for call in calls)
 
 
 def _without_spouts(graph: Graph) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import sys
@@ -12,11 +13,14 @@ from typing import Any, Final
 from acker._engine.ids import IdGenerator
 from acker._flow import AckBatch
 from acker.local.clock import Flag, SystemClock
-from acker.local.executors.base import Mode
+from acker.local.executors.asynchronous import AsyncBoltExecutor
+from acker.local.executors.base import ComponentExecutor, Mode
 from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.executors.spout import SpoutExecutor
 from acker.local.queues import Queue, TupleQueue
 from acker.local.wiring import ExecutorSet, RuntimeParts, TaskStates
+from acker.observe.calls import stack_of_coroutine
+from acker.spark.task_watch import Place
 from acker.spark.topologies.event_times import BatchWatermark
 from acker.spark.topologies.kept_bolts import Contents, KeptBolts, contents_of
 from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
@@ -95,6 +99,8 @@ class StageExecutors(ExecutorSet):
         self._kept: dict[int, Bolt] = {}
         self._making: Bolt | None = None
         self._before: dict[int, Contents] = {}
+        self._inside: ComponentExecutor | None = None
+        self._calls = 0
         self._partition = partition
         self._stages = partition.plan.stages
         acker = AckInbox()
@@ -168,7 +174,9 @@ class StageExecutors(ExecutorSet):
 
     def step(self, executor: BoltExecutor | SpoutExecutor) -> bool:
         """Let an executor step once; raise what escapes from its component."""
+        self._enter(executor)
         worked = executor.step()
+        self._inside = None
         if executor.crash is not None:
             raise executor.crash
         return worked
@@ -201,12 +209,45 @@ class StageExecutors(ExecutorSet):
 
     def call(self, executor: BoltExecutor | SpoutExecutor, function: Callable[[], object]) -> None:
         """Call a function on an executor's thread, and send what it emits."""
+        self._enter(executor)
         before = executor.outbox.enter()
         try:
             function()
             executor.flush()
         finally:
+            self._inside = None
             executor.outbox.leave(before)
+
+    def _enter(self, executor: ComponentExecutor) -> None:
+        self._calls += 1
+        self._inside = executor
+
+    def place(self) -> Place | None:
+        """Return the component whose code runs, and its tuple; for the watch over this task, on another thread."""
+        executor = self._inside
+        if executor is None:
+            return None
+        collectors: list[Any] = [task.collector for task in executor.tasks]
+        done = sum(each.executed for each in collectors)
+        oldest = executor.oldest_call() if isinstance(executor, AsyncBoltExecutor) else None
+        if oldest is None:
+            calls = [(each, getattr(each, "inputs", ())) for each in collectors]
+            collector, inputs = next((call for call in calls if call[1]), (collectors[0], ()))
+            tup, mark, stack = next(iter(inputs), None), (self._calls, done), None
+        else:
+            coroutine, task, tup = oldest
+            collector, mark = task.collector, (id(coroutine), done)
+            stack = functools.partial(stack_of_coroutine, coroutine.get_coro())
+        return Place(
+            collector.component,
+            mark,
+            collector.task,
+            None if tup is None else tup.component,
+            None if tup is None else next(iter(tup._ids or ()), None),
+            lambda: collector.latency.snapshot().quantile_ms(0.5),
+            done,
+            stack,
+        )
 
     def work(self) -> None:
         """Process what is in the queues."""
@@ -236,7 +277,9 @@ class StageExecutors(ExecutorSet):
             return True
         if not getattr(executor, "running", ()):
             return False
+        self._enter(executor)
         executor.rest()
+        self._inside = None
         return True
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ CHANGED: Final = -7  # which attributes of its bolts one Spark task has changed,
 TOO_MANY: Final = -8  # instead of messages: there are more trees than the driver wants to settle
 TREE_TIMES: Final = -9  # the latest event times in the trees of one shard that reached a bolt, a pickle
 TIMES: Final = -10  # the latest event times that reached a bolt, by source, a pickle
+TOOK: Final = -11  # how long one Spark task took, a pickle
 
 STAGE_ROW_SCHEMA: Final = pa.schema(
     {"partition_key": pa.int32(), "stage": pa.int32(), "source": pa.int64(), "seq": pa.int64(), "block": pa.binary()}  # type: ignore[arg-type]

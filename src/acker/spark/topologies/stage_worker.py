@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pickle
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,7 @@ from acker._flow import AckBatch, columns_of
 from acker.observe.reasons import Reason
 from acker.spark.blocks import encode_blocks
 from acker.spark.partition_keys import partition_keys
+from acker.spark.task_watch import TaskWatch
 from acker.spark.topologies.bolt_state import StateFiles
 from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
 from acker.spark.topologies.stage_executors import StageExecutors, StagePartition
@@ -30,6 +33,7 @@ from acker.spark.topologies.stage_rows import (
     STATE,
     TIMES,
     TOO_MANY,
+    TOOK,
     TOUCHED,
     TREE_TIMES,
     StageRow,
@@ -49,6 +53,27 @@ _PARTITIONS_MAX: Final = 1 << 32
 _COLLECT_AT: Final = 100_000
 
 
+class TaskTime(NamedTuple):
+    """How long one Spark task took for one stage.
+
+    Attributes
+    ----------
+    stage, partition : int
+        The stage of the topology.
+    took_ns : int
+    state_ns : int
+        Of it, to read and write the state of bolts.
+    done : int
+        How many tuples its bolts had.
+    """
+
+    stage: int
+    partition: int
+    took_ns: int
+    state_ns: int
+    done: int
+
+
 class StageWorker:
     """Runs one stage in one Spark task.
 
@@ -63,6 +88,8 @@ class StageWorker:
     def __init__(self, plan: MicroBatchPlan, stage: int, partition: int, spout: str | None = None) -> None:
         self._plan = plan
         self._stage = stage
+        self._partition = partition
+        self._since_ns = time.monotonic_ns()
         self._writer = stage * _PARTITIONS_MAX + partition
         self._seq = 0
         self._states = StateFiles(plan.state_root, plan.states, plan.batch, plan.graph.component_of)
@@ -75,12 +102,16 @@ class StageWorker:
         self._waiting_tuples: dict[tuple[int, int], int] = {}
         self._keys = partition_keys(max(plan.partitions, plan.shards)).tolist()
         self._source_of = cache(plan.graph.source)
+
+    def open(self) -> None:
+        """Initialize the bolts, and do what is due before the first tuple."""
         self.executors.open()
-        self.executors.tick(plan.ticks)
+        self.executors.tick(self._plan.ticks)
         self.executors.end_windows()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the stage as a function of `mapInArrow` over stage rows."""
+        self.open()
         for batch in batches:
             is_mine = equals(batch.column(1), self._stage)
             others = batch.filter(pc.invert(is_mine))
@@ -172,7 +203,8 @@ class StageWorker:
         yield from batches_of(self._messages())
         yield from batches_of(self._touched_roots())
         yield from batches_of(self._tree_times())
-        last: list[tuple[int, object]] = [(COUNTERS, self._counters())]
+        counters = self._counters()
+        last: list[tuple[int, object]] = [(COUNTERS, counters)]
         if self._reasons:
             last.append((REASONS, [(root_id, reason) for root_id, reason in self._reasons]))
         times = [(each.name, each.senders, each.late) for each in self.executors.watermarks]
@@ -184,6 +216,8 @@ class StageWorker:
         self.executors.close()
         if self.executors.changed:
             last.append((CHANGED, self.executors.changed))
+        took_ns, done = time.monotonic_ns() - self._since_ns, sum(each["executed"] for each in counters)
+        last.append((TOOK, TaskTime(self._stage, self._partition, took_ns, self._states.spent_ns, done)))
         yield from batches_of([self._number(self._keys[0], kind, pickle.dumps(content)) for kind, content in last])
 
     def _counters(self) -> list[dict[str, Any]]:
@@ -208,19 +242,31 @@ class StageWorker:
 
 def run_stage(plan: MicroBatchPlan, stage: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run a stage over the rows of one partition; the function of `mapInArrow`."""
+    return run_task(plan, stage, None, lambda worker: worker.run(batches))
+
+
+def run_task(
+    plan: MicroBatchPlan, stage: int, spout: str | None, run: Callable[[StageWorker], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """Run a stage in this Spark task: yield what `run` makes of its worker."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None
-    return collect_rarely(StageWorker(plan, stage, context.partitionId()).run(batches))
+    names = [name for name in plan.stages.components(stage) if plan.graph.nodes[name].kind == "bolt" or name == spout]
+    with collecting_rarely(), TaskWatch(plan.reports, str(plan.batch), ", ".join(names), context) as watch:
+        worker = StageWorker(plan, stage, context.partitionId(), spout)
+        watch.look = worker.executors.place
+        yield from run(worker)
 
 
-def collect_rarely(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pass batches on, with a garbage collector that runs less often meanwhile; one that is off stays off."""
+@contextlib.contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """Let the garbage collector run less often meanwhile; one that is off stays off."""
     before = gc.get_threshold()
     if before[0]:
         gc.set_threshold(max(before[0], _COLLECT_AT), *before[1:])
     try:
-        yield from batches
+        yield
     finally:
         gc.set_threshold(*before)
