@@ -28,6 +28,7 @@ class Owner:
 
     def __init__(self, *, trace=False):
         self.logger = LOGGER
+        self.source_name = "jobs"
         self.process = os.getpid()
         self.trace = trace
         self.jobs = None

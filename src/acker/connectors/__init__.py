@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from acker.connectors.calls import CurrentMessage, current_message
 from acker.connectors.consumer import Consumer
 from acker.connectors.consumer_stats import ConsumerStats
 from acker.connectors.dead_letters import DeadLetterFile
@@ -23,6 +24,7 @@ __all__ = [
     "Child",
     "Consumer",
     "ConsumerStats",
+    "CurrentMessage",
     "DeadLetterFile",
     "Delivery",
     "Handle",
@@ -37,6 +39,7 @@ __all__ = [
     "Source",
     "SourceEvents",
     "SourceSpout",
+    "current_message",
 ]
 
 # Imported when somebody asks for them, since they need `acker.topology`, which a consumer does not.

@@ -65,6 +65,17 @@ class Attempt:
     tree: Any = None
 
 
+def log_fields(attempt: Attempt, source: str, reason: object = None) -> dict[str, Any]:
+    """Return the `extra` of a log line about an attempt; the reason is that of its failure unless it is given."""
+    found = attempt.reason if reason is None else reason
+    return {
+        "source": source,
+        "key": attempt.delivery.key,
+        "attempt": attempt.number,
+        "reason": None if found is None else str(found),
+    }
+
+
 @dataclass(slots=True)
 class MessageCounts:
     """How many messages ended how since the start. The I/O thread writes, any thread reads."""

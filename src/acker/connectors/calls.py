@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import CancelledError
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
 from typing import Any, Final, Protocol, TypeVar
@@ -33,6 +35,47 @@ class WorkedOn(Protocol):
     tasks: dict[Any, Any]
 
 
+# The tree that the running code works for.
+_tree: ContextVar[WorkedOn | None] = ContextVar("acker message", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentMessage:
+    """The message that the running code works for, for logs and traces.
+
+    Attributes
+    ----------
+    source, key : str
+    attempt : int
+    headers : mapping of str to Any
+    """
+
+    source: str
+    key: str
+    attempt: int
+    headers: Mapping[str, Any]
+
+
+def current_message() -> CurrentMessage | None:
+    """Return the message that the running code works for, or None.
+
+    It is known in handlers of `Consumer.run`, in ``with`` blocks of handles, in threads of `Handle.submit`, and in
+    coroutines of `Handle.spawn` and the tasks that they make; not in other processes.
+    """
+    tree = _tree.get()
+    if tree is None:
+        return None
+    attempt = tree.attempt
+    return CurrentMessage(tree.owner.source_name, attempt.delivery.key, attempt.number, attempt.delivery.headers)
+
+
+def enter_tree(tree: WorkedOn | None) -> WorkedOn | None:
+    """Let the code that follows work for a tree; return the one before, to which this is to be set afterwards."""
+    before = _tree.get()
+    _tree.set(tree)
+    return before
+
+
 # What a thread of a pool does now: the tree, the pool, and since when. A plain tuple, since it is made for each call.
 _Work = tuple[WorkedOn, object, int]
 
@@ -49,9 +92,11 @@ def unless_over(
     me = threading.get_ident()
     before = _working.get(me)
     _working[me] = (tree, pool, monotonic_ns())
+    tree_before = enter_tree(tree)
     try:
         return work(*args, **kwargs)
     finally:
+        enter_tree(tree_before)
         if before is None:
             del _working[me]
         else:

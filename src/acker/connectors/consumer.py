@@ -174,6 +174,7 @@ class Consumer(Generic[Value]):
         self.final_errors = FinalErrors(retry_on, final_on)
         self.final_errors.check(dead_letters)
         self.name = source.name if name is None else name
+        self.source_name = source.name
         self.logger = logging.getLogger("acker.connectors")
         self.trace = trace
         self.jobs = None if replies is None else _jobs_of(replies)

@@ -16,8 +16,8 @@ from types import CodeType, CoroutineType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Never, ParamSpec, Protocol, Self, TypeVar
 
 from acker._engine.protocol import Kind
-from acker.connectors.attempts import Attempt
-from acker.connectors.calls import unless_over
+from acker.connectors.attempts import Attempt, log_fields
+from acker.connectors.calls import WorkedOn, enter_tree, unless_over
 from acker.connectors.options import FinalErrors, check_secs
 from acker.errors import (
     ArgumentTypeError,
@@ -69,6 +69,7 @@ class Owner(Protocol):
     """The part of a consumer that handles call."""
 
     logger: logging.Logger
+    source_name: str
     process: int
     trace: bool
     jobs: Jobs | None
@@ -212,7 +213,17 @@ class Handle:
     fails its message.
     """
 
-    __slots__ = ("_before", "_emitted", "_handed_over_by", "_is_ended", "_is_entered", "_made_in", "_tree", "_tuple_id")
+    __slots__ = (
+        "_before",
+        "_emitted",
+        "_handed_over_by",
+        "_is_ended",
+        "_is_entered",
+        "_made_in",
+        "_outside",
+        "_tree",
+        "_tuple_id",
+    )
 
     def __init__(self, tree: MessageTree, tuple_id: int, made_in: tuple[CodeType, int] | str) -> None:
         self._tree = tree
@@ -223,6 +234,7 @@ class Handle:
         self._is_entered = False  # by `with`
         self._handed_over_by = 0  # the thread that gave it to a call or a coroutine, which ends it
         self._before: Part | None = None  # what the code of its block worked for outside of it
+        self._outside: WorkedOn | None = None  # for which message
 
     # ---- children ----------------------------------------------------------------------------------------------------
 
@@ -326,6 +338,7 @@ class Handle:
 
         context = contextvars.copy_context()
         context.run(_current.set, self)
+        context.run(enter_tree, self._tree)
         if (jobs := self._tree.owner.jobs) is not None:
             context.run(jobs.enter, self)
         try:
@@ -588,6 +601,7 @@ class Handle:
         self._refuse_fork()
         self._refuse_if_handed_over()
         self._is_entered = True
+        self._outside = enter_tree(self._tree)
         if (jobs := self._tree.owner.jobs) is not None:
             self._before = jobs.enter(self)
         return self
@@ -605,6 +619,8 @@ class Handle:
 
     def _leave(self) -> None:
         """Let the code that follows work for what it worked for before the block."""
+        enter_tree(self._outside)
+        self._outside = None
         if (jobs := self._tree.owner.jobs) is not None:
             jobs.leave(self._before)
             self._before = None
@@ -612,7 +628,9 @@ class Handle:
     def _log(self, error: BaseException) -> None:
         attempt = self._tree.attempt
         text = "attempt %d of %s failed in %s"
-        self._tree.owner.logger.warning(text, attempt.number, attempt.delivery.key, self.made_in, exc_info=error)
+        owner = self._tree.owner
+        extra = log_fields(attempt, owner.source_name, exception_text(error))
+        owner.logger.warning(text, attempt.number, attempt.delivery.key, self.made_in, exc_info=error, extra=extra)
 
     @property
     def made_in(self) -> str:

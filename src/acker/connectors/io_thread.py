@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from acker.connectors.attempts import Attempt
+from acker.connectors.attempts import Attempt, log_fields
 from acker.connectors.calls import threads_at_work
 from acker.connectors.dead_letters import DeadLetterWriter
 from acker.connectors.message_store import MessageStore
@@ -341,6 +341,7 @@ class IoThread:
             attempt.delivery.key,
             delay_secs,
             attempt.reason,
+            extra=log_fields(attempt, self._source.name),
         )
 
     def _write_letters(self) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from acker.connectors.attempts import Attempt, MessageCounts, State
+from acker.connectors.attempts import Attempt, MessageCounts, State, log_fields
 from acker.connectors.options import BROKER, MessageOptions
 from acker.connectors.source import Delivery
 from acker.connectors.suspects import Suspects
@@ -344,7 +344,7 @@ class MessageStore:
             return
         if is_final:
             text = "%s: %s can never succeed, and is tried again, since it has no place to go to: set dead_letters="
-            self._logger.error(text, self.name, attempt.delivery.key)
+            self._logger.error(text, self.name, attempt.delivery.key, extra=log_fields(attempt, self.name))
         if self.is_releasing:
             self.release([attempt])
         else:
@@ -358,7 +358,8 @@ class MessageStore:
     def _give_up(self, attempt: Attempt) -> None:
         """Make a dead letter of an attempt."""
         key, reason = attempt.delivery.key, attempt.reason
-        self._logger.error("%s: gave up %s after attempt %d: %s", self.name, key, attempt.number, reason)
+        text = "%s: gave up %s after attempt %d: %s"
+        self._logger.error(text, self.name, key, attempt.number, reason, extra=log_fields(attempt, self.name))
         if self._options.dead_letters == BROKER:
             attempt.state = "given up"
             self._failed.append(attempt)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from acker._engine.acker import Acker
 from acker._engine.completions import Completions
 from acker._engine.protocol import Kind, Outcome, Stats
-from acker.connectors.attempts import Attempt
+from acker.connectors.attempts import Attempt, log_fields
 from acker.connectors.calls import RunningCalls
 from acker.connectors.handles import MessageTree, Row
 from acker.connectors.message_store import MessageStore
@@ -123,7 +123,7 @@ class MessageTrees:
                 why, line = (tree.reason, tree.line) if tree else (None, None)
                 reason = Reason(ReasonKind.FAILED, exception=why, attempt=attempt.number, line=line)
                 if tree and tree.lost is not None:
-                    self._report_lost(attempt, tree.lost)
+                    self._report_lost(attempt, tree.lost, tree.reason)
             if tree is None:
                 self._store.end(message_id, reason)
             else:
@@ -143,10 +143,11 @@ class MessageTrees:
             self._store.end(attempt.message_id, Reason(ReasonKind.TIMED_OUT, attempt=attempt.number))
         return len(unbegun)
 
-    def _report_lost(self, attempt: Attempt, made_in: str) -> None:
+    def _report_lost(self, attempt: Attempt, made_in: str, reason: str | None) -> None:
         self.lost += 1
         text = "%s: a handle of %s was garbage-collected, and nothing acked or failed it. It was made in %s"
-        self._logger.warning(text, self._name, attempt.delivery.key, made_in)
+        extra = log_fields(attempt, self._store.name, reason)
+        self._logger.warning(text, self._name, attempt.delivery.key, made_in, extra=extra)
 
     def over(self, attempt: Attempt) -> None:
         """Forget the tree of an attempt whose outcome no longer counts."""
