@@ -15,7 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from acker import ArgumentTypeError, ArgumentValueError, ForkedError, RuntimeStateError, SourceError, TupleStateError
+from acker import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    ConnectionLostError,
+    ForkedError,
+    RuntimeStateError,
+    SourceError,
+    TupleStateError,
+)
 from acker.connectors import Consumer
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.testing.connectors.consumer_run import wait_until
@@ -453,3 +461,45 @@ def test_a_run_can_show_a_page_that_the_consumer_has_not(broker):
 
     consumer.run(handle, until="empty", ui=0)
     assert seen == [200]
+
+
+# ---- health ---------------------------------------------------------------------------------------------------------
+
+
+def test_health_is_red_before_the_start_and_after_the_end(broker):
+    consumer = consumer_of(broker)
+    assert consumer.health() == (False, "new", "it was not started")
+    broker.publish([b"a"])
+    seen = []
+    consumer.run(lambda _: seen.append(consumer.health()), until="empty")
+    assert seen == [(True, "running", "all is well")]
+    assert consumer.health() == (False, "stopped", "it was stopped")
+
+
+def test_health_is_red_when_the_source_has_failed(broker):
+    source = MemorySource(broker)
+    source.open = lambda events, limit: (_ for _ in ()).throw(SourceError("no such queue"))
+    consumer = Consumer(source)
+    with pytest.raises(SourceError):
+        consumer.run(print)
+    assert consumer.health() == (False, "stopped", "it ended: SourceError: no such queue")
+
+
+def test_health_is_green_and_says_so_while_a_lost_connection_is_opened_again(broker):
+    source = MemorySource(broker)
+    source.open = lambda events, limit: (_ for _ in ()).throw(ConnectionLostError("nobody listens"))
+    with Consumer(source) as consumer:
+        wait_until(lambda: consumer.health().text != "all is well", "it has lost the connection", LONG)
+        assert consumer.health().ok and "nobody listens" in consumer.health().text
+
+
+def test_health_is_red_while_the_client_of_the_broker_hangs(broker, monkeypatch):
+    monkeypatch.setattr("acker.connectors.consumer._SILENT_SECS_MAX", 0.2)
+    source, gate = MemorySource(broker), threading.Event()
+    polled = source.poll
+    source.poll = lambda limit, wait_secs: (gate.wait(LONG), polled(limit, wait_secs))[1]
+    with Consumer(source) as consumer:
+        wait_until(lambda: not consumer.health().ok, "it hangs", LONG)
+        assert "in one call of the broker's client" in consumer.health().text
+        gate.set()
+        wait_until(lambda: consumer.health().ok, "it goes on", LONG)

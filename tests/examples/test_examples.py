@@ -6,9 +6,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,6 +63,31 @@ def test_consumer_acks_what_is_sent_and_gives_one_order_up(redis, tmp_path: Path
     assert last == "2 orders were acked, 1 was given up"
     letter = json.loads(letters.read_text())
     assert letter["value"] == '["chair", "sofa"]' and "no sofa is left" in letter["headers"]["acker-reason"]
+
+
+def test_web_app_tells_its_health_and_ends_with_its_open_orders(redis, tmp_path: Path) -> None:
+    import redis as redis_py
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with redis_py.Redis.from_url(redis.url) as client:
+        client.delete("orders")
+        command = [sys.executable, program("web_app.py"), redis.url, str(port)]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+            try:
+                client.xadd("orders", {"value": '["lamp", "desk"]'})
+                assert process.stdout.readline() == "packed lamp\n"
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=LONG) as answer:
+                    assert json.load(answer) == {"ok": True, "state": "running", "text": "all is well"}
+                process.send_signal(signal.SIGTERM)  # uvicorn's; the desk is packed nevertheless
+                printed, said = process.communicate(timeout=LONG)
+                assert printed == "packed desk\n1 orders were packed\n", said
+                assert client.xpending("orders", "packers")["pending"] == 0
+            finally:
+                process.kill()
+        client.delete("orders")
 
 
 def test_queue_consumer_acks_each_order_once(tmp_path: Path) -> None:
@@ -210,7 +237,7 @@ def test_spark_stream_sends_failed_orders_again_and_gives_one_up(tmp_path: Path)
 
 
 def test_every_program_is_short_is_run_here_and_is_linked_from_a_page() -> None:
-    assert len(PROGRAMS) == 9
+    assert len(PROGRAMS) == 10
     tests = Path(__file__).read_text(encoding="utf-8")
     pages = "".join(path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
     for name in PROGRAMS:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from acker.connectors.calls import CurrentMessage, current_message
 from acker.connectors.consumer import Consumer
-from acker.connectors.consumer_stats import ConsumerStats
+from acker.connectors.consumer_stats import ConsumerHealth, ConsumerStats
 from acker.connectors.dead_letters import DeadLetterFile
 from acker.connectors.handles import Child, Handle, Message
 from acker.connectors.open_messages import OpenMessage, OpenMessages
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Child",
     "Consumer",
+    "ConsumerHealth",
     "ConsumerStats",
     "CurrentMessage",
     "DeadLetterFile",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypedDict, Unpack, 
 from acker._engine.ids import IdGenerator
 from acker.connectors.attempts import Attempt
 from acker.connectors.calls import RunningCalls, unless_over
-from acker.connectors.consumer_stats import ConsumerStats
+from acker.connectors.consumer_stats import ConsumerHealth, ConsumerStats
 from acker.connectors.handles import Message, MessageTree, Row, Value, track_row
 from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from acker.ui.options import LivePage, PageChoice
     from acker.ui.server import LiveServer
 
+# An I/O thread that takes no turn for longer hangs.
+_SILENT_SECS_MAX: Final = 60.0
 # How long calls of handlers have after the end, at least, to return to their threads.
 _RETURN_SECS: Final = 1.0
 
@@ -516,6 +518,21 @@ class Consumer(Generic[Value]):
             complete_latency=self._store.latency.snapshot(),
             acker=self._trees.acker_stats(),
         )
+
+    def health(self) -> ConsumerHealth:
+        """Return whether this consumer can do its work, for the health check of a service; any thread may ask."""
+        state, error = self._state, self._store.error
+        if error is not None:
+            return ConsumerHealth(False, state, f"it ended: {exception_text(error)}")
+        if state in {"new", "stopped"}:
+            return ConsumerHealth(False, state, "it was not started" if state == "new" else "it was stopped")
+        silent_secs = time.monotonic() - self._io.turned_at
+        if silent_secs > _SILENT_SECS_MAX:
+            text = f"its I/O thread has been in one call of the broker's client for {silent_secs:.0f} s"
+            return ConsumerHealth(False, state, text)
+        away = self._io.away
+        text = "all is well" if away is None else f"no connection for {time.monotonic() - away[0]:.0f} s: {away[1]}"
+        return ConsumerHealth(True, state, text)
 
     @property
     def _state(self) -> RuntimeState:

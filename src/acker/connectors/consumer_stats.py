@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from acker._engine.notebook import html_table
 from acker._engine.protocol import Stats
@@ -29,6 +29,24 @@ _OWN: Final = (
 )
 _SPOUT_TASK: Final = 1
 _ACKER_TASK: Final = 2
+
+
+class ConsumerHealth(NamedTuple):
+    """Whether a consumer can do its work.
+
+    Attributes
+    ----------
+    ok : bool
+        Whether it is started, has not ended, and its I/O thread takes turns. A lost connection, which is opened again,
+        is no reason to start the process again.
+    state : {"new", "running", "draining", "stopped"}
+    text : str
+        One sentence, without secrets.
+    """
+
+    ok: bool
+    state: RuntimeState
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,8 @@ class IoThread:
     ----------
     polls, reconnects : int
         How often it polled the source, and how often it lost the connection.
+    turned_at : float
+        When it last took a turn, on the monotonic clock.
     away : (float, str) or None
         While the source cannot be reached: since when, by the monotonic clock in seconds, and the last error.
 
@@ -81,6 +83,7 @@ class IoThread:
         if source.redelivers and (error := options.deliveries_error):
             raise ArgumentValueError(f"{source.name}: {error}")
         self.polls = self.reconnects = 0
+        self.turned_at = time.monotonic()
         self.away: tuple[float, str] | None = None
         self._source = source
         self._store = store
@@ -286,6 +289,7 @@ class IoThread:
 
     def _take_turn(self) -> float:
         """Let the owner look at the inbox; return the seconds until its next turn."""
+        self.turned_at = time.monotonic()
         self._is_urgent = False
         due_secs = self._turn([self._inbox.popleft() for _ in range(len(self._inbox))])
         self._write_letters()
