@@ -750,6 +750,7 @@ def test_a_source_is_closed_in_time_when_its_broker_is_gone(kafka, cluster, grou
         kafka.kill()
         reader.source.close()
         assert f"the commit of {topic}/0@5 failed: no answer" in caplog.text
+        assert reader.source.count_unacked([]) == 5
         kafka.start()
     cluster.write(topic, [b"last"])
     last = f"{topic}/0@5"
