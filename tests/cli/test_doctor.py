@@ -34,10 +34,27 @@ def test_the_doctor_says_what_is_missing(invoke, machine, monkeypatch) -> None:
     assert lines[-1] == "not everything is fine"
 
 
-def test_the_doctor_says_that_spark_is_missing(invoke, machine, monkeypatch) -> None:
+@pytest.fixture
+def without_pyspark(machine, monkeypatch):
     machine(jdk="17")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else importlib.util)
+    find_spec = importlib.util.find_spec
+
+    def find_others(name, *more):
+        return None if name == "pyspark" else find_spec(name, *more)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_others)
+    monkeypatch.setattr("acker.cli.doctor.find_spec", find_others)
+
+
+def test_everything_is_fine_without_spark_which_is_optional(invoke, without_pyspark) -> None:
     answer = invoke("doctor")
+    lines = [" ".join(line.split()) for line in answer.output.splitlines()]
+    assert "ok spark not installed, and only acker.spark needs it: pip install 'acker[spark]'" in lines
+    assert lines[-1] == "all fine" and answer.exit_code == 0
+
+
+def test_the_doctor_says_that_spark_is_missing_to_whom_asks_for_it(invoke, without_pyspark) -> None:
+    answer = invoke("doctor", "--master", "spark://head:7077")
     assert answer.exit_code == 1 and answer.exception.__class__ is SystemExit
     assert "NO spark pyspark is not installed: pip install 'acker[spark]'" in " ".join(answer.output.split())
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,8 @@ import click
 from acker.cli.environment import SetupError, announce, find_jdk, last_line, require, spark_session
 from acker.cli.probe import probe, prober
 
-_PACKAGES: Final = ("numpy", "pyarrow", "pandas", "pyspark", "protobuf", "click", "rich")
+_PACKAGES: Final = ("numpy", "click", "rich")
+_OF_SPARK: Final = ("pyspark", "pyarrow", "pandas", "protobuf")
 # The facts that a process reports about its acker, in the order of the output.
 _FIELDS: Final = ("acker", "kernel", "abi")
 _WAYS: Final = "docs/shipping.md has the ways to do so"
@@ -41,6 +43,8 @@ class _Sheet:
 def main(master: str, conf: Mapping[str, str] | None = None, *, ship: bool = False) -> int:
     """Check everything; return 0 only if all of it works.
 
+    Spark is optional: without PySpark, and with nothing that asks for it, there is nothing of it to check.
+
     Parameters
     ----------
     master : str
@@ -51,21 +55,30 @@ def main(master: str, conf: Mapping[str, str] | None = None, *, ship: bool = Fal
     """
     sheet = _Sheet()
     sheet.line("machine", f"{platform.machine()}, {platform.system()} {platform.release()}")
-    for package in _PACKAGES:
+    with_spark = find_spec("pyspark") is not None or bool(ship or conf) or not master.startswith("local")
+    for package in (*_PACKAGES, *_OF_SPARK) if with_spark else _PACKAGES:
         _package(sheet, package)
     driver = prober()()
     sheet.line("driver", _text(driver), driver["error"] is None)
+    if with_spark:
+        _on_spark(sheet, driver, master, conf or {}, ship=ship)
+    else:
+        sheet.line("spark", "not installed, and only acker.spark needs it: pip install 'acker[spark]'")
+    click.echo("all fine" if sheet.fine else "not everything is fine")
+    return 0 if sheet.fine else 1
+
+
+def _on_spark(sheet: _Sheet, driver: Mapping[str, Any], master: str, conf: Mapping[str, str], *, ship: bool) -> None:
+    """Check the Python of Spark's workers, the JDK, and Spark."""
     # The interpreter that --python names is checked below, and a cluster has its own PATH.
-    if master.startswith("local") and "spark.pyspark.python" not in (conf or {}):
+    if master.startswith("local") and "spark.pyspark.python" not in conf:
         _workers(sheet)
     try:
         jdk = find_jdk()
         sheet.line("jdk", f"{jdk.version} at {jdk.home}")
-        _spark(sheet, driver, master, conf or {}, ship=ship)
+        _spark(sheet, driver, master, conf, ship=ship)
     except SetupError as error:
         sheet.line("spark", str(error), fine=False)
-    click.echo("all fine" if sheet.fine else "not everything is fine")
-    return 0 if sheet.fine else 1
 
 
 def _text(found: Mapping[str, Any]) -> str:
