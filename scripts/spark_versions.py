@@ -88,10 +88,11 @@ def main() -> None:
     parser.add_argument("--delete", action="store_true", help="remove each environment after its run")
     parser.add_argument("--tests", nargs="+", default=[], help="these tests, by path, instead of the selection")
     options = parser.parse_args()
+    for version in options.versions:  # all of them, before the first one runs for minutes
+        if not re.fullmatch(r"\d+\.\d+", version):
+            parser.error(f"expected a version such as 4.0, got {version}; tests come after --tests")
     failed = []
     for version in options.versions:
-        if not re.fullmatch(r"\d+\.\d+", version):
-            parser.error(f"expected a version such as 4.0, got {version}")
         if run(version, options.tests):
             failed.append(version)
         if options.delete:

@@ -670,3 +670,16 @@ def test_a_program_for_storm_is_compiled_once(monkeypatch: pytest.MonkeyPatch, t
     source.write_text("two")
     assert first != storm.compiled(javac, tmp_path / "jars", source, tmp_path)
     assert (tmp_path / "calls").read_text() == "called\n" * 2
+
+
+def test_the_arguments_of_spark_versions_are_looked_at_before_the_first_one_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(SCRIPTS)
+    spark_versions = importlib.import_module("spark_versions")
+    ran: list[str] = []
+    monkeypatch.setattr(spark_versions, "run", lambda version, _: ran.append(version))
+    monkeypatch.setattr(sys, "argv", ["spark_versions.py", "4.0", "tests/spark/test_files.py"])
+    with pytest.raises(SystemExit):
+        spark_versions.main()
+    assert "got tests/spark/test_files.py; tests come after --tests" in capsys.readouterr().err and not ran
