@@ -42,11 +42,6 @@ class PipelineCompletions(Completions):
         columns = (done.root_id, message_id, done.task_id, done.outcome, done.elapsed_ms)
         return cls(*columns, component=component, reason=reason)
 
-    @property
-    def has_text_ids(self) -> bool:
-        """Whether message ids are strings or bytes."""
-        return self.message_id.dtype == np.dtype(object)
-
     def at(self, places: npt.NDArray[Any]) -> PipelineCompletions:
         """Return the rows at these places, or those where a mask is true."""
         plain = super().at(places)

@@ -1,7 +1,7 @@
 """The conformance kit: the promises of connectors, as scenarios that run against any source."""
 
 from acker.testing.connectors.scenarios import acks, contract, failures, losses, publishers
-from acker.testing.connectors.scenarios.registry import Scenario
+from acker.testing.connectors.scenarios.scenario import Scenario
 
 SCENARIOS: tuple[Scenario, ...] = (
     *contract.SCENARIOS,

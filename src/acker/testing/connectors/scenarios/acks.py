@@ -11,7 +11,7 @@ from acker.connectors.consumer import Consumer
 from acker.connectors.handles import Message
 from acker.testing.connectors.consumer_run import ConsumerRun, ack_all, consume_rest, wait_until
 from acker.testing.connectors.harness import NotApplicable, SourceHarness
-from acker.testing.connectors.scenarios.registry import Scenario, numbered
+from acker.testing.connectors.scenarios.scenario import Scenario, numbered
 from acker.testing.connectors.watched import WatchedSource
 
 

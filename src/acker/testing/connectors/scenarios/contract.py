@@ -11,7 +11,7 @@ from acker.connectors.source import Delivery, Source
 from acker.errors import AckerError, ConnectionLostError, SourceError
 from acker.testing.connectors.consumer_run import ConsumerRun, consume_rest, wait_until
 from acker.testing.connectors.harness import NotApplicable, SourceHarness
-from acker.testing.connectors.scenarios.registry import Scenario, numbered
+from acker.testing.connectors.scenarios.scenario import Scenario, numbered
 from acker.testing.connectors.watched import WatchedSource
 
 

@@ -10,7 +10,7 @@ from acker.connectors.handles import Message
 from acker.testing.connectors.consumer_run import ConsumerRun, ack_all, consume_rest
 from acker.testing.connectors.harness import NotApplicable, SourceHarness
 from acker.testing.connectors.publisher import MemoryPublisher
-from acker.testing.connectors.scenarios.registry import Scenario, numbered
+from acker.testing.connectors.scenarios.scenario import Scenario, numbered
 
 
 def a_failed_message_comes_again(harness: SourceHarness) -> None:

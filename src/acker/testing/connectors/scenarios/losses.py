@@ -12,7 +12,7 @@ from acker.connectors.handles import Message
 from acker.testing.connectors.consumer_run import ConsumerRun, ack_all, consume_rest, wait_until
 from acker.testing.connectors.harness import NotApplicable, SourceHarness
 from acker.testing.connectors.publisher import MemoryPublisher
-from acker.testing.connectors.scenarios.registry import Scenario, numbered
+from acker.testing.connectors.scenarios.scenario import Scenario, numbered
 
 
 def outcomes_of_a_lost_connection_settle_no_other_message(harness: SourceHarness) -> None:

@@ -11,7 +11,7 @@ from acker.connectors.publisher import Outgoing, Publisher
 from acker.errors import ForkedError, PublishError, SourceError
 from acker.testing.connectors.consumer_run import ConsumerRun, ack_all, consume_rest, wait_until
 from acker.testing.connectors.harness import NotApplicable, SourceHarness
-from acker.testing.connectors.scenarios.registry import Scenario, numbered
+from acker.testing.connectors.scenarios.scenario import Scenario, numbered
 
 
 def a_publisher_opens_and_closes_in_any_order(harness: SourceHarness) -> None:

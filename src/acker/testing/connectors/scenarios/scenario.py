@@ -1,4 +1,4 @@
-"""The type of a scenario."""
+"""The type of a scenario, and bodies of messages for scenarios."""
 
 from __future__ import annotations
 
