@@ -5,13 +5,13 @@ from __future__ import annotations
 from opentelemetry.metrics import MeterProvider, get_meter_provider
 
 from acker import __version__
-from acker.observe.metric_names import HasStats
+from acker.observe.metric_names import HasMetrics, HasStats
 from acker.observe.otel import QUANTILES, Instruments
 
 __all__ = ["QUANTILES", "Instruments", "instrument"]
 
 
-def instrument(runtime: HasStats, meter_provider: MeterProvider | None = None) -> Instruments:
+def instrument(runtime: HasStats | HasMetrics, meter_provider: MeterProvider | None = None) -> Instruments:
     """Create instruments of OpenTelemetry for the metrics of a runtime.
 
     A histogram becomes three instruments, because the API has no observable histogram: the counters `.count` and
@@ -19,7 +19,7 @@ def instrument(runtime: HasStats, meter_provider: MeterProvider | None = None) -
 
     Parameters
     ----------
-    runtime : LocalRuntime
+    runtime : LocalRuntime, Consumer or AckerListener
     meter_provider : MeterProvider, optional
         By default the global one.
 

@@ -79,6 +79,17 @@ class NamedMetric(Protocol):
 Points = Mapping[str, Sequence[tuple[Attributes, Any]]]
 
 
+class HasMetrics(Protocol):
+    """An object with metrics of its own, for exporters: an `acker.spark.AckerListener`."""
+
+    @property
+    def metric_specs(self) -> Sequence[NamedMetric]:
+        """The table of its metrics."""
+
+    def metrics(self) -> Points:
+        """Return the points of this moment."""
+
+
 @dataclass(frozen=True)
 class MetricSpec:
     """The definition of one metric, a row of the table.
@@ -296,6 +307,16 @@ def prometheus_name(metric: NamedMetric) -> str:
     """
     suffix = {"s": "_seconds", "1": "_ratio", "By": "_bytes"}.get(metric.unit, "")
     return metric.name.replace(".", "_") + suffix
+
+
+def specs_of(source: HasStats | HasMetrics) -> Sequence[NamedMetric]:
+    """Return the table of the metrics that an exporter shows."""
+    return METRICS if hasattr(source, "stats") else source.metric_specs
+
+
+def points_of(source: HasStats | HasMetrics) -> Points:
+    """Return the points of this moment."""
+    return metric_points(source.stats()) if hasattr(source, "stats") else source.metrics()
 
 
 def metric_points(stats: Figures) -> dict[str, list[tuple[Attributes, Any]]]:

@@ -4,99 +4,87 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from acker.observe.exporter import Exporter
 from acker.observe.latencies import Histogram
-from acker.observe.metric_names import METRICS, Figures, HasStats, MetricSpec, Point
+from acker.observe.metric_names import HasMetrics, HasStats, NamedMetric, Point, Points, points_of, specs_of
 
 # OpenTelemetry has no instrument that takes a whole histogram, so these quantiles are observed instead.
 QUANTILES: Final = (0.5, 0.9, 0.99)
 
+_Observe = Callable[[Iterable[Point]], Iterator[Point]]
+
 
 class _Snapshots:
-    """The figures of one collection, which are the same for all instruments and read once.
+    """The points of one collection, which are the same for all instruments and read once.
 
     OpenTelemetry calls the instruments one by one, without a sign that a new collection begins. So it begins when an
-    instrument asks that got these figures before.
+    instrument asks that got these points before.
     """
 
-    def __init__(self, runtime: HasStats) -> None:
-        self._runtime: HasStats | None = runtime
+    def __init__(self, runtime: HasStats | HasMetrics) -> None:
+        self._runtime: HasStats | HasMetrics | None = runtime
         self._lock = threading.Lock()
-        self._stats: Figures | None = None
+        self._points: Points | None = None
         self._served: set[str] = set()
 
-    def stats_for(self, name: str) -> Figures | None:
+    def points_for(self, name: str) -> Points:
         with self._lock:
             if self._runtime is None:
-                return None
-            if self._stats is None or name in self._served:
-                self._stats = self._runtime.stats()
+                return {}
+            if self._points is None or name in self._served:
+                self._points = points_of(self._runtime)
                 self._served.clear()
             self._served.add(name)
-            return self._stats
+            return self._points
 
     def close(self) -> None:
         with self._lock:
-            self._runtime = self._stats = None
+            self._runtime = self._points = None
 
 
-class Instruments:
+class Instruments(Exporter):
     """The instruments of one runtime. After close() they observe nothing, since OpenTelemetry cannot remove them."""
 
-    def __init__(self, runtime: HasStats, meter: Meter) -> None:
+    def __init__(self, runtime: HasStats | HasMetrics, meter: Meter) -> None:
         self._snapshots = _Snapshots(runtime)
+        self._meter = meter
         self.names: list[str] = []
-        for metric in METRICS:
+        for metric in specs_of(runtime):
             if metric.kind == "histogram":
-                self._add_histogram(meter, metric)
+                self._add_histogram(metric)
             else:
-                self._add(meter, metric.kind, metric.name, metric.unit, metric.text, metric.read)
+                self._add(metric, metric.kind, "", metric.unit, metric.text, iter)
 
-    def _add_histogram(self, meter: Meter, metric: MetricSpec) -> None:
-        def part(read: Callable[[Histogram], float]) -> Callable[[Figures], Iterator[Point]]:
-            return lambda stats: (
-                Point(point.attributes, read(point.value))
-                for point in metric.read(stats)
-                if isinstance(point.value, Histogram)
-            )
+    def _add_histogram(self, metric: NamedMetric) -> None:
+        def part(read: Callable[[Histogram], float]) -> _Observe:
+            return lambda points: (Point(attributes, read(value)) for attributes, value in _histograms(points))
 
-        def quantiles(stats: Figures) -> Iterator[Point]:
-            for point in metric.read(stats):
-                assert isinstance(point.value, Histogram)
+        def quantiles(points: Iterable[Point]) -> Iterator[Point]:
+            for attributes, histogram in _histograms(points):
                 for q in QUANTILES:
-                    ns = point.value.quantile(q)
+                    ns = histogram.quantile(q)
                     if ns is not None:
-                        yield Point({**point.attributes, "quantile": str(q)}, ns / 1e9)
+                        yield Point({**attributes, "quantile": str(q)}, ns / 1e9)
 
-        name, text = metric.name, metric.text
-        self._add(
-            meter, "counter", f"{name}.count", "{message}", f"{text}: how many", part(lambda histogram: histogram.total)
-        )
-        self._add(
-            meter, "counter", f"{name}.sum", "s", f"{text}: all of it", part(lambda histogram: histogram.sum_ns / 1e9)
-        )
-        self._add(meter, "gauge", f"{name}.quantile", "s", f"{text}: by share", quantiles)
+        text = metric.text
+        self._add(metric, "counter", ".count", "{message}", f"{text}: how many", part(lambda found: found.total))
+        self._add(metric, "counter", ".sum", "s", f"{text}: all of it", part(lambda found: found.sum_ns / 1e9))
+        self._add(metric, "gauge", ".quantile", "s", f"{text}: by share", quantiles)
 
-    def _add(
-        self,
-        meter: Meter,
-        kind: str,
-        name: str,
-        unit: str,
-        text: str,
-        read: Callable[[Figures], Iterator[Point]],
-    ) -> None:
+    def _add(self, metric: NamedMetric, kind: str, suffix: str, unit: str, text: str, read: _Observe) -> None:
+        name = f"{metric.name}{suffix}"
+
         def observe(_options: CallbackOptions) -> Iterable[Observation]:
-            stats = self._snapshots.stats_for(name)
-            if stats is None:
-                return []
-            return [Observation(_number(point), point.attributes) for point in read(stats)]
+            points = self._snapshots.points_for(name).get(metric.name, ())
+            return [Observation(_number(point), point.attributes) for point in read(Point(*point) for point in points)]
 
-        create: Any = meter.create_observable_counter if kind == "counter" else meter.create_observable_gauge
+        create: Any = self._meter.create_observable_counter
+        if kind != "counter":
+            create = self._meter.create_observable_gauge
         create(name, [observe], unit, text)
         self.names.append(name)
 
@@ -104,13 +92,11 @@ class Instruments:
         """Release the runtime."""
         self._snapshots.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+def _histograms(points: Iterable[Point]) -> Iterator[tuple[dict[str, str], Histogram]]:
+    for attributes, value in points:
+        assert isinstance(value, Histogram)
+        yield attributes, value
 
 
 def _number(point: Point) -> float:

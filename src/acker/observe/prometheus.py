@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from acker.observe.exporter import Exporter
 from acker.observe.latencies import Histogram
-from acker.observe.metric_names import METRICS, HasStats, NamedMetric, Points, metric_points, prometheus_name
+from acker.observe.metric_names import (
+    METRICS,
+    HasMetrics,
+    HasStats,
+    NamedMetric,
+    Points,
+    metric_points,
+    points_of,
+    prometheus_name,
+    specs_of,
+)
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
@@ -26,8 +36,7 @@ class RuntimeCollector(Collector):
 
     Parameters
     ----------
-    runtime : LocalRuntime
-        Or another object with stats().
+    runtime : LocalRuntime, Consumer or AckerListener
 
     Examples
     --------
@@ -37,16 +46,16 @@ class RuntimeCollector(Collector):
     >>> prometheus_client.REGISTRY.register(RuntimeCollector(runtime))      # doctest: +SKIP
     """
 
-    def __init__(self, runtime: HasStats) -> None:
+    def __init__(self, runtime: HasStats | HasMetrics) -> None:
         self._runtime = runtime
 
     def collect(self) -> Iterator[Family]:
         """Yield the metrics that have at least one point."""
-        yield from _families(METRICS, metric_points(self._runtime.stats()))
+        yield from _families(specs_of(self._runtime), points_of(self._runtime))
 
     def describe(self) -> list[Family]:
         """Return the names alone, since registration must not read a runtime that has not started."""
-        return [_family(metric) for metric in METRICS]
+        return [_family(metric) for metric in specs_of(self._runtime)]
 
 
 class _FixedPoints(Collector):
@@ -85,7 +94,7 @@ def _add(family: Any, labels: list[str], value: float | Histogram) -> None:
         family.add_metric(labels, value)
 
 
-class MetricsServer:
+class MetricsServer(Exporter):
     """An HTTP server for Prometheus; closed by close() or at the end of its `with`.
 
     Attributes
@@ -94,7 +103,7 @@ class MetricsServer:
         The address on which it listens.
     """
 
-    def __init__(self, runtime: HasStats, port: int, host: str) -> None:
+    def __init__(self, runtime: HasStats | HasMetrics, port: int, host: str) -> None:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(RuntimeCollector(runtime))
         self._server, self._thread = start_http_server(port, host, registry)
@@ -117,11 +126,6 @@ class MetricsServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def exposition(runtime: HasStats) -> bytes:
     """Return the figures of a runtime in Prometheus's text format."""
@@ -135,7 +139,7 @@ def exposition_of(metrics: Sequence[NamedMetric], points: Points) -> bytes:
     return generate_latest(registry)
 
 
-def serve(runtime: HasStats, port: int, host: str = "127.0.0.1") -> MetricsServer:
+def serve(runtime: HasStats | HasMetrics, port: int, host: str = "127.0.0.1") -> MetricsServer:
     """Serve the figures of a runtime to Prometheus over HTTP.
 
     Parameters

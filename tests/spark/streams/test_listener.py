@@ -7,9 +7,14 @@ import queue
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry
 from pyspark.sql import functions as F  # noqa: N812
 
 from acker._engine.protocol import COUNTERS
+from acker.local.otel import instrument
+from acker.local.prometheus import RuntimeCollector
 from acker.observe.failures import FailureLog
 from acker.spark import AckerListener, batch_report
 from acker.spark.streams.listener import METRICS, shard_failures, shard_reports, sum_reports
@@ -148,6 +153,26 @@ def test_a_micro_batch_counts_once():
     for run_id, batch_id in (("r1", 0), ("r1", 1), ("r1", 1), ("r2", 1), ("r2", 2)):
         listener.onQueryProgress(Event([report(0, batch_id, acked=1)], batch_id, run_id))
     assert points(listener, "acker.trees.acked") == [4]
+
+
+def test_both_exporters_show_the_metrics_of_a_listener():
+    listener = AckerListener()
+    listener.onQueryProgress(Event([report(shard, acked=3, pending=1, oldest_age_ms=2_000) for shard in range(4)]))
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(RuntimeCollector(listener))
+    attributes = {"query": "orders", "acker": "acker"}
+    assert registry.get_sample_value("acker_messages_acked_total", attributes) == 12
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    with instrument(listener, provider) as instruments:
+        scope = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+        found = {
+            each.name: [(dict(point.attributes), point.value) for point in each.data.data_points] for each in scope
+        }
+        assert instruments.names == [metric.name for metric in METRICS]
+        assert found["acker.messages.acked"] == [(attributes, 12)]
+        assert found["acker.messages.oldest_age"] == [(attributes, 2)]
+    provider.shutdown()
 
 
 def test_queries_are_told_apart_and_only_the_one_that_ended_is_forgotten():

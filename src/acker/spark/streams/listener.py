@@ -295,8 +295,13 @@ class AckerListener(StreamingQueryListener):
             batches = list(reversed(self._batches))
         return StreamFigures(sums, shards, batches, self.metrics())
 
+    @property
+    def metric_specs(self) -> tuple[StreamMetric, ...]:
+        """The table of metrics, for exporters: `acker.local.prometheus` and `acker.local.otel` take a listener too."""
+        return METRICS
+
     def metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
-        """Return the points of all metrics by name, as (attributes, value); `METRICS` describes each metric.
+        """Return the points of all metrics by name, as (attributes, value); `metric_specs` describes each metric.
 
         Attributes are query (its name, or its id if it has none) and acker (the name of the observation).
         """
