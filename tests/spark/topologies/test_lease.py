@@ -139,6 +139,28 @@ def test_a_damaged_lease_costs_a_wait_and_names_nobody(make_lease, tmp_path, cap
     assert "a run that its damaged lease does not name has the lease of this checkpoint" in caplog.text
 
 
+def test_no_flipped_bit_and_no_torn_part_of_a_lease_passes_for_one():
+    content = LeaseOwner("5f", "here", 123, 1.5, 30.0, ProcessId(123, 45, "boot", "pid:[1]")).dumps()
+    assert LeaseOwner.loads(content) is not None
+    assert not any(map(LeaseOwner.loads, (content[:size] for size in range(len(content)))))
+    for place in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        assert LeaseOwner.loads(bytes(flipped)) is None, place
+
+
+def test_a_flipped_digit_of_its_pid_lets_nobody_take_a_lease_without_a_wait(make_lease, tmp_path):
+    """It would be the pid of a process that is dead for certain, while the owner lives."""
+    first = make_lease()
+    first.acquire()
+    path = the_file(tmp_path)
+    content = path.read_bytes()
+    place = content.index(b"[%d, " % os.getpid()) + 1
+    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    with pytest.raises(CheckpointError, match="another run uses this checkpoint"):
+        make_lease(Clock(lambda now: first.renew())).acquire()
+
+
 def test_a_damaged_lease_is_mended_by_its_owner(make_lease, tmp_path):
     first = make_lease()
     first.acquire()

@@ -28,6 +28,7 @@ from pyarrow import fs
 
 from acker._engine import storage
 from acker.errors import CheckpointError
+from acker.spark.checksums import seal, unseal
 from acker.spark.topologies.bolt_state import make_folder, telling
 
 LEASE_SECS: Final = 30.0
@@ -37,6 +38,7 @@ _LOOKS: Final = 100
 # Of a run: its epoch; and, where a file cannot be made unless there is none, its owner.
 _NAME: Final = re.compile(r"(\d+)(?:-[0-9a-f]+)?")
 _PROC: Final = Path("/proc")
+_SEALED_AS: Final = "lease"
 
 logger = logging.getLogger("acker.spark")
 
@@ -94,17 +96,17 @@ class LeaseOwner:
 
     def dumps(self) -> bytes:
         """Return what the file holds."""
-        return json.dumps(asdict(self)).encode()
+        return seal(json.dumps(asdict(self)).encode(), _SEALED_AS)
 
     @classmethod
     def loads(cls, content: bytes) -> LeaseOwner | None:
         """Read what a file holds; None if it is damaged."""
         try:
-            fields = json.loads(content)
-            process = fields.pop("process")
-            return cls(**fields, process=None if process is None else ProcessId(*process))
-        except (ValueError, TypeError, AttributeError, KeyError):
+            fields = json.loads(unseal(content, _SEALED_AS))
+        except (EOFError, ValueError):
             return None
+        process = fields.pop("process")
+        return cls(**fields, process=None if process is None else ProcessId(*process))
 
 
 class Lease:
