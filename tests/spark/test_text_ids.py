@@ -11,6 +11,16 @@ from acker.spark.text_ids import is_text, number_of, numbers_of
 
 TEXTS = ["", "a", "storm", "ünï ☃", "x" * 31, "y" * 32, "z" * 100, *(str(uuid.UUID(int=n)) for n in range(20))]
 
+# The second block of 32 bytes takes back what the first one changes: a program finds such a pair in a second.
+OF_ONE_HASH = (
+    "wrhlat2a-order-of-customer-numbefjj2y1jk/in/the/shop/of/colors!!",
+    "sftgacff-order-of-customer-numbe^RDa:P6g/in/the/shop/of/colors!!",
+)
+
+
+def test_whoever_wants_two_texts_of_one_hash_can_have_them():
+    assert len(set(map(number_of, OF_ONE_HASH))) == 1 < len(set(OF_ONE_HASH))
+
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()], ids=str)
 def test_a_column_is_hashed_as_its_values_are(type_):

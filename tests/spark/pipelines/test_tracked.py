@@ -23,6 +23,7 @@ from acker.spark.blocks import decode_block
 from acker.spark.pipelines.tracked import spout
 from acker.spark.pipelines.user_functions import REASON_CHARS_MAX, Outputs
 from tests.spark.lossy import lose
+from tests.spark.test_text_ids import OF_ONE_HASH
 
 # The workers cannot import the tests; functions of this module travel as code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -308,13 +309,14 @@ def test_two_spouts_in_one_pipeline(lines) -> None:
 
 @pytest.mark.parametrize("type_", ["string", "binary"])
 def test_ids_that_are_no_numbers_come_back_as_they_are(spark, type_) -> None:
-    texts = {"a-1": "a b", "ü": "boom", "": "c", "lost": "x"}
+    texts = {"a-1": "a b", "ü": "boom", "": "c", "lost": "x", "l" * 100_000: "d", "\u00e9": "e", "e\u0301": "x"}
     rows = [(None, "a"), *texts.items()]
     frame = spark.createDataFrame(rows, "line string, text string").withColumn("line", F.col("line").cast(type_))
     ids = {text: text if type_ == "string" else text.encode() for text in texts}
     tracked = lose(words_of(frame.repartition(3)), "word", "x")
     tracked = tracked.bolt(keep, schema="word string", component="count", sink=True).persist()
-    ended = {"a-1": Outcome.ACKED, "ü": Outcome.FAILED, "": Outcome.ACKED, "lost": Outcome.PENDING}
+    ended = dict.fromkeys(texts, Outcome.ACKED) | {"ü": Outcome.FAILED, "lost": Outcome.PENDING}
+    ended["e\u0301"] = Outcome.PENDING  # another normal form of a text is another id
     assert outcomes(tracked) == {ids[text]: outcome for text, outcome in ended.items()}
     (failed,) = tracked.failures().collect()
     assert (failed.message_id, failed.component, failed.attempt) == (ids["ü"], "split", 0)
@@ -329,6 +331,15 @@ def test_copies_of_a_text_id_are_named(spark) -> None:
         PythonException, match=r"2 rows of one batch have the message id 'a' \(and of 1 other ids, such"
     ):
         pipelines.completions().collect()
+
+
+def test_ids_that_somebody_made_to_have_one_hash_are_an_error_that_names_both(spark) -> None:
+    """They would share a tree, which the work for one of them could end for both."""
+    frame = spark.createDataFrame([(text, "x") for text in OF_ONE_HASH], "line string, text string").repartition(2)
+    tracked = words_of(frame).bolt(keep, schema="word string", component="count", sink=True)
+    both = " and ".join(re.escape(repr(text)) for text in sorted(OF_ONE_HASH))
+    with pytest.raises(PythonException, match=f"the message ids {both} have the same 64-bit hash"):
+        tracked.completions().collect()
 
 
 def test_ids_of_two_types_are_not_settled_together(spark, lines) -> None:
