@@ -41,6 +41,8 @@ _FILL: Final = 2000
 _QUEUE, _TOPIC, _GROUP = "acker benchmark", "acker-benchmark", "benchmark"
 
 BARE, CONSUMER = "bare client", "Consumer"
+# The bare client with an ack for each message, as its documentation begins.
+EACH: Final = "bare client, each ack"
 GOAL: Final = Goal(at_least=0.7)
 
 # Take so many messages, which are all that there are: the bare client from a URL, a Consumer from a source.
@@ -100,7 +102,7 @@ def _left_in_rabbitmq(url: str) -> int:
         return int(connection.channel().queue_declare(_QUEUE, passive=True).method.message_count)
 
 
-def _pika(url: str, count: int) -> None:
+def _pika(url: str, count: int, ack_every: int = _ACK_EVERY) -> None:
     """Consume with pika, the work done where the message arrives."""
     import pika
 
@@ -113,7 +115,7 @@ def _pika(url: str, count: int) -> None:
             nonlocal done
             work(body)
             done += 1
-            if done % _ACK_EVERY == 0 or done == count:
+            if done % ack_every == 0 or done == count:
                 channel.basic_ack(method.delivery_tag, multiple=True)
 
         channel.basic_consume(_QUEUE, received)
@@ -494,12 +496,22 @@ def _consume_async(source: Source, count: int) -> None:
 
 
 def _compare(
-    scale: Scale, *, broker: Broker, bare: Bare, consumer: Consume, messages: int, children: int, goal: Goal | None
+    scale: Scale,
+    *,
+    broker: Broker,
+    bare: Bare,
+    consumer: Consume,
+    messages: int,
+    children: int,
+    goal: Goal | None,
+    each: Bare | None = None,
 ) -> Result:
-    """Time both sides in turns, each on a queue that was filled just before."""
+    """Time all sides in turns, each on a queue that was filled just before."""
     count = scale.size(messages, 20)
     with server(broker.name) as url:
         sides = {BARE: lambda: bare(url, count), CONSUMER: lambda: consumer(broker.source(url), count)}
+        if each is not None:
+            sides[EACH] = partial(each, url, count)
         samples: dict[str, list[float]] = {side: [] for side in sides}
         for number in range(scale.pairs + 1):  # the first pair warms up
             for side in list(sides)[:: -1 if number % 2 else 1]:
@@ -512,7 +524,7 @@ def _compare(
     return Result(
         unit="messages/s",
         samples=rates,
-        ratios=[Ratio(CONSUMER, BARE, scale.goal(goal))],
+        ratios=[Ratio(CONSUMER, BARE, scale.goal(goal)), *([Ratio(CONSUMER, EACH)] if each is not None else [])],
         parameters={"messages": count, "children": children, "bytes": BYTES, "prefetch": PREFETCH},
         checksum={"messages": count},
     )
@@ -522,7 +534,16 @@ CASES: Final[list[Case]] = [
     Case(
         "connectors/rabbitmq/one-child",
         "What does a Consumer cost against pika's consume and ack, one child a message?",
-        partial(_compare, broker=RABBITMQ, bare=_pika, consumer=_consume, messages=MESSAGES, children=1, goal=GOAL),
+        partial(
+            _compare,
+            broker=RABBITMQ,
+            bare=_pika,
+            each=partial(_pika, ack_every=1),
+            consumer=_consume,
+            messages=MESSAGES,
+            children=1,
+            goal=GOAL,
+        ),
         needs=("pika",),
     ),
     Case(
