@@ -12,7 +12,7 @@ from acker import ReferenceAcker, _core
 TESTING = hasattr(_core, "fail_allocations_after")
 core: Any = _core
 
-if not TESTING and Path(_core.__file__).is_relative_to(Path(__file__).resolve().parents[1]):
+if not TESTING and Path(_core.__file__).is_relative_to(Path(__file__).resolve().parents[1] / "src"):
     raise ImportError(
         f"{_core.__file__} was not built for tests. Run a target such as `make quick`, or compile in place: "
         "ACKER_TESTING=1 sh scripts/in_env.sh python setup.py build_ext --inplace --force"

@@ -282,11 +282,13 @@ def count_used(trees):
     return is_sound(trees)
 
 
+@pytest.mark.native_testing
 def test_whole_memory_is_attached_to():
     trees = attach(WHOLE)
     assert len(trees) == 26 and count_used(trees)
 
 
+@pytest.mark.native_testing
 @pytest.mark.parametrize("value", [0, 1, 2, 39, 41, 63, 65, 2**31, 2**31 + 1, 2**32, 2**61, 2**63, 2**64 - 1])
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_header_that_lies_is_refused(field, value):
@@ -298,6 +300,7 @@ def test_a_header_that_lies_is_refused(field, value):
         attach(data)
 
 
+@pytest.mark.native_testing
 def test_an_index_that_is_full_or_points_elsewhere_is_refused():
     start = 128 + 64 * 48
     (slots,) = struct.unpack_from("<Q", WHOLE, FIELDS["slots"])
@@ -308,6 +311,7 @@ def test_an_index_that_is_full_or_points_elsewhere_is_refused():
             attach(data)
 
 
+@pytest.mark.native_testing
 @pytest.mark.parametrize("position", [0, 1, 40, 41, 2**31, 2**32 - 2, 2**32 - 1])
 def test_a_chain_of_free_positions_that_ends_elsewhere_is_refused(position):
     data = bytearray(WHOLE)
@@ -318,6 +322,7 @@ def test_a_chain_of_free_positions_that_ends_elsewhere_is_refused(position):
         attach(data)
 
 
+@pytest.mark.native_testing
 def test_hostile_bytes_end_in_an_exception_or_in_a_table_that_agrees_with_itself():
     rng = random.Random(5)
     refused = 0
