@@ -131,3 +131,47 @@ def test_the_watchdog_names_the_line_of_the_longest_call(caplog):
         hung.ending.set()
     (line, *_) = [each.getMessage() for each in caplog.records if "nothing was acked" in each.getMessage()]
     assert "the longest is packer_0 with memory/0" in line and f"at {__file__}:" in line and "in Hung.charge" in line
+
+
+def test_a_loop_that_hangs_with_the_message_it_has_taken_is_named_with_its_line():
+    hung = Hung()
+    consumer = consumer_of(timeout_secs=0.4)
+
+    def work():
+        for message in consumer:
+            with message:
+                hung.charge()
+
+    with consumer:
+        loop = threading.Thread(target=work, name="loop")
+        loop.start()
+        hung.begun.wait()
+        start = "loop hangs: it has been in one call with memory/0 at test_calls.py:"
+        view = fresh(consumer, lambda view: view["headline"]["text"].startswith(start))
+        over = fresh(consumer, lambda view: view["totals"]["timed_out"] and view["open_trees"]["over"])
+        hung.ending.set()
+        fresh(consumer, lambda view: not view["open_trees"]["over"])  # it waits for the next one
+    loop.join()
+    assert "in Hung.charge" in view["headline"]["text"]
+    assert over["headline"]["text"].startswith(start)
+
+
+def test_a_coroutine_that_hangs_with_the_message_it_has_taken_is_named_with_its_line():
+    hung = Hung()
+
+    async def main():
+        async with consumer_of(timeout_secs=0.4) as consumer:
+
+            async def work():
+                async for message in consumer.aiter():
+                    with message:
+                        await hung.charge_stubbornly()
+
+            task = asyncio.create_task(work(), name="loop")
+            start = "loop hangs: it has been in one call with memory/0 at test_calls.py:"
+            view = await asyncio.to_thread(fresh, consumer, lambda view: view["headline"]["text"].startswith(start))
+            hung.ending.set()
+        await task
+        return view
+
+    assert "in Hung.charge_stubbornly" in asyncio.run(main())["headline"]["text"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ _NAMED_MAX: Final = 100
 # Trees that are over are looked through when so many more are known.
 _FORGET_EVERY: Final = 16
 _TIMED_OUT: Final = ReasonKind.TIMED_OUT
+# How many threads and coroutines that iterate are known before those whose messages have ended are forgotten.
+_TAKEN_MAX: Final = 100
+# Where a thread or a coroutine stands that waits for the next message.
+_WAITING: Final = frozenset({"MessageStore.take", "AsyncMessages.__anext__"})
 
 
 class WorkedOn(Protocol):
@@ -32,6 +37,7 @@ class WorkedOn(Protocol):
 
     attempt: Attempt
     owner: Any
+    parts: int
     tasks: dict[Any, Any]
 
 
@@ -117,6 +123,19 @@ class RunningCalls:
         # Trees that ended before their coroutines; the I/O thread writes.
         self._over: list[WorkedOn] = []
         self._forget_at = _FORGET_EVERY
+        # The message that each thread, or each coroutine of it, has taken last. Weakly, as handles have to be noticed
+        # that nobody ends.
+        self._taken: dict[int, tuple[int, weakref.ref[WorkedOn], weakref.ref[Any] | None]] = {}
+
+    def note_taken(self, tree: WorkedOn | None, task: Any = None) -> None:
+        """Remember that this thread, or a coroutine of it, begins with a message that it has taken by iteration."""
+        if tree is None:  # it is over already
+            return
+        me = threading.get_ident()
+        made = me, weakref.ref(tree), None if task is None else weakref.ref(task)
+        self._taken[me if task is None else id(task)] = made
+        if len(self._taken) > _TAKEN_MAX:
+            self._taken = {key: each for key, each in self._taken.copy().items() if each[1]() is not None}
 
     def note_over(self, tree: WorkedOn) -> None:
         """Remember a tree that has ended while coroutines work for it."""
@@ -165,10 +184,34 @@ class RunningCalls:
                 for task in tree.tasks.copy()
             ]
         found.sort(key=lambda each: each[0])
-        return [
+        calls = [
             (attempt, UserCall(name(), attempt.delivery.key, _ms(now_ns - since_ns), _over(attempt), stack()))
             for since_ns, attempt, name, stack in found[:_NAMED_MAX]
         ]
+        # A message that was handed over has other calls, and the loop that took it does not hold it.
+        handed_over = {attempt.message_id for _, attempt, _, _ in found}
+        loops = [each for each in self._loops(now_ns) if each[0].message_id not in handed_over]
+        return sorted([*calls, *loops], key=lambda each: -each[1].for_ms)[:_NAMED_MAX]
+
+    def _loops(self, now_ns: int) -> Iterator[AttemptCall]:
+        """Yield the loops over messages that work for the message which they took last, and do not wait for another."""
+        threads = self._threads()
+        for number, tree_ref, task_ref in self._taken.copy().values():
+            tree, task = tree_ref(), None if task_ref is None else task_ref()
+            if tree is None or not tree.parts or tree.tasks or number in threads:
+                continue
+            if task_ref is None:
+                name, stack = _thread_name(number), stack_of_thread(number)
+            elif task is None:
+                continue
+            else:
+                name, stack = task.get_name(), stack_of_coroutine(task.get_coro())
+            if stack and not any(line.function in _WAITING for line in stack):
+                attempt = tree.attempt
+                yield (
+                    attempt,
+                    UserCall(name, attempt.delivery.key, _ms(now_ns - attempt.since_ns), _over(attempt), stack),
+                )
 
     def _threads(self) -> dict[int, _Work]:
         return {number: work for number, work in _working.copy().items() if work[0].owner is self._owner}

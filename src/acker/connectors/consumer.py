@@ -318,6 +318,7 @@ class Consumer(Generic[Value]):
         while (attempt := self._store.take()) is not None:
             message = self._message(attempt, made_in)
             if message is not None:
+                self._calls.note_taken(attempt.tree)
                 yield message
             del message  # else this generator would hold the handle while its user waits for the next one
 
@@ -332,9 +333,17 @@ class Consumer(Generic[Value]):
 
     def _async_messages(self, made_in: tuple[CodeType, int] | str) -> AsyncMessages[Value]:
         # Not before somebody has an event loop: asyncio takes as long to import as the rest of a consumer.
+        import asyncio
+
         from acker.connectors.async_messages import AsyncMessages
 
-        return AsyncMessages(self._store, lambda attempt: self._message(attempt, made_in))
+        def begin(attempt: Attempt) -> Message[Value] | None:
+            message = self._message(attempt, made_in)
+            if message is not None:
+                self._calls.note_taken(attempt.tree, asyncio.current_task())
+            return message
+
+        return AsyncMessages(self._store, begin)
 
     # ---- handlers ----------------------------------------------------------------------------------------------------
 

@@ -273,14 +273,12 @@ def _of(attempt: Attempt, calls: Sequence[AttemptCall]) -> list[UserCall]:
 
 
 def _holders_of(message: OpenMessage, calls: Sequence[UserCall]) -> list[Holder]:
-    """Return the code that holds a message: the calls that run for it, or where its open parts were made."""
-    if calls:
-        return [_holder_of(call) for call in calls[:_HOLDERS_MAX]]
-    if message.jobs:
-        return [_holder_of_job(job) for job in message.jobs[:_HOLDERS_MAX]]
-    if message.made_in:
-        makers = list(dict.fromkeys(message.made_in))[:_HOLDERS_MAX]
-        return [Holder(maker, None, "held", text="made a part that is open") for maker in makers]
+    """Return what holds a message: the calls that run for it, its open jobs, and where its open parts were made."""
+    holders = [*map(_holder_of, calls), *map(_holder_of_job, message.jobs)]
+    makers = dict.fromkeys(message.made_in)
+    holders += [Holder(maker, None, "held", text="made a part that is open") for maker in makers]
+    if holders:
+        return holders[:_HOLDERS_MAX]
     parts = "1 open part" if message.parts == 1 else f"{message.parts:,} open parts"
     return [Holder("your code", None, "held", text=f"has it: {parts}")]
 

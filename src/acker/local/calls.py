@@ -5,31 +5,53 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from acker.local.executors.asynchronous import AsyncBoltExecutor
 from acker.local.executors.base import ComponentExecutor
-from acker.observe.calls import Line, UserCall, line_of_user, stack_of_thread
+from acker.observe.calls import Line, UserCall, line_of_user, stack_of_coroutine, stack_of_thread
 from acker.topology.tuples import Tuple
 
 _NS_PER_MS: Final = 1_000_000
 
 
 def running_calls(executors: Iterable[ComponentExecutor], now_ns: int) -> dict[int, UserCall]:
-    """Return the calls of the tasks that are in a step, by task. Any thread may ask.
+    """Return the longest call of each task that is inside user code, by task. Any thread may ask.
 
-    Of the tasks of one executor it is the one that is in `process`, which has a tuple (`UserCall.what`). If none is,
-    the call may be of any of them.
+    Of the tasks of one executor it is the one that is in `process`, which has a tuple. If none is, the call may be of
+    any of them: of a tick, a window, `next_tuple`, `initialize` or `close`, which `UserCall.what` names.
     """
     found = {}
     for executor in executors:
         since_ns = executor.step_since_ns
-        if since_ns is None:
-            continue
-        for_ms, stack = max(0, now_ns - since_ns) // _NS_PER_MS, stack_of(executor)
-        collectors = [task.collector for task in executor.tasks]
-        inputs: dict[int, tuple[Tuple, ...]] = {each.task: getattr(each, "inputs", ()) for each in collectors}
-        for each in [each for each in collectors if inputs[each.task]] or collectors:
-            what = f"a tuple of {inputs[each.task][0].component}" if inputs[each.task] else None
-            found[each.task] = UserCall(f"{each.component}[{each.task}]", what, for_ms, stack=stack)
+        if since_ns is not None:
+            for_ms, stack = max(0, now_ns - since_ns) // _NS_PER_MS, stack_of(executor)
+            collectors = [task.collector for task in executor.tasks]
+            inputs: dict[int, tuple[Tuple, ...]] = {each.task: getattr(each, "inputs", ()) for each in collectors}
+            for each in [each for each in collectors if inputs[each.task]] or collectors:
+                what = _tuple_of(inputs[each.task][0]) if inputs[each.task] else _method(stack)
+                found[each.task] = UserCall(f"{each.component}[{each.task}]", what, for_ms, stack=stack)
+        if isinstance(executor, AsyncBoltExecutor):
+            found |= _coroutines(executor, now_ns)
     return found
+
+
+def _coroutines(executor: AsyncBoltExecutor, now_ns: int) -> dict[int, UserCall]:
+    """Return the coroutine of each task that has run longest."""
+    found: dict[int, UserCall] = {}
+    for coroutine, (task, tup, since_ns) in executor.running.copy().items():
+        who = task.collector
+        if who.task not in found:
+            for_ms, stack = max(0, now_ns - since_ns) // _NS_PER_MS, stack_of_coroutine(coroutine.get_coro())
+            found[who.task] = UserCall(f"{who.component}[{who.task}]", _tuple_of(tup), for_ms, stack=stack)
+    return found
+
+
+def _tuple_of(tup: Tuple) -> str:
+    return f"a tuple of {tup.component}"
+
+
+def _method(stack: tuple[Line, ...]) -> str | None:
+    """Return the method of the component that runs: the outermost function of user code."""
+    return f"{stack[0].function.rpartition('.')[2]}()" if stack else None
 
 
 def stack_of(executor: ComponentExecutor) -> tuple[Line, ...]:

@@ -256,18 +256,23 @@ def headline(now: Situation) -> dict[str, Any]:
     return {"tone": tone, "text": text}
 
 
-def _special(now: Situation) -> tuple[str, str] | None:
+def _ended(now: Situation) -> tuple[str, str] | None:
     if now.idle is not None:
         return "idle", now.idle
-    if now.state == "new":
-        return "idle", "Starting."
-    if now.state == "restarting":
-        return "bad", f"Restarting after {now.error or 'an exception'}."
     if now.state == "stopped":
         wrong = _went_wrong(now)
         if now.error is not None:
             return "bad", f"Stopped with an error: {now.error}.{wrong}"
         return "fair" if wrong else "idle", f"{_ENDS.get(now.outcome, 'Stopped.')}{wrong}"
+    return None
+
+
+def _phase(now: Situation) -> tuple[str, str] | None:
+    """Tell that a runtime starts, restarts or stops; what hangs meanwhile, and keeps it from that, comes first."""
+    if now.state == "new":
+        return "idle", "Starting."
+    if now.state == "restarting":
+        return "bad", f"Restarting after {now.error or 'an exception'}."
     if now.state == "draining":
         return "fair", f"Stopping: {_count(now, now.pending)} may still end."
     return None
@@ -310,7 +315,7 @@ def _hung(now: Situation) -> tuple[str, str] | None:
         return _still_runs(now)
     longest = now.hung[0]
     where = "" if longest.line is None else f" at {longest.line.short}"
-    what = "" if longest.what is None else f" with {longest.what}"
+    what = "" if longest.what is None else f" {'of' if longest.what.endswith('()') else 'with'} {longest.what}"
     has_been = f"has been in one call{what}{where} for {_whole(longest.for_ms)}"
     if len(now.hung) == 1:
         return "bad", f"{longest.who} hangs: it {has_been}."
@@ -462,9 +467,10 @@ def _running(now: Situation) -> tuple[str, str]:
 
 # The first rule that has something to tell makes the headline.
 _RULES: Final[tuple[Callable[[Situation], tuple[str, str] | None], ...]] = (
-    _special,
+    _ended,
     _away,
     _hung,
+    _phase,
     _too_short,
     _still_runs,
     _stuck,

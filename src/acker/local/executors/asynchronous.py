@@ -9,7 +9,7 @@ import inspect
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from acker.errors import RuntimeStateError
 from acker.local.clock import Clock, Signal
@@ -147,6 +147,14 @@ class LoopSignal:
         self._future = None
 
 
+class RunningCoroutine(NamedTuple):
+    """A coroutine that processes a tuple: of which task, and since when by the runtime's clock."""
+
+    task: AsyncBoltTask
+    tup: Tuple
+    since_ns: int
+
+
 class AsyncBoltTask(BoltTask):
     """One task of a bolt whose `process` is a coroutine."""
 
@@ -268,7 +276,7 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
         super().__init__(*args, **options)
         self._at_once = at_once
         # In the order in which they have begun.
-        self.running: dict[asyncio.Task[BaseException | None], tuple[AsyncBoltTask, Tuple]] = {}
+        self.running: dict[asyncio.Task[BaseException | None], RunningCoroutine] = {}
         self._escaped: BaseException | None = None
         self._ended = 0  # Coroutines that ended, also while the executor rested, and were not counted yet.
 
@@ -321,14 +329,14 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
     def oldest_call(self) -> tuple[asyncio.Task[BaseException | None], AsyncBoltTask, Tuple] | None:
         """Return the coroutine that has run longest, its task and its tuple. Any thread may ask."""
         with suppress(RuntimeError):  # They have changed meanwhile.
-            for coroutine, (task, tup) in self.running.items():
+            for coroutine, (task, tup, _) in self.running.items():
                 return coroutine, task, tup
         return None
 
     def _start(self, task: AsyncBoltTask, tup: Tuple) -> None:
         task.claim(tup)
         coroutine = self.loop.create_task(task.run_one(tup))
-        self.running[coroutine] = task, tup
+        self.running[coroutine] = RunningCoroutine(task, tup, self.clock.now_ns())
         coroutine.add_done_callback(functools.partial(self._end, task, tup))
 
     def _end(self, task: AsyncBoltTask, tup: Tuple, coroutine: asyncio.Task[BaseException | None]) -> None:

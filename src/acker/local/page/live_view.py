@@ -93,9 +93,8 @@ class RuntimeView:
         old_ms = stuck_ms(self._timeout_ms, self._components.recent.all_latencies("complete"))
         stuck = 0 if executors is None else count_older(executors, now_ns - old_ms * _NS_PER_MS)
         self._note_events(stats)
-        hung = self._hung(stats, executors, now_ns)
         situation = self._situation(stats, totals, stuck, rows[0] if rows else None)._replace(
-            hung=hung,
+            hung=self._hung(stats, executors, now_ns),
             away=self._away(executors),
             limit=self._components.limit(parts["graph"]["nodes"], executors),
             too_short=self._too_short(parts["graph"]["nodes"], totals["pending"], executors),
@@ -169,22 +168,26 @@ class RuntimeView:
         return found if acked else None
 
     def _hung(self, stats: RuntimeStats, executors: ExecutorSet | None, now_ns: int) -> list[UserCall]:
-        """Return the calls with tuples that hang, the longest first."""
+        """Return the calls that hang, the longest first."""
         calls = {} if executors is None else self._runtime.find_calls(executors, now_ns)
-        inside = [(row.component, calls[row.task]) for row in stats.tasks if row.kind == "bolt" and row.task in calls]
-        components, nodes = stats.components() if inside else {}, self._runtime.graph.nodes
+        components, graph = stats.components() if calls else {}, self._runtime.graph
 
-        def median_ms(name: str, usual_ms: float | None) -> float | None:
+        def is_hung(task: int, call: UserCall) -> bool:
+            node = graph.nodes[graph.component_of(task)]
+            row = components.get(node.name)
+            if node.kind == "spout":
+                # A spout may wait for what comes in. But outcomes of its open trees wait for it meanwhile.
+                is_waiting = stats.state == "running" and row is not None and not row.pending
+                return not is_waiting and hangs(call.for_ms, None, self._timeout_ms)
             # That of the calls which put one tuple into a batch or window says nothing of those that process all.
-            gathers = issubclass(nodes[name].component, (BatchingBolt, WindowedBolt))
-            return None if gathers else components[name].execute_latency.quantile_ms(0.5) or usual_ms
+            has_tuple = call.what is not None and not call.what.endswith("()")
+            gathers = not has_tuple or issubclass(node.component, (BatchingBolt, WindowedBolt))
+            median_ms = None if row is None else row.execute_latency.quantile_ms(0.5)
+            return hangs(call.for_ms, None if gathers else median_ms or call.usual_ms, self._timeout_ms)
 
-        hung = [
-            call
-            for name, call in inside
-            if call.what is not None and hangs(call.for_ms, median_ms(name, call.usual_ms), self._timeout_ms)
-        ]
-        return sorted(hung, key=lambda call: -call.for_ms)
+        # Of the tasks of one executor that are in no `process`, one stands for all.
+        found = {id(call.stack) if call.stack else task: call for task, call in calls.items() if is_hung(task, call)}
+        return sorted(found.values(), key=lambda call: -call.for_ms)
 
     # Trees.
 
