@@ -348,8 +348,12 @@ def test_a_stuck_tree_is_the_headline_and_marked_in_the_drawing(visit, source, s
 
 
 def test_nothing_jumps_when_numbers_grow(visit, source, server) -> None:
+    source.now = fake_view(
+        open_trees={"total": 1, "stuck": 0, "rows": [fake_tree("0")]}, failures={"rows": [failure(0)]}
+    )
     page = visit(server.url)
     expect(page.locator("#drawing .node")).to_have_count(2)
+    expect(page.locator("#failures tbody tr")).to_have_count(1)
     places = "[...document.querySelectorAll('main > *, h2')].map((each) => each.getBoundingClientRect().top)"
     before = page.evaluate(places)
     rows = [fake_tree(str(number), age_ms=number * 1000) for number in range(50)]

@@ -122,6 +122,7 @@ export class Charts {
                         label: line.label,
                         stroke: colour(place ? "--line-2" : "--line-1"),
                         width: 1.6,
+                        spanGaps: true, // A second without an ack has no latency; the line goes on behind it.
                         points: { show: false },
                     })),
                 ],

@@ -140,6 +140,6 @@ function tick() {
     }
 }
 
-begin(new Graph($("drawing"), place), actions);
+begin(new Graph($("drawing"), place, $("graph-legend"), $("graph-goes-on")), actions);
 setInterval(tick, TICK_MS);
 connect();

@@ -154,7 +154,9 @@ function figureOf({ value, unit }) {
     return unit === "By" ? bytes(value) : unit === "ms" ? duration(value) : unit === "/s" ? rate(value) : count(value);
 }
 
-function moreOf({ more, more_unit: unit }) {
+function moreOf({ value, more, more_unit: unit }) {
+    // What is said of a figure is not true of none.
+    if (value === null && typeof more === "string") return "nothing to measure lately";
     return typeof more === "string" ? more : more === null ? "" : figureOf({ value: more, unit });
 }
 
