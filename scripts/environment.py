@@ -46,6 +46,7 @@ class Needs(NamedTuple):
 
 EXPORTERS = ("prometheus", "otel", "ui")
 CLIENTS = ("rabbitmq", "kafka", "redis", "sqs", "nats", "postgresql")
+QUEUES = ("celery",)
 # That of SQS comes with the packages of the tests.
 BROKERS = ("rabbitmq", "redis", "kafka", "nats", "postgresql")
 BROWSER = ("chromium",)
@@ -55,13 +56,13 @@ LEVELS = {
     "quick": Needs(extras=("arrow", "cli", *EXPORTERS, *CLIENTS), groups=("test", "bench")),
     "lint": Needs(extras=("spark", "cli", *EXPORTERS, *CLIENTS), groups=("lint", "test", "plots")),
     "test": Needs(
-        extras=("spark", "connect", "cli", *EXPORTERS, *CLIENTS),
+        extras=("spark", "connect", "cli", *EXPORTERS, *CLIENTS, *QUEUES),
         groups=("lint", "test", "browser", "bench", "docs"),
         jdk=True,
         spark_archive=True,
         brokers=(*BROKERS, *BROWSER),
     ),
-    "docs": Needs(extras=("spark", "cli", *EXPORTERS, *CLIENTS), groups=("docs",)),
+    "docs": Needs(extras=("spark", "cli", *EXPORTERS, *CLIENTS, *QUEUES), groups=("docs",)),
     "bench": Needs(extras=("spark", "cli", *CLIENTS), groups=("test", "bench"), jdk=True, brokers=BROKERS),
     "release": Needs(groups=("release",)),
 }

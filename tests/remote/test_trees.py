@@ -133,7 +133,7 @@ def test_a_job_that_has_reported_gives_no_token(replies):
     with tree(replies) as jobs:
         with job(jobs.token("split"), replies, "split") as part:
             pass
-        with pytest.raises(TupleStateError, match="has reported, so its message may be acked already"):
+        with pytest.raises(TupleStateError, match="has ended, so its message may be acked already"):
             part.token("pack")
         with pytest.raises(TupleStateError, match="acked or failed once"):
             part.ack()

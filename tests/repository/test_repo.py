@@ -38,10 +38,12 @@ APART = {"connectors": {"topology"}, "remote": {"topology", "ui"}, "local": {"co
 NATIVE = {"_core": {"_engine"}, "_flow": {"observe", "topology", "local", "spark"}}
 # The clients of brokers, which only their own connectors import.
 CLIENTS = {"pika", "confluent_kafka", "redis", "boto3", "botocore", "nats", "psycopg"}
+# Task queues, which only their own modules of acker.remote import.
+QUEUES = {"celery"}
 # What the live page runs on.
 SERVERS = {"starlette", "uvicorn"}
 EXPORTERS = {"prometheus_client", "opentelemetry"}
-HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib"} | EXPORTERS | CLIENTS | SERVERS
+HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib"} | EXPORTERS | CLIENTS | QUEUES | SERVERS
 
 # The private attributes that modules may read of objects whose class stands in another module.
 PRIVATE_ALLOWED = {
@@ -55,8 +57,9 @@ PRIVATE_ALLOWED = {
     *("_read", "_slots"),
     # Of `NamedTuple`, which has no other names for them.
     *("_asdict", "_fields", "_make", "_replace"),
-    # Of Python, PySpark and pika, which have no public ones.
-    *("_current_frames", "_exit", "_get_running_loop", "_getframe", "_jdf", "_jsc", "_terminate_stream"),
+    # Of Python, PySpark, pika and Celery, which have no public ones.
+    *("_create_task_sender", "_current_frames", "_exit", "_get_running_loop", "_getframe", "_jdf", "_jsc"),
+    "_terminate_stream",
 }
 
 LINE_LENGTH_MAX = 120
@@ -275,7 +278,7 @@ def test_nothing_below_spark_imports_what_is_optional() -> None:
             assert top != "pyspark", where
             # Its modules that need a server are imported for a page alone: tests/ui/test_server.py. And each broker has
             # a module of its own: tests/connectors/test_imports.py.
-            heavy = HEAVY - {"ui": SERVERS, "connectors": CLIENTS, "remote": CLIENTS}.get(part, set())
+            heavy = HEAVY - {"ui": SERVERS, "connectors": CLIENTS, "remote": CLIENTS | QUEUES}.get(part, set())
             assert not (top in heavy and at_import), f"{where} at import time"
     assert {"numpy", "acker"} <= seen
 

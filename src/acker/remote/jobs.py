@@ -119,7 +119,7 @@ class Job:
         with self._lock:
             if self._is_ended or self._jobs == JOBS_LIMIT:
                 raise TupleStateError(
-                    f"{self!r} has reported, so its message may be acked already, and nobody waits for"
+                    f"{self!r} has ended, so its message may be acked already, and nobody waits for"
                     f" {name or 'a further job'}: let the job wait for its threads before it ends, or send this in a"
                     " block of acker.remote.detached()"
                 )
@@ -150,6 +150,11 @@ class Job:
         reason : str or exception, optional
         """
         self._end(reason_text(reason))
+
+    def abandon(self) -> None:
+        """End without a report, since the queue will run the job again; do nothing if it has ended."""
+        with self._lock:
+            self._is_ended = True
 
     def not_sent(self, reason: str) -> None:
         """Let this job fail at its end, since a job that it made may not have been sent."""
