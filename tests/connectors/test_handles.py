@@ -33,6 +33,7 @@ class Owner:
         self.trace = trace
         self.jobs = None
         self.final_errors = FinalErrors()
+        self.spans = None
         self.rows = []
         self.loud = 0
         self.post_quietly = self.post_unlocked = self.rows.append

@@ -38,6 +38,7 @@ class WorkedOn(Protocol):
     attempt: Attempt
     owner: Any
     parts: int
+    span: Any
     tasks: dict[Any, Any]
 
 
@@ -75,6 +76,12 @@ def current_message() -> CurrentMessage | None:
     return CurrentMessage(tree.owner.source_name, attempt.delivery.key, attempt.number, attempt.delivery.headers)
 
 
+def is_traced() -> bool:
+    """Return whether the running code works for a message that has a span of OpenTelemetry."""
+    tree = _tree.get()
+    return tree is not None and tree.span is not None
+
+
 def enter_tree(tree: WorkedOn | None) -> WorkedOn | None:
     """Let the code that follows work for a tree; return the one before, to which this is to be set afterwards."""
     before = _tree.get()
@@ -100,6 +107,8 @@ def unless_over(
     _working[me] = (tree, pool, monotonic_ns())
     tree_before = enter_tree(tree)
     try:
+        if tree.span is not None:
+            return tree.owner.spans.call(tree.span, work, args, kwargs)  # type: ignore[no-any-return]
         return work(*args, **kwargs)
     finally:
         enter_tree(tree_before)

@@ -30,10 +30,13 @@ from acker.errors import ArgumentTypeError, ForkedError, exception_text
 from acker.observe.failures import FailureLog
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
     from acker.connectors.async_messages import AsyncMessages
     from acker.connectors.consumer_view import ConsumerView
     from acker.connectors.handlers import Until
     from acker.connectors.jobs import Jobs
+    from acker.connectors.tracing import Spans
     from acker.observe.stats import RuntimeState
     from acker.remote.replies import Replies
     from acker.ui.options import LivePage, PageChoice
@@ -56,6 +59,7 @@ class _Options(TypedDict, total=False):
     dead_letters: Publisher | str | None
     retry_on: ErrorTypes | None
     final_on: ErrorTypes
+    tracer_provider: TracerProvider | None
     drain_secs: float
     deliveries_max: int | None
     trace: bool
@@ -102,6 +106,9 @@ class Consumer(Generic[Value]):
         Exceptions after which a message is tried again, and those after which no further attempt can succeed, so that
         it becomes a dead letter at once; `Reject` always is of these. By default all others are tried again. Where
         `retry_on` is given, only those it names are; `final_on` may except some of them.
+    tracer_provider : opentelemetry.trace.TracerProvider, optional
+        Make a span for each attempt at a message, with a child for each call and coroutine of its work. The parent is
+        the span that the headers of the message name; what the work publishes names its own.
     drain_secs : float
         How long the end waits for open messages. Those that are not done then go back to the broker.
     trace : bool
@@ -157,6 +164,7 @@ class Consumer(Generic[Value]):
         decode: Callable[[bytes], Any] | type | None = None,
         retry_on: ErrorTypes | None = None,
         final_on: ErrorTypes = (),
+        tracer_provider: TracerProvider | None = None,
         drain_secs: float = 30.0,
         deliveries_max: int | None = None,
         trace: bool = False,
@@ -177,6 +185,7 @@ class Consumer(Generic[Value]):
         self.final_errors.check(dead_letters)
         self.name = source.name if name is None else name
         self.source_name = source.name
+        self.spans = None if tracer_provider is None else _spans_of(tracer_provider, source)
         self.logger = logging.getLogger("acker.connectors")
         self.trace = trace
         self.jobs = None if replies is None else _jobs_of(replies)
@@ -460,6 +469,8 @@ class Consumer(Generic[Value]):
         """Begin the tree of an attempt; return its message, or None if the body cannot be decoded."""
         self._refuse_fork()
         tree = MessageTree(self, attempt, self.next_id())
+        if self.spans is not None:
+            tree.span = self.spans.begin(attempt.delivery, attempt.number)
         tuple_id = self.next_id()
         # A KeyboardInterrupt can come at any time: `MessageTrees` looks for attempts without a tree, a tree times out,
         # and a handle notices that it is lost.
@@ -467,6 +478,7 @@ class Consumer(Generic[Value]):
         attempt.tree = tree
         if attempt.state != "open":  # the broker took it back meanwhile, when it had no tree
             attempt.tree = None
+            tree.end_span("taken back by the broker")
             tree.cancel()
         message: Message[Any] = Message(tree, tuple_id, made_in, attempt.delivery.value)
         if self._decode is not None:
@@ -602,3 +614,9 @@ def _jobs_of(replies: Replies) -> Jobs:
         # Without the value, which may be a URL with a password.
         raise ArgumentTypeError(f"replies: expected Replies, such as RedisReplies(url), got {type(replies).__name__}")
     return Jobs(replies)
+
+
+def _spans_of(provider: TracerProvider, source: Source) -> Spans:
+    from acker.connectors.tracing import Spans
+
+    return Spans(provider, source.name, type(source).__module__)

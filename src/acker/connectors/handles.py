@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from acker.connectors.jobs import Jobs
+    from acker.connectors.tracing import Spans
     from acker.remote.jobs import Part
     from acker.remote.ledger import OpenJob
     from acker.remote.replies import RemoteTree
@@ -74,6 +75,7 @@ class Owner(Protocol):
     trace: bool
     jobs: Jobs | None
     final_errors: FinalErrors
+    spans: Spans | None
 
     def next_id(self) -> int:
         """Return a new tuple id."""
@@ -114,6 +116,8 @@ class MessageTree:
         How long the next attempt waits, as its first failure says.
     goes_back : bool
         Whether its failure is none of the message: a pool broke. The attempt does not count.
+    span : opentelemetry.trace.Span or None
+        That of this attempt, if the consumer traces with OpenTelemetry.
     lost : str or None
         Where a handle was made that was garbage-collected without an end.
     last_work : list of callable
@@ -141,6 +145,7 @@ class MessageTree:
         "remote",
         "retry_secs",
         "root_id",
+        "span",
         "tasks",
     )
 
@@ -153,6 +158,7 @@ class MessageTree:
         self.reason: str | None = None
         self.line: str | None = None
         self.retry_secs: float | None = None
+        self.span: Any = None
         self.is_final = self.is_undecodable = self.goes_back = False
         self.lost: str | None = None
         self.lock = threading.Lock()
@@ -192,6 +198,13 @@ class MessageTree:
         for task, loop in tasks.items():
             with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks with it
                 loop.call_soon_threadsafe(task.cancel)
+
+    def end_span(self, failure: str | None) -> None:
+        """End the span of this attempt, if it has one; None: it was acked."""
+        if self.span is not None:
+            from acker.connectors.tracing import end
+
+            end(self.span, failure)
 
     def hold(self, task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
         """Keep a coroutine, as a loop holds its tasks weakly; cancel it if the tree is over."""
@@ -341,6 +354,8 @@ class Handle:
         context.run(enter_tree, self._tree)
         if (jobs := self._tree.owner.jobs) is not None:
             context.run(jobs.enter, self)
+        if self._tree.span is not None:
+            work = _traced(self._tree, work)
         try:
             loop = asyncio.get_running_loop()
             task = loop.create_task(work, context=context)
@@ -734,6 +749,11 @@ def start_handler(
         raise
     finally:
         message._leave()  # the coroutine has a context of its own
+
+
+def _traced(tree: MessageTree, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    spans = tree.owner.spans
+    return work if spans is None else spans.coroutine(tree.span, work)
 
 
 def _unrun(result: object) -> ArgumentTypeError | None:

@@ -9,10 +9,11 @@ import abc
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
+from acker.connectors.calls import is_traced
 from acker.errors import BusyError, ForkedError, PublishError
 
 
@@ -129,6 +130,11 @@ class Publisher(abc.ABC):
         ForkedError
             The process that uses this publisher is another one. Nothing is raised for an error of broker or network.
         """
+        if is_traced():
+            from acker.connectors.tracing import trace_headers
+
+            own = trace_headers()
+            messages = [replace(message, headers={**message.headers, **own}) for message in messages]
         with self._one_thread:
             return self.write(messages)
 

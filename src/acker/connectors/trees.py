@@ -107,6 +107,8 @@ class MessageTrees:
             if attempt is None:
                 continue  # revoked meanwhile, and counted as such
             tree: MessageTree | None = attempt.tree
+            if tree is not None:
+                tree.end_span(_failure_of(tree, outcome))
             attempt.tree = None  # the tree refers to the attempt: without this, only the collector would free both
             if outcome == Outcome.ACKED:
                 self._store.end(message_id, None)
@@ -154,6 +156,7 @@ class MessageTrees:
         tree: MessageTree | None = attempt.tree
         attempt.tree = None
         if tree is not None:
+            tree.end_span("taken back by the broker")
             self._forgotten.append((int(Kind.FAIL), tree.root_id, 0, 0, 0))
             self._calls.note_over(tree)
             tree.cancel()
@@ -167,3 +170,9 @@ def _open_jobs(tree: MessageTree) -> str | None:
     """Return which jobs in other processes a message still waits for."""
     named = "; ".join(map(str, tree.open_jobs(_JOBS_NAMED)))
     return f"not done are {named}" if named else None
+
+
+def _failure_of(tree: MessageTree, outcome: int) -> str | None:
+    if outcome == Outcome.ACKED:
+        return None
+    return "timed out" if outcome == Outcome.TIMED_OUT else tree.reason or "failed"
