@@ -10,6 +10,7 @@ import pickle
 import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -322,10 +323,56 @@ def test_a_call_that_returns_a_coroutine_has_not_done_the_work(owner, caplog):
     async def work():
         raise AssertionError("nobody runs this")
 
+    def begin():
+        return work()
+
     with ThreadPoolExecutor(1) as pool, owner.message() as message:
-        message.submit(pool, work)
+        message.submit(pool, begin)
     assert owner.outcomes() == ["FAILED"] and "use message.spawn" in message._tree.reason
-    assert "is a coroutine, which no pool runs" in caplog.text
+    assert "a coroutine: no pool runs it" in caplog.text
+
+
+def test_a_call_that_returns_a_generator_has_not_done_the_work(owner, caplog):
+    with ThreadPoolExecutor(1) as pool, owner.message() as message:
+        message.submit(pool, lambda: generator(None))
+    assert owner.outcomes() == ["FAILED"] and "the call returned generator, a generator" in message._tree.reason
+
+
+def generator(_):
+    yield
+
+
+async def coroutine(_):
+    pass
+
+
+async def async_generator(_):
+    yield
+
+
+class Yielding:
+    def __call__(self, _):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("work", "text"),
+    [
+        (generator, "generator is a generator function: its call runs none of its lines"),
+        (partial(generator, 1), "generator is a generator function"),
+        (Yielding(), "Yielding is a generator function"),
+        (async_generator, "async_generator is an async generator function"),
+        (coroutine, "coroutine is a coroutine function"),
+    ],
+)
+def test_work_that_a_call_would_not_run_is_refused(owner, work, text):
+    message = owner.message()
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ArgumentTypeError, match=f"submit: {text}"):
+        message.submit(pool, work, message)
+    with pytest.raises(ArgumentTypeError, match=f"on_done: {text}"):
+        message.on_done(work, message)
+    assert owner.outcomes() == []
+    message.ack()
 
 
 def test_a_handle_cannot_go_to_another_process(owner):

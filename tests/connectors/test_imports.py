@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-MODULES_MAX = 50
+MODULES_MAX = 51
 CLIENTS = {
     "kafka": "confluent_kafka",
     "nats": "nats",

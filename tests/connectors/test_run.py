@@ -222,6 +222,23 @@ async def coroutine(message):
     pass
 
 
+def generator(message):
+    yield
+
+
+async def async_generator(message):
+    yield
+
+
+def behind(function):
+    """Return a function whose code does not tell what it returns."""
+
+    def call(argument):
+        return function(argument)
+
+    return call
+
+
 @pytest.mark.parametrize(
     ("handler", "text"),
     [
@@ -230,6 +247,8 @@ async def coroutine(message):
         (lambda message, order: None, "cannot be called with a message alone"),
         (coroutine, "is a coroutine function: use Consumer.run_async"),
         (functools.partial(coroutine), "is a coroutine function"),
+        (generator, "generator is a generator function: its call runs none of its lines"),
+        (async_generator, "async_generator is an async generator function: its call runs none of its lines"),
     ],
 )
 def test_a_handler_is_checked_before_the_start(broker, handler, text):
@@ -237,6 +256,37 @@ def test_a_handler_is_checked_before_the_start(broker, handler, text):
     with pytest.raises(ArgumentTypeError, match=text):
         consumer.run(handler)
     assert consumer.stats().state == "new"
+
+
+@pytest.mark.parametrize(
+    ("handler", "text"),
+    [
+        (behind(generator), "the handler returned generator, a generator: its call runs none"),
+        (behind(async_generator), "the handler returned async_generator, an async generator"),
+        (behind(coroutine), "make the handler an async def, for Consumer.run_async"),
+    ],
+)
+def test_a_handler_that_returns_what_has_not_run_fails_its_message(broker, handler, text):
+    broker.publish([b"a"])
+    letters = MemoryPublisher()
+    stats = run_both(broker, handler, dead_letters=letters, attempts_max=1)
+    assert stats.dead_letters == 1 and text in letters.published[0].headers["acker-reason"]
+
+
+@pytest.mark.parametrize("decode", [coroutine, generator, async_generator])
+def test_a_decode_that_a_call_would_not_run_is_refused(broker, decode):
+    with pytest.raises(ArgumentTypeError, match=f"decode: {decode.__name__} is an? .* function: "):
+        consumer_of(broker, decode=decode)
+    broker.publish([b"a"])
+    letters = MemoryPublisher()
+    run_both(broker, print, decode=behind(decode), dead_letters=letters)
+    assert f"decode returned {decode.__name__}, a" in letters.published[0].headers["acker-reason"]
+
+
+@pytest.mark.parametrize("handler", [generator, async_generator, functools.partial(async_generator)])
+def test_a_generator_is_no_handler_of_run_async(broker, handler):
+    with pytest.raises(ArgumentTypeError, match="generator function: its call runs none of its lines"):
+        asyncio.run(consumer_of(broker).run_async(handler))
 
 
 def test_a_plain_function_is_no_handler_of_run_async(broker):

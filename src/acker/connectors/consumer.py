@@ -26,6 +26,7 @@ from acker.connectors.options import ErrorTypes, FinalErrors, MessageOptions, ch
 from acker.connectors.publisher import Publisher
 from acker.connectors.source import Source
 from acker.connectors.trees import MessageTrees
+from acker.connectors.unrun import refuse_unrun, unrun_error
 from acker.errors import ArgumentTypeError, ForkedError, exception_text
 from acker.observe.failures import FailureLog
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _SILENT_SECS_MAX: Final = 60.0
 # How long calls of handlers have after the end, at least, to return to their threads.
 _RETURN_SECS: Final = 1.0
+_DECODE: Final = "nobody awaits it, so give a plain function that returns the value"
 
 
 class _Options(TypedDict, total=False):
@@ -177,6 +179,7 @@ class Consumer(Generic[Value]):
             raise ArgumentTypeError(f"source: expected a Source, got {type(source).__name__}")
         if decode is not None and not callable(decode):
             raise ArgumentTypeError(f"decode: expected a callable, got {decode!r}")
+        refuse_unrun("decode", decode, _DECODE)
         check_secs("timeout_secs", timeout_secs, above_zero=True)
         options = MessageOptions(
             open_max, attempts_max, backoff_secs, backoff_secs_max, dead_letters, drain_secs, deliveries_max
@@ -484,6 +487,8 @@ class Consumer(Generic[Value]):
         if self._decode is not None:
             try:
                 message.value = self._decode(message.value)
+                if (error := unrun_error("decode", message.value, _DECODE)) is not None:
+                    raise error
             except Exception as error:  # noqa: BLE001 - whatever a decoder raises is the message's fault
                 tree.is_undecodable = True
                 message.fail(f"the body cannot be decoded: {exception_text(error)}", final=True)

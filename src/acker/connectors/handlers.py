@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from acker.connectors.handles import Message, call_handler
 from acker.connectors.options import check_whole
+from acker.connectors.unrun import name_of, refuse_unrun
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.observe.calls import line_of_user, stack_of_thread
 
@@ -36,9 +37,13 @@ def check_handler(handler: Any, *, is_async: bool) -> None:
     """
     if not callable(handler):
         raise ArgumentTypeError(f"handler: expected a function that takes a message, got {handler!r}")
-    if is_coroutine_function(handler) != is_async:
-        kind, fix = ("a coroutine", "run_async") if not is_async else ("no coroutine", "run")
-        raise ArgumentTypeError(f"handler: {_name_of(handler)} is {kind} function: use Consumer.{fix}")
+    if is_coroutine_function(handler):
+        if not is_async:
+            raise ArgumentTypeError(f"handler: {name_of(handler)} is a coroutine function: use Consumer.run_async")
+    else:
+        refuse_unrun("handler", handler, "use Consumer.run_async")
+        if is_async:
+            raise ArgumentTypeError(f"handler: {name_of(handler)} is no coroutine function: use Consumer.run")
     try:
         signature = inspect.signature(handler)
     except ValueError:  # of builtin functions, which say nothing
@@ -47,7 +52,7 @@ def check_handler(handler: Any, *, is_async: bool) -> None:
         signature.bind(object())
     except TypeError as error:
         raise ArgumentTypeError(
-            f"handler: {_name_of(handler)}{signature} cannot be called with a message alone: {error}"
+            f"handler: {name_of(handler)}{signature} cannot be called with a message alone: {error}"
         ) from None
 
 
@@ -67,12 +72,7 @@ def place_of(handler: Any) -> tuple[CodeType, int] | str:
     while isinstance(handler, functools.partial):
         handler = handler.func
     code = getattr(inspect.unwrap(handler), "__code__", None)
-    return (code, 0) if isinstance(code, CodeType) else _name_of(handler)
-
-
-def _name_of(handler: Any) -> str:
-    name = getattr(handler, "__qualname__", None)
-    return name if isinstance(name, str) else type(handler).__qualname__
+    return (code, 0) if isinstance(code, CodeType) else name_of(handler)
 
 
 class HandlerThreads:

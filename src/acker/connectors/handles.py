@@ -12,13 +12,14 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from functools import partial
-from types import CodeType, CoroutineType, FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Never, ParamSpec, Protocol, Self, TypeVar
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt, log_fields
 from acker.connectors.calls import WorkedOn, enter_tree, unless_over
 from acker.connectors.options import FinalErrors, check_secs
+from acker.connectors.unrun import refuse_unrun, unrun_error
 from acker.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 
 _OK, _FAIL, _TRACK, _RESET_TIMEOUT = int(Kind.OK), int(Kind.FAIL), int(Kind.TRACK), int(Kind.RESET_TIMEOUT)
 _STACK_FRAMES: Final = 16
+# What to do with a coroutine in the place of a plain call.
+_SPAWN: Final = "no pool runs it, so use message.spawn on an event loop"
+_RUN_ASYNC: Final = "run does not await it, so make the handler an async def, for Consumer.run_async"
+_PLAIN: Final = "nobody awaits it, so give a plain function"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -304,9 +309,12 @@ class Handle:
 
         Raises
         ------
+        ArgumentTypeError
+            A call of `work` would not run it: it is a coroutine function or has a ``yield``.
         TupleStateError
             This handle has ended; or it is the second call outside a block, and the message fails.
         """
+        refuse_unrun("submit", work, _SPAWN)
         part = self._part(sys._getframe(1))
         jobs = part._tree.owner.jobs
         try:
@@ -397,7 +405,7 @@ class Handle:
         """End as a call or a coroutine has ended."""
         error: BaseException | None
         try:
-            error = _unrun(future.result())
+            error = unrun_error("the call", future.result(), _SPAWN)
         except BaseException as raised:  # noqa: BLE001 - it fails the message
             if _is_cancellation(raised):
                 self._end("cancelled")
@@ -477,6 +485,7 @@ class Handle:
         """
         if not callable(work):
             raise ArgumentTypeError(f"on_done: expected a callable, got {work!r}")
+        refuse_unrun("on_done", work, _PLAIN)
         self._refuse_fork()
         with self._tree.lock:
             if self._is_ended:
@@ -589,7 +598,7 @@ class Handle:
         def run() -> None:
             with self:
                 for each in work:
-                    if (error := _unrun(each())) is not None:
+                    if (error := unrun_error("the work of on_done", each(), _PLAIN)) is not None:
                         raise error
 
         try:
@@ -727,8 +736,10 @@ class Message(Handle, Generic[Value]):
 def call_handler(message: Message[Any], handler: Callable[[Message[Any]], object], pool: object) -> None:
     """Give a message to a handler on this thread, one of `pool`; the end of the call ends the message."""
     with message:
-        if message.alive and (error := _unrun(unless_over(message._tree, pool, handler, (message,), {}))):
-            raise error
+        if message.alive:
+            result = unless_over(message._tree, pool, handler, (message,), {})
+            if (error := unrun_error("the handler", result, _RUN_ASYNC)) is not None:
+                raise error
 
 
 def start_handler(
@@ -754,14 +765,6 @@ def start_handler(
 def _traced(tree: MessageTree, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
     spans = tree.owner.spans
     return work if spans is None else spans.coroutine(tree.span, work)
-
-
-def _unrun(result: object) -> ArgumentTypeError | None:
-    """Return the error of a call that returned a coroutine: the work has not begun."""
-    if not isinstance(result, CoroutineType):
-        return None
-    result.close()
-    return ArgumentTypeError(f"{result.__qualname__} is a coroutine, which no pool runs: use message.spawn")
 
 
 def _is_cancellation(error: BaseException) -> bool:
