@@ -274,7 +274,7 @@ def test_a_consumer_is_shown(visit) -> None:
         first.fail(f"no {SCRIPT}")
         page = visit(consumer.page.url)
         expect(page.locator("#drawing .node")).to_have_count(3)
-        expect(page.locator("#trees tbody tr")).to_have_text(has_text("your code has it: 1 open part"))
+        expect(page.locator("#trees tbody tr")).to_have_text(has_text("MainThread in user code for "))
         expect(page.locator("#failures tbody tr")).to_have_text(has_text(f"failed: no {SCRIPT}"))
         expect(page.locator("#dead tbody tr")).to_have_count(1)
         expect(page.locator(".tile", has_text="Not acked").locator(".value")).to_have_text("1")

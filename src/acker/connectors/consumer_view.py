@@ -21,7 +21,7 @@ from acker.observe.failures import is_named, shortened, shown_id
 from acker.observe.headline import Away, Letters, Limit, Situation, headline, stuck_ms
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.rates import Reading, RecentFigures
-from acker.observe.readings import ROWS_MAX, FailureRows, chart, latency_chart, open_tree_row, reading, tile
+from acker.observe.readings import ROWS_MAX, FailureRows, call_rows, chart, latency_chart, open_tree_row, reading, tile
 from acker.observe.reasons import ReasonKind
 from acker.observe.timeout_advice import TooShort
 from acker.ui.actions import log_level, set_log_level
@@ -119,6 +119,7 @@ class ConsumerView:
             tiles=self._tiles(stats),
             graph=self._graph(stats),
             charts=self._charts(stats),
+            calls=call_rows((call for _, call in calls), self._timeout_ms),
             open_trees={"total": len(attempts), "stuck": stuck, "rows": rows, **self._over_rows(calls)},
             failures=self._failure_rows.failures(),
             dead_letters=self._failure_rows.dead_letters(stats.dead_letters, why_no_replay(self._options) or ""),

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from acker.observe.calls import UserCall
 from acker.observe.failures import DeadLetter, Failure, FailureLog, is_named, shown_id, shown_values
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.latencies import Histogram
@@ -16,6 +17,9 @@ from acker.observe.stats import ComponentStats
 # How many rows of each list are sent.
 ROWS_MAX: Final = 50
 _REASONS_MAX: Final = 5
+# How many calls are sent, and from when on they run long, or from half of the timeout on.
+_CALLS_MAX: Final = 20
+_LONG_MS: Final = 5_000
 _DIGITS: Final = re.compile(r"\d+")
 
 
@@ -42,6 +46,7 @@ def reading(kind: str, name: str, state: str, headline: Mapping[str, Any], **par
         "timeout_ms": None,
         "graph": {"nodes": [], "edges": []},
         "charts": [],
+        "calls": [],
         "open_trees": None,
         "failures": None,
         "dead_letters": None,
@@ -88,6 +93,23 @@ def open_tree_row(
         "holders": holder_rows(holders),
         "edges": list(edges),
     }
+
+
+def call_rows(calls: Iterable[UserCall], timeout_ms: int) -> list[dict[str, Any]]:
+    """Return calls of user code that run long as values for JSON, the longest first, with their stacks."""
+    from_ms = min(_LONG_MS, timeout_ms // 2)
+    longest = sorted((call for call in calls if call.for_ms >= from_ms), key=lambda call: -call.for_ms)
+    return [
+        {
+            "who": call.who,
+            "what": call.what,
+            "over": call.over,
+            "for_ms": call.for_ms,
+            "line": None if call.line is None else call.line.short,
+            "stack": list(map(str, call.stack)),
+        }
+        for call in longest[:_CALLS_MAX]
+    ]
 
 
 class FailureRows:

@@ -17,7 +17,7 @@ from acker.observe.calls import UserCall, hangs
 from acker.observe.failures import FailureLog, shown_id
 from acker.observe.headline import Away, Letters, Situation, headline, stuck_ms
 from acker.observe.holders import Holder, SeenHolders
-from acker.observe.readings import ROWS_MAX, FailureRows, open_tree_row, reading
+from acker.observe.readings import ROWS_MAX, FailureRows, call_rows, open_tree_row, reading
 from acker.observe.stats import RuntimeStats
 from acker.observe.timeout_advice import TooShort
 from acker.topology.bolt import BatchingBolt
@@ -93,8 +93,9 @@ class RuntimeView:
         old_ms = stuck_ms(self._timeout_ms, self._components.recent.all_latencies("complete"))
         stuck = 0 if executors is None else count_older(executors, now_ns - old_ms * _NS_PER_MS)
         self._note_events(stats)
+        calls = {} if executors is None else self._runtime.find_calls(executors, now_ns)
         situation = self._situation(stats, totals, stuck, rows[0] if rows else None)._replace(
-            hung=self._hung(stats, executors, now_ns),
+            hung=self._hung(stats, calls),
             away=self._away(executors),
             limit=self._components.limit(parts["graph"]["nodes"], executors),
             too_short=self._too_short(parts["graph"]["nodes"], totals["pending"], executors),
@@ -108,6 +109,7 @@ class RuntimeView:
             uptime_secs=round(stats.uptime_secs, 3),
             restarts=stats.restarts,
             timeout_ms=self._timeout_ms,
+            calls=call_rows(calls.values(), self._timeout_ms),
             open_trees={"total": totals["pending"], "stuck": stuck, "rows": [row for row, _ in rows]},
             failures=self._failure_rows.failures(),
             dead_letters=self._failure_rows.dead_letters(totals["dead_letters"], self._why_not_replayed(executors)),
@@ -167,9 +169,8 @@ class RuntimeView:
             return found._replace(where=where, call_ms=call_ms)
         return found if acked else None
 
-    def _hung(self, stats: RuntimeStats, executors: ExecutorSet | None, now_ns: int) -> list[UserCall]:
+    def _hung(self, stats: RuntimeStats, calls: Mapping[int, UserCall]) -> list[UserCall]:
         """Return the calls that hang, the longest first."""
-        calls = {} if executors is None else self._runtime.find_calls(executors, now_ns)
         components, graph = stats.components() if calls else {}, self._runtime.graph
 
         def is_hung(task: int, call: UserCall) -> bool:

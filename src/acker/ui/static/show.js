@@ -45,8 +45,10 @@ function fail(row) {
         "fail",
         { root_id: row.root_id },
         {
-            title: "Fail this tree?",
-            text: `The spout is told that ${row.id} failed; a reliable spout emits it again.`,
+            title: ofConsumer() ? "Fail this message?" : "Fail this tree?",
+            text: ofConsumer()
+                ? `This attempt at ${row.id} fails; it is tried again, or becomes a dead letter.`
+                : `The spout is told that ${row.id} failed; a reliable spout emits it again.`,
             yes: "Fail it",
         },
     );
@@ -67,6 +69,8 @@ const lists = {
     components: new List($("components"), componentColumns(), (row) => row.name, "No components yet."),
 };
 const tables = new Map();
+const calls = new Map();
+const ofConsumer = () => view.kind === "consumer";
 
 export function show(now) {
     view = now;
@@ -84,6 +88,7 @@ export function show(now) {
     $("graph").hidden = now.graph.nodes.length === 0;
     if (now.graph.hint) write($("graph-hint"), now.graph.hint);
     if (now.graph.nodes.length) graph.show(now);
+    showCalls(now.calls ?? []);
     $("charts").parentElement.hidden = now.charts.length === 0;
     charts.show(now);
     showHistograms($("histograms"), now.histograms ?? []);
@@ -91,12 +96,39 @@ export function show(now) {
     showOr($("trees"), now.open_trees, showTrees);
     showOr($("failures"), now.failures, showFailures);
     showOr($("dead"), now.dead_letters, showLetters);
-    $("components").parentElement.hidden = now.graph.nodes.length === 0 || now.kind === "graph";
+    $("components").parentElement.hidden = now.graph.nodes.length === 0 || now.kind === "graph" || ofConsumer();
     lists.components.show(now.graph.nodes);
     showTiles(now);
     showTables(now.tables);
     $("events").parentElement.hidden = now.kind !== "topology" || now.events === null;
     showEvents(now.events ?? []);
+}
+
+// Calls stay the same elements, so that a stack that is open stays open while its seconds change.
+function showCalls(wanted) {
+    $("calls").hidden = wanted.length === 0;
+    const seen = new Set();
+    for (const call of wanted) {
+        const key = `${call.who} ${call.what}`;
+        seen.add(key);
+        let made = calls.get(key);
+        if (!made) {
+            made = { summary: el("summary"), stack: el("pre", { tabindex: 0 }) };
+            made.element = el("details", null, made.summary, made.stack);
+            $("calls-list").append(made.element);
+            calls.set(key, made);
+        }
+        const what = call.what === null ? "" : call.what.endsWith("()") ? ` in ${call.what}` : ` with ${call.what}`;
+        const where = call.line === null ? "" : `, at ${call.line}`;
+        const over = call.over === null ? "" : `, which ${call.over}`;
+        write(made.summary, `${call.who}${what}${over}, for ${duration(call.for_ms)}${where}`);
+        write(made.stack, call.stack.join("\n") || "Its stack is not known.");
+    }
+    for (const [key, made] of calls) {
+        if (seen.has(key)) continue;
+        made.element.remove();
+        calls.delete(key);
+    }
 }
 
 // A page without such a list has no section for it either.
@@ -190,6 +222,7 @@ function showTiles(now) {
 }
 
 function showTrees({ total, stuck, rows, over = 0, over_calls: overCalls = [] }) {
+    if (ofConsumer()) $("trees-h").firstChild.data = "Oldest open messages ";
     write($("trees-n"), total > rows.length ? `${count(rows.length)} of ${count(total)}` : count(total));
     const half = duration(view.timeout_ms / 2);
     const calls = `Calls that still run for messages that are over (${count(over)}): ${overCalls.join("; ")}. `;
@@ -198,7 +231,7 @@ function showTrees({ total, stuck, rows, over = 0, over_calls: overCalls = [] })
         [
             over ? calls : "",
             stuck ? `${count(stuck)} stuck: ` : "",
-            `a tree counts as stuck after half of the timeout, ${half}.`,
+            `a ${ofConsumer() ? "message" : "tree"} counts as stuck after half of the timeout, ${half}.`,
         ].join(""),
     );
     const canFail = may("fail");
@@ -208,7 +241,9 @@ function showTrees({ total, stuck, rows, over = 0, over_calls: overCalls = [] })
             ? "Nothing is open: it has stopped."
             : over
               ? "No message is open, but calls still run for some that are over: they stand above."
-              : "No tree is open. Each message stands here from its emit until its last tuple is acked.",
+              : ofConsumer()
+                ? "No message is open. Each stands here from when it is handed out until its last part is done."
+                : "No tree is open. Each message stands here from its emit until its last tuple is acked.",
     );
 }
 
