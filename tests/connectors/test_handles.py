@@ -338,6 +338,18 @@ def test_a_call_that_returns_a_generator_has_not_done_the_work(owner, caplog):
     assert owner.outcomes() == ["FAILED"] and "the call returned generator, a generator" in message._tree.reason
 
 
+def test_an_exception_after_the_ack_of_a_part_is_logged_as_an_error(owner, caplog):
+    with owner.message() as message:
+        part = message.child()
+        with part:
+            part.ack()
+            raise ValueError("no sofa is left")
+    (record,) = caplog.records
+    assert owner.outcomes() == ["ACKED"] and record.levelno == logging.ERROR and record.exc_info is not None
+    text = f"a part of {message.key} was acked before its handler raised ValueError: no sofa is left, in test_handles"
+    assert record.getMessage().startswith(text)
+
+
 def generator(_):
     yield
 

@@ -156,6 +156,22 @@ def test_a_handler_may_end_its_message_itself(broker, kind):
     assert (stats.acked, stats.failed, len(refused)) == (4, 1, 1)
 
 
+def test_an_exception_after_the_ack_is_logged_as_an_error(broker, kind, caplog):
+    broker.publish([b"submits", b"raises"])
+
+    def handle(message):
+        message.ack()
+        if message.value == b"submits":
+            message.submit(None, print)
+        raise ValueError("no sofa is left")
+
+    stats = run_both(broker, kind(handle))
+    told = sorted(record.getMessage() for record in caplog.records if record.levelno == logging.ERROR)
+    assert (stats.acked, stats.failed, len(told)) == (2, 0, 2)
+    assert told[0].startswith("memory/0 was acked before its handler raised TupleStateError: ")
+    assert told[1].startswith("memory/1 was acked before its handler raised ValueError: no sofa is left, in test_run")
+
+
 def test_what_a_handler_submits_belongs_to_its_message(broker, kind):
     broker.publish([b"a"])
     gate, done = threading.Event(), []

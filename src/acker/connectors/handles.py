@@ -422,6 +422,8 @@ class Handle:
         if isinstance(error, BrokenExecutor) and not self._is_ended and tree.reason is None:
             tree.goes_back = True
             tree.owner.break_off(error)
+        elif self._is_ended and tree.reason is None and isinstance(error, Exception):
+            self._log_late(error)
         elif is_logged:
             self._log(error)
         self._end(exception_text(error), reason_line(error), is_final=tree.owner.final_errors.has(error))
@@ -655,6 +657,19 @@ class Handle:
         owner = self._tree.owner
         extra = log_fields(attempt, owner.source_name, exception_text(error))
         owner.logger.warning(text, attempt.number, attempt.delivery.key, self.made_in, exc_info=error, extra=extra)
+
+    def _log_late(self, error: Exception) -> None:
+        """Tell of an exception that changes nothing any more, since its part was acked before."""
+        attempt, owner = self._tree.attempt, self._tree.owner
+        found = exception_text(error)
+        owner.logger.error(
+            "%s was acked before its handler raised %s, in %s: no attempt follows, so call ack last",
+            f"{'a part of ' if isinstance(self, Child) else ''}{attempt.delivery.key}",
+            found,
+            reason_line(error) or self.made_in,
+            exc_info=error,
+            extra=log_fields(attempt, owner.source_name, found),
+        )
 
     @property
     def made_in(self) -> str:
