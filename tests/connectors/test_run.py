@@ -27,6 +27,7 @@ from acker import (
 from acker.connectors import Consumer
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.testing.connectors.consumer_run import wait_until
+from tests.connectors.harnesses import JetStreamHarness, KafkaHarness, PostgreSQLHarness, RedisHarness, SQSHarness
 
 QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
 # No test waits for so long, unless it fails.
@@ -229,6 +230,36 @@ def test_a_message_that_times_out_cancels_its_coroutine(broker):
 
     stats = run_both(broker, handle, timeout_secs=0.2)
     assert ends == ["cancelled", "returned"] and stats.timed_out == 1
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("server", "kind"),
+    [
+        ("redis", RedisHarness),
+        ("kafka", KafkaHarness),
+        ("nats", JetStreamHarness),
+        ("postgresql", PostgreSQLHarness),
+        ("sqs", SQSHarness),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_until_empty_takes_all_that_a_real_broker_has_and_what_it_tries_again(request, server, kind):
+    harness = kind(request.getfixturevalue(server))
+    seen = Counter()
+
+    def handle(message):
+        seen[message.value] += 1
+        if message.value == b"13" and seen[message.value] == 1:
+            raise LookupError("once")
+
+    try:
+        harness.publish([b"%d" % number for number in range(30)])
+        stats = Consumer(harness.source(), backoff_secs=0.2).run(handle, threads=3, until="empty")
+        assert harness.left() == 0 and len(seen) == 30 and seen[b"13"] == 2
+        assert (stats.acked, stats.failed) == (30, 1)
+    finally:
+        harness.close()
 
 
 # ---- what cannot be run ---------------------------------------------------------------------------------------------

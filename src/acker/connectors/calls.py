@@ -105,13 +105,13 @@ def unless_over(
     me = threading.get_ident()
     before = _working.get(me)
     _working[me] = (tree, pool, monotonic_ns())
-    tree_before = enter_tree(tree)
+    token = _tree.set(tree)
     try:
         if tree.span is not None:
             return tree.owner.spans.call(tree.span, work, args, kwargs)  # type: ignore[no-any-return]
         return work(*args, **kwargs)
     finally:
-        enter_tree(tree_before)
+        _tree.reset(token)
         if before is None:
             del _working[me]
         else:
