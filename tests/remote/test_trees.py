@@ -3,6 +3,7 @@
 import gc
 import logging
 import multiprocessing
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import redis as redis_py
 from acker import ArgumentTypeError, ConnectionLostError, ForkedError, JobsError, RuntimeStateError, TupleStateError
 from acker.remote import MemoryReplies, current, detached, fail, job, tree
 from acker.remote.jobs import working_for
+from acker.remote.ledger import Ledger
 from acker.remote.redis import RedisReplies
+from acker.remote.replies import _MemoryInbox
 from acker.remote.wire import read_token
 
 PATIENCE_SECS = 120.0
@@ -227,21 +230,86 @@ def test_more_jobs_than_jobs_max_fail_a_tree(replies):
 
 def test_a_forked_process_takes_no_token_of_its_parent(replies):
     """It would give the name that the parent gives next, and two jobs would count as one."""
+    with tree(replies) as jobs:
+        of_tree = error_of_fork(lambda: current().token("pack"))
+        with job(jobs.token(), replies):
+            of_job = error_of_fork(lambda: current().token("pack"))
+    assert "make tokens, and wait, in the process that made the tree" in of_tree
+    assert "take tokens in the process that runs the job" in of_job
+    assert "make tokens, and wait, in the process that made the tree" in error_of_fork(lambda: jobs.wait(0))
+    jobs.wait(PATIENCE_SECS)
+
+
+def error_of_fork(work):
+    """Return the text of the ForkedError that something raises in a forked process."""
 
     def in_child(pipe):
         try:
-            current().token("pack")
+            work()
         except ForkedError as error:
             pipe.send(str(error))
+        else:
+            pipe.send("no error")
 
-    with tree(replies) as jobs, job(jobs.token(), replies):
-        here, there = multiprocessing.Pipe()
-        child = multiprocessing.get_context("fork").Process(target=in_child, args=(there,))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads, which is what this is about
-            child.start()
-        assert here.poll(PATIENCE_SECS) and "take tokens in the process that runs the job" in here.recv()
-        child.join()
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=in_child, args=(there,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads, which is what this is about
+        child.start()
+    assert here.poll(PATIENCE_SECS)
+    text = here.recv()
+    child.join()
+    return text
+
+
+def test_replies_in_memory_are_of_one_process():
+    """A report to the copy in a forked process would look confirmed, and nobody would read it."""
+    with MemoryReplies() as replies, tree(replies) as jobs:
+        token = jobs.token()
+        assert "between processes use" in error_of_fork(lambda: job(token, replies).ack())
+        job(token, replies).ack()
+    with pytest.raises(ArgumentTypeError, match="cannot be pickled: they are of one process"):
+        pickle.dumps(replies)
+
+
+def test_a_thread_that_asks_while_the_block_ends_gets_no_token(replies):
+    """It has passed the look at the block, and the block then ended: whoever waits may have returned."""
+    with tree(replies) as jobs:
+        pass
+    with pytest.raises(TupleStateError, match="the block of its tree has ended, and nobody waits for a further job"):
+        jobs._remote.token("pack", jobs._end.begin)
+    jobs.wait(0)
+    assert jobs._remote.open == 0
+
+
+def test_a_wait_in_its_own_block_says_so(replies):
+    with tree(replies) as jobs, pytest.raises(RuntimeStateError, match="leave the block first"):
+        jobs.wait()
+
+
+def test_the_collector_may_end_a_tree_within_a_report_to_it(replies, monkeypatch):
+    """A finalizer that took the lock of its tree would stop the reader for ever."""
+    jobs = tree(replies)
+    token = jobs.token()
+    jobs.itself = jobs
+    collected = []
+    apply = Ledger._apply
+
+    def collect_first(ledger, report, now):
+        gc.collect()
+        collected.append(report)
+        return apply(ledger, report, now)
+
+    monkeypatch.setattr(Ledger, "_apply", collect_first)
+    gc.disable()
+    try:
+        del jobs
+        job(token, replies).ack()
+        wait_for(lambda: collected)
+    finally:
+        gc.enable()
+    with tree(replies) as jobs:
+        job(jobs.token(), replies).ack()
     jobs.wait(PATIENCE_SECS)
 
 
@@ -264,10 +332,15 @@ def test_reports_survive_a_kill_of_the_server(redis, over_redis):
 def test_a_stream_that_the_server_has_forgotten_fails_open_trees_at_once(over_redis, client, caplog):
     with tree(over_redis) as jobs:
         token = jobs.token()
-    client.delete(*streams(client))
+    with tree(over_redis) as other:
+        other.token()
+        client.delete(*streams(client))
+        wait_for(lambda: not other.alive)
+        with pytest.raises(TupleStateError, match=r"since it has failed: the reply stream is gone: .* volatile-lru"):
+            other.token()
     with pytest.raises(JobsError, match="the reply stream is gone: Redis was restarted without its data"):
         jobs.wait(PATIENCE_SECS)
-    assert "all 1 open trees fail" in caplog.text
+    assert "all 2 open trees fail" in caplog.text
     with job(token, over_redis) as part:
         assert not part.alive
     with tree(over_redis) as jobs:  # the next one has another address
@@ -304,6 +377,24 @@ def test_closed_replies_begin_nothing():
     replies.close()
     with pytest.raises(RuntimeStateError, match="these replies are closed"):
         reader.begin()
+
+
+def test_the_end_of_replies_waits_for_the_reader_of_a_lost_address(monkeypatch):
+    """Else that thread would still log when the interpreter ends."""
+    replies = MemoryReplies()
+    ended = []
+
+    def close(inbox):
+        wait_for(lambda: not replies._readers)  # the replies are being closed
+        ended.append(inbox.address)
+
+    with tree(replies) as jobs:
+        address = read_token(jobs.token()).address
+        monkeypatch.setattr(_MemoryInbox, "close", close)
+        del replies._inboxes[address]
+        wait_for(lambda: not jobs.alive)
+        replies.close()
+    assert ended == [address]
 
 
 OWNER = """

@@ -110,8 +110,9 @@ class _RedisInbox(Inbox):
         self._seen = []
         if not is_there:
             raise GoneError(
-                "the reply stream is gone: Redis was restarted without its data, the stream was deleted, or this"
-                " process stood still for longer than expiry_secs"
+                "the reply stream is gone: Redis was restarted without its data, the stream was deleted, or evicted by"
+                " a maxmemory-policy such as volatile-lru, the clock of the server jumped ahead, or this process stood"
+                " still for longer than expiry_secs"
             )
         entries = found[0][1] if found else []
         self._seen = [entry_id for entry_id, _ in entries]

@@ -15,8 +15,10 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from acker.errors import (
+    ArgumentTypeError,
     ArgumentValueError,
     ConnectionLostError,
+    ForkedError,
     JobsError,
     RuntimeStateError,
     TupleStateError,
@@ -209,7 +211,7 @@ class RemoteTree:
     address : bytes
     """
 
-    __slots__ = ("_is_over", "_ledger", "_lock", "_reader", "_waiting", "address", "number")
+    __slots__ = ("_is_over", "_ledger", "_lock", "_reader", "_waiting", "_why", "address", "number")
 
     def __init__(self, reader: ReplyReader, jobs_max: int, address: bytes) -> None:
         self.number = random_number()
@@ -219,6 +221,7 @@ class RemoteTree:
         self._lock = threading.Lock()
         self._waiting: KeptOpen | None = None
         self._is_over = False
+        self._why = ""
 
     def token(self, name: str, begin: Callable[[], KeptOpen]) -> str:
         """Return the token of a further job.
@@ -239,7 +242,7 @@ class RemoteTree:
         """
         with self._lock:
             if self._is_over:
-                raise TupleStateError(f"no token for {name or 'a job'}: its message or tree is over")
+                raise TupleStateError(f"no token for {name or 'a job'}: its message or tree is over{self._why}")
             if self._waiting is None:
                 self._waiting = begin()
             place = self._ledger.make(name, time.monotonic())
@@ -276,14 +279,20 @@ class RemoteTree:
         if not failed and self._ledger.open:
             return None
         waiting, self._waiting = self._waiting, None
-        self._is_over = self._is_over or failed
+        if failed:
+            self._note_over(str(self._ledger.failure))
         return waiting
+
+    def _note_over(self, why: str) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._why = f", since it has failed: {why}"
 
     def fail(self, reason: str) -> None:
         """Fail what waits, for a reason that no job reported."""
         with self._lock:
             waiting, self._waiting = self._waiting, None
-            self._is_over = True
+            self._note_over(reason)
         if waiting is not None:
             waiting.fail(reason)
 
@@ -293,6 +302,10 @@ class RemoteTree:
         with self._lock:
             self._is_over = True
             self._waiting = None
+
+    def abandon(self) -> None:
+        """Forget all jobs, as a finalizer may: the collector can run it in a thread that holds a lock of this tree."""
+        self._reader.forget(self.number)
 
     def missing(self, most: int) -> list[OpenJob]:
         """Return the jobs that are open, those first that have been so for longest."""
@@ -327,7 +340,8 @@ class ReplyReader:
         self._trees: dict[int, RemoteTree] = {}
         self._lock = threading.Lock()
         self._inbox: Inbox | None = None
-        self._thread: threading.Thread | None = None
+        # Those before the last one lost their address, and may not have ended yet.
+        self._threads: list[threading.Thread] = []
         self._end = threading.Event()
         self._quiet, self._quiet_malformed = Quiet(), Quiet()
 
@@ -339,10 +353,11 @@ class ReplyReader:
             inbox = self._inbox
             if inbox is None:
                 inbox = self._inbox = self._replies.open_inbox()
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._run, args=(inbox,), name=f"acker replies {self._replies.name}", daemon=True
                 )
-                self._thread.start()
+                thread.start()
+                self._threads = [*(each for each in self._threads if each.is_alive()), thread]
             tree = RemoteTree(self, self._replies.jobs_max, inbox.address)
             self._trees[tree.number] = tree
         return tree
@@ -355,9 +370,10 @@ class ReplyReader:
         """End the thread, and fail what is open."""
         self._end.set()
         with self._lock:
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            threads = self._threads
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join()
         self._fail_all("its replies were closed", self._trees.copy())
 
     def _run(self, inbox: Inbox) -> None:
@@ -404,8 +420,9 @@ class ReplyReader:
 
     def _lose(self, address: bytes, why: str) -> None:
         with self._lock:
-            self._inbox = self._thread = None
-            lost = {number: tree for number, tree in self._trees.items() if tree.address == address}
+            self._inbox = None
+            # Of a copy, as trees are forgotten without the lock.
+            lost = {number: tree for number, tree in self._trees.copy().items() if tree.address == address}
         self.counts.lost_addresses += 1
         log.error("%s: all %d open trees fail: %s", self._replies.name, len(lost), why)
         self._fail_all(why, lost)
@@ -422,9 +439,22 @@ class MemoryReplies(Replies):
     def __init__(self, *, report_secs: float = 30.0, jobs_max: int = JOBS_MAX) -> None:
         super().__init__("replies in memory", report_secs, jobs_max)
         self._inboxes: dict[bytes, queue.SimpleQueue[bytes]] = {}
+        self._process = os.getpid()
+
+    def _refuse_fork(self) -> None:
+        # A report to the copy here would look confirmed, and nobody would ever read it.
+        if self._process != os.getpid():
+            raise ForkedError("MemoryReplies", self._process, "between processes use acker.remote.redis.RedisReplies")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise ArgumentTypeError(
+            "MemoryReplies cannot be pickled: they are of one process; between processes use"
+            " acker.remote.redis.RedisReplies"
+        )
 
     def send(self, address: bytes, report: bytes) -> bool:
         """Store a report."""
+        self._refuse_fork()
         inbox = self._inboxes.get(address)
         if inbox is not None:
             inbox.put(report)
@@ -432,10 +462,12 @@ class MemoryReplies(Replies):
 
     def has(self, address: bytes) -> bool:
         """Return whether an address is still there."""
+        self._refuse_fork()
         return address in self._inboxes
 
     def open_inbox(self) -> Inbox:
         """Make an address."""
+        self._refuse_fork()
         return _MemoryInbox(self._inboxes)
 
 

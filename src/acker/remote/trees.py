@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from types import TracebackType
 from typing import Self
 
-from acker.errors import ArgumentTypeError, JobsError, TupleStateError, exception_text
+from acker.errors import (
+    ArgumentTypeError,
+    ForkedError,
+    JobsError,
+    RuntimeStateError,
+    TupleStateError,
+    exception_text,
+)
 from acker.observe.reasons import reason_text
 from acker.remote.jobs import Part, current, set_current
 from acker.remote.ledger import OpenJob
@@ -24,6 +32,18 @@ class _End:
         self.reason: str | None = None
         self.open = 1  # the block, and one for all of its jobs
 
+    def begin(self) -> Self:
+        """Wait for jobs, too."""
+        with self.lock:
+            # Whoever waits may have returned: a thread can ask while the block ends.
+            if self.is_over.is_set():
+                why = (
+                    "the block of its tree has ended" if self.reason is None else f"its tree has failed: {self.reason}"
+                )
+                raise TupleStateError(f"no token: {why}, and nobody waits for a further job")
+            self.open += 1
+        return self
+
     def ack(self) -> None:
         with self.lock:
             self.open -= 1
@@ -31,8 +51,10 @@ class _End:
                 self.is_over.set()
 
     def fail(self, reason: object = None) -> None:
-        self.reason = self.reason or reason_text(reason)
-        self.is_over.set()
+        with self.lock:
+            if not self.is_over.is_set():
+                self.reason = reason_text(reason)
+                self.is_over.set()
 
     def reset_timeout(self) -> None:
         """Do nothing: whoever calls `wait` says how long."""
@@ -46,17 +68,14 @@ class JobTree:
         self._end = _End()
         self._before: Part | None = None
         self._is_block_over = False
+        self._process = os.getpid()
 
     def token(self, name: str = "") -> str:
         """Return the token of a further job; see `Job.token`. Only within the block."""
+        self._refuse_fork()
         if self._is_block_over:
             raise TupleStateError(f"no token for {name or 'a job'}: the block of its tree has ended")
-        return self._remote.token(name, self._begin)
-
-    def _begin(self) -> _End:
-        with self._end.lock:
-            self._end.open += 1
-        return self._end
+        return self._remote.token(name, self._end.begin)
 
     def fail(self, reason: object = None) -> None:
         """Let `wait` raise."""
@@ -83,7 +102,14 @@ class JobTree:
             A job has failed.
         TimeoutError
             Some jobs are not done; the text names the first ones.
+        RuntimeStateError
+            The block has not ended: it may make further jobs.
+        ForkedError
+            This is a forked process, which gets no reports.
         """
+        self._refuse_fork()
+        if not self._is_block_over:
+            raise RuntimeStateError(f"{self!r}: leave the block first, and then wait: it may make further jobs")
         if not self._end.is_over.wait(timeout_secs):
             named = "; ".join(map(str, self.missing(_NAMED)))
             raise TimeoutError(f"{self._remote.open} jobs are not done after {timeout_secs:g} s, such as {named}")
@@ -112,6 +138,8 @@ class JobTree:
         set_current(self._before)
         self._before = None
         self._is_block_over = True
+        if self._process != os.getpid():
+            return
         if error is None:
             self._end.ack()
         else:
@@ -120,7 +148,11 @@ class JobTree:
 
     def __del__(self) -> None:
         if remote := getattr(self, "_remote", None):
-            remote.close()
+            remote.abandon()
+
+    def _refuse_fork(self) -> None:
+        if self._process != os.getpid():
+            raise ForkedError("tree of jobs", self._process, "make tokens, and wait, in the process that made the tree")
 
     def __repr__(self) -> str:
         return f"<JobTree, {self._remote.open} open jobs>"
