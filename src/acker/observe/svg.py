@@ -37,7 +37,7 @@ class Edge(NamedTuple):
     label: str = ""
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     x: float
     y: float
     width: float
@@ -97,20 +97,20 @@ def layers_of(names: Sequence[str], edges: Sequence[Edge]) -> dict[str, int]:
     return layers
 
 
-def _places(boxes: Mapping[str, Box], edges: Sequence[Edge], layers: Mapping[str, int]) -> dict[str, _Place]:
+def _places(boxes: Mapping[str, Box], edges: Sequence[Edge], layers: Mapping[str, int]) -> dict[str, _Position]:
     """Place each layer in a column; each gap is as wide as its longest label."""
     columns: list[list[str]] = [[] for _ in range(max(layers.values(), default=-1) + 1)]
     for name in boxes:
         columns[layers[name]].append(name)
     heights = {name: _LINE * len(box.lines) + _PAD for name, box in boxes.items()}
     tallest = max((_stacked(heights[name] for name in column) for column in columns), default=0)
-    places: dict[str, _Place] = {}
+    places: dict[str, _Position] = {}
     x = float(_PAD)
     for column in columns:
         width = 2 * _PAD + max(_width(line) for name in column for line in boxes[name].lines)
         y = _PAD + (tallest - _stacked(heights[name] for name in column)) / 2
         for name in column:
-            places[name] = _Place(x, y, width, heights[name])
+            places[name] = _Position(x, y, width, heights[name])
             y += heights[name] + _SPACE
         labels = [_width(edge.label) for edge in edges if edge.source in column and edge.label]
         x += width + max(labels, default=0) + 3 * _LABEL_AT
@@ -122,7 +122,7 @@ def _stacked(heights: Iterable[float]) -> float:
     return sum(found) + _SPACE * (len(found) - 1)
 
 
-def _box(box: Box, place: _Place) -> str:
+def _box(box: Box, place: _Position) -> str:
     styles = ['font-weight="bold"', *['opacity=".75"'] * (len(box.lines) - 1)]
     lines = "".join(
         f'<text x="{place.x + _PAD:.0f}" y="{place.y + _LINE * number + 1:.0f}" stroke="none" fill="currentColor"'
@@ -136,20 +136,20 @@ def _box(box: Box, place: _Place) -> str:
     )
 
 
-def _straight(edge: Edge, source: _Place, consumer: _Place) -> str:
+def _straight(edge: Edge, source: _Position, consumer: _Position) -> str:
     x, end = source.x + source.width, consumer.x
     line = f"M{x:.0f} {source.middle:.0f}L{end:.0f} {consumer.middle:.0f}"
     y = source.middle + _LABEL_SHARE * (consumer.middle - source.middle) - 5
     return _edge(edge, line, consumer, x + _LABEL_AT, y)
 
 
-def _around(edge: Edge, source: _Place, consumer: _Place, lane: float, *, is_back: bool) -> str:
+def _around(edge: Edge, source: _Position, consumer: _Position, lane: float, *, is_back: bool) -> str:
     x, end = source.x + source.width + _ASIDE, consumer.x - _ASIDE
     line = f"M{x - _ASIDE:.0f} {source.middle:.0f}H{x:.0f}V{lane:.0f}H{end:.0f}V{consumer.middle:.0f}H{consumer.x:.0f}"
     return _edge(edge, line, consumer, min(x, end) + _LABEL_AT, lane - 4, dashes="4 3" if is_back else "none")
 
 
-def _edge(edge: Edge, line: str, consumer: _Place, x: float, y: float, dashes: str = "none") -> str:
+def _edge(edge: Edge, line: str, consumer: _Position, x: float, y: float, dashes: str = "none") -> str:
     title = f"{edge.source} to {edge.consumer}" + (f": {edge.label}" if edge.label else "")
     label = f'<text x="{x:.0f}" y="{y:.0f}" stroke="none" fill="currentColor">{_escaped(_shortened(edge.label))}</text>'
     head = f'<path d="M{consumer.x:.0f} {consumer.middle:.0f}l-8 -4v8z" stroke="none" fill="currentColor"/>'
