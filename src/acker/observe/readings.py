@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from acker.observe.calls import UserCall
-from acker.observe.failures import DeadLetter, Failure, FailureLog, is_named, shown_id, shown_values
+from acker.observe.failures import DeadLetter, Failure, FailureLog, ReasonGroups, is_named, shown_id, shown_values
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.latencies import Histogram
 from acker.observe.reasons import Reason, ReasonKind
@@ -20,7 +18,6 @@ _REASONS_MAX: Final = 5
 # How many calls are sent, and from when on they run long, or from half of the timeout on.
 _CALLS_MAX: Final = 20
 _LONG_MS: Final = 5_000
-_DIGITS: Final = re.compile(r"\d+")
 
 
 def reading(kind: str, name: str, state: str, headline: Mapping[str, Any], **parts: Any) -> dict[str, Any]:
@@ -130,9 +127,9 @@ class FailureRows:
         self._seen = seen
 
     def failures(self) -> dict[str, Any]:
-        """Return the last failures, and how many of them have which reason."""
+        """Return the last failures, and how many of all have which reason."""
         failures = self._log.failures()
-        return {"rows": [self._failure(each) for each in failures[:ROWS_MAX]], **common_reasons(failures)}
+        return {"rows": [self._failure(each) for each in failures[:ROWS_MAX]], **reason_rows(self._log.reasons)}
 
     def dead_letters(self, total: int, note: str) -> dict[str, Any]:
         """Return the last dead letters, of `total` ones; the note says where those lie that cannot be replayed."""
@@ -207,19 +204,14 @@ def holder_rows(holders: Iterable[Holder]) -> list[dict[str, Any]]:
     ]
 
 
-def common_reasons(failures: Sequence[Failure]) -> dict[str, Any]:
-    """Return how many failures are of which kind, the most frequent kind first: `reasons` and `counted`.
-
-    Texts often have ids in them. So of an exception its type alone counts, and numbers do not.
-    """
-
-    def kind_of(reason: Reason) -> tuple[str, str | None, str | None]:
-        why = _DIGITS.sub("\N{HORIZONTAL ELLIPSIS}", (reason.exception or "").split(":")[0])
-        return reason.kind.value, reason.component, why or None
-
-    common = Counter(kind_of(each.reason) for each in failures).most_common(_REASONS_MAX)
-    rows = [{"count": n, "kind": kind, "component": name, "why": why} for (kind, name, why), n in common]
-    return {"counted": len(failures), "reasons": rows}
+def reason_rows(groups: ReasonGroups) -> dict[str, Any]:
+    """Return how often which reason came, the most frequent first, each with an example: `reasons` and `counted`."""
+    found = groups.most_frequent()
+    rows = [
+        {"count": each.times, "id": shown_id(each.example.tup_id), **_reason_row(each.example.reason)}
+        for each in found[:_REASONS_MAX]
+    ]
+    return {"counted": sum(each.times for each in found), "reasons": rows}
 
 
 def _reason_row(reason: Reason) -> dict[str, Any]:
@@ -228,6 +220,7 @@ def _reason_row(reason: Reason) -> dict[str, Any]:
         "component": reason.component,
         "task": reason.task,
         "why": None if reason.exception is None else " ".join(reason.exception.split())[:500],
+        "line": reason.line,
         "attempt": reason.attempt or None,  # unknown
     }
 

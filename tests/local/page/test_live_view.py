@@ -449,10 +449,10 @@ def test_failures_are_counted_by_their_kinds(watch) -> None:
     watched = watch(["bad 1", "bad 2", "look 1"])
     failures = watched.view()["failures"]
     assert failures["counted"] == 3
-    assert failures["reasons"] == [
-        {"count": 2, "kind": "failed", "component": "check", "why": "ValueError"},
-        {"count": 1, "kind": "failed", "component": "check", "why": "seen enough"},
-    ]
+    line = f"test_live_view.py:{Check.process.__code__.co_firstlineno + 6} in Check.process"
+    told = [(each["count"], each["why"], each["line"], each["id"]) for each in failures["reasons"]]
+    assert told[0] == (2, "ValueError: cannot check bad 2", line, "bad 2")
+    assert told[1][:2] == (1, "seen enough") and told[1][3] == "look 1"
 
 
 def test_lists_are_bounded(watch) -> None:

@@ -111,11 +111,14 @@ export function reason(row) {
     return `${row.kind}${where}${row.why ? `: ${row.why}` : bare ? ", by fail() without a reason" : held}`;
 }
 
-// The last failures by kind, so that a few messages that fail again and again hide no others.
+// All failures by reason, each with an example, so that a few messages that fail again and again hide no others.
 export function kindsOf({ counted, reasons }) {
     if (!counted) return "";
-    const kinds = reasons.map((each) => `${count(each.count)} × ${reason({ ...each, task: null })}`);
-    return `Of the last ${count(counted)}: ${kinds.join(" · ")}`;
+    const kinds = reasons.map((each) => {
+        const line = each.line ? `, ${each.line}` : "";
+        return `${count(each.count)} × ${reason({ ...each, task: null })}${line}; the last one is ${each.id}`;
+    });
+    return `Of ${count(counted)} in all:\n${kinds.join("\n")}`;
 }
 
 export function aboutLetters({ rows, values, note }) {
