@@ -349,7 +349,7 @@ def _job(now: Situation) -> tuple[str, str] | None:
         return None
     name, for_ms, usual_ms, where = now.job
     usual = "" if usual_ms is None else f", and usually takes {format_duration(usual_ms)}"
-    return "fair", f"{name.capitalize()} has run for {_whole(for_ms)}{usual}{f': {where}' if where else ''}."
+    return "fair", f"{name[0].upper()}{name[1:]} has run for {_whole(for_ms)}{usual}{f': {where}' if where else ''}."
 
 
 def _where(holders: Sequence[Holder]) -> str:

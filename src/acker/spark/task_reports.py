@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from acker.observe.calls import Line, UserCall
 
@@ -35,6 +35,8 @@ _SENDERS_MAX: Final = 1_000
 # A task of which nothing came for so long has ended, or its worker was killed. Reports come once a second.
 _SILENT_SECS: Final = 5.0
 _LOOPBACK: Final = "127.0.0.1"
+# The topic of pipelines.
+PIPELINES: Final = "pipelines"
 # How often the receiver's thread is woken for its end, and how long that may take each time.
 _WAKES_MAX: Final = 50
 _WAKE_SECS: Final = 0.1
@@ -157,6 +159,19 @@ class ReportReceiver:
         For the workers.
     """
 
+    # Those that pipelines report to, the last one first of all.
+    _of_pipelines: ClassVar[list[ReportReceiver]] = []
+
+    @classmethod
+    def address_of_pipelines(cls) -> ReportAddress | None:
+        """Return where a pipeline that is made now reports to: None if no listener of streams has a page."""
+        return cls._of_pipelines[-1].address if cls._of_pipelines else None
+
+    def take_pipelines(self) -> None:
+        """Receive what pipelines report that are made from now on."""
+        self.begin(PIPELINES)
+        self._of_pipelines.append(self)
+
     def __init__(self, spark: SparkSession, name: str, now: Callable[[], float] = time.monotonic) -> None:
         self._name = name
         self._now = now
@@ -193,6 +208,8 @@ class ReportReceiver:
 
     def close(self) -> None:
         """End the thread and the socket."""
+        if self in self._of_pipelines:
+            self._of_pipelines.remove(self)
         if self._socket is None or self._is_closed:
             return
         self._is_closed = True

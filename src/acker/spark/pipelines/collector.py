@@ -17,6 +17,7 @@ from acker.spark.blocks import encode_blocks
 from acker.spark.messages import latest_of
 from acker.spark.notes import FAILURE_SCHEMA, encode_note, ids_or_zero
 from acker.spark.pipelines.anchors import Int64s
+from acker.spark.pipelines.stage_calls import StageCalls
 
 # The shard of the counters of one task's components, JSON. Notes have the negative numbers below it, see `notes_shard`.
 COUNTERS_SHARD: Final = -1
@@ -54,9 +55,16 @@ class TaskCounters:
 
 
 class MessageCollector:
-    """Gathers the messages, notes and counters of one task; if `timed`, messages have event times."""
+    """Gathers the messages, notes and counters of one task; if `timed`, messages have event times.
 
-    def __init__(self, shards: int, *, timed: bool = False) -> None:
+    Attributes
+    ----------
+    calls : StageCalls
+        The call of user code that runs.
+    """
+
+    def __init__(self, shards: int, *, timed: bool = False, calls: StageCalls | None = None) -> None:
+        self.calls = StageCalls() if calls is None else calls
         self._shards = shards
         # All messages of a tree have the time of the tree, so they need not be split into cohorts.
         self._cohorts = Cohorts(0, 2) if timed else None

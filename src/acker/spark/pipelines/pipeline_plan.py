@@ -17,6 +17,7 @@ from acker.spark.pipelines.pipeline_graph import PipelineGraph
 from acker.spark.pipelines.row_schemas import arrow_schema_of, with_hidden_columns
 from acker.spark.pipelines.stages import BLOCK, SHARD, Stage
 from acker.spark.pipelines.transforms import SpoutTransform, Transform
+from acker.spark.task_reports import ReportReceiver
 from acker.spark.versioned_pickle import pack_function
 
 if TYPE_CHECKING:
@@ -106,8 +107,11 @@ class PipelinePlan:
         )
         failed = make_accumulator(frame.sparkSession)
 
+        # With Spark Connect nobody knows how the workers could reach this program.
+        reports = None if failed is None else ReportReceiver.address_of_pipelines()
+
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return stage.run(batches, None if failed is None else failed.add)
+            return stage.run_watched(batches, None if failed is None else failed.add, reports)
 
         return map_batches(frame, run, with_hidden_columns(self.schema), stage.name)
 

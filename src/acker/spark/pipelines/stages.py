@@ -18,7 +18,10 @@ import pyarrow.compute as pc
 from acker.spark.pipelines import anchors as trees
 from acker.spark.pipelines.anchors import Int64s
 from acker.spark.pipelines.collector import MessageCollector
+from acker.spark.pipelines.stage_calls import StageCalls
 from acker.spark.pipelines.transforms import Flow, Transform
+from acker.spark.task_reports import PIPELINES, ReportAddress
+from acker.spark.task_watch import TaskWatch
 
 ANCHORS: Final = "acker_anchors"
 # Null on data rows. On carriers the shard of a block of messages, or a negative number: see the collector.
@@ -60,10 +63,11 @@ class Stage:
         self,
         batches: Iterator[pa.RecordBatch],
         report_failed: Callable[[dict[str, tuple[int, str]]], object] | None = None,
+        calls: StageCalls | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Run the stage as a function of `mapInArrow`; `report_failed` gets the failed rows of the task at its end."""
         passing: list[pa.RecordBatch] = []
-        collector, muted = (MessageCollector(self.shards, timed=self.timed) for _ in range(2))
+        collector, muted = (MessageCollector(self.shards, timed=self.timed, calls=calls) for _ in range(2))
         flows = self._read(batches, passing)
         for index, transform in enumerate(self.transforms):
             flows = transform.run(flows, muted if index < self.mute else collector)
@@ -75,6 +79,20 @@ class Stage:
         if report_failed is not None and collector.first_failures:
             report_failed(collector.count_failed())
         yield from self._carriers(collector)
+
+    def run_watched(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        report_failed: Callable[[dict[str, tuple[int, str]]], object] | None,
+        reports: ReportAddress | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Run the stage in this Spark task, which says where it is once it works for long."""
+        from pyspark import TaskContext
+
+        calls = StageCalls()
+        with TaskWatch(reports, PIPELINES, self.name, TaskContext.get()) as watch:
+            watch.look = calls.place
+            yield from self.run(batches, report_failed, calls)
 
     def _read(self, batches: Iterator[pa.RecordBatch], passing: list[pa.RecordBatch]) -> Iterator[Flow]:
         """Yield the data rows, and put carriers aside."""

@@ -123,7 +123,9 @@ class BoltTransform:
         """Run the function over rows, over each batch, or over the partition as one batch."""
         for flow in _join_flows(flows) if self.by == "partition" else flows:
             start = time.perf_counter_ns()
-            produced = self._call(flow.rows)
+            numbers = collector.calls.begin(self.component, flow.anchors, by_row=self.by == "row")
+            produced = self._call(flow.rows, numbers)
+            collector.calls.end()
             function_ns = time.perf_counter_ns() - start
             outputs = produced.rows.num_rows
             if self.sink:
@@ -144,9 +146,9 @@ class BoltTransform:
             if outputs:
                 yield Flow(produced.rows, anchors)
 
-    def _call(self, rows: pa.RecordBatch) -> Produced:
+    def _call(self, rows: pa.RecordBatch, numbers: Iterator[int]) -> Produced:
         if self.by == "row":
-            return run_rows(self.function, rows, self.schema)
+            return run_rows(self.function, rows, self.schema, numbers)
         return run_batch(self.function, rows, self.schema, divide=self.by == "batch")
 
     def _count(self, flow: Flow, produced: Produced, function_ns: int, counters: TaskCounters) -> None:

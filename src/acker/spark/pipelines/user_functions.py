@@ -63,14 +63,19 @@ def reason_of(fault: BaseException | str) -> str:
     return text if len(text) <= REASON_CHARS_MAX else text[: REASON_CHARS_MAX - 1] + "…"
 
 
-def run_rows(function: RowFunction, batch: pa.RecordBatch, schema: pa.Schema) -> Produced:
-    """Call `function` once for each row, as a named tuple; it returns or yields the rows to emit."""
+def run_rows(
+    function: RowFunction, batch: pa.RecordBatch, schema: pa.Schema, numbers: Iterable[int] | None = None
+) -> Produced:
+    """Call `function` once for each row, as a named tuple; it returns or yields the rows to emit.
+
+    `numbers` are those of the rows, each taken before its call, so that another thread can see how far it is.
+    """
     make = _row_type(batch.schema.names)._make
     outputs: list[Any] = []
     counts = np.zeros(batch.num_rows, np.int64)
     failed: dict[int, str] = {}
     read_rows = _read_single_column if len(schema) == 1 else _read_columns
-    for row, values in enumerate(_tuples(batch)):
+    for row, values in zip(range(batch.num_rows) if numbers is None else numbers, _tuples(batch), strict=True):
         try:
             result = function(make(values))
             produced = [] if result is None else read_rows(result, schema)

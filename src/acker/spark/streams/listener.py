@@ -9,14 +9,18 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from acker._engine.protocol import COUNTERS, Outcome
 from acker.observe.failures import FailureLog
 from acker.observe.reasons import Reason, ReasonKind
 from acker.spark.options import DEFAULT_NAME
+from acker.spark.session_checks import is_classic
 from acker.spark.streams.reports import FAILURES, SHARDS, SKIPPED, SKIPPED_SUFFIX, MicroBatchReport, ShardFailure
-from acker.spark.streams.streams_view import BATCHES_MAX, SeenMicroBatch, StreamFigures, StreamsView
+from acker.spark.streams.stream_jobs import StreamJobs
+from acker.spark.streams.streams_view import BATCHES_MAX, SeenMicroBatch, ShardSkew, StreamFigures, StreamsView
+from acker.spark.task_reports import ReportReceiver
 from acker.ui.opening import open_page
 from acker.ui.options import PageChoice, live_page_of
 
@@ -277,15 +281,32 @@ class AckerListener(StreamingQueryListener):
         self._ackers: dict[tuple[str, str], _AckerTotals] = {}
         self._batches: deque[SeenMicroBatch] = deque(maxlen=BATCHES_MAX)
         self._failures = FailureLog()
-        self._view = StreamsView(self._figures, METRICS, self._failures)
-        options = live_page_of(ui)
-        self.page: LiveServer | None = None if options is None else open_page(self._view, options)
+        options, session = live_page_of(ui), SparkSession.getActiveSession()
+        self._receiver: ReportReceiver | None = None
+        tracker = None
+        if options is not None and session is not None and is_classic(session):
+            tracker = session.sparkContext.statusTracker()
+            self._receiver = ReportReceiver(session, "streaming ackers")
+            self._receiver.take_pipelines()
+        self._jobs = StreamJobs(tracker)
+        reports = list if self._receiver is None else self._receiver.reports
+        self._view = StreamsView(self._figures, METRICS, self._failures, reports, self._jobs.longest)
+        try:
+            self.page: LiveServer | None = None if options is None else open_page(self._view, options)
+        except BaseException:
+            self._close_receiver()
+            raise
 
     def close(self) -> None:
         """End the live page, if there is one. The listener counts on."""
         self._view.is_closed = True
         if self.page is not None:
             self.page.close()
+        self._close_receiver()
+
+    def _close_receiver(self) -> None:
+        if self._receiver is not None:
+            self._receiver.close()
 
     def _figures(self) -> StreamFigures:
         with self._lock:
@@ -316,14 +337,23 @@ class AckerListener(StreamingQueryListener):
         return found
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  Spark's name.
-        """Do nothing: progress comes with the first micro-batch."""
+        """Note that the query runs."""
+        try:
+            self._jobs.begin(str(event.runId), event.name or str(event.id))
+        except Exception:  # noqa: BLE001  A listener must not end a query.
+            _log.exception("the start of a query was not noted")
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  Spark's name.
-        """Do nothing: figures do not change."""
+        """Note that the query has nothing to do."""
+        try:
+            self._jobs.rest(str(event.runId))
+        except Exception:  # noqa: BLE001  A listener must not end a query.
+            _log.exception("the rest of a query was not noted")
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  Spark's name.
         """Count and log a micro-batch."""
         try:
+            self._jobs.rest(str(event.progress["runId"]), event.progress["batchDuration"])
             for line in self._take(event.progress):
                 _log.info("%s", line)
         except Exception:  # noqa: BLE001  A listener must not end a query.
@@ -332,6 +362,7 @@ class AckerListener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  Spark's name.
         """Drop the gauges of the query; its counters stay."""
         try:
+            self._jobs.end(str(event.runId))
             with self._lock:
                 for acker in self._ackers.values():
                     if acker.batch[0] == str(event.runId):
@@ -365,7 +396,8 @@ class AckerListener(StreamingQueryListener):
             with self._lock:
                 at_ms = time.time_ns() // 1_000_000
                 whole = now._replace(pending=held.pending)
-                self._batches.append(SeenMicroBatch(at_ms, query, name, progress["batchId"], whole, duration_ms))
+                seen = SeenMicroBatch(at_ms, query, name, progress["batchId"], whole, duration_ms)
+                self._batches.append(seen._replace(commit_ms=_commit_ms(progress), skew=ShardSkew.of(reports)))
             yield (
                 f"query={query} acker={name} batch={progress['batchId']} messages={now.messages} acked={now.acked}"
                 f" failed={now.failed} timed_out={now.timed_out} rejected={now.rejected} pending={held.pending}"
@@ -373,6 +405,13 @@ class AckerListener(StreamingQueryListener):
                 f" cached={now.cached} rebuilt={now.rebuilt} chunks_cleaned={now.chunks_cleaned}"
                 f" duration_ms={progress['batchDuration']}"
             )
+
+
+def _commit_ms(progress: StreamingQueryProgress) -> int | None:
+    """Return how long all tasks together took to commit Spark's state; None if there is none."""
+    times = [_fields_of(each).get("commitTimeMs") for each in progress.get("stateOperators") or ()]
+    known = [int(time_ms) for time_ms in times if time_ms is not None]
+    return sum(known) if known else None
 
 
 def _value(metric: StreamMetric, acker: _AckerTotals, held: MicroBatchReport | None) -> float | None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from acker.observe.calls import UserCall, hangs
 from acker.observe.failures import FailureLog
-from acker.observe.headline import LastBatch, Situation, headline
+from acker.observe.headline import LastBatch, RunningJob, Situation, headline
 from acker.observe.metric_names import NamedMetric
 from acker.observe.readings import FailureRows, chart, reading, table, tile
 from acker.spark.streams.reports import MicroBatchReport
+from acker.spark.task_reports import TaskReport
+from acker.spark.task_tables import tasks_in, tasks_table
 from acker.ui.actions import log_level, set_log_level
 from acker.ui.source import Action
 
@@ -20,6 +24,25 @@ _NOT_ACKED: Final = ("failed", "timed_out", "rejected")
 # How many micro-batches and shards are listed.
 BATCHES_MAX: Final = 50
 _SHARDS_MAX: Final = 200
+# Calls of pipelines have no timeout. One with a row hangs from half of this on.
+_TIMEOUT_MS: Final = 30_000
+
+
+class ShardSkew(NamedTuple):
+    """How the native work of a micro-batch is spread over its shards: the median, and the slowest one."""
+
+    median_ms: float
+    slowest_ms: float
+    shard: int
+
+    @classmethod
+    def of(cls, reports: Sequence[MicroBatchReport]) -> ShardSkew | None:
+        """Return the skew of some shards; None without any."""
+        if not reports:
+            return None
+        slowest = max(reports, key=lambda report: report.native_ns)
+        median_ns = statistics.median(report.native_ns for report in reports)
+        return cls(median_ns / 1e6, slowest.native_ns / 1e6, slowest.shard)
 
 
 class SeenMicroBatch(NamedTuple):
@@ -34,6 +57,9 @@ class SeenMicroBatch(NamedTuple):
     report : MicroBatchReport
         The sum over its shards.
     duration_ms : int
+    commit_ms : int or None
+        How long all tasks together took to commit Spark's state.
+    skew : ShardSkew or None
     """
 
     at_ms: int
@@ -42,6 +68,8 @@ class SeenMicroBatch(NamedTuple):
     batch_id: int
     report: MicroBatchReport
     duration_ms: int
+    commit_ms: int | None = None
+    skew: ShardSkew | None = None
 
 
 @dataclass(frozen=True)
@@ -82,11 +110,24 @@ class StreamsView:
         The table of metrics.
     failures : FailureLog
         The last trees that were not acked; their component is the query, with its acker.
+    reports : callable
+        Returns the reports of the tasks of pipelines that work for long.
+    job : callable
+        Takes where these tasks are, and returns the micro-batch that has run longest, or None.
     """
 
     name = "Streaming ackers"
 
-    def __init__(self, read: Callable[[], StreamFigures], specs: Sequence[NamedMetric], failures: FailureLog) -> None:
+    def __init__(
+        self,
+        read: Callable[[], StreamFigures],
+        specs: Sequence[NamedMetric],
+        failures: FailureLog,
+        reports: Callable[[], Sequence[TaskReport]] = list,
+        job: Callable[[str], RunningJob | None] = lambda _: None,
+    ) -> None:
+        self._reports = reports
+        self._job = job
         self.actions: Mapping[str, Action] = {"log-level": set_log_level}
         self.stats = read
         self.is_closed = False
@@ -111,27 +152,39 @@ class StreamsView:
         oldest_ms = max((report.oldest_age_ms or 0 for report in held if report.pending), default=None)
         gauges = {name: sum(getattr(report, name) for report in held) for name in ("pending", "open", "state_bytes")}
         totals = {**{name: figures.sums[name] for name in _TOTALS}, **gauges, "oldest_age_ms": oldest_ms}
-        state = "stopped" if self.is_closed else "running" if figures.batches else "new"
+        reports = self._reports()
+        job = self._job(tasks_in(reports))
+        state = "stopped" if self.is_closed else "running" if figures.batches or reports or job is not None else "new"
         return reading(
             "stream",
             self.name,
             state,
-            headline(_situation(state, figures, totals)),
+            headline(_situation(state, figures, totals, _hung(reports), job)),
             uptime_secs=round(time.monotonic() - self._began, 3),
             totals=totals,
             tiles=_tiles(figures, totals),
             charts=_charts(figures, totals),
             failures=self._failures.failures(),
             events=[],
-            tables=[_batches_table(figures), _shards_table(figures)],
+            tables=[_batches_table(figures), _shards_table(figures), tasks_table(reports, lambda _: None)],
             actions=list(self.actions),
             log_level=log_level(),
         )
 
 
-def _situation(state: str, figures: StreamFigures, totals: Mapping[str, Any]) -> Situation:
+def _hung(reports: Sequence[TaskReport]) -> list[UserCall]:
+    """Return the calls that hang with a row: a call with a batch or a partition may take long."""
+    calls = [each.call() for each in reports if each.root_id is not None]
+    return [call for call in calls if call is not None and hangs(call.for_ms, call.usual_ms, _TIMEOUT_MS)]
+
+
+def _situation(
+    state: str, figures: StreamFigures, totals: Mapping[str, Any], hung: Sequence[UserCall], job: RunningJob | None
+) -> Situation:
     if state == "stopped":
         return Situation(state, idle="The listener is closed.")
+    if hung or (job is not None and job.is_long):
+        return Situation(state, hung=hung, job=job)
     if not figures.batches:
         return Situation(state, idle="Waiting for the first micro-batch of a query with an acker.")
     if not figures.shards:
@@ -180,10 +233,13 @@ def _batches_table(figures: StreamFigures) -> dict[str, Any]:
             each.at_ms,
             *(getattr(each.report, name) for name in (*_TOTALS, "pending")),
             each.duration_ms,
+            each.commit_ms,
+            *((None, None, None) if each.skew is None else each.skew),
         ]
         for each in figures.batches
     ]
-    columns = [("Micro-batch", None), ("Time", "at"), *counts, ("Took", "ms")]
+    columns = [("Micro-batch", None), ("Time", "at"), *counts, ("Took", "ms"), ("Commit of the state", "ms")]
+    columns += [("Median of native work", "ms"), ("Slowest", "ms"), ("In shard", "")]
     empty = "None yet. A row comes when Spark has finished a micro-batch of a query with an acker."
     return table("batches", "Micro-batches", columns, rows, empty)
 

@@ -6,8 +6,8 @@ import contextlib
 import logging
 import statistics
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -15,6 +15,7 @@ from acker.observe.calls import UserCall
 from acker.observe.headline import RunningJob
 from acker.observe.readings import table
 from acker.spark.task_reports import ReportAddress, ReportReceiver, TaskReport
+from acker.spark.task_tables import tasks_in, tasks_table
 from acker.spark.topologies.stage_plan import StagePlan
 from acker.spark.topologies.stage_worker import TaskTime
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 _NS_PER_MS: Final = 1_000_000
 # How many micro-batches are listed. The usual time of one is the median of as many.
 _BATCHES_MAX: Final = 20
-# How many tasks that work for long are listed.
-_TASKS_MAX: Final = 20
 
 logger = logging.getLogger("acker.spark")
 
@@ -183,7 +182,7 @@ class BatchProgress:
         reports = self.reports()
         bolts = {each.stage: each.bolts for each in reports}
         stages = [str(stage._replace(bolts=bolts.get(stage.number, ""))) for stage in self.active_stages()]
-        return "; ".join(part for part in (_tasks_in(reports), *stages) if part)
+        return "; ".join(part for part in (tasks_in(reports), *stages) if part)
 
     def active_stages(self) -> list[SparkStage]:
         """Return the stages of this run that Spark computes; none between two of them, and when Spark has stopped."""
@@ -204,26 +203,7 @@ class BatchProgress:
     def tables(self, message_of: Callable[[int], str | None]) -> list[dict[str, Any]]:
         """Return the tasks that work for long, the micro-batches, and the stages of the last one."""
         ended = list(reversed(self._ended))
-        return [self._tasks_table(message_of), self._batches_table(ended), self._stages_table(ended)]
-
-    def _tasks_table(self, message_of: Callable[[int], str | None]) -> dict[str, Any]:
-        rows = []
-        for each in self.reports()[:_TASKS_MAX]:
-            call = each.call(None if each.root_id is None else message_of(each.root_id))
-            where = f"stage {each.stage}, partition {each.partition} on {each.host}"
-            inside = (None,) * 5 if call is None else (call.who, call.what, call.for_ms, each.done, _line_of(call))
-            rows.append([where, each.bolts, each.for_ms, *inside])
-        columns = [
-            ("Spark's task", None),
-            ("Runs", None),
-            ("Works for", "ms"),
-            ("In", None),
-            ("With", None),
-            ("This call", "ms"),
-            ("Tuples until now", ""),
-            ("Stands at", None),
-        ]
-        return table("tasks", "Tasks that work for long", columns, rows, "No task of Spark has worked for 5 s.")
+        return [tasks_table(self.reports(), message_of), self._batches_table(ended), self._stages_table(ended)]
 
     def _batches_table(self, ended: Sequence[EndedBatch]) -> dict[str, Any]:
         rows = [
@@ -267,26 +247,6 @@ class BatchProgress:
             ("State", "ms"),
         ]
         return table("stages", "Stages of the last micro-batch", columns, rows, "No micro-batch has ended yet.")
-
-
-def _tasks_in(reports: Iterable[TaskReport]) -> str:
-    """Return in which components most tasks are that work for long, and at which line."""
-    found: dict[str, list[UserCall]] = {}
-    for each in reports:
-        call = each.call()
-        if call is not None and each.component is not None:
-            found.setdefault(each.component, []).append(call)
-    if not found:
-        return ""
-    name, calls = max(found.items(), key=lambda item: len(item[1]))
-    line = Counter(call.line.short for call in calls if call.line is not None).most_common(1)
-    where = f", at {line[0][0]}" if line else ""
-    who = f"{len(calls):,} tasks are in {name}" if len(calls) > 1 else f"a task is in {calls[0].who}"
-    return f"{who}{where}"
-
-
-def _line_of(call: UserCall) -> str | None:
-    return None if call.line is None else call.line.short
 
 
 def new_ended(

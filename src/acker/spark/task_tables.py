@@ -1,0 +1,54 @@
+"""Reports of Spark tasks that work for long, as a table of the live page and as a part of a sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from acker.observe.calls import UserCall
+from acker.observe.readings import table
+from acker.spark.task_reports import TaskReport
+
+# How many tasks are listed.
+_TASKS_MAX: Final = 20
+
+
+def tasks_table(reports: Sequence[TaskReport], message_of: Callable[[int], str | None]) -> dict[str, Any]:
+    """Return the tasks as a table; `message_of` returns the message of a root id in words, if it is known."""
+    rows = []
+    for each in reports[:_TASKS_MAX]:
+        call = each.call(None if each.root_id is None else message_of(each.root_id))
+        where = f"stage {each.stage}, partition {each.partition} on {each.host}"
+        inside: list[Any] = [None] * 5
+        if call is not None:
+            line = None if call.line is None else call.line.short
+            inside = [call.who, call.what, call.for_ms, each.done, line]
+        rows.append([where, each.bolts, each.for_ms, *inside])
+    columns = [
+        ("Spark's task", None),
+        ("Runs", None),
+        ("Works for", "ms"),
+        ("In", None),
+        ("With", None),
+        ("This call", "ms"),
+        ("Tuples until now", ""),
+        ("Stands at", None),
+    ]
+    return table("tasks", "Tasks that work for long", columns, rows, "No task of Spark has worked for 5 s.")
+
+
+def tasks_in(reports: Iterable[TaskReport]) -> str:
+    """Return in which component most of these tasks are, and at which line; empty if no code of the user runs."""
+    found: dict[str, list[UserCall]] = {}
+    for each in reports:
+        call = each.call()
+        if call is not None and each.component is not None:
+            found.setdefault(each.component, []).append(call)
+    if not found:
+        return ""
+    name, calls = max(found.items(), key=lambda item: len(item[1]))
+    line = Counter(call.line.short for call in calls if call.line is not None).most_common(1)
+    where = f", at {line[0][0]}" if line else ""
+    who = f"{len(calls):,} tasks are in {name}" if len(calls) > 1 else f"a task is in {calls[0].who}"
+    return f"{who}{where}"
