@@ -13,7 +13,7 @@ import pytest
 from acker.observe.calls import Line
 from acker.spark import task_watch
 from acker.spark.task_reports import ReportAddress
-from acker.spark.task_watch import Place, TaskWatch
+from acker.spark.task_watch import CodePlace, TaskWatch
 from tests.spark.test_task_reports import Now
 
 CONTEXT = SimpleNamespace(taskAttemptId=lambda: 7, stageId=lambda: 4, partitionId=lambda: 1)
@@ -47,7 +47,7 @@ def watch_of(address, look, now=None):
 
 
 def test_nothing_is_reported_before_a_task_has_worked_for_five_seconds() -> None:
-    now, places = Now(), [Place("charge", 1, 2)]
+    now, places = Now(), [CodePlace("charge", 1, 2)]
     watch = watch_of(None, lambda: places[0], now)
     with watch:
         for now.secs in (1.0, 2.0, 4.9):
@@ -60,13 +60,13 @@ def test_nothing_is_reported_before_a_task_has_worked_for_five_seconds() -> None
 
 
 def test_the_time_of_a_call_begins_with_each_call() -> None:
-    now, places = Now(), [Place("charge", 1, 2)]
+    now, places = Now(), [CodePlace("charge", 1, 2)]
     watch = watch_of(None, lambda: places[0], now)
     told = []
     with watch:
         for now.secs in range(6, 12):
             if now.secs == 8:
-                places[0] = Place("charge", 2, 2, "orders", 77, lambda: 12.5, 3)
+                places[0] = CodePlace("charge", 2, 2, "orders", 77, lambda: 12.5, 3)
             report = watch.report()
             assert report is not None
             told.append(report.call_ms)
@@ -76,10 +76,10 @@ def test_the_time_of_a_call_begins_with_each_call() -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_a_report_has_the_stack_of_the_tasks_thread_or_of_the_coroutine_that_runs(address, listener) -> None:
-    with watch_of(address, lambda: Place("charge", 1)):
+    with watch_of(address, lambda: CodePlace("charge", 1)):
         while address.open(listener.recv(2_000)).stack[-1].file != __file__:
             pass
-    place = Place("charge", 1, stack=lambda: (Line("pay.py", 31, "charge"),))
+    place = CodePlace("charge", 1, stack=lambda: (Line("pay.py", 31, "charge"),))
     with watch_of(address, lambda: place):
         while address.open(listener.recv(2_000)).stack != place.stack():
             pass
@@ -99,7 +99,7 @@ def test_a_watch_ends_with_its_task_whatever_the_driver_does(address, listener, 
 
     def look():
         looked.set()
-        return Place("charge", 1)
+        return CodePlace("charge", 1)
 
     listener.close()  # the port is closed
     for where in (address, replace(address, host="no-such-host.invalid"), replace(address, host="192.0.2.1"), None):

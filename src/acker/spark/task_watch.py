@@ -23,7 +23,7 @@ _JOIN_SECS: Final = 1.0
 logger = logging.getLogger("acker.spark")
 
 
-class Place(NamedTuple):
+class CodePlace(NamedTuple):
     """The code of a user that a task runs.
 
     Attributes
@@ -70,7 +70,7 @@ class TaskWatch:
     Attributes
     ----------
     look : callable or None
-        Returns the `Place` of this moment, or None: no code of the user runs. The watch's thread calls it.
+        Returns the `CodePlace` of this moment, or None: no code of the user runs. The watch's thread calls it.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TaskWatch:
         context: Any,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.look: Callable[[], Place | None] | None = None
+        self.look: Callable[[], CodePlace | None] | None = None
         self._address = address
         self._now = now
         attempt = f"{context.taskAttemptId()}.{os.getpid()}"

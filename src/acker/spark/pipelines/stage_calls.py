@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from acker.spark.pipelines.anchors import Anchors
-from acker.spark.task_watch import Place
+from acker.spark.task_watch import CodePlace
 
 
-class _Call(NamedTuple):
+class _RowCall(NamedTuple):
     component: str
     anchors: Anchors
     rows: Iterator[int]
@@ -21,7 +21,7 @@ class StageCalls:
     """Knows which bolt runs, and with which row. No row costs a step: the watch asks an iterator how far it is."""
 
     def __init__(self) -> None:
-        self._call: _Call | None = None
+        self._call: _RowCall | None = None
         self._calls = 0
         self._done: dict[str, int] = {}
 
@@ -29,7 +29,7 @@ class StageCalls:
         """Note that a bolt gets these rows; return their numbers, each to be taken before the call with its row."""
         rows = iter(range(anchors.rows))
         self._calls += 1
-        self._call = _Call(component, anchors, rows, by_row)
+        self._call = _RowCall(component, anchors, rows, by_row)
         return rows
 
     def end(self) -> None:
@@ -38,7 +38,7 @@ class StageCalls:
         if call is not None:
             self._done[call.component] = self._done.get(call.component, 0) + call.anchors.rows
 
-    def place(self) -> Place | None:
+    def place(self) -> CodePlace | None:
         """Return the bolt whose function runs, and the tree of its row. Any thread may ask."""
         call = self._call
         if call is None:
@@ -48,4 +48,4 @@ class StageCalls:
         if call.by_row and row >= 0 and call.anchors.starts[row] < call.anchors.starts[row + 1]:
             root_id = int(call.anchors.root_id[call.anchors.starts[row]])
         done = self._done.get(call.component, 0) + max(0, row)
-        return Place(call.component, (self._calls, row), root_id=root_id, done=done)
+        return CodePlace(call.component, (self._calls, row), root_id=root_id, done=done)

@@ -20,7 +20,7 @@ from acker.local.executors.spout import SpoutExecutor
 from acker.local.queues import Queue, TupleQueue
 from acker.local.wiring import ExecutorSet, RuntimeParts, TaskStates
 from acker.observe.calls import stack_of_coroutine
-from acker.spark.task_watch import Place
+from acker.spark.task_watch import CodePlace
 from acker.spark.topologies.event_times import BatchWatermark
 from acker.spark.topologies.kept_bolts import Contents, KeptBolts, contents_of
 from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
@@ -222,7 +222,7 @@ class StageExecutors(ExecutorSet):
         self._calls += 1
         self._inside = executor
 
-    def place(self) -> Place | None:
+    def place(self) -> CodePlace | None:
         """Return the component whose code runs, and its tuple; for the watch over this task, on another thread."""
         executor = self._inside
         if executor is None:
@@ -238,7 +238,7 @@ class StageExecutors(ExecutorSet):
             coroutine, task, tup = oldest
             collector, mark = task.collector, (id(coroutine), done)
             stack = functools.partial(stack_of_coroutine, coroutine.get_coro())
-        return Place(
+        return CodePlace(
             collector.component,
             mark,
             collector.task,
