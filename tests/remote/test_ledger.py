@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from acker.remote.ledger import Ledger
+from acker.remote.ledger import Ledger, _Execution
 from acker.remote.wire import Report, ReportKind
 from tests.torture import remote_trees
 from tests.torture.remote_trees import FAILING, LOSSY, ROUGH, USUAL, run
@@ -165,3 +165,20 @@ def test_the_simulation_notices_executions_that_share_a_number(monkeypatch):
     monkeypatch.setattr(remote_trees, "Job", SameNames)
     with pytest.raises(AssertionError, match="acked early"):
         run(1200, seed=1, rates=USUAL)
+
+
+def test_what_is_missing_is_found_beside_many_jobs_that_are_done():
+    """One search of bits, and not a look at each job."""
+    ledger = Ledger()
+    ledger.make("split", 0.0)
+    ledger.take(Report(0, ledger.maker, 0, 7, 1_000_003, ReportKind.OK), 0.0)
+    split = ledger._executions[7]
+    split.done[:] = b"\xff" * len(split.done)
+    for place in (17, 1_000_002):
+        split.done[place >> 3] &= ~(1 << (place & 7))
+    looks = []
+    is_done = _Execution.is_done
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Execution, "is_done", lambda each, place: looks.append(place) or is_done(each, place))
+        assert [each.name for each in ledger.missing(0.0)] == ["job 17 of split", "job 1000002 of split"]
+    assert len(looks) < 32

@@ -13,7 +13,15 @@ import warnings
 import pytest
 import redis as redis_py
 
-from acker import ArgumentTypeError, ConnectionLostError, ForkedError, JobsError, RuntimeStateError, TupleStateError
+from acker import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    ConnectionLostError,
+    ForkedError,
+    JobsError,
+    RuntimeStateError,
+    TupleStateError,
+)
 from acker.remote import MemoryReplies, current, detached, fail, job, tree
 from acker.remote.jobs import working_for
 from acker.remote.ledger import Ledger
@@ -282,6 +290,30 @@ def test_a_thread_that_asks_while_the_block_ends_gets_no_token(replies):
     assert jobs._remote.open == 0
 
 
+@pytest.mark.parametrize("in_job", [False, True])
+def test_a_name_that_is_no_text_is_refused_before_it_counts(replies, in_job):
+    expected = pytest.raises(ArgumentTypeError, match="as a string, got int")
+    with tree(replies) as jobs, job(jobs.token(), replies) as part, expected:
+        (part if in_job else jobs).token(5)
+    jobs.wait(PATIENCE_SECS)
+
+
+@pytest.mark.parametrize(
+    ("end", "options", "text"),
+    [
+        ("?protocol=3", {}, "sets protocol: leave that out"),
+        ("?decode_responses=True", {}, "sets decode_responses: leave that out"),
+        ("", {"expiry_secs": 0.5}, "more than 1, after which it is renewed, not 0.5"),
+        ("", {"expiry_secs": float("inf")}, "must be finite"),
+        ("", {"report_secs": 0}, "report_secs must be positive and finite, not 0"),
+        ("", {"jobs_max": 0}, "jobs_max must be positive, not 0"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(end, options, text):
+    with pytest.raises(ArgumentValueError, match=text):
+        RedisReplies(f"redis://localhost{end}", **options)
+
+
 def test_a_wait_in_its_own_block_says_so(replies):
     with tree(replies) as jobs, pytest.raises(RuntimeStateError, match="leave the block first"):
         jobs.wait()
@@ -401,7 +433,7 @@ OWNER = """
 import sys
 from acker.remote import tree
 from acker.remote.redis import RedisReplies
-with tree(RedisReplies(sys.argv[1], expiry_secs=0.5)) as jobs:
+with tree(RedisReplies(sys.argv[1], expiry_secs=1.5)) as jobs:
     print(jobs.token(), flush=True)
     sys.stdin.read()
 """

@@ -16,7 +16,17 @@ from acker.errors import ConnectionLostError, ForkedError, TupleStateError
 from acker.observe.backoff import backoff
 from acker.observe.reasons import reason_text
 from acker.remote.replies import Replies
-from acker.remote.wire import JOBS_LIMIT, NAMES_MAX, Report, ReportKind, Token, random_number, read_token, write_report
+from acker.remote.wire import (
+    JOBS_LIMIT,
+    NAMES_MAX,
+    Report,
+    ReportKind,
+    Token,
+    check_name,
+    random_number,
+    read_token,
+    write_report,
+)
 
 log: Final = logging.getLogger("acker.remote")
 _RETRY_SECS: Final = 0.1
@@ -116,6 +126,7 @@ class Job:
             This is a forked process.
         """
         self._refuse_fork()
+        check_name(name)
         with self._lock:
             if self._is_ended or self._jobs == JOBS_LIMIT:
                 raise TupleStateError(

@@ -11,6 +11,7 @@ depends on the order of the reports or on how often each of them comes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ from acker.remote.wire import JOBS_LIMIT, NAMES_MAX, Report, ReportKind, random_
 JOBS_MAX: Final = 10_000_000
 # So many names of jobs a tree remembers, whoever sends them.
 _NAMES_KEPT: Final = 10_000
+_NOT_ALL_DONE: Final = re.compile(rb"[^\xff]")
 
 
 class OpenJob(NamedTuple):
@@ -32,7 +34,8 @@ class OpenJob(NamedTuple):
     made_by : str
         The name of the job that made it; empty if the owner of the tree did.
     age_secs : float
-        Since it was made or, if a job made it, since that job was done.
+        Since it was made or, if a job made it, since that job was done. Of the jobs that the owner made, those from
+        the 100th on share one time.
     """
 
     name: str
@@ -62,6 +65,14 @@ class _Execution:
     def end(self, place: int) -> None:
         self.done[place >> 3] |= 1 << (place & 7)
         self.open -= 1
+
+    def open_places(self) -> Iterator[int]:
+        """Yield which jobs are not done. A search finds them, as one of millions may be the last."""
+        for found in _NOT_ALL_DONE.finditer(bytes(self.done)):
+            first = 8 * found.start()
+            for place in range(first, min(first + 8, self.jobs)):
+                if not self.is_done(place):
+                    yield place
 
     def name_of(self, place: int) -> str:
         name = self.names[place] if place < len(self.names) else ""
@@ -184,11 +195,10 @@ class Ledger:
         return self.failure is None
 
     def missing(self, now: float) -> Iterator[OpenJob]:
-        """Yield the jobs that are open, those first whose maker has waited longest."""
+        """Yield the jobs that are open, in the order in which their makers were done."""
         for execution in self._executions.values():
             if not execution.open:
                 continue
-            for place in range(execution.jobs):
-                if not execution.is_done(place):
-                    since = execution.since[min(place, len(execution.since) - 1)]
-                    yield OpenJob(execution.name_of(place), execution.name, max(0.0, now - since))
+            for place in execution.open_places():
+                since = execution.since[min(place, len(execution.since) - 1)]
+                yield OpenJob(execution.name_of(place), execution.name, max(0.0, now - since))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
 
-from acker.errors import ConnectionLostError
+from acker.errors import ArgumentValueError, ConnectionLostError
 from acker.remote.ledger import JOBS_MAX
-from acker.remote.replies import GoneError, Inbox, Replies
+from acker.remote.replies import READ_SECS, GoneError, Inbox, Replies
 
 try:
     import redis
@@ -58,8 +59,16 @@ class RedisReplies(Replies):
     ) -> None:
         # Without the URL, which may hold a password.
         super().__init__("replies over Redis", report_secs, jobs_max)
+        # Each read renews the stream.
+        if not READ_SECS < expiry_secs < float("inf"):
+            raise ArgumentValueError(
+                f"expiry_secs must be finite and more than {READ_SECS:g}, after which it is renewed, not {expiry_secs}"
+            )
+        # Those of a URL win over arguments.
+        if fixed := sorted({"protocol", "decode_responses"} & parse_qs(urlsplit(url).query).keys()):
+            raise ArgumentValueError(f"the URL of replies sets {' and '.join(fixed)}: leave that out, acker sets it")
         self._prefix = prefix
-        self._expiry_ms = max(1, round(1000 * expiry_secs))
+        self._expiry_ms = round(1000 * expiry_secs)
         # This class tries again by itself, and a pool of redis-py may be used from several threads and after forks.
         settings = {"socket_timeout": _SOCKET_TIMEOUT_SECS, "retry": Retry(NoBackoff(), 0), **options}
         self._client = redis.Redis.from_url(url, **settings, protocol=2, decode_responses=False)

@@ -26,11 +26,11 @@ from acker.errors import (
 )
 from acker.observe.backoff import backoff
 from acker.remote.ledger import JOBS_MAX, Ledger, OpenJob
-from acker.remote.wire import ADDRESS_BYTES, Report, ReportKind, Token, random_number, read_report
+from acker.remote.wire import ADDRESS_BYTES, Report, ReportKind, Token, check_name, random_number, read_report
 
 log: Final = logging.getLogger("acker.remote")
 # How long one look for reports may take.
-_READ_SECS: Final = 1.0
+READ_SECS: Final = 1.0
 _RETRY_SECS: Final = 0.2
 _RETRY_SECS_MAX: Final = 5.0
 # The same trouble is logged this often.
@@ -106,6 +106,10 @@ class Replies(abc.ABC):
     """
 
     def __init__(self, name: str, report_secs: float = 30.0, jobs_max: int = JOBS_MAX) -> None:
+        if not 0 < report_secs < float("inf"):
+            raise ArgumentValueError(f"report_secs must be positive and finite, not {report_secs}")
+        if not jobs_max > 0:
+            raise ArgumentValueError(f"jobs_max must be positive, not {jobs_max}")
         self.name = name
         self.report_secs = report_secs
         self.jobs_max = jobs_max
@@ -239,7 +243,10 @@ class RemoteTree:
             The tree is over.
         JobsError
             It has too many jobs, and has failed.
+        ArgumentTypeError
+            The name is no text.
         """
+        check_name(name)
         with self._lock:
             if self._is_over:
                 raise TupleStateError(f"no token for {name or 'a job'}: its message or tree is over{self._why}")
@@ -381,7 +388,7 @@ class ReplyReader:
         try:
             while not self._end.is_set():
                 try:
-                    reports = inbox.read(_READ_SECS)
+                    reports = inbox.read(READ_SECS)
                     if failures and self._quiet.may_log():
                         log.info("%s: reports can be read again", self._replies.name)
                     failures = 0

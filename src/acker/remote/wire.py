@@ -9,7 +9,7 @@ import re
 import struct
 from typing import Final, NamedTuple
 
-from acker.errors import ArgumentValueError, TokenError
+from acker.errors import ArgumentTypeError, ArgumentValueError, TokenError
 
 ADDRESS_BYTES: Final = 13
 # The highest place of a job, and so the most jobs of one execution.
@@ -93,6 +93,18 @@ class Report(NamedTuple):
 def random_number() -> int:
     """Return a number for a tree or an execution, which nobody can guess: 64 bits of the operating system."""
     return int.from_bytes(os.urandom(8), "big")
+
+
+def check_name(name: object) -> None:
+    """Refuse a name of a job that is no text, before anything is counted.
+
+    Raises
+    ------
+    ArgumentTypeError
+        It is something else.
+    """
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"token: expected the name of a job as a string, got {type(name).__name__}")
 
 
 def read_token(text: object) -> Token:
