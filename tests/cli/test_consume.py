@@ -8,9 +8,12 @@ import sys
 import pytest
 
 MODULE = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 from acker import SourceError
 from acker.connectors import Consumer
-from acker.testing.connectors import MemoryBroker, MemorySource
+from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 
 broker = MemoryBroker()
 broker.publish([b"lamp", b"desk"])
@@ -26,6 +29,12 @@ def hang(message):
     print("begun", flush=True)
     while consumer.stats().state == "running":
         pass
+
+pool = ThreadPoolExecutor(1, "packer")
+quick = Consumer(MemorySource(broker), timeout_secs=0.2, attempts_max=1, dead_letters=MemoryPublisher())
+
+def hang_in_pool(message):
+    message.submit(pool, threading.Event().wait)
 
 class NoQueue(MemorySource):
     def open(self, events, limit):
@@ -74,11 +83,18 @@ def test_a_signal_ends_it_with_exit_code_0(consume):
     assert process.returncode == 0 and "live page of memory: http://127.0.0.1:" in err, err
 
 
+def test_a_call_that_hangs_in_a_pool_does_not_keep_the_process(consume):
+    process = consume("orders:quick", "--handler", "hang_in_pool", "--until", "empty")
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "1 calls still run in pools" in err and "ends without 1 threads that have not returned: packer_0" in err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
         (["orders:broken"], 1, "no such queue"),
-        (["orders:nothing"], 2, "its consumers are orders:consumer, orders:broken"),
+        (["orders:nothing"], 2, "its consumers are orders:consumer, orders:quick, orders:broken"),
         (["orders:consumer", "--handler", "pack"], 2, "has no function pack"),
         (["orders:consumer", "--tasks", "3"], 2, "--tasks: use --threads"),
         (["orders:consumer", "--handler", "handle_async", "--threads", "3"], 2, "use --tasks"),

@@ -596,5 +596,24 @@ def test_an_end_names_the_threads_that_hold_the_program_up(caplog):
                 next(messages).submit(pool, hang)  # the second one waits in the pool's queue, and never begins
             begun.acquire()
         ending.set()
-    (line,) = [record.getMessage() for record in caplog.records if "were not done" in record.getMessage()]
-    assert "Still at work" in line and line.count("packer_0 for memory/0, in ") == 1 and "memory/1" not in line
+    (line,) = [record.getMessage() for record in caplog.records if "still run in pools" in record.getMessage()]
+    assert "1 calls still run in pools, and the program ends only when they return: packer_0 with memory/0" in line
+    assert "test_io_thread.py:" in line and "memory/1" not in line
+
+
+def test_an_end_names_a_call_that_runs_though_its_message_has_timed_out(caplog):
+    broker = MemoryBroker()
+    broker.publish([b"a"])
+    begun, ending = threading.Event(), threading.Event()
+
+    def hang():
+        begun.set()
+        ending.wait()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="packer") as pool:
+        options = {"timeout_secs": 0.1, "attempts_max": 1, "dead_letters": MemoryPublisher()}
+        consumer = Consumer(MemorySource(broker), **options)
+        consumer.run(lambda message: (message.submit(pool, hang), begun.wait()), until="empty")
+        ending.set()
+    (line,) = [record.getMessage() for record in caplog.records if "still run in pools" in record.getMessage()]
+    assert "packer_0 with memory/0, which timed out, for " in line and "in test_an_end_names" in line

@@ -259,7 +259,8 @@ def consume(consumer: str, **options: Any) -> None:
     MODULE is looked up in the current folder first; a file below it, such as jobs/orders.py, will do too. The consumer
     and the function stand at its top level.
 
-    SIGTERM or Ctrl-C lets open messages end. A second Ctrl-C stops at once.
+    SIGTERM or Ctrl-C lets open messages end. A second Ctrl-C stops at once. Calls in pools that hang at the end do not
+    keep the process: after two seconds it ends with its exit code.
     """
     from acker.cli.consume import main
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from time import monotonic_ns
 from typing import Any, Final, Protocol, TypeVar
 
 from acker.connectors.attempts import Attempt
-from acker.observe.calls import Busy, Line, UserCall, line_of_user, stack_of_coroutine, stack_of_thread
+from acker.observe.calls import Busy, Line, UserCall, stack_of_coroutine, stack_of_thread
 from acker.observe.reasons import ReasonKind
 
 T = TypeVar("T")
@@ -132,6 +133,7 @@ class RunningCalls:
         # Trees that ended before their coroutines; the I/O thread writes.
         self._over: list[WorkedOn] = []
         self._forget_at = _FORGET_EVERY
+        self._has_warned = False
         # The message that each thread, or each coroutine of it, has taken last. Weakly, as handles have to be noticed
         # that nobody ends.
         self._taken: dict[int, tuple[int, weakref.ref[WorkedOn], weakref.ref[Any] | None]] = {}
@@ -222,21 +224,33 @@ class RunningCalls:
                     UserCall(name, attempt.delivery.key, _ms(now_ns - attempt.since_ns), _over(attempt), stack),
                 )
 
+    def warn_of_pools(self, name: str, logger: logging.Logger) -> None:
+        """Say once which calls run in pools of threads, also for messages that are over: the program waits for them."""
+        if self._has_warned:
+            return
+        now_ns = monotonic_ns()
+        calls = [
+            UserCall(
+                _thread_name(number),
+                tree.attempt.delivery.key,
+                _ms(now_ns - since_ns),
+                _over(tree.attempt),
+                stack_of_thread(number),
+            )
+            for number, (tree, pool, since_ns) in self._threads().items()
+            if isinstance(pool, ThreadPoolExecutor)
+        ]
+        if calls:
+            self._has_warned = True
+            text = "%s: %d calls still run in pools, and the program ends only when they return: %s"
+            logger.warning(text, name, len(calls), "; ".join(map(str, calls[:_NAMED_MAX])))
+
     def _threads(self) -> dict[int, _Work]:
         return {number: work for number, work in _working.copy().items() if work[0].owner is self._owner}
 
     def _trees(self, open_attempts: Iterable[Attempt]) -> list[WorkedOn]:
         trees = [attempt.tree for attempt in open_attempts] + self._over
         return [tree for tree in trees if tree is not None and tree.tasks]
-
-
-def threads_at_work(attempts: Collection[Attempt]) -> list[str]:
-    """Return which threads work for these messages, and the line where each one is."""
-    return [
-        f"{_thread_name(number)} for {tree.attempt.delivery.key}, in {line_of_user(stack)}"
-        for number, (tree, _, _) in _working.copy().items()
-        if tree.attempt in attempts and (stack := stack_of_thread(number))
-    ]
 
 
 def _thread_name(number: int) -> str:

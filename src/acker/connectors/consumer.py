@@ -284,6 +284,7 @@ class Consumer(Generic[Value]):
         if is_started:
             self._io.stop()
             self._io.join()
+            self._calls.warn_of_pools(self.name, self.logger)
         if self._last_pool is not None:
             self._last_pool.shutdown(wait=False, cancel_futures=True)
         if self.page is not None:

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from acker.connectors.attempts import Attempt, log_fields
-from acker.connectors.calls import threads_at_work
 from acker.connectors.dead_letters import DeadLetterWriter
 from acker.connectors.message_store import MessageStore
 from acker.connectors.options import BROKER, MessageOptions
@@ -452,14 +451,12 @@ class IoThread:
         left = [attempt for attempt in self._store.of(None) if attempt.state != "done"]
         if not left:
             return
-        working = threads_at_work(left)
         self._logger.warning(
-            "%s: %d messages, such as %s, were not done within %g s, and go back to the broker%s",
+            "%s: %d messages, such as %s, were not done within %g s, and go back to the broker",
             self._source.name,
             len(left),
             left[0].delivery.key,
             self._options.drain_secs,
-            f". Still at work, in pools for which the program waits: {'; '.join(working)}" if working else "",
         )
         self._store.release(left)
         self._tell_source()
