@@ -26,7 +26,7 @@ async def handle_async(message):
     print("async", message.value.decode(), flush=True)
 
 def hang(message):
-    print("begun", flush=True)
+    print("begun\\n", end="", flush=True)  # in one piece: two threads begin
     while consumer.stats().state == "running":
         pass
 
