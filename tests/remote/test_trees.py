@@ -1,7 +1,6 @@
 """Jobs, and trees of them, with replies in memory and over a real Redis."""
 
 import gc
-import logging
 import multiprocessing
 import pickle
 import signal
@@ -199,12 +198,11 @@ def test_reports_of_other_trees_and_of_no_sense_are_counted(replies, caplog):
 
 
 def test_a_job_of_an_address_that_is_gone_ends_and_says_so(replies, caplog):
-    caplog.set_level(logging.INFO, "acker.remote")
     with tree(replies) as jobs:
         token = read_token(jobs.token())
     with job(token._replace(address=bytes(13)).text, replies, "pack") as part:
         assert not part.alive
-    assert "<Job pack, ended>: nobody waits for it any more, so its report is dropped" in caplog.text
+    assert "nobody waits for <Job pack, ended> any more, so its report is dropped" in caplog.text
     with job(token.text, replies) as part:
         assert part.alive
     jobs.wait(PATIENCE_SECS)

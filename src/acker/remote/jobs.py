@@ -204,7 +204,7 @@ class Job:
         while True:
             try:
                 if not self._replies.send(self._token.address, data):
-                    log.info("%r: nobody waits for it any more, so its report is dropped", self)
+                    self._replies.note_gone(self)
                 return
             except ConnectionLostError as lost:
                 failures += 1

@@ -114,6 +114,7 @@ class Replies(abc.ABC):
         self.report_secs = report_secs
         self.jobs_max = jobs_max
         self.counts = ReplyCounts()
+        self._quiet = Quiet()
         # One in each process: a fork has none of the threads of its parent.
         self._readers: dict[int, ReplyReader] = {}
 
@@ -145,6 +146,12 @@ class Replies(abc.ABC):
         """
         reader = self._readers.setdefault(os.getpid(), ReplyReader(self))
         return reader.begin()
+
+    def note_gone(self, what: object) -> None:
+        """Say, once in a while, that a report found no address."""
+        if self._quiet.may_log():
+            text = "%s: nobody waits for %r any more, so its report is dropped. If its consumer runs, give both sides"
+            log.warning(text + " replies of the same server and prefix", self.name, what)
 
     def close(self) -> None:
         """Fail the trees that are open in this process, and give its address up."""
