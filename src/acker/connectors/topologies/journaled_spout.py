@@ -104,7 +104,7 @@ class JournaledSourceSpout(SourceSpout, ReliableSpout):
         self.logger.error("%s: gave up %s: %s", self._message_store.name, message.key, reason)
         assert writer is not None  # attempts_max needs a place for dead letters
         delivery = Delivery(message.key, message.body, message.headers, reason.attempt, None, None)
-        attempt = Attempt(message.number, delivery, reason.attempt, reason.attempt, 0, "dead", reason, message)
+        attempt = Attempt(message.number, delivery, reason.attempt, reason.attempt, 0, "dead", reason, tree=message)
         writer.write(attempt)
 
     def _confirm(self, attempt: Attempt) -> None:
