@@ -904,7 +904,7 @@ def test_a_stall_is_reported_with_the_oldest(broker, caplog):
         ({"backoff_secs_max": 0.5}, ArgumentValueError, "backoff_secs is 1 and backoff_secs_max is 0.5"),
         ({"drain_secs": float("inf")}, ArgumentValueError, "drain_secs"),
         ({"deliveries_max": 3}, ArgumentValueError, "deliveries_max: 3 needs dead_letters="),
-        ({"dead_letters": "file"}, ArgumentTypeError, "expected a Publisher, 'broker' or None"),
+        ({"dead_letters": "file"}, ArgumentTypeError, r"a Publisher, such as DeadLetterFile\(path\)"),
         ({"dead_letters": "broker"}, ArgumentValueError, "no place for dead letters"),
         ({"decode": "json"}, ArgumentTypeError, "decode: expected a callable"),
     ],
@@ -923,7 +923,7 @@ def test_limits_of_attempts_that_contradict_each_other_are_refused(broker):
 
 
 def test_a_consumer_needs_a_source():
-    with pytest.raises(ArgumentTypeError, match="source: expected a Source, got str"):
+    with pytest.raises(ArgumentTypeError, match=r"source: expected a Source, such as RabbitMQ\(url, queue\), got str"):
         Consumer("amqp://localhost")
 
 

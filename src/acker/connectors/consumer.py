@@ -176,7 +176,9 @@ class Consumer(Generic[Value]):
     ) -> None:
         if not isinstance(source, Source):
             # Without the value, which may be a URL with a password.
-            raise ArgumentTypeError(f"source: expected a Source, got {type(source).__name__}")
+            raise ArgumentTypeError(
+                f"source: expected a Source, such as RabbitMQ(url, queue), got {type(source).__name__}"
+            )
         if decode is not None and not callable(decode):
             raise ArgumentTypeError(f"decode: expected a callable, got {decode!r}")
         refuse_unrun("decode", decode, _DECODE)

@@ -64,7 +64,9 @@ class MessageOptions:
         if not (self.dead_letters is None or self.dead_letters == BROKER or isinstance(self.dead_letters, Publisher)):
             # Without the value, which may be a URL with a password.
             found = type(self.dead_letters).__name__
-            raise ArgumentTypeError(f"dead_letters: expected a Publisher, 'broker' or None, got another {found}")
+            raise ArgumentTypeError(
+                f"dead_letters: expected a Publisher, such as DeadLetterFile(path), 'broker' or None, got a {found}"
+            )
 
     @property
     def delivered_max(self) -> int | None:
