@@ -44,6 +44,7 @@ def end_on_spark(topology, spark, folder, conf):
         states = read_state(runtime.snapshot_state())
     finally:
         runtime.stop()
+        runtime.release()
     return read_notes(folder), states, runtime.report()
 
 

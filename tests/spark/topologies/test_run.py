@@ -95,6 +95,7 @@ def test_without_a_condition_a_batch_job_goes_on_when_all_is_drained(spark, tmp_
         assert runtime.lifecycle.until == parse_until(None)
         runtime.stop()
         ends.result()
+    runtime.release()
     assert runtime.report().outcome == "stopped"
 
 
