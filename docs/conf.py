@@ -58,15 +58,22 @@ napoleon_use_ivar = True
 
 # Names of other libraries, of the standard one, and of what is not public: there is no page of ours to lead to.
 NOT_PUBLIC: Final = (
+    "connectors.consumer._Options",
     "connectors.handles.MessageTree",
     "connectors.handles.T",
+    "connectors.handles.Value",
     "local.clock.Signal",
     "local.lifecycle.Lifecycle",
     "local.executors.base.Executor",
     "local.until.Until",
+    "observe.metric_names.HasMetrics",
+    "remote.replies.Inbox",
+    "remote.replies.RemoteTree",
+    "remote.wire.Token",
     "topology.tuples.TupleSource",
     "topology.windows.WindowEntry",
     "spark.pipelines.stages.Step",
+    "spark.streams.listener.StreamMetric",
     "testing.connectors.broker.Claim",
 )
 nitpick_ignore_regex = [
