@@ -60,7 +60,8 @@ def test_an_open_message_is_held_by_the_call_that_runs_for_it_at_its_line():
     with ThreadPoolExecutor(2, "packer") as pool, consumer_of(timeout_secs=300) as consumer:
         next(iter(consumer)).submit(pool, hung.charge)
         hung.begun.wait()
-        (row,) = fresh(consumer, lambda view: "line" in str(view["open_trees"]["rows"]))["open_trees"]["rows"]
+        # Until the call is noted, the thread that has taken the message holds it.
+        (row,) = fresh(consumer, lambda view: "packer_0" in str(view["open_trees"]["rows"]))["open_trees"]["rows"]
         assert (consumer.stats().calls_running, consumer.stats().calls_over) == (1, 0)
         hung.ending.set()
     (holder,) = row["holders"]
