@@ -291,6 +291,7 @@ def test_killed_workers_lose_no_message_and_none_is_acked_early(own_shop, kills)
     assert sorted(broker.acked) == sorted({b"%d" % number for number in range(count)})
 
 
+@pytest.mark.slow
 def test_no_task_counts_as_done_that_a_kill_of_the_server_has_lost(own_shop, redis):
     """Redis has the tasks and the reports here, and keeps both; but Celery takes a task before it notes that."""
     with own_shop.worker(ACKER_SHOP_VISIBILITY="4"):
