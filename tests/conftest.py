@@ -262,6 +262,16 @@ def pytest_runtest_teardown(item):
     return result
 
 
+@pytest.fixture
+def broker():
+    """A broker in memory, to which nothing may be done that a real one would refuse."""
+    from acker.testing.connectors import MemoryBroker  # Not with this file, which serves tests of the engine alone.
+
+    broker = MemoryBroker()
+    yield broker
+    assert broker.violations == []
+
+
 @pytest.fixture(params=[acker.Acker, acker.ReferenceAcker], ids=["native", "reference"])
 def acker_type(request):
     """The acker and its specification: whatever holds for the one holds for the other."""

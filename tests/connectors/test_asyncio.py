@@ -15,20 +15,13 @@ import pytest
 from acker import ArgumentTypeError, SourceError, TupleStateError
 from acker.connectors import Consumer, Outgoing
 from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
-from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
+from acker.testing.connectors import MemoryPublisher, MemorySource
 from acker.testing.connectors.consumer_run import wait_until
 from tests.connectors.harnesses import RedisHarness
 
 QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
 # No test waits for so long, unless it fails.
 LONG = 600.0
-
-
-@pytest.fixture
-def broker():
-    broker = MemoryBroker()
-    yield broker
-    assert broker.violations == []
 
 
 def stop_when_done(consumer, broker):

@@ -28,13 +28,6 @@ LONG = 600.0
 QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
 
 
-@pytest.fixture
-def broker():
-    broker = MemoryBroker()
-    yield broker
-    assert broker.violations == []
-
-
 def stop_when(consumer, broker, condition=lambda broker: broker.left() == 0):
     """Stop a consumer once a condition of the broker holds; return the thread that waits for it."""
 

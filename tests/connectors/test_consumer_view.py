@@ -6,21 +6,12 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from acker.connectors import Consumer
-from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
+from acker.testing.connectors import MemoryPublisher, MemorySource
 from acker.ui import LivePage
 from tests.ui.fakes import ask
 
 PAGE = LivePage(port=0, interval_secs=0.05)
-
-
-@pytest.fixture
-def broker():
-    broker = MemoryBroker()
-    yield broker
-    assert broker.violations == []
 
 
 def consumer_of(broker, **options):

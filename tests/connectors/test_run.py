@@ -34,13 +34,6 @@ QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
 LONG = 120.0
 
 
-@pytest.fixture
-def broker():
-    broker = MemoryBroker()
-    yield broker
-    assert broker.violations == []
-
-
 def consumer_of(broker, **options):
     return Consumer(MemorySource(broker), **{**QUICK, **options})
 

@@ -21,13 +21,6 @@ QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
 
 
 @pytest.fixture
-def broker():
-    broker = MemoryBroker()
-    yield broker
-    assert broker.violations == []
-
-
-@pytest.fixture
 def replies():
     with MemoryReplies() as replies:
         yield replies
