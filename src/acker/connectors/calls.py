@@ -196,7 +196,7 @@ class RunningCalls:
             ]
         found.sort(key=lambda each: each[0])
         calls = [
-            (attempt, UserCall(name(), attempt.delivery.key, _ms(now_ns - since_ns), _over(attempt), stack()))
+            (attempt, _user_call(name(), attempt, now_ns - since_ns, stack()))
             for since_ns, attempt, name, stack in found[:_NAMED_MAX]
         ]
         # A message that was handed over has other calls, and the loop that took it does not hold it.
@@ -219,10 +219,7 @@ class RunningCalls:
                 name, stack = task.get_name(), stack_of_coroutine(task.get_coro())
             if stack and not any(line.function in _WAITING for line in stack):
                 attempt = tree.attempt
-                yield (
-                    attempt,
-                    UserCall(name, attempt.delivery.key, _ms(now_ns - attempt.since_ns), _over(attempt), stack),
-                )
+                yield attempt, _user_call(name, attempt, now_ns - attempt.since_ns, stack)
 
     def warn_of_pools(self, name: str, logger: logging.Logger) -> None:
         """Say once which calls run in pools of threads, also for messages that are over: the program waits for them."""
@@ -230,13 +227,7 @@ class RunningCalls:
             return
         now_ns = monotonic_ns()
         calls = [
-            UserCall(
-                _thread_name(number),
-                tree.attempt.delivery.key,
-                _ms(now_ns - since_ns),
-                _over(tree.attempt),
-                stack_of_thread(number),
-            )
+            _user_call(_thread_name(number), tree.attempt, now_ns - since_ns, stack_of_thread(number))
             for number, (tree, pool, since_ns) in self._threads().items()
             if isinstance(pool, ThreadPoolExecutor)
         ]
@@ -257,8 +248,8 @@ def _thread_name(number: int) -> str:
     return next((each.name for each in threading.enumerate() if each.ident == number), str(number))
 
 
-def _ms(time_ns: int) -> int:
-    return max(0, time_ns) // _NS_PER_MS
+def _user_call(who: str, attempt: Attempt, for_ns: int, stack: tuple[Line, ...]) -> UserCall:
+    return UserCall(who, attempt.delivery.key, max(0, for_ns) // _NS_PER_MS, _over(attempt), stack)
 
 
 def _over(attempt: Attempt) -> str | None:
