@@ -98,9 +98,11 @@ class Letters(NamedTuple):
     @classmethod
     def of(cls, total: int, log: FailureLog) -> Letters | None:
         """Return those of a log, of `total` ones in all; None if there are none."""
+        if not total:
+            return None
         newest = log.dead_letters()[:1]
         ago_ms = max(0, time.time_ns() // 1_000_000 - newest[0].at_ms) if newest else 0
-        return cls(total, ago_ms, next(iter(log.letter_reasons.most_frequent()), None)) if total else None
+        return cls(total, ago_ms, next(iter(log.letter_reasons.most_frequent()), None))
 
 
 class RunningJob(NamedTuple):

@@ -144,7 +144,8 @@ class Replies(abc.ABC):
         ConnectionLostError
             The server cannot be reached.
         """
-        reader = self._readers.setdefault(os.getpid(), ReplyReader(self))
+        process = os.getpid()
+        reader = self._readers.get(process) or self._readers.setdefault(process, ReplyReader(self))
         return reader.begin()
 
     def note_gone(self, what: object) -> None:
