@@ -42,7 +42,7 @@ def _counts(task: SpoutTask | BoltTask, executor: SpoutExecutor | BoltExecutor, 
         "dead_letters": user.pop(DEAD_LETTERS, 0),
         "queue": executor.inbox.size,
         "queue_capacity": executor.inbox.capacity,
-        "capacity": executor.busy_ns / uptime_ns,
+        "capacity": executor.busy_ns_of(task) / uptime_ns,
         "user": user,
     }
 

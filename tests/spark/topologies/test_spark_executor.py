@@ -1,8 +1,13 @@
 """The figures of a topology on Spark, as the driver adds them up; and the queue that bounds its micro-batches."""
 
+from acker.local import LocalRuntime
 from acker.local.clock import Flag
+from acker.local.page.components_view import ComponentsView
+from acker.local.task_stats import read_tasks
 from acker.observe.latencies import LATENCY_BOUNDS_NS, LatencyRecorder
-from acker.spark.topologies.spark_executor import SummedLatencies, WeighedQueue
+from acker.observe.stats import RuntimeStats
+from acker.spark.topologies.spark_executor import DriverExecutors, SummedLatencies, WeighedQueue
+from acker.topology import Bolt, Spout, Topology
 from acker.topology.tuples import TupleSource
 
 
@@ -25,6 +30,60 @@ def test_latencies_of_workers_and_of_the_driver_are_one_histogram():
     for ns in (5_000, 7_000_000, 9_000_000_000):
         expected.record(ns)
     assert added.snapshot() == expected.snapshot()
+
+
+class Numbers(Spout):
+    outputs = ["n"]
+
+    def next_tuple(self):
+        """Never called: nothing runs."""
+
+
+class Work(Bolt):
+    outputs = ["n"]
+
+    def process(self, tup):
+        """Never called."""
+
+
+class Chain(Topology):
+    numbers = Numbers.spec()
+    slow = Work.spec(inputs=[numbers])
+    fast = Work.spec(inputs=[slow])
+
+
+class OnDriver(LocalRuntime):
+    def _make_executors(self):
+        return DriverExecutors(self._parts, 100, 10_000)
+
+
+def test_each_bolt_is_busy_for_the_time_that_its_workers_tell() -> None:
+    runtime = OnDriver(Chain)
+    executors, view = runtime._make_executors(), ComponentsView(runtime.graph)
+    executors.spark.busy_ns = 10**10  # The micro-batch has taken all the time.
+
+    def busy_at(now_ns):
+        stats = RuntimeStats(topology="Chain", tasks=read_tasks(executors, [], 10**10))
+        nodes = view.read(stats, executors, now_ns)["graph"]["nodes"]
+        capacities = {name: row.capacity for name, row in stats.components().items()}
+        return {node["name"]: node["busy"] for node in nodes}, capacities
+
+    none = dict.fromkeys(("numbers", "slow", "fast"), 0.0)
+    assert busy_at(0) == (none, none)
+    executors.count(
+        {
+            **dict.fromkeys(("executed", "acked", "failed"), 1),
+            "task": task.collector.task,
+            "emitted": {},
+            "sent": [0] * len(task.collector.outlets),
+            "user": {},
+            "latency": LatencyRecorder().totals(),
+            "busy_ns": busy_ns,
+        }
+        for task, busy_ns in zip(executors.spark.tasks, (9 * 10**9, 10**9), strict=True)
+    )
+    shares = {"numbers": 0.0, "slow": 0.9, "fast": 0.1}
+    assert busy_at(10**10) == (shares, shares)
 
 
 SOURCE = TupleSource("spout", "default", 1, ["body"])

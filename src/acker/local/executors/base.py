@@ -214,6 +214,14 @@ class ComponentExecutor(Executor):
         self.blocked = not (self.outbox.has_room() and self.ack_sender.has_room(self.signal))
         return not self.blocked
 
+    def busy_ns_of(self, task: Any, now_ns: int | None = None) -> int:  # noqa: ARG002
+        """Return how long the thread of a task has worked in all; until `now_ns`, with the step that runs now.
+
+        That step may never end.
+        """
+        since_ns = None if now_ns is None else self.step_since_ns
+        return self.busy_ns if now_ns is None or since_ns is None else self.busy_ns + now_ns - since_ns
+
     def flush(self) -> None:
         """Flush the buffers: send all tuples and messages."""
         with self._sending:

@@ -127,8 +127,8 @@ class ComponentsView:
                 name = f"execute:{row.component}"
                 latencies[name] = latencies.get(name, Histogram()) + row.execute_latency
         for executor in executors or ():
-            since_ns = executor.step_since_ns  # The step that runs now counts too: it may never end.
-            counts[f"busy:{executor.name}"] = (executor.busy_ns + (now_ns - since_ns if since_ns else 0)) / 1e9
+            for task in executor.tasks:
+                counts[f"busy:{task.collector.task}"] = executor.busy_ns_of(task, now_ns) / 1e9
         for source, target, sent in self._sent(executors):
             counts[f"edge:{source}:{target}"] = counts.get(f"edge:{source}:{target}", 0) + sent
         return Reading(now_ns, counts, latencies)
@@ -140,11 +140,11 @@ class ComponentsView:
                     yield task.collector.component, self._names[outlet.task], outlet.sent
 
     def _busy_shares(self, executors: ExecutorSet | None) -> dict[str, float]:
-        """Return the share of its time that the busiest executor of each component spent in user code lately."""
+        """Return the share of its time that the busiest task of each component spent in user code lately."""
         shares = dict.fromkeys(self._graph.nodes, 0.0)
-        for executor in executors or ():
-            name = executor.tasks[0].collector.component
-            shares[name] = max(shares[name], self.recent.rate(f"busy:{executor.name}") or 0.0)
+        for task in (task for executor in executors or () for task in executor.tasks):
+            name = task.collector.component
+            shares[name] = max(shares[name], self.recent.rate(f"busy:{task.collector.task}") or 0.0)
         return shares
 
     def _node(self, row: ComponentStats, busy: float) -> dict[str, Any]:

@@ -156,7 +156,21 @@ def _split(
 
 
 class BoltFigures(BoltTask):
-    """A bolt task that runs on Spark, as the driver knows it: its figures, which the workers report."""
+    """A bolt task that runs on Spark, as the driver knows it: its figures, which the workers report.
+
+    Attributes
+    ----------
+    busy_ns : int
+        How long it has worked in the micro-batches that have ended.
+    """
+
+    busy_ns = 0
+
+    def inherit(self, previous: BoltTask) -> None:
+        """Continue the figures of the task before a restart."""
+        super().inherit(previous)
+        assert isinstance(previous, BoltFigures)
+        self.busy_ns = previous.busy_ns
 
     def open(self) -> None:
         """Do nothing: the workers initialize the component."""
@@ -237,6 +251,10 @@ class SparkExecutor(BoltExecutor):
         self._made_ns = self.clock.now_ns()
         self._tick_at: dict[str, int] = {}
         self._first_ns: int | None = None
+
+    def busy_ns_of(self, task: BoltFigures, now_ns: int | None = None) -> int:  # noqa: ARG002
+        """Return how long a bolt has worked: this executor's own time is that of jobs, in which all bolts run."""
+        return task.busy_ns
 
     def take(self, *, is_whole: bool) -> Taken:
         """Return the tuples of a micro-batch, or all that wait; call `end` with them at its end."""
@@ -370,6 +388,7 @@ class DriverExecutors(ExecutorSet):
                 collector.executed += counters["executed"]
                 collector.acked += counters["acked"]
                 collector.failed += counters["failed"]
+                task.busy_ns += counters["busy_ns"]
             for stream, emitted in counters["emitted"].items():
                 collector.routes[stream].emitted += emitted
             for outlet, sent in zip(collector.outlets, counters["sent"], strict=True):
