@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from examples.wordcount import PlainCount, lines_of, text_files
+from examples.make_run.account import PlainCount
+from examples.wordcount import lines_of, text_files
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 600.0  # no wait is for a time; one that comes to this is a failure
