@@ -21,7 +21,7 @@ from collections import deque
 cimport cython
 from cpython.dict cimport PyDict_DelItem, PyDict_SetItem
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
-from libc.stdint cimport int8_t, int32_t, int64_t, uint32_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 import numpy as np
@@ -78,6 +78,7 @@ cdef extern from *:
 
 include "tuple_memory.pxi"
 include "turn.pxi"
+include "hash_columns.pxi"
 
 cdef extern from *:
     """

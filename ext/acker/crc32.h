@@ -19,8 +19,9 @@ inline constexpr std::array<uint32_t, 256> CRC32_TABLE = [] {
 }();
 
 // One byte at a time: keys are short, and a call into zlib takes longer than most of them.
-inline uint32_t crc32_of(const char* text, size_t size) noexcept {
-    uint32_t remainder = 0xFFFFFFFFu;
+// `start` is the CRC-32 of what comes before.
+inline uint32_t crc32_of(const char* text, size_t size, uint32_t start = 0) noexcept {
+    uint32_t remainder = ~start;
     for (size_t index = 0; index < size; ++index) {
         remainder = (remainder >> 8) ^ CRC32_TABLE[(remainder ^ static_cast<unsigned char>(text[index])) & 0xFF];
     }

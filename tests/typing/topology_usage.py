@@ -17,6 +17,7 @@ from acker.topology import (
     auto_ack_bolt,
     reliable_spout,
     stable_hash,
+    stable_hash_column,
 )
 
 
@@ -57,6 +58,7 @@ class Count(BatchingBolt):
     ticks_between_batches = 2
 
     def group_key(self, tup: Tuple) -> int:
+        assert stable_hash_column(tup[1]).dtype == "uint32"
         return stable_hash(tup[0])
 
     def process_batch(self, key: int, tups: list[Tuple]) -> None:

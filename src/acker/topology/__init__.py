@@ -6,6 +6,7 @@ from acker.errors import ConfError, TopologyError, TupleStateError
 from acker.observe.reasons import Reason, ReasonKind
 from acker.topology import bolt, component, drawing, dsl, spout, storm
 from acker.topology.bolt import BatchingBolt, Bolt, TicklessBatchingBolt
+from acker.topology.column_hash import stable_hash_column
 from acker.topology.component import Component
 from acker.topology.conf import inert_options
 from acker.topology.definition import Topology
@@ -62,6 +63,7 @@ __all__ = [
     "reliable_spout",
     "spout",
     "stable_hash",
+    "stable_hash_column",
     "storm",
     "unreliable_spout",
 ]
