@@ -1,8 +1,9 @@
-"""Benchmark of the live page: what a topology loses while somebody looks at it.
+"""Benchmarks of the live page: what a topology and a consumer cost more while somebody looks at them.
 
-The word count of `topology.py` runs with a page and without one. A process of its own reads the events of the page, as
-a browser does: it takes the history and each reading, and parses them. The clock runs from the first line to the last
-ack; before it, the page is open, and its reader has the history.
+The word count of `topology.py`, and a consumer of a broker in memory, run with a page and without one, in turns. A
+process of its own reads the events of the page, as a browser does: it takes the history and each reading, which come
+once a second, and parses them. What counts is the processor time of all threads of this process, the page's included,
+from the first line to the last ack; before it, the page is open, and its reader has the history.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from acker.connectors import Consumer
 from acker.local import LocalRuntime
+from acker.testing.connectors import MemoryBroker, MemorySource
 from acker.ui import LivePage
-from benchmarks.suite.measure import Alternation, Case, Goal, Ratio, Result, Scale, expect
-from benchmarks.suite.topology import PAR, Counted, Text, Way, _check, _rates, text, topology
+from benchmarks.suite.measure import Alternation, Case, Goal, Ratio, Result, Scale, expect, per
+from benchmarks.suite.topology import PAR, Counted, Text, Way, _check, text, topology
 
 OPEN, WITHOUT = "page open", "no page"
-# How often the lines are counted in a round: some readings have to fall into it.
-TIMES: Final = 3
+GOAL: Final = Goal(at_most=1.03)
+# How often the lines are counted in a round, and how many messages are consumed: some readings have to fall into it.
+TIMES: Final = 6
+MESSAGES: Final = 150_000
 
 # Says "ready" when it has the history; at the end how many readings it has got, and how many bytes.
 _READER: Final = """
@@ -46,7 +51,7 @@ print(readings, size)
 
 @dataclass
 class _Round:
-    """What the rounds of one side share: the time of the last one, and what its readers have got."""
+    """What the rounds of one case share: the processor time of the last one, and what its readers have got."""
 
     took_ns: int = 0
     seen: list[dict[str, int]] = field(default_factory=list)
@@ -55,6 +60,30 @@ class _Round:
         """Return the time of a round without its start and its end."""
         work()
         return self.took_ns
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Take the processor time of what runs meanwhile."""
+        start = time.process_time_ns()
+        yield
+        self.took_ns = time.process_time_ns() - start
+
+    def note(self, reader: subprocess.Popen[str] | None) -> None:
+        """Note what a reader has got, once the last reading has ended its stream."""
+        if reader is not None:
+            readings, size = reader.communicate()[0].split()
+            self.seen.append({"readings": int(readings), "bytes": int(size)})
+
+    def result(self, taken: dict[str, list[float]], scale: Scale, units: int, **parameters: Any) -> Result:
+        """Return the samples as nanoseconds for each of so many units."""
+        expect("rounds whose reader got no reading", [each for each in self.seen if not each["readings"]], [])
+        return Result(
+            f"ns of processor time a {parameters.pop('unit')}",
+            per(taken, units),
+            [Ratio(OPEN, WITHOUT, scale.goal(GOAL))],
+            {**parameters, "seen": self.seen[1:]},
+            {"units": units},
+        )
 
 
 class _Gate:
@@ -81,23 +110,43 @@ def _reader(port: int) -> Iterator[subprocess.Popen[str]]:
             process.terminate()
 
 
+def _page(is_open: bool) -> LivePage | None:
+    return LivePage(port=0) if is_open else None
+
+
 def _count_words(shared: _Round, load: Text, *, is_open: bool) -> Counted:
     """Count words, with somebody looking or with nobody."""
     gate: Any = _Gate(load.lines)
     word_count, counters = topology(gate, Way())
     with contextlib.ExitStack() as stack:
         with contextlib.redirect_stderr(io.StringIO()):  # the URL, of each round
-            runtime = stack.enter_context(LocalRuntime(word_count, ui=LivePage(port=0) if is_open else None))
+            runtime = stack.enter_context(LocalRuntime(word_count, ui=_page(is_open)))
         reader = None if runtime.page is None else stack.enter_context(_reader(runtime.page.port))
-        start = time.perf_counter_ns()
-        gate.opens.set()
-        runtime.run_until("drained")
-        shared.took_ns = time.perf_counter_ns() - start
-        runtime.stop()  # The last reading ends the stream.
-        if reader is not None:
-            readings, size = reader.communicate()[0].split()
-            shared.seen.append({"readings": int(readings), "bytes": int(size)})
+        with shared.timed():
+            gate.opens.set()
+            runtime.run_until("drained")
+        runtime.stop()
+        shared.note(reader)
     return Counted(counters, runtime.report())
+
+
+def _consume(shared: _Round, count: int, *, is_open: bool) -> int:
+    """Consume messages, with somebody looking or with nobody; return how many were acked."""
+    broker = MemoryBroker()
+    with contextlib.ExitStack() as stack:
+        with contextlib.redirect_stderr(io.StringIO()):
+            consumer = stack.enter_context(Consumer(MemorySource(broker), open_max=1_000, ui=_page(is_open)))
+        reader = None if consumer.page is None else stack.enter_context(_reader(consumer.page.port))
+        broker.publish(b"x" * 200 for _ in range(count))
+        with shared.timed():
+            for number, message in enumerate(consumer, 1):
+                with message, message.child():
+                    pass
+                if number == count:
+                    break
+        consumer.stop()
+        shared.note(reader)
+    return broker.counts["acked"]
 
 
 def live_page(scale: Scale) -> Result:
@@ -108,14 +157,26 @@ def live_page(scale: Scale) -> Result:
         WITHOUT: partial(_count_words, shared, is_open=False),
     }
     taken = Alternation(sides, partial(_check, []), shared.clock).run([load] * (scale.pairs + 1))
-    expect("rounds whose reader got no reading", [each for each in shared.seen if not each["readings"]], [])
-    return Result(
-        "acked tuples/s",
-        _rates(taken, load),
-        [Ratio(OPEN, WITHOUT, scale.goal(Goal(at_least=0.97)))],
-        {"lines": len(load.lines), "words": load.counts.total(), "par": PAR, "seen": shared.seen[1:]},
-        {"tuples": load.tuples},
-    )
+    lines, words = len(load.lines), load.counts.total()
+    return shared.result(taken, scale, load.tuples, unit="tuple", lines=lines, words=words, par=PAR)
 
 
-CASES: Final = [Case("topology/live-page", "What does a topology lose while its live page is open?", live_page)]
+def live_consumer(scale: Scale) -> Result:
+    """Time a consumer with an open page and without one, in turns."""
+    count, shared = scale.size(MESSAGES, 20), _Round()
+    sides: dict[str, Callable[[int], int]] = {
+        OPEN: partial(_consume, shared, is_open=True),
+        WITHOUT: partial(_consume, shared, is_open=False),
+    }
+
+    def check(side: str, count: int, acked: int) -> None:
+        expect(f"messages acked with {side}", acked, count)
+
+    taken = Alternation(sides, check, shared.clock).run([count] * (scale.pairs + 1))
+    return shared.result(taken, scale, count, unit="message", messages=count)
+
+
+CASES: Final = [
+    Case("topology/live-page", "What does a topology cost more while its live page is open?", live_page),
+    Case("connectors/live-page", "And a consumer, one child a message?", live_consumer),
+]

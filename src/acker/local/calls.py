@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
+from types import FrameType
 from typing import Final
 
 from acker.local.executors.asynchronous import AsyncBoltExecutor
 from acker.local.executors.base import ComponentExecutor
-from acker.observe.calls import Line, UserCall, line_of_user, stack_of_coroutine, stack_of_thread
+from acker.observe.calls import Line, UserCall, stack_of_coroutine, stack_of_frame
 from acker.topology.tuples import Tuple
 
 _NS_PER_MS: Final = 1_000_000
@@ -19,11 +21,11 @@ def running_calls(executors: Iterable[ComponentExecutor], now_ns: int) -> dict[i
     Of the tasks of one executor it is the one that is in `process`, which has a tuple. If none is, the call may be of
     any of them: of a tick, a window, `next_tuple`, `initialize` or `close`, which `UserCall.what` names.
     """
-    found = {}
+    found, frames = {}, sys._current_frames()
     for executor in executors:
         since_ns = executor.step_since_ns
         if since_ns is not None:
-            for_ms, stack = max(0, now_ns - since_ns) // _NS_PER_MS, stack_of(executor)
+            for_ms, stack = max(0, now_ns - since_ns) // _NS_PER_MS, _stack_of(executor, frames)
             collectors = [task.collector for task in executor.tasks]
             inputs: dict[int, tuple[Tuple, ...]] = {each.task: getattr(each, "inputs", ()) for each in collectors}
             for each in [each for each in collectors if inputs[each.task]] or collectors:
@@ -54,14 +56,13 @@ def _method(stack: tuple[Line, ...]) -> str | None:
     return f"{stack[0].function.rpartition('.')[2]}()" if stack else None
 
 
-def stack_of(executor: ComponentExecutor) -> tuple[Line, ...]:
+def _stack_of(executor: ComponentExecutor, frames: Mapping[int, FrameType]) -> tuple[Line, ...]:
     """Return the stack of an executor's thread; empty if it has none, as under a scheduler."""
-    return () if executor.thread is None else stack_of_thread(executor.thread.ident)
+    number = None if executor.thread is None else executor.thread.ident
+    return stack_of_frame(None if number is None else frames.get(number))
 
 
-def short_line_of(executor: ComponentExecutor) -> str | None:
-    """Return the line of user code where an executor stands that is in a step, without the folder."""
-    if executor.step_since_ns is None:
-        return None
-    line = line_of_user(stack_of(executor))
-    return None if line is None else line.short
+def short_line_of(executor: ComponentExecutor, calls: Mapping[int, UserCall]) -> str | None:
+    """Return the line of user code where an executor stands that is in one of these calls, without the folder."""
+    call = next((calls[task.collector.task] for task in executor.tasks if task.collector.task in calls), None)
+    return None if call is None or call.line is None else call.line.short

@@ -157,7 +157,12 @@ def line_of_caller() -> Line | None:
 
 def stack_of_thread(number: int | None) -> tuple[Line, ...]:
     """Return the stack of a thread (`Thread.ident`) without the frames that led to user code; empty if it has ended."""
-    return _of_user(_outward(None if number is None else sys._current_frames().get(number)))
+    return stack_of_frame(None if number is None else sys._current_frames().get(number))
+
+
+def stack_of_frame(innermost: FrameType | None) -> tuple[Line, ...]:
+    """Return the stack below a frame without the frames that led to user code; empty without one."""
+    return _of_user(_outward(innermost))
 
 
 def stack_below_acker(number: int) -> tuple[Line, ...]:

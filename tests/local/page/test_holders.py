@@ -6,6 +6,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from acker.local import LocalRuntime
+from acker.local.calls import running_calls
 from acker.local.page.holders import find_holders
 from acker.topology import Bolt, Grouping, Spout, Topology
 
@@ -56,7 +57,8 @@ def test_holders_are_found_while_all_executors_work() -> None:
             assert executors is not None
             spouts = list(executors.spout_tasks())
             roots = [open_.root_id for task in spouts for open_ in task.collector.pending.copy().values()]
-            found = find_holders(executors, roots, runtime.clock.now_ns())
+            now_ns = runtime.clock.now_ns()
+            found = find_holders(executors, roots, running_calls(executors, now_ns), now_ns)
             assert found.keys() == set(roots)
             seen.update(holder.component for holders in found.values() for holder in holders)
         assert drained.result() == "drained"

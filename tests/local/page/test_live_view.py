@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -290,6 +291,21 @@ def test_a_call_that_hangs_is_named_with_its_line_also_when_its_tree_has_timed_o
         "tone": "bad",
         "text": f"bill[3] hangs: it has been in one call with a tuple of check {where} for 4 min 6 s.",
     }
+
+
+def test_a_reading_takes_the_stacks_of_all_threads_once(hang, monkeypatch) -> None:
+    hang.scheduler.advance(6)
+    taken, frames_now = [], sys._current_frames
+
+    def current_frames():
+        taken.append(frames_now())
+        return taken[-1]
+
+    monkeypatch.setattr(sys, "_current_frames", current_frames)
+    view = hang.view()
+    (holder,) = view["open_trees"]["rows"][0]["holders"]
+    (call,) = view["calls"]
+    assert holder["line"] == call["line"] and len(taken) == 1
 
 
 def test_a_stall_names_the_line_of_the_call(hang) -> None:

@@ -36,8 +36,10 @@ class Observed(Protocol):
     def stats(self) -> RuntimeStats:
         """Return the figures of this moment."""
 
-    def find_holders(self, executors: ExecutorSet, roots: Collection[int], now_ns: int) -> Mapping[int, list[Holder]]:
-        """Return who holds the tuples of open trees, by their root ids."""
+    def find_holders(
+        self, executors: ExecutorSet, roots: Collection[int], calls: Mapping[int, UserCall], now_ns: int
+    ) -> Mapping[int, list[Holder]]:
+        """Return who holds the tuples of open trees, by their root ids, while these calls run."""
 
     def find_calls(self, executors: ExecutorSet, now_ns: int) -> Mapping[int, UserCall]:
         """Return the calls of user code that run now, by task."""

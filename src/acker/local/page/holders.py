@@ -14,6 +14,7 @@ from acker.local.calls import short_line_of
 from acker.local.executors.base import ComponentExecutor
 from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.wiring import ExecutorSet
+from acker.observe.calls import UserCall
 from acker.observe.holders import Holder, How
 from acker.topology.tuples import Tuple
 
@@ -26,8 +27,13 @@ _NAMED_MAX: Final = 8
 _TRIES: Final = 5
 
 
-def find_holders(executors: ExecutorSet, roots: Collection[int], now_ns: int) -> dict[int, list[Holder]]:
-    """Return the holders of trees by their root ids. Any thread may call it; tuples that move meanwhile are missed."""
+def find_holders(
+    executors: ExecutorSet, roots: Collection[int], calls: Mapping[int, UserCall], now_ns: int
+) -> dict[int, list[Holder]]:
+    """Return the holders of trees by their root ids, with the lines of `calls`, which are those of this moment.
+
+    Any thread may call it; tuples that move meanwhile are missed.
+    """
     found: dict[int, list[Holder]] = {root_id: [] for root_id in roots}
 
     def note(tuples: Iterable[Tuple], holder: Holder) -> None:
@@ -40,7 +46,7 @@ def find_holders(executors: ExecutorSet, roots: Collection[int], now_ns: int) ->
     for executor in executors:
         since_ns = executor.step_since_ns
         busy_ms = None if since_ns is None else (now_ns - since_ns) // _NS_PER_MS
-        line = short_line_of(executor)
+        line = short_line_of(executor, calls)
         for task in executor.tasks:
             collector = task.collector
             inside = Holder(collector.component, collector.task, "process", busy_ms, line=line)
@@ -56,17 +62,19 @@ def find_holders(executors: ExecutorSet, roots: Collection[int], now_ns: int) ->
                 note(fresh, Holder(collector.component, collector.task, "queue"))
                 kept = [tup for tup in tuples if tup._owner is collector and tup not in _inputs(collector)]
                 note(kept, Holder(collector.component, collector.task, "held"))
-    find_outcomes(executors, found, now_ns)
+    find_outcomes(executors, found, calls, now_ns)
     _guess(executors, found)
     return found
 
 
-def find_outcomes(executors: ExecutorSet, found: Mapping[int, list[Holder]], now_ns: int) -> None:
+def find_outcomes(
+    executors: ExecutorSet, found: Mapping[int, list[Holder]], calls: Mapping[int, UserCall], now_ns: int
+) -> None:
     """Add the spouts to which outcomes have come that they do not take, because they are inside user code."""
     for executor in executors.spouts:
         since_ns = executor.step_since_ns
         busy_ms = None if since_ns is None else (now_ns - since_ns) // _NS_PER_MS
-        line = short_line_of(executor)
+        line = short_line_of(executor, calls)
         arrived = ((index, task.collector.arrived_outcomes()) for index, task in enumerate(executor.tasks))
         for index, outcomes in chain(arrived, executor.inbox.chunks()):
             collector = executor.tasks[index].collector

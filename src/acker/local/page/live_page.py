@@ -84,11 +84,13 @@ class HasPage:
 
     live: RuntimePage
 
-    def find_holders(self, executors: ExecutorSet, roots: Collection[int], now_ns: int) -> dict[int, list[Holder]]:
+    def find_holders(
+        self, executors: ExecutorSet, roots: Collection[int], calls: Mapping[int, UserCall], now_ns: int
+    ) -> dict[int, list[Holder]]:
         """Return who holds the tuples of open trees, by their root ids. Any thread may call it."""
         from acker.local.page.holders import find_holders
 
-        return find_holders(executors, roots, now_ns)
+        return find_holders(executors, roots, calls, now_ns)
 
     def find_calls(self, executors: ExecutorSet, now_ns: int) -> Mapping[int, UserCall]:
         """Return the calls of user code that run now, by task. Any thread may call it."""

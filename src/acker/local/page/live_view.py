@@ -85,7 +85,8 @@ class RuntimeView:
         parts = self._components.read(stats, executors, now_ns)
         trees = [] if executors is None else oldest_trees(executors, ROWS_MAX)
         old = {tree.root_id for tree in trees if now_ns - tree.emitted_ns >= _LOOK_MS * _NS_PER_MS}
-        rows = self._rows_of(executors, trees, now_ns, old)
+        calls = {} if executors is None else self._runtime.find_calls(executors, now_ns)
+        rows = self._rows_of(executors, trees, calls, now_ns, old)
         for row, holders in rows:
             if holders and row["root_id"] is not None:
                 self._seen_holders.note(int(row["root_id"]), holders)
@@ -93,7 +94,6 @@ class RuntimeView:
         old_ms = stuck_ms(self._timeout_ms, self._components.recent.all_latencies("complete"))
         stuck = 0 if executors is None else count_older(executors, now_ns - old_ms * _NS_PER_MS)
         self._note_events(stats)
-        calls = {} if executors is None else self._runtime.find_calls(executors, now_ns)
         situation = self._situation(stats, totals, stuck, rows[0] if rows else None)._replace(
             hung=self._hung(stats, calls),
             away=self._away(executors),
@@ -193,11 +193,16 @@ class RuntimeView:
     # Trees.
 
     def _rows_of(
-        self, executors: ExecutorSet | None, trees: list[UnfinishedTree], now_ns: int, of: set[int | None]
+        self,
+        executors: ExecutorSet | None,
+        trees: list[UnfinishedTree],
+        calls: Mapping[int, UserCall],
+        now_ns: int,
+        of: set[int | None],
     ) -> list[tuple[dict[str, Any], list[Holder]]]:
         """Return the rows of trees, and the holders of those whose root ids are `of`."""
         roots = [tree.root_id for tree in trees if tree.root_id is not None and tree.root_id in of]
-        found = {} if executors is None or not roots else self._runtime.find_holders(executors, roots, now_ns)
+        found = {} if executors is None or not roots else self._runtime.find_holders(executors, roots, calls, now_ns)
         return [self._row_of(tree, found.get(tree.root_id or 0, []), now_ns) for tree in trees]
 
     def _row_of(self, tree: UnfinishedTree, holders: list[Holder], now_ns: int) -> tuple[dict[str, Any], list[Holder]]:
@@ -226,9 +231,10 @@ class RuntimeView:
         """Return the open trees, failures and dead letters of a message id."""
         executors, now_ns = self._runtime.lifecycle.executors, self._runtime.clock.now_ns()
         trees = [] if executors is None else find_trees(executors, text)
+        calls = {} if executors is None else self._runtime.find_calls(executors, now_ns)
         found = [
             {"what": "open", **row}
-            for row, _ in self._rows_of(executors, trees, now_ns, {tree.root_id for tree in trees})
+            for row, _ in self._rows_of(executors, trees, calls, now_ns, {tree.root_id for tree in trees})
         ]
         return found + self._failure_rows.find(text)
 

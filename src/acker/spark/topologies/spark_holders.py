@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from acker.local.page.holders import find_outcomes
+from acker.observe.calls import UserCall
 from acker.observe.durations import format_duration
 from acker.observe.holders import Holder
 from acker.spark.topologies.batch_progress import BatchProgress
@@ -14,7 +15,11 @@ _NS_PER_MS = 1_000_000
 
 
 def find_on_spark(
-    executors: DriverExecutors, progress: BatchProgress, roots: Collection[int], now_ns: int
+    executors: DriverExecutors,
+    progress: BatchProgress,
+    roots: Collection[int],
+    calls: Mapping[int, UserCall],
+    now_ns: int,
 ) -> dict[int, list[Holder]]:
     """Return where the tuples of open trees are, by their root ids. Any thread may call it."""
     found: dict[int, list[Holder]] = {root_id: [] for root_id in roots}
@@ -39,5 +44,5 @@ def find_on_spark(
             for root_id in found.keys() & (tup._ids or {}).keys():
                 if waiting not in found[root_id]:
                     found[root_id].append(waiting)
-    find_outcomes(executors, found, now_ns)
+    find_outcomes(executors, found, calls, now_ns)
     return found

@@ -237,10 +237,12 @@ class SparkRuntime(LocalRuntime):
             self.end_frames()
         return ran
 
-    def find_holders(self, executors: ExecutorSet, roots: Collection[int], now_ns: int) -> dict[int, list[Holder]]:
+    def find_holders(
+        self, executors: ExecutorSet, roots: Collection[int], calls: Mapping[int, UserCall], now_ns: int
+    ) -> dict[int, list[Holder]]:
         """Return where the tuples of open trees are, by their root ids. Any thread may call it."""
         assert isinstance(executors, DriverExecutors)
-        return find_on_spark(executors, self.batches.progress, roots, now_ns)
+        return find_on_spark(executors, self.batches.progress, roots, calls, now_ns)
 
     def find_calls(self, executors: ExecutorSet, now_ns: int) -> Mapping[int, UserCall]:
         """Return the calls of user code that run now, by task: those of spouts, and those on workers that are long."""
