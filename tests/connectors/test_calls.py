@@ -87,6 +87,17 @@ def test_a_call_whose_message_timed_out_counts_as_long_as_it_runs():
     assert [value for _, value in metric_points(stats)["acker.calls.over"]] == [1]
 
 
+def test_the_advice_on_timeouts_names_the_one_call_that_hangs_and_no_open_max(caplog):
+    hung = Hung()
+    with ThreadPoolExecutor(1, "packer") as pool, consumer_of(timeout_secs=1.0) as consumer:
+        next(iter(consumer)).submit(pool, hung.charge)
+        while not (advice := [line for line in caplog.messages if "none was acked" in line]):
+            pass
+        hung.ending.set()
+    assert "open_max" not in advice[0] and "longer timeout. 1 of 1 threads is busy" in advice[0]
+    assert "; the longest is packer_0 with memory/0" in advice[0] and "in Hung.charge" in advice[0]
+
+
 def test_a_coroutine_that_outlives_its_message_counts_and_tells_where_it_stands():
     hung = Hung()
 

@@ -1,5 +1,7 @@
 """Advice on timeouts."""
 
+import pytest
+
 from acker.observe.timeout_advice import TimeoutAdvice
 
 
@@ -25,10 +27,16 @@ def test_no_advice_where_the_rate_suffices():
     assert advice.look(4, 400, 50, 1) is None
 
 
-def test_advice_where_nothing_is_acked():
+@pytest.mark.parametrize(
+    ("pending", "options"), [(1, "a longer timeout"), (50, "a smaller open_max or a longer timeout")]
+)
+def test_where_nothing_is_acked_no_number_of_open_messages_is_advised(pending: int, options: str) -> None:
     advice = TimeoutAdvice(3)
-    advice.look(0, 0, 50, 0)
-    assert "nothing is acked" in advice.look(4, 0, 50, 50)
+    advice.look(0, 0, pending, 0)
+    assert advice.look(4, 0, pending, 1) == (
+        "1 message timed out in 4.0 s and none was acked, and timeout_secs is 3. Find what they wait for; if it is only"
+        f" slow, choose {options}"
+    )
 
 
 def test_advice_comes_again_when_the_number_has_doubled():

@@ -96,7 +96,7 @@ class MessageTrees:
         timed_out = self._settle(self._acker.rotate(now_ms=int(1000 * now))) + self._end_unbegun()
         advice = self._advice.look(now, self._store.counts.acked, len(self._store), timed_out)
         if advice is not None:
-            self._logger.warning("%s: %s", self._name, advice)
+            self._logger.warning("%s: %s%s", self._name, advice, self._told_calls())
 
     def _settle(self, completions: Completions) -> int:
         """Settle the messages of trees that ended; return how many timed out."""

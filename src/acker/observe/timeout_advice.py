@@ -7,8 +7,8 @@ from typing import NamedTuple
 from acker.observe.durations import format_duration
 
 _OPTIONS = {
-    "message": ("an open_max", "timeout_secs"),
-    "tree": ("a topology.max.spout.pending", "topology.message.timeout.secs"),
+    "message": ("an", "open_max", "timeout_secs"),
+    "tree": ("a", "topology.max.spout.pending", "topology.message.timeout.secs"),
 }
 
 
@@ -44,21 +44,22 @@ class TooShort(NamedTuple):
     def __str__(self) -> str:
         some = f"1 {self.noun}" if self.timed_out == 1 else f"{self.timed_out:,} {self.noun}s"
         told = f"{some} timed out in {format_duration(1000 * self.secs)}"
-        pending_option, timeout_option = _OPTIONS[self.noun]
+        article, pending_option, timeout_option = _OPTIONS[self.noun]
         is_set = f"and {timeout_option} is {self.timeout_secs:g}"
         if self.call_ms is not None:
             calls = "calls" if self.where is None else f"the calls of {self.where}"
             return f"{told}: {calls} take {format_duration(self.call_ms)}, {is_set}. Choose a longer timeout"
+        if not self.acked:
+            # Without a rate it is not known how many would fit, and one that hangs is not one too many.
+            fewer = "" if self.pending <= 1 else f"a smaller {pending_option} or "
+            why = "Find what they wait for; if it is only slow, choose"
+            return f"{told} and none was acked, {is_set}. {why} {fewer}a longer timeout"
         rate = self.acked / self.secs
         fitting = max(1, int(rate * self.timeout_secs / 2))
-        takes = (
-            f"each takes {format_duration(1000 * self.pending / rate)} at that rate"
-            if self.acked
-            else "nothing is acked"
-        )
+        takes = f"each takes {format_duration(1000 * self.pending / rate)} at that rate"
         return (
             f"{told}: {self.pending:,} are pending, {rate:.3g} are acked a second, so {takes}, {is_set}. Choose"
-            f" {pending_option} of at most {fitting:,}, or a longer timeout"
+            f" {article} {pending_option} of at most {fitting:,}, or a longer timeout"
         )
 
     @property
