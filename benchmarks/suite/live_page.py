@@ -30,7 +30,7 @@ OPEN, WITHOUT = "page open", "no page"
 GOAL: Final = Goal(at_most=1.03)
 # How often the lines are counted in a round, and how many messages are consumed: some readings have to fall into it.
 TIMES: Final = 6
-MESSAGES: Final = 150_000
+MESSAGES: Final = 400_000
 
 # Says "ready" when it has the history; at the end how many readings it has got, and how many bytes.
 _READER: Final = """
@@ -144,7 +144,7 @@ def _consume(shared: _Round, count: int, *, is_open: bool) -> int:
                     pass
                 if number == count:
                     break
-        consumer.stop()
+        consumer.close()
         shared.note(reader)
     return broker.counts["acked"]
 

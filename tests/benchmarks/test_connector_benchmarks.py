@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.suite import connectors
+from benchmarks.suite import connectors, live_page
 from benchmarks.suite.measure import TINY
 
 CASES = [case for case in connectors.CASES if not case.missing()]
@@ -35,6 +35,12 @@ def test_redis(redis, monkeypatch, case):
 def test_kafka(kafka, monkeypatch, case):
     monkeypatch.setenv("ACKER_KAFKA_URL", kafka.url)
     run(case)
+
+
+def test_a_consumer_with_an_open_page_and_without_one():
+    result = live_page.live_consumer(TINY)
+    assert result.checksum == {"units": 100}
+    assert all(each["readings"] for each in result.parameters["seen"])
 
 
 def test_there_are_cases():
