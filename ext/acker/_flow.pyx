@@ -541,7 +541,7 @@ def wait_for_step(list outputs not None, double secs):
     -------
     bool
         True: an executor is inside a step that has gone on for `secs`, or a coroutine has done something between steps.
-        False: no executor is inside a step.
+        False: no executor has been inside a step for some looks.
     """
     cdef vector[StepMark*] marks
     cdef OutputBuffer output

@@ -24,11 +24,15 @@ struct StepMark {
     }
 };
 
+// A wait ends after so many looks in a row without a step. Executors pause between steps all the time, and whoever waits
+// takes the GIL from them when the wait ends.
+constexpr int IDLE_LOOKS = 4;
+
 // Looks every `secs` until a step goes on that did so at the look before, or something was done between steps: true.
-// False once no step went on at two looks.
+// False once no step went on at `IDLE_LOOKS` looks.
 inline bool wait_for_step(const std::vector<StepMark*>& marks, double secs) {
     std::vector<uint64_t> seen(marks.size());
-    for (int idle = 0; idle < 2; ++idle) {
+    for (int idle = 0; idle < IDLE_LOOKS; ++idle) {
         for (size_t index = 0; index < marks.size(); ++index) {
             StepMark& mark = *marks[index];
             if (mark.woken.exchange(false)) return true;
