@@ -187,3 +187,37 @@ def test_a_coroutine_that_hangs_with_the_message_it_has_taken_is_named_with_its_
         return view
 
     assert "in Hung.charge_stubbornly" in asyncio.run(main())["headline"]["text"]
+
+
+def test_a_loop_is_known_for_as_long_as_it_goes_on_however_many_others_end():
+    broker = MemoryBroker()
+    broker.publish([b"x"] * 101)
+    taken, go_on, hung = threading.Event(), threading.Event(), Hung()
+
+    def work():
+        for number, message in enumerate(consumer):
+            with message:
+                if number:
+                    hung.charge()
+            if not number:
+                taken.set()
+                go_on.wait()
+
+    def take_one():
+        for message in consumer:
+            message.ack()
+            break
+
+    with Consumer(MemorySource(broker), timeout_secs=0.4, drain_secs=0.0, ui=PAGE) as consumer:
+        loop = threading.Thread(target=work, name="loop")
+        loop.start()
+        taken.wait()
+        for _ in range(99):
+            other = threading.Thread(target=take_one)
+            other.start()
+            other.join()
+        go_on.set()
+        hung.begun.wait()
+        fresh(consumer, lambda view: view["headline"]["text"].startswith("loop hangs: it has been in one call with"))
+        hung.ending.set()
+    loop.join()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import ContextVar
@@ -27,8 +26,6 @@ _NAMED_MAX: Final = 100
 # Trees that are over are looked through when so many more are known.
 _FORGET_EVERY: Final = 16
 _TIMED_OUT: Final = ReasonKind.TIMED_OUT
-# How many threads and coroutines that iterate are known before those whose messages have ended are forgotten.
-_TAKEN_MAX: Final = 100
 # Where a thread or a coroutine stands that waits for the next message.
 _WAITING: Final = frozenset({"MessageStore.take", "AsyncMessages.__anext__"})
 
@@ -38,9 +35,10 @@ class WorkedOn(Protocol):
 
     attempt: Attempt
     owner: Any
+    lost: str | None
     parts: int
     span: Any
-    tasks: dict[Any, Any]
+    tasks: dict[Any, Any] | None
 
 
 # The tree that the running code works for.
@@ -86,8 +84,15 @@ def is_traced() -> bool:
 def enter_tree(tree: WorkedOn | None) -> WorkedOn | None:
     """Let the code that follows work for a tree; return the one before, to which this is to be set afterwards."""
     before = _tree.get()
-    _tree.set(tree)
+    if before is not tree:  # which it is for a child within the block of its message
+        _tree.set(tree)
     return before
+
+
+def leave_tree(tree: WorkedOn, before: WorkedOn | None) -> None:
+    """Let the code that follows work for what it worked for before `enter_tree`, of this tree, which returned that."""
+    if before is not tree:
+        _tree.set(before)
 
 
 # What a thread of a pool does now: the tree, the pool, and since when. A plain tuple, since it is made for each call.
@@ -119,6 +124,50 @@ def unless_over(
             _working[me] = before
 
 
+class Taker:
+    """A thread or a coroutine that iterates over messages. It notes what it takes, for those who look at its stack.
+
+    Parameters
+    ----------
+    task : asyncio.Task, optional
+        The coroutine.
+
+    Attributes
+    ----------
+    thread : int
+        Where it took its last message.
+    tree : WorkedOn or None
+        That of this message. It refers to no handle, so handles can still be lost.
+    loops : int
+        How many iterations of the thread go on.
+    """
+
+    __slots__ = ("loops", "task", "thread", "tree")
+
+    def __init__(self, task: Any = None) -> None:
+        self.task = task
+        self.thread = threading.get_ident()
+        self.tree: WorkedOn | None = None
+        self.loops = 0
+
+    def leave(self) -> None:
+        """End an iteration, and forget its last message, which may be large, unless that is still open."""
+        self.loops -= 1
+        if self.tree is not None and not self.tree.parts:
+            self.tree = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it iterates no more, and has no open message."""
+        return self.task is None and not self.loops and (self.tree is None or not self.tree.parts)
+
+    def stack(self) -> tuple[str, tuple[Line, ...]]:
+        """Return its name, and where it stands."""
+        if self.task is not None:
+            return self.task.get_name(), stack_of_coroutine(self.task.get_coro())
+        return _thread_name(self.thread), stack_of_thread(self.thread)
+
+
 class RunningCalls:
     """The calls that run for the messages of one consumer. Any thread may ask; only then stacks are read.
 
@@ -134,19 +183,30 @@ class RunningCalls:
         self._over: list[WorkedOn] = []
         self._forget_at = _FORGET_EVERY
         self._has_warned = False
-        # The message that each thread, or each coroutine of it, has taken last. Weakly, as handles have to be noticed
-        # that nobody ends.
-        self._taken: dict[int, tuple[int, weakref.ref[WorkedOn], weakref.ref[Any] | None]] = {}
+        # By the thread or the task.
+        self._takers: dict[Any, Taker] = {}
+        self._forget_takers_at = _FORGET_EVERY
+        self._adding = threading.Lock()
 
-    def note_taken(self, tree: WorkedOn | None, task: Any = None) -> None:
-        """Remember that this thread, or a coroutine of it, begins with a message that it has taken by iteration."""
-        if tree is None:  # it is over already
-            return
-        me = threading.get_ident()
-        made = me, weakref.ref(tree), None if task is None else weakref.ref(task)
-        self._taken[me if task is None else id(task)] = made
-        if len(self._taken) > _TAKEN_MAX:
-            self._taken = {key: each for key, each in self._taken.copy().items() if each[1]() is not None}
+    def taker(self, task: Any = None) -> Taker:
+        """Return the taker that stands for this thread, or for a coroutine of it."""
+        key = threading.get_ident() if task is None else task
+        taker = self._takers.get(key)
+        return self._add_taker(key, task) if taker is None else taker
+
+    def _add_taker(self, key: Any, task: Any) -> Taker:
+        with self._adding:
+            if len(self._takers) >= self._forget_takers_at:
+                self._takers = {key: each for key, each in self._takers.items() if not each.is_idle}
+                self._forget_takers_at = 2 * len(self._takers) + _FORGET_EVERY
+            taker = self._takers[key] = Taker(task)
+        if task is not None:
+            task.add_done_callback(self._end_taker)
+        return taker
+
+    def _end_taker(self, task: Any) -> None:
+        with self._adding:
+            self._takers.pop(task, None)
 
     def note_over(self, tree: WorkedOn) -> None:
         """Remember a tree that has ended while coroutines work for it."""
@@ -162,7 +222,7 @@ class RunningCalls:
         threads = self._threads()
         pools = {id(pool): pool for _, pool, _ in threads.values()}
         trees = [tree for tree, _, _ in threads.values()]
-        trees += [tree for tree in self._trees(open_attempts) for _ in tree.tasks]
+        trees += [tree for tree in self._trees(open_attempts) for _ in tree.tasks or ()]
         over = [tree.attempt for tree in trees if tree.attempt.state != "open"]
         return Busy(
             running=len(trees),
@@ -192,7 +252,7 @@ class RunningCalls:
             # The time of each `spawn` is not known.
             found += [
                 (tree.attempt.since_ns, tree.attempt, task.get_name, partial(stack_of_coroutine, task.get_coro()))
-                for task in tree.tasks.copy()
+                for task in (tree.tasks or {}).copy()
             ]
         found.sort(key=lambda each: each[0])
         calls = [
@@ -207,16 +267,13 @@ class RunningCalls:
     def _loops(self, now_ns: int) -> Iterator[AttemptCall]:
         """Yield the loops over messages that work for the message which they took last, and do not wait for another."""
         threads = self._threads()
-        for number, tree_ref, task_ref in self._taken.copy().values():
-            tree, task = tree_ref(), None if task_ref is None else task_ref()
-            if tree is None or not tree.parts or tree.tasks or number in threads:
+        with self._adding:
+            takers = list(self._takers.values())
+        for taker in takers:
+            tree = taker.tree
+            if tree is None or not tree.parts or tree.tasks or tree.lost is not None or taker.thread in threads:
                 continue
-            if task_ref is None:
-                name, stack = _thread_name(number), stack_of_thread(number)
-            elif task is None:
-                continue
-            else:
-                name, stack = task.get_name(), stack_of_coroutine(task.get_coro())
+            name, stack = taker.stack()
             if stack and not any(line.function in _WAITING for line in stack):
                 attempt = tree.attempt
                 yield attempt, _user_call(name, attempt, now_ns - attempt.since_ns, stack)

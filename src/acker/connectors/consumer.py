@@ -18,7 +18,7 @@ from acker._engine.ids import IdGenerator
 from acker.connectors.attempts import Attempt
 from acker.connectors.calls import RunningCalls, unless_over
 from acker.connectors.consumer_stats import ConsumerHealth, ConsumerStats
-from acker.connectors.handles import Message, MessageTree, Row, Value, track_row
+from acker.connectors.handles import Message, MessageTree, Process, Row, Value, track_row
 from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessages, describe_open
@@ -330,12 +330,17 @@ class Consumer(Generic[Value]):
         return self._messages((frame.f_code, frame.f_lasti))
 
     def _messages(self, made_in: tuple[CodeType, int] | str) -> Iterator[Message[Value]]:
-        while (attempt := self._store.take()) is not None:
-            message = self._message(attempt, made_in)
-            if message is not None:
-                self._calls.note_taken(attempt.tree)
-                yield message
-            del message  # else this generator would hold the handle while its user waits for the next one
+        take, begin, taker, me = self._store.take, self._message, self._calls.taker(), threading.get_ident
+        taker.loops += 1
+        try:
+            while (attempt := take()) is not None:
+                message = begin(attempt, made_in)
+                if message is not None:
+                    taker.thread, taker.tree = me(), attempt.tree
+                    yield message
+                del message  # else this generator would hold the handle while its user waits for the next one
+        finally:
+            taker.leave()
 
     def aiter(self) -> AsyncIterator[Message[Value]]:
         """Iterate over messages on an event loop until `stop`; as iteration, which also has the errors.
@@ -352,10 +357,12 @@ class Consumer(Generic[Value]):
 
         from acker.connectors.async_messages import AsyncMessages
 
+        current_task, taker_of = asyncio.current_task, self._calls.taker
+
         def begin(attempt: Attempt) -> Message[Value] | None:
             message = self._message(attempt, made_in)
             if message is not None:
-                self._calls.note_taken(attempt.tree, asyncio.current_task())
+                taker_of(current_task()).tree = attempt.tree
             return message
 
         return AsyncMessages(self._store, begin)
@@ -473,7 +480,8 @@ class Consumer(Generic[Value]):
 
     def _message(self, attempt: Attempt, made_in: tuple[CodeType, int] | str) -> Message[Value] | None:
         """Begin the tree of an attempt; return its message, or None if the body cannot be decoded."""
-        self._refuse_fork()
+        if self.process != Process.id:
+            self._refuse_fork()
         tree = MessageTree(self, attempt, self.next_id())
         if self.spans is not None:
             tree.span = self.spans.begin(attempt.delivery, attempt.number)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Never, ParamSpec, Protoco
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt, log_fields
-from acker.connectors.calls import WorkedOn, enter_tree, unless_over
+from acker.connectors.calls import WorkedOn, enter_tree, leave_tree, unless_over
 from acker.connectors.options import FinalErrors, check_secs
 from acker.connectors.unrun import refuse_unrun, unrun_error
 from acker.errors import (
@@ -57,18 +57,19 @@ Row = tuple[int, int, int, int, int]
 _current: contextvars.ContextVar[Handle | None] = contextvars.ContextVar("acker handle", default=None)
 
 
-class _Process:
+class Process:
     """The id of this process, which takes no call of the system to look at."""
 
     id = os.getpid()
 
     @classmethod
     def look(cls) -> None:
+        """Ask the system again, in a forked process."""
         cls.id = os.getpid()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Process.look)
+    os.register_at_fork(after_in_child=Process.look)
 
 
 class Owner(Protocol):
@@ -125,55 +126,34 @@ class MessageTree:
         That of this attempt, if the consumer traces with OpenTelemetry.
     lost : str or None
         Where a handle was made that was garbage-collected without an end.
-    last_work : list of callable
+    last_work : list of callable or None
         What `on_done` was given.
     remote : RemoteTree or None
         Its jobs in other processes.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "ack_val",
-        "attempt",
-        "goes_back",
-        "handles",
-        "is_cancelled",
-        "is_final",
-        "is_undecodable",
-        "last_work",
-        "line",
-        "lock",
-        "lost",
-        "owner",
-        "parts",
-        "reason",
-        "remote",
-        "retry_secs",
-        "root_id",
-        "span",
-        "tasks",
-    )
+    # Of the class, until a message needs another value: most never do, and one is made for each message.
+    parts = 1
+    ack_val = 0
+    reason: str | None = None
+    line: str | None = None
+    retry_secs: float | None = None
+    span: Any = None
+    is_final = is_undecodable = goes_back = False
+    lost: str | None = None
+    # The coroutines that work for it, each with its loop.
+    tasks: dict[asyncio.Task[Any], asyncio.AbstractEventLoop] | None = None
+    is_cancelled = False
+    # Where the handles were made that have not ended, by tuple id, while the owner traces.
+    handles: dict[int, str] | None = None
+    last_work: list[Callable[[], object]] | None = None
+    remote: RemoteTree | None = None
 
     def __init__(self, owner: Owner, attempt: Attempt, root_id: int) -> None:
         self.owner = owner
         self.attempt = attempt
         self.root_id = root_id
-        self.parts = 1
-        self.ack_val = 0
-        self.reason: str | None = None
-        self.line: str | None = None
-        self.retry_secs: float | None = None
-        self.span: Any = None
-        self.is_final = self.is_undecodable = self.goes_back = False
-        self.lost: str | None = None
         self.lock = threading.Lock()
-        # The coroutines that work for it, each with its loop.
-        self.tasks: dict[asyncio.Task[Any], asyncio.AbstractEventLoop] = {}
-        self.is_cancelled = False
-        # Where the handles were made that have not ended, by tuple id, while the owner traces.
-        self.handles: dict[int, str] = {}
-        self.last_work: list[Callable[[], object]] = []
-        self.remote: RemoteTree | None = None
 
     def open_jobs(self, most: int) -> list[OpenJob]:
         """Return its jobs in other processes that are open, those first that have been so for longest."""
@@ -199,7 +179,7 @@ class MessageTree:
         self.forget_jobs()
         with self.lock:
             self.is_cancelled = True
-            tasks = self.tasks.copy()
+            tasks = (self.tasks or {}).copy()
         for task, loop in tasks.items():
             with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks with it
                 loop.call_soon_threadsafe(task.cancel)
@@ -214,6 +194,8 @@ class MessageTree:
     def hold(self, task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
         """Keep a coroutine, as a loop holds its tasks weakly; cancel it if the tree is over."""
         with self.lock:
+            if self.tasks is None:
+                self.tasks = {}
             self.tasks[task] = loop
             is_late = self.is_cancelled
         if is_late:
@@ -231,28 +213,18 @@ class Handle:
     fails its message.
     """
 
-    __slots__ = (
-        "_before",
-        "_emitted",
-        "_handed_over_by",
-        "_is_ended",
-        "_is_entered",
-        "_made_in",
-        "_outside",
-        "_tree",
-        "_tuple_id",
-    )
+    # Of the class, until a handle needs another value, as for `MessageTree`.
+    _emitted = 0  # xor of the tuple ids of its children
+    _is_ended = False
+    _is_entered = False  # by `with`
+    _handed_over_by = 0  # the thread that gave it to a call or a coroutine, which ends it
+    _before: Part | None = None  # what the code of its block worked for outside of it
+    _outside: WorkedOn | None = None  # for which message
 
     def __init__(self, tree: MessageTree, tuple_id: int, made_in: tuple[CodeType, int] | str) -> None:
         self._tree = tree
         self._tuple_id = tuple_id
         self._made_in = made_in
-        self._emitted = 0  # xor of the tuple ids of its children
-        self._is_ended = False
-        self._is_entered = False  # by `with`
-        self._handed_over_by = 0  # the thread that gave it to a call or a coroutine, which ends it
-        self._before: Part | None = None  # what the code of its block worked for outside of it
-        self._outside: WorkedOn | None = None  # for which message
 
     # ---- children ----------------------------------------------------------------------------------------------------
 
@@ -269,9 +241,10 @@ class Handle:
         return self._child(sys._getframe(1))
 
     def _child(self, frame: FrameType) -> Child:
-        self._refuse_fork()
         tree = self._tree
         owner = tree.owner
+        if owner.process != Process.id:
+            self._refuse_fork()
         tuple_id = owner.next_id()
         made_in = stack_of(frame) if owner.trace else (frame.f_code, frame.f_lasti)
         with tree.lock:
@@ -283,6 +256,7 @@ class Handle:
             self._emitted ^= tuple_id
             tree.parts += 1
             if owner.trace:
+                tree.handles = tree.handles or {}
                 tree.handles[tuple_id] = line_text(made_in)
         return Child(tree, tuple_id, made_in)
 
@@ -398,7 +372,8 @@ class Handle:
         return self._child(frame)
 
     def _end_as_task(self, task: asyncio.Task[Any]) -> None:
-        self._tree.tasks.pop(task, None)
+        if self._tree.tasks:
+            self._tree.tasks.pop(task, None)
         self._end_as(task)
 
     def _end_as(self, future: Future[Any] | asyncio.Task[Any]) -> None:
@@ -492,7 +467,7 @@ class Handle:
         with self._tree.lock:
             if self._is_ended:
                 raise TupleStateError(f"{self!r} has ended, so the message may be acked already: call on_done before")
-            self._tree.last_work.append(partial(work, *args, **kwargs))
+            self._tree.last_work = [*(self._tree.last_work or ()), partial(work, *args, **kwargs)]
 
     def ack(self) -> None:
         """End this part of the work: it is done.
@@ -538,7 +513,7 @@ class Handle:
     def _refuse_fork(self) -> None:
         """Refuse the call in a forked process, whose acker is a copy: nothing that it does there counts."""
         process = self._tree.owner.process
-        if process != _Process.id:
+        if process != Process.id:
             raise ForkedError("message", process, "use it in the process that got it")
 
     def _refuse_if_handed_over(self) -> None:
@@ -557,29 +532,32 @@ class Handle:
         self, reason: str | None, line: str | None = None, *, is_final: bool = False, retry_secs: float | None = None
     ) -> bool:
         """End, if it has not ended yet; return whether that was so."""
-        self._refuse_fork()
         tree = self._tree
+        owner = tree.owner
+        if owner.process != Process.id:
+            self._refuse_fork()
+        last = None
         with tree.lock:
             if self._is_ended:
                 return False
             self._is_ended = True
+            is_last = tree.parts == 1
             tree.parts -= 1
-            is_last = tree.parts == 0
             tree.ack_val ^= self._tuple_id ^ self._emitted
-            if tree.owner.trace:
+            if tree.handles:
                 tree.handles.pop(self._tuple_id, None)
             if reason is not None and tree.reason is None:
                 tree.reason, tree.line = reason, line
                 tree.is_final, tree.retry_secs = is_final, retry_secs
-            last = self._last_part() if is_last and tree.last_work and tree.reason is None else None
-        if tree.attempt.state != "open":
+            if is_last and tree.last_work and tree.reason is None:
+                last = self._last_part()
+        if not (is_last or reason is not None) or tree.attempt.state != "open":
             return True
-        owner = tree.owner
         if reason is not None:
             owner.post((_FAIL, tree.root_id, 0, 0, 0))
         elif last is not None:
             last._run_last()
-        elif is_last:
+        else:
             # One message for all parts: their xor is the same, in whatever order and however combined they are sent.
             owner.post((_OK, tree.root_id, tree.ack_val, 0, 0))
         return True
@@ -595,7 +573,7 @@ class Handle:
     def _run_last(self) -> None:
         """Run what `on_done` was given, as this part."""
         tree = self._tree
-        work, tree.last_work = tree.last_work, []
+        work, tree.last_work = tree.last_work or (), None
 
         def run() -> None:
             with self:
@@ -624,12 +602,15 @@ class Handle:
         return self._tree.attempt.state == "open"
 
     def __enter__(self) -> Self:
-        self._refuse_fork()
-        self._refuse_if_handed_over()
+        tree = self._tree
+        if tree.owner.process != Process.id:
+            self._refuse_fork()
+        if self._handed_over_by:
+            self._refuse_if_handed_over()
         self._is_entered = True
-        self._outside = enter_tree(self._tree)
-        if (jobs := self._tree.owner.jobs) is not None:
-            self._before = jobs.enter(self)
+        self._outside = enter_tree(tree)
+        if tree.owner.jobs is not None:
+            self._before = tree.owner.jobs.enter(self)
         return self
 
     def __exit__(
@@ -637,7 +618,8 @@ class Handle:
     ) -> bool:
         self._leave()
         if error is None:
-            self._end(None)
+            if not self._is_ended:
+                self._end(None)
             return False
         is_ordinary = isinstance(error, Exception)
         self._end_by(error, is_logged=is_ordinary and not self._is_ended)
@@ -645,8 +627,9 @@ class Handle:
 
     def _leave(self) -> None:
         """Let the code that follows work for what it worked for before the block."""
-        enter_tree(self._outside)
-        self._outside = None
+        leave_tree(self._tree, self._outside)
+        if self._outside is not None:
+            self._outside = None
         if (jobs := self._tree.owner.jobs) is not None:
             jobs.leave(self._before)
             self._before = None
@@ -704,8 +687,6 @@ class Handle:
 class Child(Handle):
     """A part of the work for a message. `message` is the message."""
 
-    __slots__ = ()
-
     @property
     def key(self) -> str:
         """The key of the message."""
@@ -720,8 +701,6 @@ class Message(Handle, Generic[Value]):
     value : Value
         The body: bytes, or what `decode` made of them.
     """
-
-    __slots__ = ("value",)
 
     def __init__(self, tree: MessageTree, tuple_id: int, made_in: tuple[CodeType, int] | str, value: Value) -> None:
         super().__init__(tree, tuple_id, made_in)

@@ -85,6 +85,7 @@ class IoThread:
         self.turned_at = time.monotonic()
         self.away: tuple[float, str] | None = None
         self._source = source
+        self._holds_all = type(source).holds is Source.holds
         self._store = store
         self._options = options
         self._logger = logger
@@ -131,7 +132,9 @@ class IoThread:
     def post(self, item: Any) -> None:
         """Put an item into the inbox, for the next turn."""
         self._inbox.append(item)
-        self.wake()
+        self._is_urgent = True  # as `wake`, without a call for each message
+        if self._is_idle:
+            self.wake()
 
     def wake(self) -> None:
         """Let the thread take its next turn at once."""
@@ -304,8 +307,7 @@ class IoThread:
         for attempt in self._store.failed():
             self._tell_failure(attempt)
         if given_back := self._store.given_back():
-            held = [delivery for delivery in given_back if self._source.holds(delivery)]
-            if held:
+            if held := self._held(given_back):
                 self._source.release(held)
             self._store.went_back()
 
@@ -313,10 +315,15 @@ class IoThread:
         done = self._store.done()
         if not done or not self._is_connected:
             return
-        held = [delivery for delivery in done if self._source.holds(delivery)]
+        held = self._held(done)
         if held:
             self._source.ack(held)
         self._store.acked(len(held))
+
+    def _held(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Return those that may still be acked."""
+        # Sources that hold what they deliver as long as they are connected need no call for each message.
+        return deliveries if self._holds_all else [each for each in deliveries if self._source.holds(each)]
 
     def _tell_failure(self, attempt: Attempt) -> None:
         """Ask for a retry of an attempt that failed, or let the broker keep its dead letter."""

@@ -201,13 +201,20 @@ class MessageStore:
 
     def accept(self, deliveries: Sequence[Delivery]) -> None:
         """Take deliveries into the process, and hand out again what a rebalance withheld and did not take away."""
+        self.counts.delivered += len(deliveries)
+        now_ns, suspects, offer = time.monotonic_ns(), self._suspects, self._ready.put
         for delivery in deliveries:
-            self._accept(delivery)
+            if delivery.attempt > 1 or suspects.is_alert:
+                self._accept(delivery)
+            else:
+                attempt = Attempt(next(self._ids), delivery, 1, 1, now_ns)
+                self._by_id[attempt.message_id] = attempt
+                offer(attempt)
         if self._hand_out_withheld() or deliveries:
             self._notify()
 
     def _accept(self, delivery: Delivery) -> None:
-        self.counts.delivered += 1
+        """Take a delivery that the broker has made before, or one after such a one."""
         self.counts.redelivered += delivery.attempt > 1
         tries = delivery.attempt if self._redelivers else 1
         most = self._options.delivered_max
@@ -290,6 +297,15 @@ class MessageStore:
         attempt = self._by_id.get(message_id)
         return attempt if attempt is not None and attempt.state == "open" else None
 
+    def end_done(self, attempts: Sequence[Attempt]) -> None:
+        """End open attempts whose work is done. The I/O thread then acks them."""
+        now_ns, record = time.monotonic_ns(), self.latency.record
+        for attempt in attempts:
+            record(now_ns - attempt.since_ns)
+            attempt.state = "done"
+        self._done += attempts
+        self.counts.acked += len(attempts)
+
     def end(
         self, message_id: int, reason: Reason | None, *, is_final: bool = False, retry_secs: float | None = None
     ) -> bool:
@@ -309,9 +325,7 @@ class MessageStore:
         if attempt is None:
             self.counts.late += 1
         elif reason is None:
-            self.latency.record(time.monotonic_ns() - attempt.since_ns)
-            self.counts.acked += 1
-            self._ack(attempt)
+            self.end_done((attempt,))
         elif reason.kind in _NOT_COUNTED:
             # It goes back at the end. Now, the broker would deliver it here again, and count that.
             attempt.state = "withheld"

@@ -70,7 +70,7 @@ def describe_open(attempts: list[Attempt]) -> OpenMessages:
     found = OpenMessages()
     for attempt in attempts:
         tree: MessageTree | None = attempt.tree
-        parts, made_in = (0, ()) if tree is None else (tree.parts, tuple(tree.handles.copy().values()))
+        parts, made_in = (0, ()) if tree is None else (tree.parts, tuple((tree.handles or {}).copy().values()))
         jobs = () if tree is None else tuple(tree.open_jobs(_JOBS_MAX))
         age_secs = (now_ns - attempt.since_ns) / 1e9
         found.append(OpenMessage(attempt.delivery.key, age_secs, attempt.number, parts, made_in, jobs))

@@ -27,10 +27,13 @@ class Suspects:
     ----------
     is_careful : bool
         Whether one message is taken at a time, until the broker sends one that is no suspect.
+    is_alert : bool
+        Whether first deliveries, too, have to be shown to `suspect`.
     """
 
     def __init__(self, name: str, options: MessageOptions, logger: logging.Logger) -> None:
-        self.is_careful = False
+        self.is_careful = self.is_alert = False
+        self._suspect_from = options.suspect_from
         self._name = name
         self._options = options
         self._logger = logger
@@ -44,22 +47,22 @@ class Suspects:
 
     def connected(self) -> None:
         """Be careful: what comes first may be what ended a process, and what was with it."""
-        self.is_careful = self._options.delivered_max is not None
+        self.is_careful = self.is_alert = self._options.delivered_max is not None
 
     def suspect(self, delivery: Delivery) -> bool:
         """Return whether a delivery is a suspect, and say so if it is the first one."""
-        if delivery.attempt < self._options.suspect_from:
-            self.is_careful = self._is_told = False
+        if delivery.attempt < self._suspect_from:
+            self.is_careful = self.is_alert = self._is_told = False
             return False
         if not self._is_told:
-            self._is_told = True
+            self._is_told = self.is_alert = True
             self._logger.warning(
                 "%s: this is delivery %d of %s, which may end its process. From %d deliveries on, messages are handed"
                 " out alone, one at a time",
                 self._name,
                 delivery.attempt,
                 delivery.key,
-                self._options.suspect_from,
+                self._suspect_from,
             )
         return True
 
