@@ -162,7 +162,11 @@ def spark(tmp_path_factory):
             warnings.simplefilter("ignore")
         session = builder.getOrCreate()
     if not remote:
+        from acker.spark.report_receiver import ReportReceiver  # Not with this file: see `broker`.
+
         session.sparkContext.setLogLevel("OFF")
+        # It stays as long as the session, and no test is to be the one that leaves it behind.
+        ReportReceiver.of_pipelines(session)
     yield session
     session.stop()
 

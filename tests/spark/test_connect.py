@@ -72,6 +72,25 @@ print("stream:", told(stream))
 spark.stop()
 """
 
+# A row that hangs until somebody has read what the worker says.
+HANGS = """
+import sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+import acker.spark as aspark
+
+def parse(row):
+    while row.id == 7 and not Path({go!r}).exists():
+        time.sleep(0.01)
+    return [row.id]
+
+spark = SparkSession.builder.remote({server!r}).config("spark.ui.enabled", "false").getOrCreate()
+rows = spark.range(20, numPartitions=1)
+pipeline = aspark.spout(rows, message_id="id", run_seed=1).bolt(parse, schema="id long", sink=True)
+print(pipeline.data().count())
+spark.stop()
+"""
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.slow]
 
 
@@ -113,3 +132,23 @@ def test_acker_is_sent_to_the_executors_of_a_server(tmp_path) -> None:
     assert said["before"].startswith(refusal)
     assert said["after"] == "[42]"
     assert said["stream"].startswith(refusal)
+
+
+def test_the_executors_stderr_names_a_row_that_hangs(tmp_path) -> None:
+    go = tmp_path / "go"
+    program = tmp_path / "program.py"
+    program.write_text(HANGS.format(go=str(go), server=SERVER))
+    variables = {"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": JVM_OPTIONS}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, str(program)], env={**os.environ, **variables}, **pipes) as running:
+        said = []
+        for line in running.stderr:
+            said.append(line)
+            if " hangs on " in line:
+                go.touch()
+        counted = running.stdout.read()
+    assert running.returncode == 0, "".join(said)[-8000:]
+    assert counted.strip() == "20"
+    (told,) = [line for line in said if " hangs on " in line]
+    assert told.startswith("acker: parse hangs on ") and " with row 8 of its task (root id " in told
+    assert f" at {program}:" in told

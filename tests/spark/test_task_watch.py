@@ -14,7 +14,7 @@ from acker.observe.calls import Line
 from acker.spark import task_watch
 from acker.spark.task_reports import ReportAddress
 from acker.spark.task_watch import CodePlace, TaskWatch
-from tests.spark.test_task_reports import Now
+from tests.spark.test_report_receiver import Now
 
 CONTEXT = SimpleNamespace(taskAttemptId=lambda: 7, stageId=lambda: 4, partitionId=lambda: 1)
 
@@ -49,27 +49,25 @@ def watch_of(address, look, now=None):
 def test_nothing_is_reported_before_a_task_has_worked_for_five_seconds() -> None:
     now, places = Now(), [CodePlace("charge", 1, 2)]
     watch = watch_of(None, lambda: places[0], now)
-    with watch:
-        for now.secs in (1.0, 2.0, 4.9):
-            assert watch.report() is None
-        now.secs = 6.0
-        report = watch.report()
-        assert report is not None
-        assert (report.component, report.task, report.call_ms, report.for_ms) == ("charge", 2, 5_000, 6_000)
-        assert (report.topic, report.stage, report.partition, report.bolts) == ("3", 4, 1, "charge")
+    for now.secs in (1.0, 2.0, 4.9):
+        assert watch.report() is None
+    now.secs = 6.0
+    report = watch.report()
+    assert report is not None
+    assert (report.component, report.task, report.call_ms, report.for_ms) == ("charge", 2, 5_000, 6_000)
+    assert (report.topic, report.stage, report.partition, report.bolts) == ("3", 4, 1, "charge")
 
 
 def test_the_time_of_a_call_begins_with_each_call() -> None:
     now, places = Now(), [CodePlace("charge", 1, 2)]
     watch = watch_of(None, lambda: places[0], now)
     told = []
-    with watch:
-        for now.secs in range(6, 12):
-            if now.secs == 8:
-                places[0] = CodePlace("charge", 2, 2, "orders", 77, lambda: 12.5, 3)
-            report = watch.report()
-            assert report is not None
-            told.append(report.call_ms)
+    for now.secs in range(6, 12):
+        if now.secs == 8:
+            places[0] = CodePlace("charge", 2, 2, "orders", 77, lambda: 12.5, 3)
+        report = watch.report()
+        assert report is not None
+        told.append(report.call_ms)
     assert told == [0, 1_000, 0, 1_000, 2_000, 3_000]
     assert (report.source, report.root_id, report.usual_ms, report.done) == ("orders", 77, 12.5, 3)
 
@@ -83,6 +81,25 @@ def test_a_report_has_the_stack_of_the_tasks_thread_or_of_the_coroutine_that_run
     with watch_of(address, lambda: place):
         while address.open(listener.recv(2_000)).stack != place.stack():
             pass
+
+
+@pytest.mark.usefixtures("at_once")
+def test_without_a_driver_that_hears_the_worker_logs_the_call_that_hangs(caplog) -> None:
+    warned = threading.Event()
+
+    class Warned(logging.Handler):
+        def emit(self, record):
+            warned.set()
+
+    task_watch.logger.addHandler(handler := Warned())
+    try:
+        with watch_of(None, lambda: CodePlace("parse", 1, root_id=77, timeout_ms=1)):
+            assert warned.wait(60)
+    finally:
+        task_watch.logger.removeHandler(handler)
+    (told,) = caplog.messages
+    assert told.startswith("acker: parse hangs on ") and " with row 1 of its task (root id 77) at " in told
+    assert f"{__file__}:" in told
 
 
 @pytest.mark.usefixtures("at_once")

@@ -28,7 +28,7 @@ def told(page, text, tone):
     expect(page.locator("#headline")).to_have_class(re.compile(f"headline {tone}"))
 
 
-def test_a_call_that_hangs_on_a_worker_is_found_by_the_headline(visit, shops) -> None:
+def test_a_call_that_hangs_on_a_worker_is_found_by_the_headline_and_the_log(visit, shops, caplog) -> None:
     shop = shops.start("hung")
     page = visit(shop.page.url)
     call = r"a tuple of orders \(message order-7\) at faulty\.py:\d+ in Charge\.wait"
@@ -40,6 +40,9 @@ def test_a_call_that_hangs_on_a_worker_is_found_by_the_headline(visit, shops) ->
     expect(holder).to_have_text(re.compile(r"charge\[2\] in user code for .*, at faulty\.py:\d+ in Charge\.wait"))
     report = shop.end()
     assert report.stats.totals.acked == ORDERS
+    (warned,) = [message for message in caplog.messages if " hangs on " in message]
+    where = rf"it has been in one call with {call.replace('faulty', '.*faulty')} for"
+    assert re.match(rf"Shop: charge\[2\] hangs on \S+, stage \d+, partition 0: {where}", warned)
 
 
 @pytest.mark.slow

@@ -48,11 +48,13 @@ def test_streaming_ackers_are_shown(visit, serve) -> None:
 def test_a_row_that_hangs_in_a_pipeline_is_found_by_the_headline(visit, serve) -> None:
     stack = (Line("/src/orders.py", 31, "parse"),)
     report = TaskReport(PIPELINES, "7.100", 1, 4, 1, "worker", "parse > store", 60_000)
-    hung = report._replace(component="parse", root_id=77, call_ms=42_000, done=9, stack=stack)
+    hung = report._replace(component="parse", root_id=77, call_ms=42_000, done=9, timeout_ms=30_000, stack=stack)
     figures = streams_view.StreamFigures(dict.fromkeys(MicroBatchReport._fields, 0), [], [], {})
     server = serve(streams_view.StreamsView(lambda: figures, [], FailureLog(), lambda: [hung]))
     page = visit(server.url)
-    said = "parse hangs: it has been in one call with root id 77 at orders.py:31 in parse for 42 s."
+    said = (
+        "parse hangs: it has been in one call with row 10 of its task (root id 77) at orders.py:31 in parse for 42 s."
+    )
     expect(page.locator("#headline")).to_have_text(said)
     row = page.locator("#tables section", has_text="Tasks that work for long").locator("tbody tr")
     expect(row).to_have_text(has_text("stage 4, partition 1 on worker"))

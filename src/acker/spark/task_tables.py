@@ -12,12 +12,22 @@ from acker.spark.task_reports import TaskReport
 
 # How many tasks are listed.
 _TASKS_MAX: Final = 20
+_UNTOLD: Final = (
+    "Not known with Spark Connect, or if no session was active where the listener was made. Calls that hang are named"
+    " in the executors' stderr or in this program's log."
+)
 
 
-def tasks_table(reports: Sequence[TaskReport], message_of: Callable[[int], str | None]) -> dict[str, Any]:
-    """Return the tasks as a table; `message_of` returns the message of a root id in words, if it is known."""
+def tasks_table(
+    reports: Sequence[TaskReport] | None, message_of: Callable[[int], str | None] = lambda _: None
+) -> dict[str, Any]:
+    """Return the tasks as a table, without reports one that says where to look instead.
+
+    `message_of` returns the message of a root id in words, if it is known.
+    """
+    empty = _UNTOLD if reports is None else "No task of Spark has worked for 5 s."
     rows = []
-    for each in reports[:_TASKS_MAX]:
+    for each in (reports or ())[:_TASKS_MAX]:
         call = each.call(None if each.root_id is None else message_of(each.root_id))
         where = f"stage {each.stage}, partition {each.partition} on {each.host}"
         inside: list[Any] = [None] * 5
@@ -35,7 +45,7 @@ def tasks_table(reports: Sequence[TaskReport], message_of: Callable[[int], str |
         ("Tuples until now", ""),
         ("Stands at", None),
     ]
-    return table("tasks", "Tasks that work for long", columns, rows, "No task of Spark has worked for 5 s.")
+    return table("tasks", "Tasks that work for long", columns, rows, empty)
 
 
 def tasks_in(reports: Iterable[TaskReport]) -> str:

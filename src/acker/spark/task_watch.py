@@ -1,4 +1,4 @@
-"""A watch over a Spark task in its worker, which reports to the driver where the task is once it works for long."""
+"""A watch over a Spark task in its worker, which tells the driver or the log where the task is if it works for long."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from acker.observe.calls import Line, stack_below_acker
+from acker.spark.hung_calls import HungCallLog
 from acker.spark.task_reports import ReportAddress, TaskReport
 
 _LOOK_SECS: Final = 1.0
@@ -37,6 +38,7 @@ class CodePlace(NamedTuple):
     usual_ms : callable, optional
         Returns the median of the calls until now.
     done : int
+    timeout_ms : int or None
         As in `TaskReport`.
     stack : callable, optional
         Returns where the call stands; by default the stack of the task's thread.
@@ -49,6 +51,7 @@ class CodePlace(NamedTuple):
     root_id: int | None = None
     usual_ms: Callable[[], float | None] = lambda: None
     done: int = 0
+    timeout_ms: int | None = None
     stack: Callable[[], tuple[Line, ...]] | None = None
 
 
@@ -60,7 +63,7 @@ class TaskWatch:
     Parameters
     ----------
     address : ReportAddress or None
-        None: nobody wants reports.
+        None: the driver cannot be told, and the log of this process is warned of calls that hang.
     topic, bolts : str
         As in `TaskReport`.
     context : TaskContext of PySpark
@@ -87,25 +90,22 @@ class TaskWatch:
         attempt = f"{context.taskAttemptId()}.{os.getpid()}"
         host = socket.gethostname()
         self._head = TaskReport(topic, attempt, 0, context.stageId(), context.partitionId(), host, bolts, 0)
+        self._hung = HungCallLog("acker")
         self._watched = threading.get_ident()
         self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._since = self._call_since = 0.0
+        self._thread = threading.Thread(target=self._work, name="acker.task-watch", daemon=True)
+        self._since = self._call_since = now()
         self._mark: object = None
 
     def __enter__(self) -> Self:
-        self._since = self._now()
-        if self._address is not None:
-            self._thread = threading.Thread(target=self._work, name="acker.task-watch", daemon=True)
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_SECS)
+        self._thread.join(_JOIN_SECS)
 
     def _work(self) -> None:
         sender: socket.socket | None = None
@@ -114,11 +114,14 @@ class TaskWatch:
                 report = self.report()
                 if report is None:
                     continue
+                if self._address is None:
+                    self._hung.look(report)
+                    continue
                 if sender is None:
                     sender, place = self._connect()
                 self._send(sender, place, report)
             if sender is not None:
-                self._send(sender, place, self._next()._replace(is_over=True))
+                self._send(sender, place, self._next(self._now())._replace(is_over=True))
         except Exception:
             logger.warning("the driver does not learn where this task is", exc_info=True)
         finally:
@@ -133,7 +136,7 @@ class TaskWatch:
             self._mark, self._call_since = mark, now
         if 1_000 * (now - self._since) < _LONG_MS:
             return None
-        report = self._next()
+        report = self._next(now)
         if place is None:
             return report
         return report._replace(
@@ -141,15 +144,17 @@ class TaskWatch:
             task=place.task,
             source=place.source,
             root_id=place.root_id,
-            call_ms=round(1_000 * (now - self._call_since)),
+            # So that the difference of both times names the call.
+            call_ms=report.for_ms - round(1_000 * (self._call_since - self._since)),
             usual_ms=place.usual_ms(),
             done=place.done,
+            timeout_ms=place.timeout_ms,
             stack=stack_below_acker(self._watched) if place.stack is None else place.stack(),
         )
 
-    def _next(self) -> TaskReport:
+    def _next(self, now: float) -> TaskReport:
         self._head = self._head._replace(number=self._head.number + 1)
-        return self._head._replace(for_ms=round(1_000 * (self._now() - self._since)))
+        return self._head._replace(for_ms=round(1_000 * (now - self._since)))
 
     def _connect(self) -> tuple[socket.socket, Any]:
         assert self._address is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from acker.spark.streams.stream_jobs import StreamJobs
-from tests.spark.test_task_reports import Now
+from tests.spark.test_report_receiver import Now
 
 
 def tracker_of(**stages):

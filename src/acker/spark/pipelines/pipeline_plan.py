@@ -17,7 +17,8 @@ from acker.spark.pipelines.pipeline_graph import PipelineGraph
 from acker.spark.pipelines.row_schemas import arrow_schema_of, with_hidden_columns
 from acker.spark.pipelines.stages import BLOCK, SHARD, Stage
 from acker.spark.pipelines.transforms import SpoutTransform, Transform
-from acker.spark.task_reports import ReportReceiver
+from acker.spark.report_receiver import ReportReceiver
+from acker.spark.session_checks import is_classic
 from acker.spark.versioned_pickle import pack_function
 
 if TYPE_CHECKING:
@@ -107,8 +108,8 @@ class PipelinePlan:
         )
         failed = make_accumulator(frame.sparkSession)
 
-        # With Spark Connect nobody knows how the workers could reach this program.
-        reports = None if failed is None else ReportReceiver.address_of_pipelines()
+        # With Spark Connect nobody knows how the workers could reach this program, so they write to their own log.
+        reports = ReportReceiver.of_pipelines(frame.sparkSession).address if is_classic(frame.sparkSession) else None
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return stage.run_watched(batches, None if failed is None else failed.add, reports)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from acker.spark.pipelines.anchors import Anchors
 from acker.spark.task_watch import CodePlace
+
+# Pipelines have no timeouts. A call with a row hangs from half of this on; one with a batch may take long.
+_TIMEOUT_MS: Final = 30_000
 
 
 class _RowCall(NamedTuple):
@@ -48,4 +51,5 @@ class StageCalls:
         if call.by_row and row >= 0 and call.anchors.starts[row] < call.anchors.starts[row + 1]:
             root_id = int(call.anchors.root_id[call.anchors.starts[row]])
         done = self._done.get(call.component, 0) + max(0, row)
-        return CodePlace(call.component, (self._calls, row), root_id=root_id, done=done)
+        timeout_ms = _TIMEOUT_MS if call.by_row else None
+        return CodePlace(call.component, (self._calls, row), root_id=root_id, done=done, timeout_ms=timeout_ms)

@@ -16,11 +16,11 @@ from acker._engine.protocol import COUNTERS, Outcome
 from acker.observe.failures import FailureLog
 from acker.observe.reasons import Reason, ReasonKind
 from acker.spark.options import DEFAULT_NAME
+from acker.spark.report_receiver import ReportReceiver
 from acker.spark.session_checks import is_classic
 from acker.spark.streams.reports import FAILURES, SHARDS, SKIPPED, SKIPPED_SUFFIX, MicroBatchReport, ShardFailure
 from acker.spark.streams.stream_jobs import StreamJobs
 from acker.spark.streams.streams_view import BATCHES_MAX, SeenMicroBatch, ShardSkew, StreamFigures, StreamsView
-from acker.spark.task_reports import ReportReceiver
 from acker.ui.opening import open_page
 from acker.ui.options import PageChoice, live_page_of
 
@@ -282,31 +282,19 @@ class AckerListener(StreamingQueryListener):
         self._batches: deque[SeenMicroBatch] = deque(maxlen=BATCHES_MAX)
         self._failures = FailureLog()
         options, session = live_page_of(ui), SparkSession.getActiveSession()
-        self._receiver: ReportReceiver | None = None
-        tracker = None
+        tracker, reports = None, None
         if options is not None and session is not None and is_classic(session):
             tracker = session.sparkContext.statusTracker()
-            self._receiver = ReportReceiver(session, "streaming ackers")
-            self._receiver.take_pipelines()
+            reports = ReportReceiver.of_pipelines(session).reports
         self._jobs = StreamJobs(tracker)
-        reports = list if self._receiver is None else self._receiver.reports
         self._view = StreamsView(self._figures, METRICS, self._failures, reports, self._jobs.longest)
-        try:
-            self.page: LiveServer | None = None if options is None else open_page(self._view, options)
-        except BaseException:
-            self._close_receiver()
-            raise
+        self.page: LiveServer | None = None if options is None else open_page(self._view, options)
 
     def close(self) -> None:
         """End the live page, if there is one. The listener counts on."""
         self._view.is_closed = True
         if self.page is not None:
             self.page.close()
-        self._close_receiver()
-
-    def _close_receiver(self) -> None:
-        if self._receiver is not None:
-            self._receiver.close()
 
     def _figures(self) -> StreamFigures:
         with self._lock:

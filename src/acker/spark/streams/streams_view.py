@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from acker.observe.calls import UserCall, hangs
+from acker.observe.calls import UserCall
 from acker.observe.failures import FailureLog
 from acker.observe.headline import LastBatch, RunningJob, Situation, headline
 from acker.observe.metric_names import NamedMetric
@@ -24,8 +24,6 @@ _NOT_ACKED: Final = ("failed", "timed_out", "rejected")
 # How many micro-batches and shards are listed.
 BATCHES_MAX: Final = 50
 _SHARDS_MAX: Final = 200
-# Calls of pipelines have no timeout. One with a row hangs from half of this on.
-_TIMEOUT_MS: Final = 30_000
 
 
 class ShardSkew(NamedTuple):
@@ -110,8 +108,8 @@ class StreamsView:
         The table of metrics.
     failures : FailureLog
         The last trees that were not acked; their component is the query, with its acker.
-    reports : callable
-        Returns the reports of the tasks of pipelines that work for long.
+    reports : callable or None
+        Returns the reports of the tasks of pipelines that work for long. None: workers cannot reach this program.
     job : callable
         Takes where these tasks are, and returns the micro-batch that has run longest, or None.
     """
@@ -123,7 +121,7 @@ class StreamsView:
         read: Callable[[], StreamFigures],
         specs: Sequence[NamedMetric],
         failures: FailureLog,
-        reports: Callable[[], Sequence[TaskReport]] = list,
+        reports: Callable[[], Sequence[TaskReport]] | None = None,
         job: Callable[[str], RunningJob | None] = lambda _: None,
     ) -> None:
         self._reports = reports
@@ -152,7 +150,8 @@ class StreamsView:
         oldest_ms = max((report.oldest_age_ms or 0 for report in held if report.pending), default=None)
         gauges = {name: sum(getattr(report, name) for report in held) for name in ("pending", "open", "state_bytes")}
         totals = {**{name: figures.sums[name] for name in _TOTALS}, **gauges, "oldest_age_ms": oldest_ms}
-        reports = self._reports()
+        told = None if self._reports is None else self._reports()
+        reports = told or []
         job = self._job(tasks_in(reports))
         state = "stopped" if self.is_closed else "running" if figures.batches or reports or job is not None else "new"
         return reading(
@@ -166,16 +165,15 @@ class StreamsView:
             charts=_charts(figures, totals),
             failures=self._failures.failures(),
             events=[],
-            tables=[_batches_table(figures), _shards_table(figures), tasks_table(reports, lambda _: None)],
+            tables=[_batches_table(figures), _shards_table(figures), tasks_table(told)],
             actions=list(self.actions),
             log_level=log_level(),
         )
 
 
 def _hung(reports: Sequence[TaskReport]) -> list[UserCall]:
-    """Return the calls that hang with a row: a call with a batch or a partition may take long."""
-    calls = [each.call() for each in reports if each.root_id is not None]
-    return [call for call in calls if call is not None and hangs(call.for_ms, call.usual_ms, _TIMEOUT_MS)]
+    calls = [each.call() for each in reports if each.hangs]
+    return [call for call in calls if call is not None]
 
 
 def _situation(

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from acker.observe.calls import UserCall
 from acker.observe.headline import RunningJob
 from acker.observe.readings import table
-from acker.spark.task_reports import ReportAddress, ReportReceiver, TaskReport
+from acker.spark.report_receiver import ReportReceiver
+from acker.spark.task_reports import ReportAddress, TaskReport
 from acker.spark.task_tables import tasks_in, tasks_table
 from acker.spark.topologies.stage_plan import StagePlan
 from acker.spark.topologies.stage_worker import TaskTime
@@ -128,9 +129,9 @@ class BatchProgress:
         """Where workers report to."""
         return None if self.receiver is None else self.receiver.address
 
-    def listen(self) -> None:
-        """Receive what workers report from now on."""
-        self.receiver = ReportReceiver(self._spark, self._name)
+    def listen(self, message_of: Callable[[int], str | None]) -> None:
+        """Receive what workers report from now on, and warn of calls that hang, with their messages."""
+        self.receiver = ReportReceiver(self._spark, self._name, message_of)
 
     def close(self) -> None:
         """End the thread and the socket of `listen`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -15,7 +16,7 @@ from acker.local.hooks import Hook
 from acker.local.page.open_trees import find_trees
 from acker.local.runtime import LocalRuntime
 from acker.local.wiring import ExecutorSet
-from acker.observe.calls import UserCall, hangs
+from acker.observe.calls import UserCall
 from acker.observe.failures import shown_id
 from acker.observe.headline import RunningJob
 from acker.observe.holders import Holder
@@ -112,6 +113,7 @@ class SparkRuntime(LocalRuntime):
                 raise
         self._states.read_elsewhere = self.batches.read_state
         self._messages: dict[int, str | None] = {}
+        self._messages_lock = threading.Lock()
         # The DataFrames that the first micro-batch of a batch job reads.
         self._frames: dict[str, FrameRows] = {}
 
@@ -157,7 +159,7 @@ class SparkRuntime(LocalRuntime):
         """Start; see `LocalRuntime.start`."""
         for told in idle_options(self.graph, self._parts.conf):
             logger.info("%s: %s has no effect on Spark", self.graph.name, told)
-        self.batches.progress.listen()
+        self.batches.progress.listen(self._message_of)
         return super().start()
 
     def join(self) -> None:
@@ -258,15 +260,16 @@ class SparkRuntime(LocalRuntime):
 
     def _message_of(self, root_id: int) -> str | None:
         """Return the message of an open tree, in words, if its spout runs on the driver."""
-        if root_id not in self._messages:
-            executors = self.lifecycle.executors
-            trees = [] if executors is None else find_trees(executors, str(root_id))
-            found = next((tree.tup_id for tree in trees if tree.root_id == root_id), None)
-            # Copies of all open trees are made to find one, so each is looked for once.
-            while len(self._messages) >= _MESSAGES_MAX:
-                del self._messages[next(iter(self._messages))]
-            self._messages[root_id] = None if found is None else f"message {shown_id(found)}"
-        return self._messages[root_id]
+        with self._messages_lock:
+            if root_id not in self._messages:
+                executors = self.lifecycle.executors
+                trees = [] if executors is None else find_trees(executors, str(root_id))
+                found = next((tree.tup_id for tree in trees if tree.root_id == root_id), None)
+                # Copies of all open trees are made to find one, so each is looked for once.
+                while len(self._messages) >= _MESSAGES_MAX:
+                    del self._messages[next(iter(self._messages))]
+                self._messages[root_id] = None if found is None else f"message {shown_id(found)}"
+            return self._messages[root_id]
 
     def stop(self, drain_secs: float | None = None) -> None:
         """Stop in order; see `LocalRuntime.stop`."""
@@ -277,9 +280,7 @@ class SparkRuntime(LocalRuntime):
         """Return whether a stall is news: while a micro-batch runs, only if a call on a worker is long."""
         if self.lifecycle.executors is None or not self.executors.spark.is_running:
             return True
-        calls = self.batches.progress.calls(self._message_of).values()
-        timeout_ms = 1_000 * self.conf["topology.message.timeout.secs"]
-        return any(hangs(call.for_ms, call.usual_ms, timeout_ms) for call in calls)
+        return any(report.hangs for report in self.batches.progress.reports())
 
 
 def _without_spouts(graph: Graph) -> Graph:

@@ -26,6 +26,7 @@ from acker.spark.topologies.kept_bolts import Contents, KeptBolts, contents_of
 from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
 from acker.topology.bolt import Bolt
 from acker.topology.component import Component
+from acker.topology.conf import resolve
 from acker.topology.graph import Node, Subscription
 from acker.topology.watermarks import has_event_time
 
@@ -107,6 +108,7 @@ class StageExecutors(ExecutorSet):
         self.acks = acker.inbox
         rng = random.Random(partition.derive_seed("", 0))
         plan = partition.plan
+        self._timeout_ms = 1_000 * resolve(plan.conf)["topology.message.timeout.secs"]
         ackers: Any = [acker] if plan.tracked else []
         clock = MicroBatchClock(plan.time_ns)
         super().__init__(RuntimeParts(plan.graph, plan.conf, clock, Flag(), ackers, (), None, rng, True, states))
@@ -246,6 +248,7 @@ class StageExecutors(ExecutorSet):
             None if tup is None else next(iter(tup._ids or ()), None),
             lambda: collector.latency.snapshot().quantile_ms(0.5),
             done,
+            self._timeout_ms,
             stack,
         )
 
