@@ -1327,11 +1327,13 @@ cdef class SpoutEmitter(Emitter):
 
     `pending`: message id -> PendingTuple. `untracked_ids`: without an acker, the tuple ids to ack when `next_tuple`
     returns. `emit_count`: how many emits there were. `followed`: as `pending`, of tuples without an id; None: they have
-    no trees.
+    no trees. `is_known`: takes the values and the id of a tuple that the spout emits, and tells whether it is left out,
+    since it came before and has not ended for the spout; None: no tuple is.
     """
 
     cdef readonly dict pending
     cdef public dict followed
+    cdef public object is_known
     cdef readonly object untracked_ids  # a deque
     cdef readonly int64_t emit_count
     cdef public int64_t message_id
@@ -1360,8 +1362,27 @@ cdef class SpoutEmitter(Emitter):
         """Send a tuple to the consumers of the stream; with a tuple id it is tracked."""
         return self.emit_tuple(tup, tup_id, stream, direct_task, need_task_ids)
 
+    def emit_again(self, tup, tup_id, stream=None, direct_task=None):
+        """Emit the next attempt of a tuple, which is not left out."""
+        self.send(tup, tup_id, stream, direct_task, False)
+
+    def leaves_out(self, tup, tup_id):
+        """Return whether a tuple is left out. It counts as an emit: the spout has more, and is called again at once."""
+        is_known = self.is_known  # Held here, since it may replace the attribute.
+        if is_known is None or tup_id is None or not is_known(tup, tup_id):
+            return False
+        if self.output.on_executor_thread():
+            self.emit_count += 1
+        return True
+
     @cython.final
     cdef object emit_tuple(self, tup, tup_id, stream, direct_task, bint need_task_ids):
+        if self.is_known is not None and self.leaves_out(tup, tup_id):
+            return [] if need_task_ids else None
+        return self.send(tup, tup_id, stream, direct_task, need_task_ids)
+
+    @cython.final
+    cdef object send(self, tup, tup_id, stream, direct_task, bint need_task_ids):
         cdef Route route = self.route_of(stream)
         cdef TupleBase first = None if route is None else route.tuple_of(tup)
         if first is None:

@@ -105,6 +105,25 @@ def test_a_tuple_id_has_to_be_hashable():
     assert setting.emitted() == [] and setting.sent() == [] and not setting.collector.pending
 
 
+def test_a_known_tuple_is_left_out_and_the_spout_is_called_again_at_once():
+    setting, left = spout(), [1, 2, 3]
+    collector = setting.collector
+    collector.is_known = lambda _, tup_id: tup_id in {1, 2}
+
+    class Numbers:
+        _finished = False
+
+        def next_tuple(self):
+            if left:
+                collector.emit([left[0]], left.pop(0))
+
+    assert collector.call_next_tuple(Numbers(), None, 100, 100) == 3
+    assert [tup.word for tup in setting.emitted()] == [3]
+    assert collector.emit(["x"], 1, None, None, True) == [] and collector.emit(["x"], 4, None, None, True) == [9]
+    collector.emit_again(["again"], 2)
+    assert [tup.word for tup in setting.emitted()] == ["x", "again"]
+
+
 def test_an_input_is_settled_once_by_its_own_task():
     setting, other = bolt(), bolt()
     tup = received(setting, {1: 2})

@@ -38,6 +38,14 @@ class SpoutCollector(Collector, Protocol):
     ) -> list[int] | None:
         """Emit; with a tup_id, track the tree and report its outcome by `Spout.ack` or `Spout.fail`."""
 
+    def emit_again(
+        self, tup: Sequence[Any], tup_id: Any, stream: str | None = None, direct_task: int | None = None
+    ) -> None:
+        """Emit the next attempt of a tuple."""
+
+    def leaves_out(self, tup: Any, tup_id: Any) -> bool:
+        """Return whether `emit` leaves a tuple out, since it came in an earlier run and has not ended for the spout."""
+
 
 class BoltCollector(Collector, Protocol):
     """The runtime as a bolt task sees it.

@@ -228,6 +228,8 @@ class ReliableSpout(Spout):
         """Emit a tuple; with a tup_id, remember it until it is acked. See `Spout.emit`."""
         if tup_id is None:
             return super().emit(tup, tup_id, stream, direct_task, need_task_ids)
+        if self._collector.leaves_out(tup, tup_id):
+            return [] if need_task_ids else None
         # A copy, since the spout may change its list before the replay. Anything that is no row is refused below.
         values = row_of(tup)
         try:
@@ -298,7 +300,7 @@ class ReliableSpout(Spout):
             if tup_id is None:
                 break
             entry = self._replays.entries[tup_id]
-            self._collector.emit(entry.values, tup_id, entry.stream, entry.direct_task, False)
+            self._collector.emit_again(entry.values, tup_id, entry.stream, entry.direct_task)
             replayed += 1
         return replayed
 

@@ -91,6 +91,19 @@ def test_rows_that_fail_are_emitted_again_and_given_up(spark, tmp_path):
     assert figures.complete_latency.total == 29
 
 
+class RowsOrCoroutine(Rows):
+    """Rows on Spark; in one process a coroutine gives the tuples."""
+
+    async def next_tuple(self):
+        raise AssertionError("not where Spark reads the rows")
+
+
+@pytest.mark.spark
+def test_a_spout_with_rows_may_have_a_coroutine_for_the_other_runtime(spark, tmp_path):
+    end = run_spark(topology_of(RowsOrCoroutine), spark, tmp_path / "run")
+    assert end.report.stats.components()["rows"].acked == 28
+
+
 class UntrackedRows(Rows):
     """Rows without ids."""
 

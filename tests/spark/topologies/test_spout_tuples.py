@@ -6,6 +6,7 @@ import pytest
 
 from acker.local.executors.spout import SpoutTask
 from acker.spark.topologies.journal import BatchCommit, JournalEntry
+from acker.spark.topologies.outcome_feed import OutcomeFeed
 from acker.spark.topologies.spout_tuples import SpoutTuples
 from acker.topology import ReliableSpout
 
@@ -55,3 +56,24 @@ def test_what_was_open_is_emitted_at_once():
     kept = tuples_of(before).after_batch([JournalEntry(1, "a", ("x",))], (), ())
     tuples_of(after).restore(BatchCommit(entries=kept), (), ())
     assert after._replays.entries["a"].due_ms == 1_000
+
+
+class Rows(ReliableSpout):
+    def frame(self, spark, conf):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("kind", [ReliableSpout, Rows])
+def test_a_feed_replaces_no_method_of_the_spout(kind):
+    spout, requests = kind(), []
+    before = dict(vars(spout))
+    task = SpoutTask(spout, lambda _: None, SimpleNamespace(task=1, is_known=None), None)
+    feed = OutcomeFeed(SimpleNamespace(request=requests.append), task)
+    feed.expect("a", ("x",), is_awaited=True)
+    assert vars(spout) == before
+    assert task.collector.is_known(["x"], "a") and not task.collector.is_known(["x"], "b")
+    feed.end_rows()
+    assert task.has_rows is bool(requests) is (kind is Rows)
+    for request in requests:
+        request()
+    assert spout.finished is (kind is Rows)

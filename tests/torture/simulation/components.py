@@ -133,6 +133,8 @@ class _NumberingCollector:
             self._world.tell(f"{self._spout} emits #{serial} {tup_id!r} to {tasks}")
         return tasks
 
+    emit_again = emit
+
 
 class SimulatedSpout(Spout):
     """Emits so many tuples, some of them untracked, some at once, and then has no more. It replays nothing."""

@@ -37,7 +37,15 @@ class TreeWatcher(Protocol):
 
 
 class OtherOutcomes(Protocol):
-    """Outcomes for a spout that come from no acker of this process; see `acker.spark.topologies.outcome_feed`."""
+    """Outcomes for a spout that come from no acker of this process; see `acker.spark.topologies.outcome_feed`.
+
+    Attributes
+    ----------
+    are_of_rows : bool
+        Whether somebody else reads the spout's tuples, as rows.
+    """
+
+    are_of_rows: bool
 
     def deliver(self, *, log_errors: bool) -> None:
         """Deliver those that have come to the spout; log what it raises, if asked to."""
@@ -123,7 +131,12 @@ class SpoutTask(ComponentTask):
             # One at a time, since each may reach the limit of what may be open.
             while got < limit and not self._is_full() and self._reliable._replay_due(collector.now_ms(), limit=1):
                 got += 1
-        return got + self._call_next_tuple(limit)
+        return got if self.has_rows else got + self._call_next_tuple(limit)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether somebody else reads the spout's tuples, as rows, so that `next_tuple` is not called."""
+        return self.other_outcomes is not None and self.other_outcomes.are_of_rows
 
     def _call_next_tuple(self, limit: int) -> int:
         return self.collector.call_next_tuple(self.spout, self._ack_method(), limit, self._pending_max)
@@ -321,6 +334,6 @@ class SpoutExecutor(ComponentExecutor):
                 got += task.emit_up_to(limit)
         finally:
             self.flush()
-        if not got and any(task.may_emit() and not task.spout._finished for task in self.tasks):
+        if not got and any(task.may_emit() and not task.spout._finished and not task.has_rows for task in self.tasks):
             self.idle_until = self.clock.now_ns() + self._poll_ns
         return got > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -30,12 +30,12 @@ class OutcomeFeed:
 
     Attributes
     ----------
-    is_over : bool
-        Whether no further row of a DataFrame will come.
+    are_of_rows : bool
+        Whether Spark reads the spout's tuples as a DataFrame.
     """
 
     def __init__(self, executor: SpoutExecutor, task: SpoutTask) -> None:
-        self.is_over = False
+        self.are_of_rows = has_frame(type(task.spout))
         self._executor = executor
         self._task = task
         self._outcomes: deque[tuple[JournalEntry, Reason | None, bool, int]] = deque()
@@ -43,10 +43,7 @@ class OutcomeFeed:
         self._journaled: dict[Hashable, tuple[Any, ...] | None] = {}
         self._awaited: set[Hashable] = set()
         self._acked: set[Hashable] = set()
-        self._left_out = False
         task.other_outcomes = self
-        if has_frame(type(task.spout)):
-            task.spout.next_tuple = self._end_of_frame  # type: ignore[method-assign]
 
     # ---- outcomes ----------------------------------------------------------------------------------------------------
 
@@ -78,8 +75,13 @@ class OutcomeFeed:
         """Return whether the spout has all outcomes."""
         return not self._outcomes
 
-    def _end_of_frame(self) -> None:
-        if self.is_over:
+    def end_rows(self) -> None:
+        """Let the spout finish on its own thread if its tuples are rows: no further one will come."""
+        if self.are_of_rows:
+            self._executor.request(self._finish)
+
+    def _finish(self) -> None:
+        if not self._task.spout._finished:
             self._task.spout.finish()
 
     def _deliver_one(self, entry: JournalEntry, reason: Reason | None, counts: bool, elapsed_ms: int) -> None:
@@ -113,47 +115,10 @@ class OutcomeFeed:
         is_awaited : bool
             Whether the spout will hear an outcome. Else it has the tuple among its replays.
         """
-        if not self._journaled:
-            self._watch_emissions()
         self._journaled[tup_id] = values
+        self._task.collector.is_known = self._has
         if is_awaited:
             self._awaited.add(tup_id)
-
-    def _watch_emissions(self) -> None:
-        spout: Any = self._task.spout
-        bind = spout._bind
-
-        def bind_and_watch(*arguments: Any) -> None:
-            bind(*arguments)
-            emit = spout.emit
-
-            def watch(tup: Sequence[Any], tup_id: Any = None, *args: Any, **options: Any) -> Any:
-                if tup_id is not None and self._has(tup, tup_id):
-                    self._left_out = True
-                    return [] if options.get("need_task_ids") or args[2:] == (True,) else None
-                return emit(tup, tup_id, *args, **options)
-
-            spout.emit = watch
-
-        spout._bind = bind_and_watch
-        if not has_frame(type(spout)):
-            self._call_again(spout)
-
-    def _call_again(self, spout: Any) -> None:
-        """Let `next_tuple` be called again at once after a tuple that was left out, as if the spout had emitted."""
-        next_tuple = spout.next_tuple
-        if hasattr(self._task, "next_tuple_call"):
-            return
-
-        def call_until_emitted() -> Any:
-            self._left_out = True
-            returned = None
-            while self._left_out and returned is None and not spout._finished:
-                self._left_out = False
-                returned = next_tuple()
-            return returned
-
-        spout.next_tuple = call_until_emitted
 
     def _has(self, tup: Any, tup_id: Any) -> bool:
         """Return whether the journal has a tuple that has not ended for the spout."""

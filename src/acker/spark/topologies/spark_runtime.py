@@ -228,7 +228,7 @@ class SparkRuntime(LocalRuntime):
     def end_frames(self) -> None:
         """Declare that the DataFrames have no further rows."""
         for feed in self.executors.feeds.values():
-            feed.is_over = True
+            feed.end_rows()
 
     def _run_batch(self, is_due: bool) -> bool:
         frames, self._frames = self._frames, {}
