@@ -15,6 +15,8 @@ PAGES = [page for page in pages() if mode_of(page) == ON_SPARK]
 pytestmark = [pytest.mark.spark, pytest.mark.repository]
 
 
+# Of acker.messages, those of streams and topologies.
+SHARED = ("acked", "failed", "timed_out", "rejected", "late", "duplicates", "pending", "oldest_age")
 METRIC = re.compile(r"\| `(acker\.[a-z_.]+)` \| (\w+) \| (\S+) \| (.*) \|")
 
 
@@ -41,7 +43,13 @@ def test_the_first_page_tracks_rows_as_it_says(spark):
 
 def test_the_table_of_metrics_is_the_one_of_the_module():
     found = METRIC.findall((ROOT / "docs/streaming-reference.md").read_text(encoding="utf-8"))
-    assert found == [(metric.name, metric.kind, metric.unit, metric.text) for metric in METRICS]
+    local = {metric.name for metric in LOCAL_METRICS}
+    assert found == [(each.name, each.kind, each.unit, each.text) for each in METRICS if each.name not in local]
+    shared = {each.name for each in METRICS} & local
+    assert {name.rpartition(".")[2] for name in shared if name.startswith("acker.messages.")} == set(SHARED)
+    assert shared == {f"acker.messages.{name}" for name in SHARED} | {
+        name for name in local if name.startswith("acker.trees.")
+    }
 
 
 def test_what_pages_call_by_a_dotted_name_is_there():
